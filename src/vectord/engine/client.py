@@ -1,0 +1,26 @@
+"""What the server sees of the engine. The engine in this process is one; a remote one would be another."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from vectord.schema import Caller, Request, Result
+
+
+class EngineClient(Protocol):
+    """Answers canonical requests on the event loop it was started on."""
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        """The result of `request`, inputs in order. Cancelling the task takes its work out of the queue.
+
+        Raises the VectordError that says what is wrong; never returns a partial or non-finite answer.
+        """
+        ...
+
+    def readiness(self) -> dict[str, str]:
+        """Served name -> "loading" | "ready" | "failed" | "stalled". Ready to serve when every value is "ready"."""
+        ...
+
+    async def drain(self) -> None:
+        """Accept nothing new from now on; return when everything accepted has been answered."""
+        ...

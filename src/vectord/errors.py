@@ -1,0 +1,131 @@
+"""Every way a request or a start can fail, in the caller's words. No HTTP in here.
+
+    VectordError
+    ├── InvalidRequest            what was sent cannot be served, now or later
+    │   ├── MalformedBody             not JSON, cut off, or not UTF-8
+    │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding nobody here reads
+    │   ├── PayloadTooLarge           more bytes than the limit, before or after decompression
+    │   ├── InvalidField              a field of the wrong type, value or combination
+    │   ├── EmptyInput                nothing to work on
+    │   ├── TooManyInputs             more inputs than one request may carry
+    │   ├── InputTooLong              more tokens (or characters) than the model reads, and truncation is off
+    │   └── Untokenizable             text or ids that the model's tokenizer cannot turn into tokens
+    ├── ModelNotFound             no served model has that name
+    ├── ModelCannot               the model exists but does not do what was asked (embed, rerank ...)
+    ├── Unauthorized              no key, or a wrong one
+    ├── NoSuchRoute               nothing is served at that path
+    │   └── MethodNotAllowed          something is, under another method
+    ├── Overloaded                refused early; retry_after_s says when it would be accepted
+    ├── Unavailable               not ready yet, or draining
+    ├── InferenceFailed           the forward raised, the worker died, or the answer was not finite
+    │   └── OutOfMemory               the device had no room for even one text
+    └── StartError                the process cannot start as configured: one line, exit code 2
+        ├── ConfigError               a bad option, environment value or file
+        └── ModelUnavailable          a model's files are missing, incomplete or of an unknown kind
+
+A message holds our own words, the caller's field names, and numbers; never a value the caller sent.
+`dialects` render these (one table each, complete by test); the log gets the cause with the request id.
+"""
+
+from __future__ import annotations
+
+
+class VectordError(Exception):
+    """Base of every expected failure. `message` may be shown to the client as it is."""
+
+    def __init__(self, message: str, *, field: str | None = None, index: int | None = None) -> None:
+        """message: one sentence, safe to show; field: the body key at fault; index: which input, from 0."""
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.index = index
+
+
+class InvalidRequest(VectordError):
+    pass
+
+
+class MalformedBody(InvalidRequest):
+    pass
+
+
+class UnsupportedMediaType(InvalidRequest):
+    pass
+
+
+class PayloadTooLarge(InvalidRequest):
+    pass
+
+
+class InvalidField(InvalidRequest):
+    pass
+
+
+class EmptyInput(InvalidRequest):
+    pass
+
+
+class TooManyInputs(InvalidRequest):
+    pass
+
+
+class InputTooLong(InvalidRequest):
+    pass
+
+
+class Untokenizable(InvalidRequest):
+    pass
+
+
+class ModelNotFound(VectordError):
+    pass
+
+
+class ModelCannot(VectordError):
+    pass
+
+
+class Unauthorized(VectordError):
+    pass
+
+
+class NoSuchRoute(VectordError):
+    pass
+
+
+class MethodNotAllowed(NoSuchRoute):
+    def __init__(self, message: str, *, allowed: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class Overloaded(VectordError):
+    def __init__(self, message: str, *, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(VectordError):
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class InferenceFailed(VectordError):
+    pass
+
+
+class OutOfMemory(InferenceFailed):
+    pass
+
+
+class StartError(VectordError):
+    pass
+
+
+class ConfigError(StartError):
+    pass
+
+
+class ModelUnavailable(StartError):
+    pass
