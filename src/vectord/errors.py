@@ -5,7 +5,8 @@
     │   ├── MalformedBody             not JSON, cut off, or not UTF-8
     │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding nobody here reads
     │   ├── PayloadTooLarge           more bytes than the limit, before or after decompression
-    │   ├── InvalidField              a field of the wrong type, value or combination
+    │   ├── InvalidField              a field of the wrong value or combination
+    │   │   └── WrongType                 a field missing, not of its JSON type, or out of its type's range
     │   ├── EmptyInput                nothing to work on
     │   ├── TooManyInputs             more inputs than one request may carry
     │   ├── InputTooLong              more tokens (or characters) than the model reads, and truncation is off
@@ -42,7 +43,19 @@ class VectordError(Exception):
 
 
 class InvalidRequest(VectordError):
-    pass
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        index: int | None = None,
+        limit: int | None = None,
+        given: int | None = None,
+    ) -> None:
+        """limit, given: inputs (TooManyInputs) or tokens (InputTooLong) allowed and sent; some dialects word these."""
+        super().__init__(message, field=field, index=index)
+        self.limit = limit
+        self.given = given
 
 
 class MalformedBody(InvalidRequest):
@@ -58,6 +71,10 @@ class PayloadTooLarge(InvalidRequest):
 
 
 class InvalidField(InvalidRequest):
+    pass
+
+
+class WrongType(InvalidField):
     pass
 
 

@@ -1,0 +1,128 @@
+"""Bodies and answers of text-embeddings-inference, as tei.py reads and OpenAPI shows them.
+
+null is the same as absent; unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from vectord.dialects.body import Count, TokenId
+from vectord.dialects.inputs import TextsOrIds
+
+Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
+
+
+class EmbedBody(msgspec.Struct):
+    inputs: TextsOrIds
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    prompt_name: str | None = None
+    normalize: bool | None = True
+    dimensions: Count | None = None
+
+
+class EmbedAllBody(msgspec.Struct):
+    inputs: TextsOrIds
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    prompt_name: str | None = None
+
+
+class SimilarityInputs(msgspec.Struct):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct):
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct):
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+class AnyInputsBody(msgspec.Struct):
+    """Enough of a body to see what kind of `inputs` it has."""
+
+    inputs: msgspec.Raw = msgspec.Raw()
+
+
+class TokenizeBody(msgspec.Struct):
+    inputs: str | list[str]
+    add_special_tokens: bool | None = True
+    prompt_name: str | None = None
+
+
+class DecodeBody(msgspec.Struct):
+    ids: list[TokenId | list[TokenId]]
+    skip_special_tokens: bool | None = True
+
+
+class OpenAIBody(msgspec.Struct):
+    """A `model` is read and ignored, as TEI does: its users write anything there."""
+
+    input: TextsOrIds
+    model: str | None = None
+    user: str | None = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
+    dimensions: Count | None = None
+
+
+class TokenAnswer(msgspec.Struct):
+    """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+class OpenAIItem(msgspec.Struct):
+    object: Literal["embedding"]
+    embedding: list[float] | str
+    index: int
+
+
+class OpenAIUsage(msgspec.Struct):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class OpenAIAnswer(msgspec.Struct):
+    object: Literal["list"]
+    data: list[OpenAIItem]
+    model: str
+    usage: OpenAIUsage
+
+
+class Pooling(msgspec.Struct):
+    pooling: str
+
+
+class EmbeddingKind(msgspec.Struct):
+    embedding: Pooling
+
+
+class Info(msgspec.Struct):
+    model_id: str
+    model_sha: str | None
+    model_dtype: str
+    served_model_name: str
+    model_type: EmbeddingKind
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None

@@ -1,0 +1,414 @@
+"""text-embeddings-inference's bodies, answers, headers and error texts."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from tests.dialects.results import VECTORS, embed_result, incoming, model_list, usage
+
+from vectord import __version__
+from vectord.dialects import tei
+from vectord.dialects.base import Incoming
+from vectord.dialects.tei_wire import Info, OpenAIAnswer, TokenAnswer
+from vectord.dialects.vectors import to_base64
+from vectord.errors import (
+    EmptyInput,
+    InferenceFailed,
+    InputTooLong,
+    InvalidField,
+    MalformedBody,
+    ModelCannot,
+    OutOfMemory,
+    Overloaded,
+    PayloadTooLarge,
+    TooManyInputs,
+    Unauthorized,
+    Unavailable,
+    UnsupportedMediaType,
+    Untokenizable,
+    WrongType,
+)
+from vectord.schema import (
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    ListModels,
+    SimilarityRequest,
+    SimilarityResult,
+    TextOptions,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
+)
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parse", [tei.parse_embed, tei.parse_embed_all, tei.parse_root], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("value", "inputs"),
+    [
+        pytest.param("a", ["a"], id="text"),
+        pytest.param(["a", "b"], ["a", "b"], id="texts"),
+        pytest.param([1, 2], [[1, 2]], id="ids are one input"),
+        pytest.param(["a", [1, 2]], ["a", [1, 2]], id="texts and ids"),
+    ],
+)
+def test_the_shapes_of_inputs(parse, value, inputs):
+    """One grammar on every route that embeds."""
+    request = parse(incoming({"inputs": value}))
+    assert list(request.inputs) == inputs
+    assert request.field == "inputs"
+
+
+def test_embed_takes_every_option():
+    """Each option lands in its canonical place."""
+    body = {
+        "inputs": "a",
+        "truncate": True,
+        "truncation_direction": "Left",
+        "prompt_name": "query",
+        "normalize": False,
+        "dimensions": 64,
+    }
+    assert tei.parse_embed(incoming(body)) == EmbedRequest(
+        inputs=("a",),
+        text=TextOptions(truncate=True, truncate_side="left", prompt_name="query"),
+        normalize=False,
+        dimensions=64,
+        field="inputs",
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"truncate": None, "truncation_direction": None, "normalize": None, "dimensions": None}], ids=str
+)
+def test_embed_without_options(body):
+    """Absent or null: unit vectors of full width, the server's truncation, on the right."""
+    assert tei.parse_embed(incoming({"inputs": "a", **body})) == EmbedRequest(inputs=("a",), field="inputs")
+
+
+@pytest.mark.parametrize(
+    ("direction", "side"), [("Right", "right"), ("right", "right"), ("Left", "left"), ("LEFT", "left")]
+)
+def test_the_direction_in_any_case(direction, side):
+    """TEI's own spelling and everyone else's."""
+    request = tei.parse_embed(incoming({"inputs": "a", "truncation_direction": direction}))
+    assert request.text.truncate_side == side
+
+
+def test_embed_all_asks_for_tokens():
+    """One vector a token."""
+    assert tei.parse_embed_all(incoming({"inputs": "a"})).output == "tokens"
+
+
+def test_similarity():
+    """Parameters are optional, and null is none."""
+    inputs = {"source_sentence": "a", "sentences": ["b", "c"]}
+    plain = SimilarityRequest(source="a", sentences=["b", "c"])
+    assert tei.parse_similarity(incoming({"inputs": inputs})) == plain
+    assert tei.parse_similarity(incoming({"inputs": inputs, "parameters": None})) == plain
+    parameters = {"truncate": False, "truncation_direction": "left", "prompt_name": "q"}
+    assert tei.parse_similarity(incoming({"inputs": inputs, "parameters": parameters})).text == TextOptions(
+        truncate=False, truncate_side="left", prompt_name="q"
+    )
+
+
+def test_the_root_tells_similarity_from_embedding():
+    """huggingface_hub posts both to the URL it is given; an object asks for similarity."""
+    body = b' { "inputs" :  {"source_sentence": "a", "sentences": ["b"]}, "parameters": {} } '
+    assert tei.parse_root(Incoming(body=body)) == SimilarityRequest(source="a", sentences=["b"])
+    assert isinstance(tei.parse_root(incoming({"inputs": ["a"]})), EmbedRequest)
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b'{"inputs": 1}', b'{"inputs": {}}', b'{"inputs": '])
+def test_the_root_refuses_what_its_routes_refuse(body):
+    """A look at the kind of `inputs` lets nothing through."""
+    with pytest.raises((WrongType, MalformedBody)):
+        tei.parse_root(Incoming(body=body))
+
+
+def test_tokenize():
+    """A text or several, specials unless told otherwise."""
+    assert tei.parse_tokenize(incoming({"inputs": "a"})) == TokenizeRequest(inputs=["a"])
+    body = {"inputs": ["a", "b"], "add_special_tokens": False, "prompt_name": "q"}
+    assert tei.parse_tokenize(incoming(body)) == TokenizeRequest(
+        inputs=["a", "b"], add_special_tokens=False, prompt_name="q"
+    )
+
+
+@pytest.mark.parametrize(("ids", "lists"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=str)
+def test_decode(ids, lists):
+    """One list of ids or several, without specials unless told otherwise."""
+    request = tei.parse_decode(incoming({"ids": ids}))
+    assert [list(one) for one in request.ids] == lists
+    assert request.skip_special_tokens
+    assert not tei.parse_decode(incoming({"ids": ids, "skip_special_tokens": False})).skip_special_tokens
+
+
+def test_the_openai_routes_ignore_the_model():
+    """TEI's users write anything there; encoding and dimensions count."""
+    body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
+    assert tei.parse_openai(incoming(body)) == EmbedRequest(inputs=["a"], encoding="base64", dimensions=8)
+
+
+@pytest.mark.parametrize(
+    ("parse", "body", "text"),
+    [
+        pytest.param(tei.parse_embed, {"inputs": []}, "`inputs` cannot be empty", id="embed list"),
+        pytest.param(tei.parse_embed, {"inputs": ""}, "`inputs` cannot be empty", id="embed text"),
+        pytest.param(tei.parse_embed, {"inputs": ["a", ""]}, "`inputs` cannot be empty", id="embed a text"),
+        pytest.param(tei.parse_embed, {"inputs": [[]]}, "`inputs` cannot be empty", id="embed ids"),
+        pytest.param(tei.parse_embed_all, {"inputs": []}, "`inputs` cannot be empty", id="embed_all"),
+        pytest.param(tei.parse_root, {"inputs": []}, "`inputs` cannot be empty", id="root"),
+        pytest.param(tei.parse_openai, {"input": ""}, "`input` cannot be empty", id="openai"),
+        pytest.param(tei.parse_tokenize, {"inputs": []}, "`inputs` cannot be empty", id="tokenize list"),
+        pytest.param(tei.parse_tokenize, {"inputs": [""]}, "`inputs` cannot be empty", id="tokenize text"),
+        pytest.param(tei.parse_decode, {"ids": []}, "`ids` cannot be empty", id="decode"),
+        pytest.param(tei.parse_decode, {"ids": [[1], []]}, "`ids` cannot be empty", id="decode a list"),
+        pytest.param(
+            tei.parse_similarity,
+            {"inputs": {"source_sentence": "a", "sentences": []}},
+            "`inputs.sentences` cannot be empty",
+            id="similarity",
+        ),
+        pytest.param(
+            tei.parse_similarity,
+            {"inputs": {"source_sentence": "", "sentences": ["a"]}},
+            "`inputs` cannot be empty",
+            id="similarity of nothing",
+        ),
+    ],
+)
+def test_emptiness_is_400_empty_in_teis_words(parse, body, text):
+    """An empty list and an empty text alike."""
+    with pytest.raises(EmptyInput) as caught:
+        parse(incoming(body))
+    rendered = tei.render_error(caught.value)
+    assert rendered.status == 400
+    assert json.loads(rendered.body) == {"error": text, "error_type": "Empty"}
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        pytest.param({"dimensions": 0}, "Input validation error: `dimensions` should be positive", id="no dimensions"),
+        pytest.param(
+            {"truncation_direction": "up"},
+            "Input validation error: `truncation_direction` must be 'Right' or 'Left'",
+            id="direction",
+        ),
+    ],
+)
+def test_a_bad_value_is_422_validation(body, text):
+    """Values of the right type that mean nothing."""
+    with pytest.raises(InvalidField) as caught:
+        tei.parse_embed(incoming({"inputs": "a", **body}))
+    rendered = tei.render_error(caught.value)
+    assert rendered.status == 422
+    assert json.loads(rendered.body) == {"error": text, "error_type": "Validation"}
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+HEADERS = {
+    "x-compute-type": "gpu+optimized",
+    "x-compute-time": "1234",
+    "x-compute-characters": "40",
+    "x-compute-tokens": "7",
+    "x-total-time": "1234",
+    "x-tokenization-time": "1",
+    "x-queue-time": "2",
+    "x-inference-time": "35",
+}
+ASKED = EmbedRequest(inputs=["a", "b"], field="inputs")
+
+
+@pytest.mark.parametrize("render", [tei.render_embed, tei.render_root], ids=lambda f: f.__name__)
+def test_embed_answers_a_bare_array(render):
+    """Rows in input order, shortest float32 digits, times in whole milliseconds."""
+    rendered = render(ASKED, embed_result())
+    assert rendered.body == b"[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]]"
+    assert rendered.headers == HEADERS
+
+
+def test_one_input_still_gives_two_dimensions():
+    """A list of one row."""
+    rendered = tei.render_embed(EmbedRequest(inputs=["a"]), embed_result(VECTORS[:1], usage([(3, 3)])))
+    assert rendered.body == b"[[0.1,-0.2,0.33333334]]"
+
+
+@pytest.mark.parametrize(
+    "vectors",
+    [
+        pytest.param(np.arange(8, dtype=np.float32).reshape(2, 4)[:, :2], id="a view of wider rows"),
+        pytest.param([np.array([0, 1], np.float32), np.array([4, 5], np.float32)], id="a list of rows"),
+    ],
+)
+def test_rows_need_not_be_one_block(vectors):
+    """The engine may hand on views and lists."""
+    assert json.loads(tei.render_embed(ASKED, embed_result(vectors)).body) == [[0, 1], [4, 5]]
+
+
+def test_embed_all_answers_an_array_a_text():
+    """Texts of different lengths side by side."""
+    tokens = [np.ones((1, 2), np.float32), np.zeros((3, 4), np.float32)[:, ::2]]
+    result = EmbedResult(model="served", vectors=tokens, usage=usage())
+    rendered = tei.render_embed_all(ASKED, result)
+    assert json.loads(rendered.body) == [[[1, 1]], [[0, 0], [0, 0], [0, 0]]]
+    assert rendered.headers == HEADERS
+
+
+@pytest.mark.parametrize("render", [tei.render_similarity, tei.render_root], ids=lambda f: f.__name__)
+def test_similarity_answers_the_scores(render):
+    """One cosine a sentence."""
+    result = SimilarityResult(model="served", scores=np.array([0.5, -1], np.float32), usage=usage())
+    rendered = render(SimilarityRequest(source="a", sentences=["b", "c"]), result)
+    assert rendered.body == b"[0.5,-1.0]"
+    assert rendered.headers == HEADERS
+
+
+def test_tokenize_answers_tokens_with_byte_offsets():
+    """null offsets for specials."""
+    tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)]]
+    result = TokenizeResult(model="served", tokens=tokens, usage=usage([(2, 2)]))
+    rendered = tei.render_tokenize(TokenizeRequest(inputs=["é"]), result)
+    assert json.loads(rendered.body) == [
+        [
+            {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None},
+            {"id": 7, "text": "é", "special": False, "start": 0, "stop": 2},
+        ]
+    ]
+    assert msgspec.json.decode(rendered.body, type=list[list[TokenAnswer]])[0][1].text == "é"
+
+
+def test_decode_answers_texts():
+    """A bare array of strings."""
+    rendered = tei.render_decode(DecodeRequest(ids=[[1]]), DecodeResult(model="served", texts=("a",)))
+    assert rendered.body == b'["a"]'
+
+
+@pytest.mark.parametrize(
+    ("encoding", "embedding"), [("float", [0.1, -0.2, 0.33333334]), ("base64", to_base64(VECTORS[0]))]
+)
+def test_the_openai_routes_answer_teis_object(encoding, embedding):
+    """No key more than TEI sends, and its headers."""
+    rendered = tei.render_openai(
+        EmbedRequest(inputs=["a"], encoding=encoding), embed_result(VECTORS[:1], usage([(9, 4)]))
+    )
+    assert json.loads(rendered.body) == {
+        "object": "list",
+        "data": [{"object": "embedding", "index": 0, "embedding": embedding}],
+        "model": "served",
+        "usage": {"prompt_tokens": 4, "total_tokens": 4},
+    }
+    assert msgspec.json.decode(rendered.body, type=OpenAIAnswer).model == "served"
+    assert rendered.headers == HEADERS | {"x-compute-tokens": "4"}
+
+
+@pytest.mark.parametrize(("setting", "shown"), [(None, True), (False, False), (True, True)])
+def test_info_is_what_is_enforced(setting, shown):
+    """Every key of TEI's, the first model's facts, the limits in force, our own version."""
+    assert tei.parse_info(Incoming()) == ListModels()
+    rendered = tei.render_info(ListModels(), model_list("first", "second", truncates=setting))
+    assert json.loads(rendered.body) == {
+        "model_id": "org/model",
+        "model_sha": "abc123",
+        "model_dtype": "bfloat16",
+        "served_model_name": "first",
+        "model_type": {"embedding": {"pooling": "mean"}},
+        "max_concurrent_requests": 4096,
+        "max_input_length": 256,
+        "max_batch_tokens": 16_384,
+        "max_batch_requests": None,
+        "max_client_batch_size": 2048,
+        "auto_truncate": shown,
+        "tokenization_workers": 2,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }
+    assert msgspec.json.decode(rendered.body, type=Info).auto_truncate is shown
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind", "text"),
+    [
+        pytest.param(Unavailable("loading"), 503, "Unhealthy", "unhealthy", id="unhealthy"),
+        pytest.param(Overloaded("busy", retry_after_s=1), 429, "Overloaded", "Model is overloaded", id="overloaded"),
+        pytest.param(InferenceFailed("no answer"), 424, "Backend", "Backend error: no answer", id="backend"),
+        pytest.param(OutOfMemory("no room"), 424, "Backend", "Backend error: no room", id="memory"),
+        pytest.param(
+            ModelCannot("model is not a re-ranker model"),
+            424,
+            "Backend",
+            "Backend error: model is not a re-ranker model",
+            id="wrong kind of model",
+        ),
+        pytest.param(Untokenizable("bad id"), 422, "Tokenizer", "tokenizer error bad id", id="tokenizer"),
+        pytest.param(InvalidField("x"), 422, "Validation", "Input validation error: x", id="validation"),
+        pytest.param(
+            TooManyInputs("many", limit=32, given=33),
+            422,
+            "Validation",
+            "batch size 33 > maximum allowed batch size 32",
+            id="batch size",
+        ),
+        pytest.param(TooManyInputs("many"), 422, "Validation", "many", id="batch size without figures"),
+        pytest.param(
+            InputTooLong("long", field="inputs", limit=256, given=300),
+            422,
+            "Validation",
+            "Input validation error: `inputs` must have less than 256 tokens. Given: 300",
+            id="too long",
+        ),
+        pytest.param(
+            InputTooLong("long"), 422, "Validation", "Input validation error: long", id="too long without figures"
+        ),
+    ],
+)
+def test_errors_in_teis_words(error, status, kind, text):
+    """Two strings on TEI's own routes; flat with the status on its OpenAI routes."""
+    own, openai = tei.render_error(error), tei.render_openai_error(error)
+    assert own.status == openai.status == status
+    assert json.loads(own.body) == {"error": text, "error_type": kind}
+    assert json.loads(openai.body) == {"message": text, "code": status, "type": kind}
+
+
+@pytest.mark.parametrize("render", [tei.render_error, tei.render_openai_error], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    ("error", "status", "begins"),
+    [
+        pytest.param(MalformedBody("x"), 400, "Failed to parse the request body as JSON: x", id="syntax"),
+        pytest.param(WrongType("x"), 422, "Failed to deserialize the JSON body into the target type: x", id="types"),
+        pytest.param(
+            UnsupportedMediaType("x"), 415, "Expected request with `Content-Type: application/json`", id="type"
+        ),
+        pytest.param(PayloadTooLarge("x"), 413, "Failed to buffer the request body: x", id="size"),
+    ],
+)
+def test_what_teis_framework_refuses_is_plain_text(render, error, status, begins):
+    """No JSON, as from axum."""
+    rendered = render(error)
+    assert (rendered.status, rendered.content_type) == (status, "text/plain; charset=utf-8")
+    assert rendered.body.decode().startswith(begins)
+
+
+@pytest.mark.parametrize("render", [tei.render_error, tei.render_openai_error], ids=lambda f: f.__name__)
+def test_401_has_no_body(render):
+    """TEI says nothing but the status."""
+    rendered = render(Unauthorized("no key"))
+    assert (rendered.status, rendered.body) == (401, b"")
+
+
+def test_the_openai_routes_carry_their_own_errors():
+    """Only they are flat."""
+    flat = {route.path for route in tei.DIALECT.routes if route.render_error is not None}
+    assert flat == {"/v1/embeddings", "/embeddings"}
