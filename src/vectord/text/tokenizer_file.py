@@ -1,0 +1,82 @@
+"""tokenizer.json, and what must be known of it before it can be used: its specials and how many ids it has.
+
+tokenizer.py calls these once a model, at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer, normalizers
+
+from vectord.errors import ModelUnavailable
+from vectord.text.truncation import Int32
+
+_PROBES = ("a", "hello world")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """The special tokens that the tokenizer puts around every text."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    has_type_ids: bool  # whether any of it, or the text, gets a type other than 0
+
+    @property
+    def specials(self) -> tuple[int, int]:
+        return len(self.prefix), len(self.suffix)
+
+    def specials_of(self, ids: Int32) -> tuple[int, int]:
+        """`specials` if the client's own ids (n,) have them, else none."""
+        first, last = self.specials
+        end = len(ids) - last
+        framed = end >= first and np.array_equal(ids[:first], self.prefix) and np.array_equal(ids[end:], self.suffix)
+        return (first, last) if framed else (0, 0)
+
+
+def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
+    """The tokenizer of the file, without truncation and padding. Raises ModelUnavailable if it cannot be read.
+
+    lowercase: before its own normalising, as sentence-transformers does for `do_lower_case`.
+    """
+    try:
+        tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises nothing more specific
+        raise ModelUnavailable(f"{path}: cannot be read as a tokenizer ({error})") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if lowercase:
+        own = [tokenizer.normalizer] if tokenizer.normalizer else []
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+    return tokenizer
+
+
+def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
+    """What the tokenizer puts around a text. Asked of itself, because its file can say it in several ways.
+
+    Raises ModelUnavailable if that differs from text to text, or if something goes inside texts.
+    """
+    frames = [_frame(tokenizer, probe, path) for probe in _PROBES]
+    if any(frame != frames[0] for frame in frames):
+        raise ModelUnavailable(f"{path}: puts different special tokens around different texts, which is not supported")
+    return frames[0]
+
+
+def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
+    encoding = tokenizer.encode(probe)
+    content = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
+    if not content:
+        raise ModelUnavailable(f"{path}: has no tokens for {probe!r}")
+    prefix, suffix = encoding.ids[: content[0]], encoding.ids[content[-1] + 1 :]
+    if encoding.ids != [*prefix, *tokenizer.encode(probe, add_special_tokens=False).ids, *suffix]:
+        raise ModelUnavailable(f"{path}: puts special tokens inside texts, which is not supported")
+    return Frame(tuple(prefix), tuple(suffix), any(encoding.type_ids))
+
+
+def count_ids(tokenizer: Tokenizer) -> int:
+    """One more than the highest id: added tokens may lie beyond the model's own, with a gap between."""
+    added = max(tokenizer.get_added_tokens_decoder(), default=-1)
+    return max(tokenizer.get_vocab_size(with_added_tokens=False), added + 1)

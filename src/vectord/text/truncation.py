@@ -1,0 +1,74 @@
+"""What is kept of a text that is too long, and the refusal when nothing may be cut. Pure; called by tokenizer.py.
+
+Twice: by characters before tokenising, so that a text no model could read costs nothing, then by tokens. The special
+tokens around a text (CLS, SEP, end of text) always stay; tokens go from one side of what is between them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.errors import InputTooLong
+from vectord.schema import Side
+
+Int32: TypeAlias = npt.NDArray[np.int32]
+
+# A token has 4 characters on average, and under 20 nearly always. Source: text-embeddings-inference, 250 a token.
+CHARACTERS_PER_TOKEN = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One request's rule for over-long inputs, and what the request calls them, for messages."""
+
+    max_tokens: int
+    truncate: bool
+    side: Side
+    field: str
+    inputs: int
+
+    @property
+    def max_characters(self) -> int:
+        return CHARACTERS_PER_TOKEN * self.max_tokens
+
+    def place(self, index: int) -> str:
+        return f"`{self.field}`" if self.inputs == 1 else f"`{self.field}[{index}]`"
+
+    def too_long(self, index: int, limit: int, unit: str, size: int) -> InputTooLong:
+        message = f"{self.place(index)} must have at most {limit} {unit}; got {size}"
+        return InputTooLong(message, field=self.field, index=index)
+
+
+def fit_characters(text: str, limit: Limit, index: int) -> str:
+    """The text, or its beginning (its end, if the left side is cut) where it is absurdly long.
+
+    Raises InputTooLong if it is and nothing may be cut.
+    """
+    most = limit.max_characters
+    if len(text) <= most:
+        return text
+    if not limit.truncate:
+        raise limit.too_long(index, most, "characters", len(text))
+    return text[:most] if limit.side == "right" else text[-most:]
+
+
+def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int) -> Int32:
+    """At most `limit.max_tokens` of `ids` (n,): the specials of both ends, and content from the side that is kept.
+
+    specials: how many of the first and of the last ids are special; together fewer than max_tokens. Works on type
+    ids too. Raises InputTooLong if there are more and nothing may be cut.
+    """
+    over = len(ids) - limit.max_tokens
+    if over <= 0:
+        return ids
+    if not limit.truncate:
+        raise limit.too_long(index, limit.max_tokens, "tokens", len(ids))
+    first, last = specials
+    if limit.side == "left":
+        return np.concatenate((ids[:first], ids[first + over :]))
+    end = len(ids) - last
+    return np.concatenate((ids[: end - over], ids[end:]))

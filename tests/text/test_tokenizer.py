@@ -1,0 +1,466 @@
+"""Texts to tokens: the same ids as transformers, honest lengths, and one clear error for everything else."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.artifacts.folders import WORDS, write_json, write_tokenizer, write_transformer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer
+
+from vectord.artifacts.hub import Located, resolve
+from vectord.artifacts.spec import ModelSpec, read_spec
+from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
+from vectord.schema import Input, Side, TextOptions
+from vectord.text.tokenizer import Encoded, TextEncoder
+
+CLS, SEP = 101, 102
+PLAIN = TextOptions()
+ODD_WORDS = (
+    "the Cat sat ON a mat unbelievably antidisestablishmentarianism naïve café Größe straße ÉCOLE İstanbul 3.14 1,000 "
+    "€5 50% a@b.co https://x.yz/q?a=1 C++ don't — … “quoted” [SEP] [MASK] ##ing 東京 日本語 你好 مرحبا שלום привет мир "
+    "ไทย हिन्दी 한국어 👍🏽 👩\u200d👩\u200d👧 ﬁ ① ½ e\u0301 \u0301 \x00 \x07 \u200b \ufeff \xad "
+)
+
+
+@pytest.fixture(scope="module")
+def spec() -> ModelSpec:
+    return read_spec(resolve("all-MiniLM-L6-v2", offline=True))
+
+
+@pytest.fixture(scope="module")
+def encoder(spec: ModelSpec) -> TextEncoder:
+    return TextEncoder(spec)
+
+
+@pytest.fixture(scope="module")
+def reference(spec: ModelSpec) -> Any:
+    return AutoTokenizer.from_pretrained(spec.folder, local_files_only=True)
+
+
+@pytest.fixture(scope="module")
+def prompted(spec: ModelSpec) -> TextEncoder:
+    return TextEncoder(replace(spec, prompts={"query": "query: ", "document": ""}, default_prompt_name="document"))
+
+
+def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Side = "right") -> list[Encoded]:
+    return encoder.encode(inputs, TextOptions(truncate_side=side), truncate=truncate)
+
+
+def ids_of(encoder: TextEncoder, *inputs: Input, **options: Any) -> list[list[int]]:
+    return [encoded.ids.tolist() for encoded in encode(encoder, *inputs, **options)]
+
+
+def tiny(
+    folder: Path, *, max_tokens: int = 8, prefix: str = "[CLS]", suffix: str = "[SEP]", **config: Any
+) -> TextEncoder:
+    """An encoder over the ten words a to j."""
+    write_transformer(folder, **config)
+    write_tokenizer(folder / "tokenizer.json", prefix=prefix, suffix=suffix)
+    write_json(folder / "tokenizer_config.json", {"model_max_length": max_tokens})
+    return TextEncoder(read_spec(Located(folder=folder, model_id="tiny", revision=None, source="folder")))
+
+
+def varied_texts() -> list[str]:
+    """200 texts of many scripts, lengths and oddities; the same ones every time."""
+    rng = random.Random(7)
+    words = ODD_WORDS.split(" ")
+    texts = [" ".join(rng.choices(words, k=rng.choice((1, 3, 12, 60, 300)))) for _ in range(180)]
+    return [
+        *texts,
+        "",
+        " ",
+        "\n\t\r\n",
+        "\u3000\u2003",
+        "x",
+        "é",
+        "e\u0301",
+        "\x00",
+        "a" * 99,
+        "a" * 101,
+        "a" * 1000,
+        "." * 400,
+        "東" * 400,
+        "👍" * 300,
+        "[CLS] a [SEP]",
+        "[PAD]" * 5,
+        "\U0010ffff",
+        "\ufffe\uffff",
+        "A\nB\tC",
+        "word " * 1000,
+    ]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_ids_equal_those_of_transformers(encoder: TextEncoder, reference: Any, side: Side) -> None:
+    """Whatever the script or the length, and whichever side is cut: the model reads what it was trained to read."""
+    texts = varied_texts()
+    reference.truncation_side = side
+    expected = reference(texts, truncation=True, max_length=encoder.max_tokens)
+    whole = reference(texts)["input_ids"]
+    for i, encoded in enumerate(encode(encoder, *texts, side=side)):
+        assert encoded.ids.tolist() == expected["input_ids"][i], i
+        assert encoded.type_ids.tolist() == expected["token_type_ids"][i], i
+        assert encoded.length.seen == len(whole[i])
+        assert encoded.length.kept == len(encoded.ids) <= encoder.max_tokens
+        assert encoded.length.truncated == (len(whole[i]) > encoder.max_tokens)
+        assert encoded.ids.dtype == encoded.type_ids.dtype == np.int32
+
+
+def test_the_file_s_own_truncation_and_padding_are_off(encoder: TextEncoder) -> None:
+    """all-MiniLM's tokenizer.json cuts and pads to 128; the model reads 256, and nobody computes padding."""
+    short, long = encode(encoder, "word", "word " * 200)
+    assert len(short.ids) == 3
+    assert len(long.ids) == 202
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=400), min_size=1, max_size=5))
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_has_the_same_tokens_alone_and_among_others(encoder: TextEncoder, side: Side, texts: list[str]) -> None:
+    """Order in is order out, a text does not see its neighbours, and any Unicode text has its specials."""
+    together = encode(encoder, *texts, side=side)
+    assert len(together) == len(texts)
+    for text, encoded in zip(texts, together, strict=True):
+        (alone,) = encode(encoder, text, side=side)
+        assert alone.ids.tolist() == encoded.ids.tolist()
+        assert alone.length == encoded.length
+        assert (encoded.ids[0], encoded.ids[-1]) == (CLS, SEP)
+
+
+def test_over_long_texts_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
+    """The message names the input, the limit and what came; the text itself is not repeated."""
+    with pytest.raises(InputTooLong) as caught:
+        encoder.encode(["fits", "secret " * 300], PLAIN, truncate=False, field="inputs")
+    assert caught.value.message == "`inputs[1]` must have at most 256 tokens; got 302"
+    assert (caught.value.field, caught.value.index) == ("inputs", 1)
+    (exact,) = encode(encoder, "word " * 254, truncate=False)
+    assert (exact.length.seen, exact.length.kept, exact.length.truncated) == (256, 256, False)
+
+
+def test_a_word_of_10_mb_costs_little(encoder: TextEncoder) -> None:
+    """What no model limit could reach is dropped before tokenising, and said (10 ms; 0.5 s would be a bug)."""
+    word = "a" * 10_000_000
+    start = time.perf_counter()
+    (encoded,) = encode(encoder, word)
+    with pytest.raises(InputTooLong, match="at most 64000 characters; got 10000000"):
+        encode(encoder, word, truncate=False)
+    assert time.perf_counter() - start < 0.5
+    assert encoded.length.characters_cut == 10_000_000 - 64_000
+    assert encoded.length.truncated
+
+
+def test_of_an_absurdly_long_text_the_kept_side_is_read(encoder: TextEncoder) -> None:
+    """Cutting characters follows the same side as cutting tokens."""
+    text = "first " + "middle " * 100_000 + "last"
+    beginning, end = (encode(encoder, text, side=side)[0] for side in ("right", "left"))
+    assert encoder.decode([beginning.ids.tolist()], skip_special_tokens=True)[0].startswith("first middle")
+    assert encoder.decode([end.ids.tolist()], skip_special_tokens=True)[0].endswith("middle last")
+    assert beginning.length.characters_cut == end.length.characters_cut == len(text) - 64_000
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\udfffb", "ok \ud83d"], ids=ascii)
+def test_half_a_surrogate_pair_is_refused_by_index(encoder: TextEncoder, text: str) -> None:
+    """JSON can spell it, Unicode has no such text; the other inputs are not to blame."""
+    with pytest.raises(Untokenizable) as caught:
+        encode(encoder, "fine", "\U0001f600", text)
+    assert caught.value.index == 2
+    assert "`input[2]`" in caught.value.message
+    with pytest.raises(Untokenizable):
+        encoder.tokenize([text], add_special_tokens=True, prompt_name=None)
+
+
+def test_nothing_but_specials_is_a_text_too(encoder: TextEncoder) -> None:
+    """Whether an empty text is an error is for the dialect to say; the model can read it."""
+    assert ids_of(encoder, "", " \n", "\x00") == [[CLS, SEP]] * 3
+
+
+def test_many_texts_are_tokenised_in_parts_and_stay_in_order(encoder: TextEncoder) -> None:
+    """Memory follows a part of the request, not all of it; the seams do not show."""
+    texts = ["word " * (i % 40) * 20 + str(i) for i in range(400)]
+    together = ids_of(encoder, *texts, side="left")
+    assert together == [ids_of(encoder, text, side="left")[0] for text in texts]
+
+
+def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
+    """A long request is encoded part by part; an error names the place among all inputs."""
+    texts = ["zero", "one", "two", "word " * 300]
+    part = encoder.encode(texts, PLAIN, truncate=False, part=range(1, 3))
+    assert [encoded.ids.tolist() for encoded in part] == ids_of(encoder, "one", "two")
+    assert encoder.encode(texts, PLAIN, truncate=False, part=range(0)) == []
+    with pytest.raises(InputTooLong) as caught:
+        encoder.encode(texts, PLAIN, truncate=False, part=range(2, 4))
+    assert caught.value.index == 3
+    assert "`input[3]`" in caught.value.message
+
+
+def test_token_ids_are_taken_as_they_are(encoder: TextEncoder) -> None:
+    """The client brings its specials, or none; nothing is added, and texts may stand beside ids."""
+    given_ids, bare, text = encode(encoder, [CLS, 2088, SEP], [2088], "world")
+    assert given_ids.ids.tolist() == text.ids.tolist() == [CLS, 2088, SEP]
+    assert bare.ids.tolist() == [2088]
+    assert bare.type_ids.tolist() == [0]
+    assert (bare.length.seen, bare.length.kept) == (1, 1)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_over_long_token_ids_are_cut_or_refused_like_texts(encoder: TextEncoder, side: Side) -> None:
+    """Ids that have the model's frame keep it, as the text they come from would; others are just cut."""
+    text = " ".join(map(str, range(400)))
+    framed = encode(encoder, text, side=side)[0]
+    whole = encoder._tokenizer.encode(text).ids  # ids beyond the limit, which encode never gives
+    taken, bare = encode(encoder, whole, whole[1:], side=side)
+    assert taken.ids.tolist() == framed.ids.tolist()
+    assert taken.length == framed.length
+    assert bare.ids.tolist() == (whole[1:257] if side == "right" else whole[-256:])
+    with pytest.raises(InputTooLong, match=f"at most 256 tokens; got {len(whole)}"):
+        encode(encoder, whole, truncate=False)
+
+
+@pytest.mark.parametrize(
+    "ids", [[30522], [-1], [5, 2**31], [2**63], [-(2**70)], [10**400]], ids=lambda ids: str(ids)[:12]
+)
+def test_ids_outside_the_vocabulary_are_refused(encoder: TextEncoder, ids: list[int]) -> None:
+    """They come from another tokenizer; the message says what to send, and not what was sent."""
+    with pytest.raises(Untokenizable) as caught:
+        encode(encoder, "fine", ids)
+    assert caught.value.index == 1
+    assert "0 to 30521" in caught.value.message
+    assert "send text" in caught.value.message
+    with pytest.raises(Untokenizable):
+        encoder.decode([ids], skip_special_tokens=True)
+
+
+def test_an_empty_list_of_ids_is_refused(encoder: TextEncoder) -> None:
+    """There is nothing to embed, not even specials."""
+    with pytest.raises(EmptyInput, match=r"`input\[1\]` has no token ids"):
+        encode(encoder, [7], [])
+    with pytest.raises(EmptyInput):
+        encoder.decode([[]], skip_special_tokens=True)
+
+
+def test_a_prompt_goes_before_the_text_and_counts(prompted: TextEncoder, encoder: TextEncoder) -> None:
+    """As if the client had written it; the length includes it."""
+    (with_prompt,) = prompted.encode(["cat"], TextOptions(prompt_name="query"), truncate=False)
+    (written,) = encode(encoder, "query: cat")
+    assert with_prompt.ids.tolist() == written.ids.tolist()
+    assert with_prompt.length == written.length
+    assert ids_of(prompted, "cat") == ids_of(encoder, "cat")  # its default prompt is empty
+    with pytest.raises(InvalidField, match="query, document"):
+        prompted.encode(["cat"], TextOptions(prompt_name="nope"), truncate=False)
+
+
+def test_a_prompt_before_token_ids(prompted: TextEncoder, encoder: TextEncoder) -> None:
+    """Ids become text without specials, and that gets the prompt."""
+    options = TextOptions(prompt_name="query")
+    (encoded,) = prompted.encode([[CLS, 4937, SEP]], options, truncate=False)
+    assert encoded.ids.tolist() == ids_of(encoder, "query: cat")[0]
+    with pytest.raises(InputTooLong, match="token ids"):
+        prompted.encode([[7] * 64_001], options, truncate=True)
+
+
+def test_tokens_come_with_byte_offsets_into_the_prompted_text(prompted: TextEncoder) -> None:
+    """Offsets count UTF-8 bytes, a token's text is the slice they mark, and specials have a piece and no place."""
+    text = "Größe 東京 👍 e\u0301tude"
+    (tokens,) = prompted.tokenize([text], add_special_tokens=True, prompt_name="query")
+    data = f"query: {text}".encode()
+    assert [(token.text, token.start, token.stop) for token in tokens if token.special] == [
+        ("[CLS]", None, None),
+        ("[SEP]", None, None),
+    ]
+    content = [token for token in tokens if not token.special]
+    assert content[0].text == "query"
+    for token in content:
+        assert token.start is not None
+        assert data[token.start : token.stop].decode() == token.text
+    assert [token.id for token in tokens] == ids_of(prompted, f"query: {text}")[0]
+    (bare,) = prompted.tokenize([text], add_special_tokens=False, prompt_name="query")
+    assert bare == content
+
+
+def test_tokenize_counts_beyond_the_model_s_limit_but_not_without_end(encoder: TextEncoder) -> None:
+    """Counting is what it is for, so the model's limit does not cut; a limit on characters bounds the cost."""
+    (tokens,) = encoder.tokenize(["word " * 1000], add_special_tokens=True, prompt_name=None)
+    assert len(tokens) == 1002
+    with pytest.raises(InputTooLong, match="at most 150000 characters in all; got 150002"):
+        encoder.tokenize(["x" * 75_001] * 2, add_special_tokens=True, prompt_name=None)
+
+
+def test_decode_is_the_way_back(encoder: TextEncoder) -> None:
+    """With specials or without; several at once, in order."""
+    ids = ids_of(encoder, "hello world", "the cat sat")
+    assert encoder.decode(ids, skip_special_tokens=True) == ["hello world", "the cat sat"]
+    assert encoder.decode(ids[:1], skip_special_tokens=False) == ["[CLS] hello world [SEP]"]
+
+
+def test_threads_do_not_disturb_each_other(encoder: TextEncoder) -> None:
+    """Several tokenising threads share one encoder, with different sides and lengths at once."""
+    texts = varied_texts()[:60]
+    expected = {side: ids_of(encoder, *texts, side=side) for side in ("right", "left")}
+    wrong: list[str] = []
+
+    def work(side: Side) -> None:
+        for _ in range(5):
+            if ids_of(encoder, *texts, side=side) != expected[side]:
+                wrong.append(side)
+
+    threads = [threading.Thread(target=work, args=(side,)) for side in ("right", "left") * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    inputs=st.lists(
+        st.text(max_size=20) | st.lists(st.integers(-5, 40_000) | st.integers(), max_size=5), min_size=1, max_size=4
+    ),
+    truncate=st.booleans(),
+)
+def test_any_input_is_encoded_or_refused(encoder: TextEncoder, inputs: Sequence[Input], truncate: bool) -> None:
+    """A text with lone surrogates or ids of any size gives tokens in the vocabulary or a VectordError by index."""
+    try:
+        encoded = encoder.encode(inputs, PLAIN, truncate=truncate)
+    except VectordError as error:
+        assert error.field == "input"
+        assert error.index is not None
+        return
+    for one in encoded:
+        assert 0 < len(one.ids) == len(one.type_ids) <= encoder.max_tokens
+        assert one.ids.min() >= 0
+        assert one.ids.max() < encoder.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("prefix", "suffix", "expected"),
+    [
+        ("[CLS]", "[SEP]", {"right": [2, 4, 5, 6, 3], "left": [2, 11, 12, 13, 3]}),
+        ("", "[SEP]", {"right": [4, 5, 6, 7, 3], "left": [10, 11, 12, 13, 3]}),
+        ("[CLS]", "", {"right": [2, 4, 5, 6, 7], "left": [2, 10, 11, 12, 13]}),
+        ("", "", {"right": [4, 5, 6, 7, 8], "left": [9, 10, 11, 12, 13]}),
+    ],
+    ids=["both", "suffix only, as Qwen3", "prefix only", "none"],
+)
+def test_specials_stay_whatever_they_are(
+    prefix: str, suffix: str, expected: dict[Side, list[int]], tmp_path: Path
+) -> None:
+    """A model that pools the last token needs its end-of-text token after cutting, too."""
+    encoder = tiny(tmp_path, max_tokens=5, prefix=prefix, suffix=suffix)
+    text = " ".join("abcdefghij")
+    for side, ids in expected.items():
+        assert ids_of(encoder, text, side=side) == [ids]
+
+
+def byte_level() -> Tokenizer:
+    """As Qwen3 and Llama 3: bytes, and a sequence of processors of which the last adds an end of text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(special_tokens=["<end>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(varied_texts()[:20], trainer)
+    template = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 0)])
+    tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), template])
+    return tokenizer
+
+
+def roberta() -> Tokenizer:
+    """As RoBERTa: bytes, and a processor of its own."""
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens(["</s>", "<s>"])
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", tokenizer.token_to_id("</s>")), ("<s>", tokenizer.token_to_id("<s>"))
+    )
+    return tokenizer
+
+
+def unigram() -> Tokenizer:
+    """As XLM-RoBERTa: unigrams over a marked beginning of words."""
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    trainer = trainers.UnigramTrainer(special_tokens=["<s>", "</s>", "<unk>"], unk_token="<unk>", vocab_size=300)
+    tokenizer.train_from_iterator(varied_texts()[:20], trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def xlnet() -> Tokenizer:
+    """Specials at the end with a type of their own."""
+    tokenizer = unigram()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A:0 </s>:0 <s>:2", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("make", [byte_level, roberta, unigram, xlnet])
+def test_other_kinds_of_tokenizer_are_cut_as_they_cut_themselves(
+    make: Callable[[], Tokenizer], side: Side, tmp_path: Path
+) -> None:
+    """Ids and type ids equal those of the tokenizer's own truncation, which is left off because threads share it."""
+    write_transformer(tmp_path, vocab_size=None, max_position_embeddings=24)
+    own = make()
+    own.save(str(tmp_path / "tokenizer.json"))
+    encoder = TextEncoder(read_spec(Located(folder=tmp_path, model_id="tiny", revision=None, source="folder")))
+    own.enable_truncation(24, direction=side)
+    texts = [text for text in varied_texts() if own.encode(text).ids]
+    for text, encoded in zip(texts, encode(encoder, *texts, side=side), strict=True):
+        expected = own.encode(text)
+        assert encoded.ids.tolist() == expected.ids
+        assert encoded.type_ids.tolist() == expected.type_ids
+
+
+def test_a_text_without_any_token_is_refused(tmp_path: Path) -> None:
+    """A tokenizer without specials has nothing for an empty text; there is no vector of nothing."""
+    encoder = tiny(tmp_path, prefix="", suffix="")
+    with pytest.raises(Untokenizable, match=r"`input\[1\]` has no tokens at all"):
+        encode(encoder, "a", "  ")
+
+
+def test_a_tokenizer_larger_than_the_model_s_table_cannot_read_beyond_it(tmp_path: Path) -> None:
+    """An id without a row would read foreign memory; such texts are refused, the others served."""
+    encoder = tiny(tmp_path, vocab_size=len(WORDS) - 2)
+    assert encoder.vocab_size == len(WORDS) - 2
+    assert ids_of(encoder, "a b") == [[2, 4, 5, 3]]
+    with pytest.raises(Untokenizable, match="0 to 11"):
+        encode(encoder, "a j")
+
+
+def test_a_model_with_more_rows_than_tokens_takes_only_its_tokens(tmp_path: Path) -> None:
+    """Rows are often padded to a round number; an id without a token is as foreign as one without a row."""
+    assert tiny(tmp_path, vocab_size=64).vocab_size == len(WORDS)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"model": {}}'], ids=["empty", "cut off", "a list", "no model"])
+def test_a_broken_tokenizer_file_stops_the_start(content: str, tmp_path: Path, spec: ModelSpec) -> None:
+    """One sentence that names the file."""
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content)
+    with pytest.raises(ModelUnavailable, match=r"tokenizer\.json"):
+        TextEncoder(replace(spec, tokenizer=path))
+
+
+def test_texts_are_put_in_lower_case_where_the_model_says_so(tmp_path: Path) -> None:
+    """sentence_bert_config.json's do_lower_case, over a tokenizer that knows small letters alone."""
+    assert ids_of(tiny(tmp_path), "A b") == [[2, 1, 5, 3]]
+    write_json(tmp_path / "sentence_bert_config.json", {"do_lower_case": True})
+    assert ids_of(tiny(tmp_path), "A b") == [[2, 4, 5, 3]]
+
+
+def test_specials_that_fill_the_limit_stop_the_start(tmp_path: Path) -> None:
+    """A model that can read no content would give one vector for all texts."""
+    with pytest.raises(ModelUnavailable, match="fill all 2 tokens"):
+        tiny(tmp_path, max_tokens=2)

@@ -1,0 +1,77 @@
+"""The laws of cutting: nothing kept that was not there, specials never lost, one side only, and honest numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.errors import InputTooLong
+from vectord.schema import Side
+from vectord.text.truncation import CHARACTERS_PER_TOKEN, Limit, fit_characters, fit_tokens
+
+
+def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right", inputs: int = 1) -> Limit:
+    return Limit(max_tokens, truncate, side, "input", inputs)
+
+
+@st.composite
+def framed(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, int], int]:
+    """Ids with negative specials around increasing content, and a limit that leaves room for content."""
+    first, last = draw(st.integers(0, 3)), draw(st.integers(0, 3))
+    content = draw(st.integers(0, 60))
+    ids = np.array([*range(-first, 0), *range(content), *range(-last, 0)], np.int32)
+    return ids, (first, last), first + last + draw(st.integers(1, 40))
+
+
+@settings(max_examples=300, deadline=None)
+@given(case=framed(), side=st.sampled_from(["right", "left"]))
+def test_what_is_kept_of_a_text(case: tuple[np.ndarray, tuple[int, int], int], side: Side) -> None:
+    """At most the limit, as much as fits, all specials, and the beginning (or end) of the content, whole."""
+    ids, (first, last), max_tokens = case
+    kept = fit_tokens(ids, (first, last), limit(max_tokens, side=side), 0)
+    assert len(kept) == min(len(ids), max_tokens)
+    assert kept.dtype == np.int32
+    np.testing.assert_array_equal(kept[:first], ids[:first])
+    np.testing.assert_array_equal(kept[len(kept) - last :], ids[len(ids) - last :])
+    content, kept_content = ids[first : len(ids) - last], kept[first : len(kept) - last]
+    room = len(kept_content)
+    expected = content[:room] if side == "right" else content[len(content) - room :]
+    np.testing.assert_array_equal(kept_content, expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(case=framed())
+def test_without_truncation_a_text_is_whole_or_refused(case: tuple[np.ndarray, tuple[int, int], int]) -> None:
+    """Nothing is ever cut from a text whose sender did not allow it."""
+    ids, specials, max_tokens = case
+    if len(ids) <= max_tokens:
+        assert fit_tokens(ids, specials, limit(max_tokens, truncate=False), 0) is ids
+        return
+    with pytest.raises(InputTooLong) as caught:
+        fit_tokens(ids, specials, limit(max_tokens, truncate=False, inputs=3), 2)
+    assert caught.value.message == f"`input[2]` must have at most {max_tokens} tokens; got {len(ids)}"
+    assert (caught.value.field, caught.value.index) == ("input", 2)
+
+
+def test_a_lone_input_is_called_by_its_field() -> None:
+    """`input`, not `input[0]`: most requests carry one text."""
+    with pytest.raises(InputTooLong, match=r"^`input` must have at most 4 tokens; got 9$"):
+        fit_tokens(np.zeros(9, np.int32), (0, 0), limit(4, truncate=False), 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(length=st.integers(0, 1200), max_tokens=st.integers(1, 4), side=st.sampled_from(["right", "left"]))
+def test_what_is_kept_of_an_absurdly_long_text(length: int, max_tokens: int, side: Side) -> None:
+    """250 characters a token from the side that is kept; shorter texts are not touched."""
+    text = "".join(chr(0x100 + i % 97) for i in range(length))
+    kept = fit_characters(text, limit(max_tokens, side=side), 0)
+    assert len(kept) == min(length, max_tokens * CHARACTERS_PER_TOKEN)
+    assert text.startswith(kept) if side == "right" else text.endswith(kept)
+
+
+def test_an_absurdly_long_text_is_refused_before_it_is_tokenised() -> None:
+    """By characters: counting its tokens would be the cost that the limit is for."""
+    with pytest.raises(InputTooLong, match="at most 1000 characters; got 1001"):
+        fit_characters("x" * 1001, limit(4, truncate=False), 0)
