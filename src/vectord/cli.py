@@ -1,0 +1,185 @@
+"""The command `vectord`: serve, models. Reads the command line, prints, and turns a StartError into exit code 2.
+
+What a command needs is imported when it runs: the server must answer one second after exec, help at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from vectord import __version__, help_text
+from vectord.errors import ConfigError, ModelUnavailable, StartError
+from vectord.settings import SETTINGS
+from vectord.sources import Loaded, load, nearest
+
+EXIT_FAILED = 1
+EXIT_BAD_START = 2
+EXIT_INTERRUPTED = 130
+
+
+def main() -> int:
+    """The process's own command line to its exit code."""
+    code = run(sys.argv[1:])
+    if threading.active_count() > 1:
+        # A model that still loads is inside a vendor's native code, which the interpreter's usual end makes crash
+        # (seen: exit codes 134 and 139 in place of ours).
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command and return the exit code: 0, 1 when nothing could be served, 2 for a start that cannot be."""
+    try:
+        return _command(list(words))
+    except StartError as problem:
+        sys.stderr.write(f"vectord: {problem.message}\n")
+        return EXIT_BAD_START
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `vectord models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+def _command(words: list[str]) -> int:
+    if not words:
+        sys.stderr.write(help_text.MAIN)
+        return EXIT_BAD_START
+    if words[0] in {"--help", "-h", "help"}:
+        return _print(help_text.MAIN)
+    if words[0] in {"--version", "-V"}:
+        return _print(f"vectord {__version__}\n")
+    if words[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        raise ConfigError(f"unknown command {words[0]!r}{nearest(words[0], COMMANDS)} (there are: {known}; try --help)")
+    command, text = COMMANDS[words[0]]
+    if {"--help", "-h"} & set(words):
+        return _print(text())
+    return command(words[1:])
+
+
+def _print(text: str) -> int:
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+# --- vectord serve --------------------------------------------------------------------------------------------
+
+
+def _serve(words: Sequence[str]) -> int:
+    loaded = load(words, os.environ, Path.cwd(), switches=("--print-config", "--json"))
+    if "--print-config" in loaded.switches:
+        return _print_config(loaded, as_json="--json" in loaded.switches)
+    if "--json" in loaded.switches:
+        raise ConfigError("--json (command line): goes with --print-config")
+    from vectord import compose  # noqa: PLC0415 - everything that serves, imported to serve
+
+    return compose.serve(loaded.config)
+
+
+def _print_config(loaded: Loaded, *, as_json: bool) -> int:
+    sections = dataclasses.asdict(loaded.config)
+    rows = [
+        (setting.section, setting.name, _masked(sections[setting.section][setting.name], setting.secret))
+        for setting in SETTINGS
+    ]
+    if as_json:
+        return _print(_config_json(rows, loaded))
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(title=f"profile {loaded.profile}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("from", overflow="fold")
+    for section, name, value in rows:
+        table.add_row(f"{section}.{name}", _shown(value), str(loaded.origins[name]))
+    return _print_table(table)
+
+
+def _masked(value: Any, secret: bool) -> Any:
+    return "***" if secret and value is not None else value
+
+
+def _shown(value: Any) -> str:
+    """A value as one would write it."""
+    if isinstance(value, list | tuple):
+        return ", ".join(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
+
+
+def _config_json(rows: Sequence[tuple[str, str, Any]], loaded: Loaded) -> str:
+    found: dict[str, Any] = {"profile": loaded.profile}
+    for section, name, value in rows:
+        origin = loaded.origins[name]
+        found.setdefault(section, {})[name] = {"value": value, "source": origin.source, "name": origin.name}
+    return json.dumps(found, indent=2)
+
+
+def _print_table(table: Any) -> int:
+    from rich.console import Console  # noqa: PLC0415
+
+    # A pipe has no width: long paths stay whole for whoever reads the lines.
+    Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 240).print(table)
+    return 0
+
+
+# --- vectord models -------------------------------------------------------------------------------------------
+
+
+def _models(words: Sequence[str]) -> int:
+    loaded = load(words, os.environ, Path.cwd(), switches=("--json",))
+    names = dict.fromkeys((*loaded.config.model.models, *_catalogue()))
+    rows = [_model_row(name, loaded) for name in names]
+    if "--json" in loaded.switches:
+        return _print(json.dumps(rows, indent=2))
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("model", "served", "files", "size", "where"):
+        table.add_column(heading, overflow="fold", justify="right" if heading == "size" else "left")
+    for row in rows:
+        size = f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else ""
+        where = row["folder"] or row["problem"]
+        table.add_row(row["model"], "yes" if row["configured"] else "", row["source"] or "missing", size, where)
+    return _print_table(table)
+
+
+def _catalogue() -> Sequence[str]:
+    from vectord.artifacts.catalogue import CATALOGUE  # noqa: PLC0415
+
+    return [entry.hub_id for entry in CATALOGUE]
+
+
+def _model_row(name: str, loaded: Loaded) -> dict[str, Any]:
+    """What is known of one model on this machine. Never asks the hub."""
+    from vectord.artifacts.hub import resolve  # noqa: PLC0415
+
+    config = loaded.config.model
+    row = {"model": name, "configured": name in config.models, "source": None, "revision": None, "folder": None}
+    try:
+        located = resolve(name, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
+    except ModelUnavailable as problem:
+        return {**row, "bytes": 0, "problem": problem.message}
+    size_bytes = sum(file.stat().st_size for file in located.folder.rglob("*") if file.is_file())
+    found = {"source": located.source, "revision": located.revision, "folder": str(located.folder)}
+    return {**row, **found, "bytes": size_bytes, "problem": None}
+
+
+COMMANDS: Mapping[str, tuple[Callable[[Sequence[str]], int], Callable[[], str]]] = {
+    "serve": (_serve, help_text.serve),
+    "models": (_models, help_text.models),
+}

@@ -1,0 +1,93 @@
+"""What `vectord --help` and `vectord COMMAND --help` print. All of it comes from the settings; cli.py prints it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from vectord.settings import SECTION_TITLES, SETTINGS, Setting
+from vectord.sources import CONFIG_FILE, profiles
+
+MAIN = """\
+vectord: a self-hosted server for retrieval models.
+
+Usage: vectord serve [MODEL ...] [options]    serve models over HTTP
+       vectord models [MODEL ...] [options]   what can be served, and where its files are
+       vectord --version
+       vectord COMMAND --help
+
+Try:   vectord serve
+       curl localhost:8000/v1/embeddings -d '{"input": "Hello, world"}'
+"""
+
+_SERVE = """\
+Usage: vectord serve [MODEL ...] [options]
+
+Serves each MODEL (a hub id, a folder, an installed package) over HTTP until it is told to stop.
+
+Every option has an environment name, with or without VECTORD_ before it (the longer one wins).
+Command line beats environment, environment beats .env, .env beats the config file, that beats
+the profile. A list takes several names, separated by , or ;. A switch may stand alone, take true
+or false, or be turned around: --no-auto-truncate.
+"""
+
+_MODELS = """\
+Usage: vectord models [MODEL ...] [--json] [options]
+
+Lists the models that can be served here, whether their files are on this machine, where, and
+how large they are. Asks no network. Takes the options of `vectord serve`.
+"""
+
+_WIDTH = 100
+_METAVAR = {bool: "", int: "N", float: "X", str: "TEXT", tuple: "LIST"}
+
+
+def serve() -> str:
+    own = (
+        _entry(f"--config FILE  [VECTORD_CONFIG; default: ./{CONFIG_FILE} if there is one]", "Settings as TOML."),
+        _entry(
+            "--profile NAME  [VECTORD_PROFILE; default: default]",
+            f"Stand in for another product: {', '.join(profiles())}.",
+        ),
+        _entry("--print-config", "Print each value and where it came from, and stop."),
+        _entry("--json", "With --print-config: as JSON."),
+        _entry("-h, --help", "Print this text."),
+    )
+    return "\n".join((_SERVE, "Sources", *own, *_sections()))
+
+
+def models() -> str:
+    return _MODELS
+
+
+def _sections() -> Iterator[str]:
+    for section, title in SECTION_TITLES.items():
+        yield f"\n{title}"
+        yield from (_setting(setting) for setting in SETTINGS if setting.section == section)
+
+
+def _setting(setting: Setting) -> str:
+    names = ", ".join(setting.env[1:])  # the prefixed form goes without saying
+    return _entry(f"{_flags(setting)}  [{names}{_default(setting)}]", setting.meaning)
+
+
+def _flags(setting: Setting) -> str:
+    """Short options first; those with a meaning of their own (setting.reads) last, and without our values."""
+    own = [flag for flag in setting.flags if flag not in setting.reads]
+    metavar = "|".join(setting.choices) or _METAVAR[setting.type]
+    shown = f"{', '.join(sorted(own, key=lambda flag: flag.startswith('--')))} {metavar}".rstrip()
+    return ", ".join((shown, *(flag for flag in setting.flags if flag in setting.reads)))
+
+
+def _default(setting: Setting) -> str:
+    value = setting.default
+    if value is None or value == ():
+        return ""
+    if isinstance(value, tuple):
+        return "; default: " + ", ".join(value)
+    return f"; default: {str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _entry(head: str, meaning: str) -> str:
+    body = textwrap.fill(meaning, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return f"  {head}\n{body}"

