@@ -37,7 +37,8 @@ class Caller:
 class TextOptions:
     """How texts become tokens, for every request that reads texts."""
 
-    truncate: bool | None = None  # None: the server's setting, else the dialect's default
+    truncate: bool | None = None  # None: the server's setting, else `truncate_by_default`
+    truncate_by_default: bool = False  # the dialect's rule, where neither request nor server says
     truncate_side: Side = "right"
     prompt_name: str | None = None  # a key of the model's prompts; None: the model's default prompt
 

@@ -77,7 +77,7 @@ def test_embed_takes_every_option():
     }
     assert tei.parse_embed(incoming(body)) == EmbedRequest(
         inputs=("a",),
-        text=TextOptions(truncate=True, truncate_side="left", prompt_name="query"),
+        text=TextOptions(truncate=True, truncate_by_default=True, truncate_side="left", prompt_name="query"),
         normalize=False,
         dimensions=64,
         field="inputs",
@@ -89,7 +89,9 @@ def test_embed_takes_every_option():
 )
 def test_embed_without_options(body):
     """Absent or null: unit vectors of full width, the server's truncation, on the right."""
-    assert tei.parse_embed(incoming({"inputs": "a", **body})) == EmbedRequest(inputs=("a",), field="inputs")
+    assert tei.parse_embed(incoming({"inputs": "a", **body})) == EmbedRequest(
+        inputs=("a",), text=TextOptions(truncate_by_default=True), field="inputs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,19 +111,21 @@ def test_embed_all_asks_for_tokens():
 def test_similarity():
     """Parameters are optional, and null is none."""
     inputs = {"source_sentence": "a", "sentences": ["b", "c"]}
-    plain = SimilarityRequest(source="a", sentences=["b", "c"])
+    plain = SimilarityRequest(source="a", sentences=["b", "c"], text=TextOptions(truncate_by_default=True))
     assert tei.parse_similarity(incoming({"inputs": inputs})) == plain
     assert tei.parse_similarity(incoming({"inputs": inputs, "parameters": None})) == plain
     parameters = {"truncate": False, "truncation_direction": "left", "prompt_name": "q"}
     assert tei.parse_similarity(incoming({"inputs": inputs, "parameters": parameters})).text == TextOptions(
-        truncate=False, truncate_side="left", prompt_name="q"
+        truncate=False, truncate_by_default=True, truncate_side="left", prompt_name="q"
     )
 
 
 def test_the_root_tells_similarity_from_embedding():
     """huggingface_hub posts both to the URL it is given; an object asks for similarity."""
     body = b' { "inputs" :  {"source_sentence": "a", "sentences": ["b"]}, "parameters": {} } '
-    assert tei.parse_root(Incoming(body=body)) == SimilarityRequest(source="a", sentences=["b"])
+    assert tei.parse_root(Incoming(body=body)) == SimilarityRequest(
+        source="a", sentences=["b"], text=TextOptions(truncate_by_default=True)
+    )
     assert isinstance(tei.parse_root(incoming({"inputs": ["a"]})), EmbedRequest)
 
 
@@ -153,7 +157,9 @@ def test_decode(ids, lists):
 def test_the_openai_routes_ignore_the_model():
     """TEI's users write anything there; encoding and dimensions count."""
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
-    assert tei.parse_openai(incoming(body)) == EmbedRequest(inputs=["a"], encoding="base64", dimensions=8)
+    assert tei.parse_openai(incoming(body)) == EmbedRequest(
+        inputs=["a"], text=TextOptions(truncate_by_default=True), encoding="base64", dimensions=8
+    )
 
 
 @pytest.mark.parametrize(

@@ -60,4 +60,3 @@ class Dialect:
     title: str
     routes: tuple[Route, ...]
     render_error: Callable[[VectordError], Rendered]
-    truncates: bool  # what happens to over-long text when neither the request nor the server says

@@ -273,5 +273,4 @@ DIALECT = Dialect(
         _one_model("/models/{model:path}"),
     ),
     render_error=render_error,
-    truncates=False,
 )

@@ -89,7 +89,7 @@ def parse_similarity(incoming: Incoming) -> SimilarityRequest:
     if not asked.sentences:
         raise EmptyInput("`inputs.sentences` cannot be empty", field="inputs.sentences")
     _refuse_empty([asked.source_sentence, *asked.sentences], "inputs")
-    options = _text_options(body.parameters) if body.parameters else TextOptions()
+    options = _text_options(body.parameters or SimilarityParameters())
     return SimilarityRequest(source=asked.source_sentence, sentences=asked.sentences, text=options)
 
 
@@ -118,6 +118,7 @@ def parse_openai(incoming: Incoming) -> EmbedRequest:
     body = decode(_openai_body, incoming.body)
     return EmbedRequest(
         inputs=_inputs(body.input, "input"),
+        text=TextOptions(truncate_by_default=TRUNCATES),
         dimensions=_dimensions(body.dimensions),
         encoding=read_encoding(body.encoding_format),
     )
@@ -140,7 +141,9 @@ def _refuse_empty(inputs: Sequence[Input], field: str) -> None:
 
 def _text_options(body: EmbedBody | EmbedAllBody | SimilarityParameters) -> TextOptions:
     side = _side(body.truncation_direction)
-    return TextOptions(truncate=body.truncate, truncate_side=side, prompt_name=body.prompt_name)
+    return TextOptions(
+        truncate=body.truncate, truncate_by_default=TRUNCATES, truncate_side=side, prompt_name=body.prompt_name
+    )
 
 
 _SIDES: Mapping[str, Side] = {"right": "right", "left": "left"}
@@ -305,5 +308,4 @@ DIALECT = Dialect(
         ),
     ),
     render_error=render_error,
-    truncates=TRUNCATES,
 )

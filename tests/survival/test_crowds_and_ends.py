@@ -1,0 +1,97 @@
+"""The real server with a thousand clients at once, with clients that leave, and told to stop under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+from tests.real_server import running
+
+HEAD = "POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+
+
+def request_bytes(text: str) -> bytes:
+    body = json.dumps({"input": text, "encoding_format": "float"}).encode()
+    return HEAD.format(len(body)).encode() + body
+
+
+async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    place = urlsplit(url)
+    return await asyncio.open_connection(place.hostname, place.port)
+
+
+async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    """Status and body of one answer; IncompleteReadError with `partial` where it is cut off."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    return int(head.split()[1]), await reader.readexactly(length)
+
+
+async def test_a_thousand_connections_at_once(tmp_path):
+    """Each gets its own vector: the one its text has alone."""
+    with running(tmp_path / "log") as (url, _):
+
+        async def ask(number: int) -> list[float]:
+            reader, writer = await connect(url)
+            writer.write(request_bytes(f"text number {number % 50}"))
+            status, body = await read_answer(reader)
+            writer.close()
+            await writer.wait_closed()
+            assert status == 200
+            return json.loads(body)["data"][0]["embedding"]
+
+        alone = np.array([await ask(number) for number in range(50)])
+        together = np.array(await asyncio.gather(*map(ask, range(1000))))
+    cosines = (together * alone[np.arange(1000) % 50]).sum(1)
+    assert cosines.min() > 0.9999
+
+
+async def test_clients_that_leave_cost_the_others_nothing(tmp_path):
+    """200 clients ask for much and hang up; the queue is empty again and a short question is answered."""
+    with running(tmp_path / "log", "--cache-bytes", "0") as (url, _):
+        writers = []
+        for number in range(200):
+            _, writer = await connect(url)
+            writer.write(request_bytes(f"{number} leaving " * 100))
+            writers.append(writer)
+        for writer in writers:
+            writer.transport.abort()
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+            assert (await client.post("/v1/embeddings", json={"input": "still here"})).status_code == 200
+            async with asyncio.timeout(60):
+                while "vectord_queue_texts 0.0" not in (await client.get("/metrics")).text:
+                    await asyncio.sleep(0.05)
+
+
+async def test_sigterm_under_load_answers_every_accepted_request(tmp_path):
+    """50 busy connections, SIGTERM in the middle: whole answers or a close with no byte, never half a one."""
+    answers: list[int] = []
+    halves: list[bytes] = []
+    with running(tmp_path / "log", "--cache-bytes", "0") as (url, process):
+
+        async def ask_on(number: int) -> None:
+            reader, writer = await connect(url)
+            try:
+                while True:
+                    writer.write(request_bytes(f"text {number} {len(answers)}"))
+                    status, body = await read_answer(reader)
+                    assert json.loads(body)
+                    answers.append(status)
+            except asyncio.IncompleteReadError as end:
+                halves.extend([end.partial] if end.partial else [])
+            except ConnectionError:
+                pass
+            finally:
+                writer.close()
+
+        clients = [asyncio.create_task(ask_on(number)) for number in range(50)]
+        while len(answers) < 200:
+            await asyncio.sleep(0.01)
+        process.terminate()
+        await asyncio.gather(*clients)
+        assert await asyncio.to_thread(process.wait, 30) == 0
+    assert not halves
+    assert set(answers) <= {200, 503} and answers.count(200) >= 200
