@@ -30,7 +30,7 @@ check: $(DEV_ENV) ## Format, lint, types, and who may import whom; changes nothi
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
 
-format: $(DEV_ENV) ## Format the code, and write what is generated from config.py
+format: $(DEV_ENV) ## Format the code, and write what is generated from the settings
 	@.venv-dev/bin/ruff format .
 	@.venv-dev/bin/ruff check --fix .
 	@.venv-dev/bin/python docs/generate.py

@@ -1,4 +1,4 @@
-"""Write .env.example and docs/configuration.md from config.py: `make format`. A test says when they are stale."""
+"""Write .env.example and docs/configuration.md from the settings: `make format`. A test says when they are stale."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import textwrap
 import tomllib
 from pathlib import Path
 
-from vectord.settings import SECTION_TITLES, SETTINGS, Setting
-from vectord.sources import CONFIG_FILE, PROFILES, profiles
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting
+from vectord.config.sources import CONFIG_FILE, PROFILES, profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,7 +17,7 @@ def env_example() -> str:
     """Every setting as an environment variable, commented out, at its default."""
     lines = [
         "# Settings of vectord. Copy to .env, which is read from the folder the server starts in, and take out the #.",
-        "# The real environment and the command line win over this file. Made from src/vectord/config.py: make format.",
+        "# The real environment and the command line win over this file. `make format` writes it.",
     ]
     for section, title in SECTION_TITLES.items():
         lines += ["", f"# --- {title} ---"]
@@ -32,7 +32,7 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Made from `src/vectord/config.py` by `make format`. `vectord serve --print-config` shows what is in force.",
+        "`make format` writes this page. `vectord serve --print-config` shows what is in force.",
         "",
         "A setting is taken from the first of these that names it:",
         "",

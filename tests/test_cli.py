@@ -17,7 +17,7 @@ import pytest
 from vectord import __version__
 from vectord.cli import run
 from vectord.config import DEFAULT_MODEL
-from vectord.settings import SETTINGS
+from vectord.config.settings import SETTINGS
 
 
 @pytest.fixture(autouse=True)

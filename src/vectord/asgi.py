@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+from vectord.config.sources import load
 from vectord.errors import StartError
-from vectord.sources import load
 
 # As ASGI has them; starlette's names for them are not imported, since importing this must cost nothing.
 Scope = Any

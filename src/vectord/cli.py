@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from vectord import __version__, help_text
+from vectord.config.settings import SETTINGS
+from vectord.config.sources import Loaded, load, nearest
 from vectord.errors import ConfigError, ModelUnavailable, StartError
-from vectord.settings import SETTINGS
-from vectord.sources import Loaded, load, nearest
 
 EXIT_FAILED = 1
 EXIT_BAD_START = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from vectord.settings import SECTION_TITLES, SETTINGS, Setting
-from vectord.sources import CONFIG_FILE, profiles
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting
+from vectord.config.sources import CONFIG_FILE, profiles
 
 MAIN = """\
 vectord: a self-hosted server for retrieval models.

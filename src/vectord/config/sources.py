@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from vectord.config import SECTIONS, Config
+from vectord.config.declared import SECTIONS, Config
+from vectord.config.settings import FALSE, PREFIX, SETTINGS, TRUE, BadValue, Setting
 from vectord.errors import ConfigError
-from vectord.settings import FALSE, PREFIX, SETTINGS, TRUE, BadValue, Setting
 
 PROFILES = Path(__file__).parent / "profiles"
 CONFIG_FILE = "vectord.toml"

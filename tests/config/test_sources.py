@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.config import DEFAULT_MODEL, Config
+from vectord.config.settings import SETTINGS
+from vectord.config.sources import PROFILES, Loaded, Origin, load, profiles
 from vectord.errors import ConfigError
-from vectord.settings import SETTINGS
-from vectord.sources import PROFILES, Loaded, Origin, load, profiles
 
 NOTHING: Mapping[str, str] = {}
 

@@ -1,6 +1,6 @@
 """Each field of Config as a Setting: its names everywhere, and how a text or a TOML value becomes its value.
 
-Between config.py (what there is) and sources.py (where values come from). The help text, `.env.example` and
+Between declared.py (what there is) and sources.py (where values come from). The help text, `.env.example` and
 docs/configuration.md walk SETTINGS too.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vectord.config import SECTIONS, Config, Reader
+from vectord.config.declared import SECTIONS, Config, Reader
 
 PREFIX = "VECTORD_"
 TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})

@@ -1,4 +1,4 @@
-"""config.py and what is derived from it: the settings' names and kinds, and the two generated files."""
+"""The declared settings and what is derived from it: the settings' names and kinds, and the two generated files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from vectord.config import Config, ServerConfig, address_only, first_bare_level, json_lines, no_service_link
-from vectord.settings import SETTINGS, BadValue, Setting
+from vectord.config.declared import Config, ServerConfig, address_only, first_bare_level, json_lines, no_service_link
+from vectord.config.settings import SETTINGS, BadValue, Setting
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def named(name: str) -> Setting:
@@ -59,7 +59,7 @@ def test_the_names_read_otherwise_are_names_of_their_setting() -> None:
 
 @pytest.mark.parametrize("name", [".env.example", "docs/configuration.md"])
 def test_the_generated_files_are_current(name: str) -> None:
-    """`make format` has been run since config.py changed."""
+    """`make format` has been run since a setting changed."""
     assert (ROOT / name).read_text("utf-8") == generator().FILES[name]()
 
 
