@@ -175,7 +175,7 @@ class EngineConfig:
     )
     max_age_s: float = setting(
         5.0,
-        "Age at which a waiting text goes before everything younger, whatever its lane.",
+        "How long a client's texts may wait unserved before they go first, whatever their lane.",
         at_least=0.001,
         at_most=3600,
     )

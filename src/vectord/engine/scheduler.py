@@ -1,0 +1,177 @@
+"""Which texts run next. A pure object: no clock, no thread, no tensor; the worker calls it under its lock.
+
+    two lanes (interactive 8 : bulk 1, in virtual time)
+      └── a flow per client and output, equal shares of tokens (lane.py)
+            └── items, first come first served
+
+On top of that the age guard: a client that nothing has been taken from for `max_age_s` goes first, longest wait first,
+whatever its lane. The guard is on the client and not on each text, because every text of a long job grows old: judged
+alone they would make one queue of it all, with strangers at the end.
+Every operation is O(log clients).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from vectord.engine.batch import Batch, Item, Output
+from vectord.engine.lane import Flow, LaneQueue
+from vectord.schema import Lane
+
+INTERACTIVE_WEIGHT = 8.0  # tokens the interactive lane gets for each one of bulk, while both wait
+OUTPUTS: tuple[Output, ...] = ("dense", "tokens")
+
+
+class Scheduler:
+    """The queue of one model. Times are seconds of one monotonic clock, passed in and never going back."""
+
+    def __init__(
+        self,
+        *,
+        max_batch_tokens: int,
+        cost: Literal["packed", "padded"] = "packed",
+        max_batch_requests: int | None = None,
+        max_age_s: float = 5.0,
+        batch_window_s: float = 0.0,
+    ) -> None:
+        """cost: what a batch counts against max_batch_tokens; packed: its tokens; padded: longest text x texts."""
+        self._max_batch_tokens = max_batch_tokens
+        self._padded = cost == "padded"
+        self._max_batch_requests: float = max_batch_requests or math.inf
+        self._max_age_s = max_age_s
+        self._batch_window_s = batch_window_s
+        self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
+        self._clock = 0.0  # virtual time of the lane served last
+        self._flow_of: dict[Item, Flow] = {}
+        self._tokens: dict[Output, int] = dict.fromkeys(OUTPUTS, 0)
+        # Flows with something waiting, the one that has stood still longest first.
+        self._waiting: dict[Output, OrderedDict[Flow, None]] = {output: OrderedDict() for output in OUTPUTS}
+        self._opened_s = 0.0  # when the queue was last empty until
+
+    def __len__(self) -> int:
+        return len(self._flow_of)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self._tokens.values())
+
+    def add(self, item: Item, now_s: float) -> None:
+        if not self._flow_of:
+            self._opened_s = now_s
+        lane = self._lanes[item.lane]
+        if not lane.tokens:
+            lane.start = max(lane.start, self._clock)
+        flow = lane.add(item)
+        if len(flow.items) == 1:
+            flow.waiting_since_s = now_s
+            self._waiting[item.output][flow] = None
+        self._flow_of[item] = flow
+        self._tokens[item.output] += item.tokens
+
+    def cancel(self, item: Item) -> bool:
+        """Take a waiting item out of the queue; False if it is not there (any more)."""
+        flow = self._flow_of.get(item)
+        if flow is None:
+            return False
+        self._remove(item, flow)
+        return True
+
+    def promote(self, item: Item, client: str, now_s: float) -> None:
+        """Move a waiting item into the interactive lane, on `client`'s account: someone who asks there needs it too."""
+        if self.cancel(item):
+            item.lane, item.client = "interactive", client
+            self.add(item, now_s)
+
+    def clear(self) -> None:
+        for item in list(self._flow_of):
+            self.cancel(item)
+
+    def tokens_ahead(self, lane: Lane, client: str, tokens: int) -> float:
+        """How many tokens of others, and of the client's own, are served before `tokens` more of this client are.
+
+        Of each other client at most as much as this one's own, and of the other lane at most its share beside that.
+        """
+        own_lane = self._lanes[lane]
+        mine = own_lane.tokens_by_client.get(client, 0)
+        share = mine + tokens
+        others = sum(min(theirs, share) for name, theirs in own_lane.tokens_by_client.items() if name != client)
+        ahead = mine + others
+        for other_lane in self._lanes.values():
+            if other_lane is not own_lane:
+                beside = (ahead + tokens) * other_lane.weight / own_lane.weight
+                ahead += min(other_lane.tokens, math.ceil(beside))
+        return ahead
+
+    def hold_s(self, now_s: float) -> float | None:
+        """How long until the batch window lets a batch go; 0: now; None: nothing waits."""
+        if not self._flow_of:
+            return None
+        if self.tokens >= self._max_batch_tokens or len(self) >= self._max_batch_requests:
+            return 0.0
+        return max(0.0, self._opened_s + self._batch_window_s - now_s)
+
+    def next_batch(self, now_s: float, *, idle_streams: int = 1, busy_streams: int = 0) -> Batch | None:
+        """Take the best batch out of the queue; None if nothing waits or the batch window holds it back.
+
+        idle_streams: how many could run a batch now, the asking one included; each leaves the others their share.
+        Only a text that alone is larger than the budget exceeds it, and it goes alone.
+        """
+        if self.hold_s(now_s) != 0.0:
+            return None
+        flow = self._next_flow(now_s, OUTPUTS)
+        assert flow is not None
+        output = flow.output
+        share = math.ceil(self._tokens[output] / idle_streams)
+        items: list[Item] = []
+        tokens = longest = 0
+        while flow is not None:
+            item = flow.head
+            longest = max(longest, item.tokens)
+            # Stop at the first item that does not fit: skipping it would starve long texts.
+            if items and not self._fits(len(items) + 1, tokens + item.tokens, longest, share):
+                break
+            self._take(item, flow, now_s)
+            items.append(item)
+            tokens += item.tokens
+            flow = self._next_flow(now_s, (output,))
+        alone = len(items) == 1 and not busy_streams and not self._flow_of
+        return Batch(items, output, tokens, alone, pressed=bool(self._flow_of))
+
+    def _fits(self, texts: int, tokens: int, longest: int, share: int) -> bool:
+        cost = longest * texts if self._padded else tokens
+        return cost <= self._max_batch_tokens and tokens <= share and texts <= self._max_batch_requests
+
+    def _next_flow(self, now_s: float, outputs: Sequence[Output]) -> Flow | None:
+        return self._aged_flow(now_s, outputs) or self._fair_flow(outputs)
+
+    def _aged_flow(self, now_s: float, outputs: Iterable[Output]) -> Flow | None:
+        longest = [next(iter(self._waiting[output])) for output in outputs if self._waiting[output]]
+        flow = min(longest, key=lambda flow: flow.waiting_since_s, default=None)
+        if flow is None or now_s - flow.waiting_since_s < self._max_age_s:
+            return None
+        return flow
+
+    def _fair_flow(self, outputs: Sequence[Output]) -> Flow | None:
+        for lane in sorted(self._lanes.values(), key=lambda lane: lane.start):
+            flows = [flow for output in outputs if (flow := lane.first(output)) is not None]
+            if flows:
+                self._clock = max(self._clock, lane.start)
+                return min(flows, key=lambda flow: flow.start)
+        return None
+
+    def _take(self, item: Item, flow: Flow, now_s: float) -> None:
+        self._remove(item, flow)
+        flow.lane.charge(flow, item.tokens)
+        flow.waiting_since_s = now_s
+        if flow.items:
+            self._waiting[flow.output].move_to_end(flow)
+
+    def _remove(self, item: Item, flow: Flow) -> None:
+        del self._flow_of[item]
+        self._tokens[item.output] -= item.tokens
+        flow.lane.remove(flow, item)
+        if not flow.items:
+            del self._waiting[item.output][flow]

@@ -1,0 +1,99 @@
+"""Texts to tokens off the loop, in order, and in parts that leave others their turn."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.fakes import MAX_TOKENS, ByteEncoder
+
+from vectord.engine import encoding
+from vectord.engine.encoding import EncoderPool
+from vectord.errors import InputTooLong
+from vectord.schema import TextOptions
+
+
+@pytest.fixture
+def pool():
+    pool = EncoderPool(2)
+    yield pool
+    pool.close()
+
+
+async def encode(pool, encoder, inputs, *, truncate=True):
+    return await pool.encode(encoder, inputs, TextOptions(), truncate=truncate, field="input")
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [["a"], ["a"] * 3000, ["ab" * 40_000, "c", "d" * 70_000], [[1, 2], "a"], [""] * 600],
+    ids=["one", "many", "long ones", "ids", "empty texts"],
+)
+async def test_one_result_an_input_in_order(pool, inputs):
+    """However the request was cut into parts."""
+    encoded = await encode(pool, ByteEncoder(), [*inputs, "end"])
+    whole = ByteEncoder().encode([*inputs, "end"], TextOptions(), truncate=True, field="input")
+    assert [one.ids.tolist() for one in encoded] == [one.ids.tolist() for one in whole]
+
+
+async def test_a_little_text_is_encoded_where_it_is(pool):
+    """Handing it to a thread and back costs more than encoding it."""
+    encoder = ByteEncoder()
+    await encode(pool, encoder, ["a query of some words"])
+    assert encoder.threads == {threading.current_thread().name}
+
+
+@pytest.mark.parametrize("inputs", [["a" * 2001], ["a"] * 100, [[1] * 600]], ids=["long", "many", "ids"])
+async def test_more_than_a_little_is_encoded_off_the_loop(pool, inputs):
+    """The loop goes on answering others."""
+    encoder = ByteEncoder()
+    await encode(pool, encoder, inputs)
+    assert threading.current_thread().name not in encoder.threads
+
+
+async def test_an_error_names_the_place_in_the_whole_request(pool):
+    """Not the place in the part that a thread happened to have; the first of several."""
+    inputs = ["a"] * 3000
+    inputs[2500] = inputs[2900] = "b" * (MAX_TOKENS + 1)
+    with pytest.raises(InputTooLong) as refused:
+        await encode(pool, ByteEncoder(), inputs, truncate=False)
+    assert refused.value.index == 2500
+
+
+async def test_a_long_request_leaves_others_their_turn(pool):
+    """No request has more parts at the threads than there are threads."""
+    at_once = most = 0
+
+    class Counting(ByteEncoder):
+        def encode(self, *args, **kwargs):
+            nonlocal at_once, most
+            with lock:
+                at_once += 1
+                most = max(most, at_once)
+            try:
+                return super().encode(*args, **kwargs)
+            finally:
+                with lock:
+                    at_once -= 1
+
+    lock = threading.Lock()
+    waiting = []
+    submit = pool._threads.submit
+    pool._threads.submit = lambda *call: (waiting.append(pool._threads._work_queue.qsize()), submit(*call))[1]
+    await encode(pool, Counting(), ["a" * 60] * 5000)
+    assert most <= 2
+    assert max(waiting) <= 2
+
+
+@given(st.lists(st.integers(0, 100_000), min_size=1, max_size=50) | st.integers(1, 1000).map(lambda n: [3] * n))
+@settings(deadline=None, max_examples=60)
+def test_parts_cover_every_input_once_and_stay_small(lengths):
+    """A part is one long input, or several that are together no more work than one call should be."""
+    parts = list(encoding._parts(["x" * length for length in lengths]))
+    assert [index for part, _ in parts for index in part] == list(range(len(lengths)))
+    for part, size in parts:
+        assert len(part) <= encoding.PART_INPUTS
+        assert size == sum(lengths[i] + encoding.INPUT_CHARACTERS for i in part)
+        assert sum(lengths[i] + encoding.INPUT_CHARACTERS for i in part[:-1]) < encoding.PART_CHARACTERS

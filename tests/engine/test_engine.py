@@ -1,0 +1,710 @@
+"""The whole engine on a fake backend: what is promised to every caller."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.fakes import (
+    MAX_TOKENS,
+    WIDTH,
+    ByteEncoder,
+    FakeBackend,
+    Recorder,
+    close_gate,
+    entered,
+    expected_row,
+    serving,
+    settle,
+    spec,
+)
+
+from vectord.backends import fake
+from vectord.backends.base import BackendOptions, TokenBatch
+from vectord.config import EngineConfig
+from vectord.engine.admission import Speed
+from vectord.engine.batch import Item
+from vectord.engine.engine import Engine
+from vectord.engine.job import Job
+from vectord.engine.registry import ModelSource
+from vectord.engine.runner import CHUNK
+from vectord.errors import (
+    EmptyInput,
+    InferenceFailed,
+    InputTooLong,
+    InvalidField,
+    ModelNotFound,
+    Overloaded,
+    TooManyInputs,
+    Unavailable,
+)
+from vectord.schema import (
+    Caller,
+    DecodeRequest,
+    EmbedRequest,
+    ListModels,
+    SimilarityRequest,
+    TextOptions,
+    TokenizeRequest,
+)
+
+ANYONE = Caller()
+BULK = Caller(client="indexer", lane="bulk")
+texts_strategy = st.lists(st.text("ab é", max_size=12), min_size=1, max_size=30)
+
+
+def embed(*texts: str, **changes: object) -> EmbedRequest:
+    return EmbedRequest(inputs=texts, normalize=False, **changes)
+
+
+def ask(engine: Engine, *texts: str, caller: Caller = ANYONE, **changes: object) -> asyncio.Task:
+    return asyncio.create_task(engine.answer(embed(*texts, **changes), caller))
+
+
+def die(batch: TokenBatch) -> None:
+    if ord("!") in batch.ids:
+        raise SystemExit
+
+
+# --- order, bills, shapes -------------------------------------------------------------------------------------
+
+
+@given(texts_strategy, st.integers(1, 3), st.integers(4, 64), st.sampled_from([0, 2**20]))
+@settings(deadline=None, max_examples=40)
+def test_order_in_is_order_out(texts, streams, max_batch_tokens, cache_bytes):
+    """Whatever batches and streams the texts were spread over, and however many of them are the same."""
+
+    async def run() -> None:
+        backend = FakeBackend(streams=streams, max_batch_tokens=max_batch_tokens)
+        async with serving(backend, cache_bytes=cache_bytes) as engine:
+            result = await engine.answer(embed(*texts), ANYONE)
+        np.testing.assert_array_equal(result.vectors, [expected_row(text) for text in texts])
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.text("ab", max_size=2 * MAX_TOKENS), min_size=1, max_size=20))
+@settings(deadline=None, max_examples=30)
+def test_tokens_billed_are_tokens_run(texts):
+    """After truncation, specials included; and the length contract says what was seen."""
+
+    async def run() -> None:
+        backend = FakeBackend()
+        async with serving(backend, cache_bytes=0) as engine:
+            result = await engine.answer(embed(*texts, text=TextOptions(truncate=True)), ANYONE)
+        assert result.usage.tokens == sum(len(batch.ids) for batch in backend.batches)
+        assert result.usage.characters == sum(map(len, texts))
+        assert [length.seen for length in result.usage.lengths] == [max(1, len(text)) for text in texts]
+
+    asyncio.run(run())
+
+
+async def test_one_vector_a_token():
+    """`output="tokens"` gives each text its own array."""
+    async with serving(FakeBackend(max_batch_tokens=4)) as engine:
+        result = await engine.answer(embed("ab", "c", "def", output="tokens"), ANYONE)
+    assert [rows.shape for rows in result.vectors] == [(2, WIDTH), (1, WIDTH), (3, WIDTH)]
+    assert [rows[:, 0].tolist() for rows in result.vectors] == [[97, 98], [99], [100, 101, 102]]
+
+
+@pytest.mark.parametrize("dimensions", [None, 1, 3, WIDTH])
+async def test_dimensions_and_length_one(dimensions):
+    """Cut first, then normalised; all of the model's dimensions are allowed."""
+    async with serving(FakeBackend()) as engine:
+        result = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=dimensions), ANYONE)
+    row = expected_row("hello")[:dimensions]
+    np.testing.assert_allclose(result.vectors, [row / np.linalg.norm(row)], rtol=1e-6)
+
+
+async def test_similarity_is_the_cosine_of_the_first_with_each():
+    """In the order of the sentences, the source's own tokens billed too."""
+    async with serving(FakeBackend()) as engine:
+        result = await engine.answer(SimilarityRequest(source="a", sentences=["a", "bcd"]), ANYONE)
+    a, b = expected_row("a"), expected_row("bcd")
+    cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    np.testing.assert_allclose(result.scores, [1, cosine], rtol=1e-5)
+    assert result.usage.tokens == 1 + 1 + 3
+
+
+async def test_tokens_and_back():
+    """Tokenising needs no device; decoding takes the ids back to text."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        tokenized = await engine.answer(TokenizeRequest(inputs=["ab", "c"]), ANYONE)
+        ids = [[token.id for token in row] for row in tokenized.tokens]
+        decoded = await engine.answer(DecodeRequest(ids=ids), ANYONE)
+    assert decoded.texts == ["ab", "c"]
+    assert tokenized.usage.tokens == 3
+    assert not backend.batches
+
+
+async def test_the_fake_backend_of_the_server_works_as_well():
+    """`--backend fake` under the engine: right shapes, same text same vector."""
+    facts = spec(hidden_size=16, dimensions=12)
+    backend = fake.load(facts, BackendOptions(streams=2))
+    engine = Engine([ModelSource("fake", (), facts, lambda: (ByteEncoder(), backend))], EngineConfig(cache_bytes=0))
+    await engine.start()
+    await engine.loaded.wait()
+    dense = await engine.answer(EmbedRequest(inputs=["a", "b", "a"]), ANYONE)
+    tokens = await engine.answer(embed("abc", output="tokens"), ANYONE)
+    await engine.close()
+    assert dense.vectors.shape == (3, 12)
+    np.testing.assert_array_equal(dense.vectors[0], dense.vectors[2])
+    assert tokens.vectors[0].shape == (3, 16)
+
+
+# --- refused before it costs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "field"),
+    [
+        (embed(*["a"] * 11), TooManyInputs, "input"),
+        (embed(*["a"] * 11, field="inputs"), TooManyInputs, "inputs"),
+        (embed(), EmptyInput, "input"),
+        (embed("a", dimensions=0), InvalidField, "dimensions"),
+        (embed("a", dimensions=WIDTH + 1), InvalidField, "dimensions"),
+        (embed("a", dimensions=2, output="tokens"), InvalidField, "dimensions"),
+        (SimilarityRequest(source="a", sentences=["a"] * 11), TooManyInputs, "sentences"),
+        (SimilarityRequest(source="a", sentences=[]), EmptyInput, "sentences"),
+        (TokenizeRequest(inputs=["a"] * 11), TooManyInputs, "inputs"),
+        (DecodeRequest(ids=[[1]] * 11), TooManyInputs, "ids"),
+    ],
+)
+async def test_what_cannot_be_served_is_refused_before_tokenising(request_, error, field):
+    """The error names the caller's field and the limit."""
+    encoder = ByteEncoder()
+    async with serving(FakeBackend(), encoder=encoder, max_client_batch_size=10) as engine:
+        encoder.threads.clear()
+        with pytest.raises(error) as refused:
+            await engine.answer(request_, ANYONE)
+    assert refused.value.field == field
+    assert not encoder.threads
+
+
+async def test_too_many_inputs_says_how_many_and_how_many_may_be():
+    """Numbers for dialects that have their own words for it."""
+    async with serving(FakeBackend(), max_client_batch_size=10) as engine:
+        with pytest.raises(TooManyInputs) as refused:
+            await engine.answer(embed(*["a"] * 12), ANYONE)
+    assert (refused.value.limit, refused.value.given) == (10, 12)
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "default", "cut"),
+    [
+        (True, False, False, True),
+        (False, True, True, False),
+        (None, True, False, True),
+        (None, False, True, False),
+        (None, None, True, True),
+        (None, None, False, False),
+    ],
+)
+async def test_truncation_is_as_asked_then_as_configured_then_the_dialects(asked, configured, default, cut):
+    """And nothing is run of a request with a text that may not be cut."""
+    backend = FakeBackend()
+    async with serving(backend, auto_truncate=configured) as engine:
+        request = embed("ok", "x" * 100, text=TextOptions(truncate=asked, truncate_by_default=default))
+        if cut:
+            result = await engine.answer(request, ANYONE)
+            assert result.usage.lengths[1].truncated
+        else:
+            with pytest.raises(InputTooLong) as refused:
+                await engine.answer(request, ANYONE)
+            assert refused.value.index == 1
+            assert not backend.batches
+
+
+async def test_models_are_found_by_name_alias_or_default():
+    """Each by its own worker; no name means the first."""
+    first, second = FakeBackend(), FakeBackend()
+    async with serving(first, second) as engine:
+        for model in (None, "m0", "alias0"):
+            assert (await engine.answer(embed("a", model=model), ANYONE)).model == "m0"
+        assert (await engine.answer(embed("b", model="alias1"), ANYONE)).model == "m1"
+    assert "b" not in first.texts_run()
+    assert "b" in second.texts_run()
+
+
+async def test_an_unknown_model_is_answered_with_those_that_are_served():
+    """Without repeating what the client sent."""
+    async with serving(FakeBackend(), FakeBackend()) as engine:
+        with pytest.raises(ModelNotFound) as refused:
+            await engine.answer(embed("a", model="<script>"), ANYONE)
+    assert "script" not in refused.value.message
+    assert "m0, m1" in refused.value.message
+
+
+async def test_models_and_limits_are_listed():
+    """The limits are those that are enforced; a name narrows the list."""
+    async with serving(FakeBackend(), FakeBackend(), max_client_batch_size=7, max_batch_requests=3) as engine:
+        everything = await engine.answer(ListModels(), ANYONE)
+        one = await engine.answer(ListModels(model="alias1"), ANYONE)
+        with pytest.raises(ModelNotFound):
+            await engine.answer(ListModels(model="?"), ANYONE)
+    assert [(info.name, info.state, info.device) for info in everything.models] == [
+        ("m0", "ready", "cpu"),
+        ("m1", "ready", "cpu"),
+    ]
+    assert [info.name for info in one.models] == ["m1"]
+    limits = everything.limits
+    assert (limits.max_inputs_per_request, limits.max_batch_tokens, limits.max_batch_requests) == (7, 256, 3)
+
+
+# --- cache and single flight ----------------------------------------------------------------------------------
+
+
+async def test_a_text_seen_before_is_not_run_again_and_bills_the_same():
+    """The raw row is kept: other dimensions and normalisation need no second run."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        first = await engine.answer(embed("hello"), ANYONE)
+        second = await engine.answer(embed("hello"), ANYONE)
+        third = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=2), ANYONE)
+    assert backend.texts_run() == ["hello"]
+    np.testing.assert_array_equal(first.vectors, second.vectors)
+    assert first.usage.tokens == second.usage.tokens == third.usage.tokens == 5
+    assert second.usage.timings.inference_s == second.usage.timings.queue_s == 0
+    assert np.linalg.norm(third.vectors) == pytest.approx(1)
+
+
+async def test_an_answer_is_the_callers_own():
+    """Writing into it does not reach the cache."""
+    async with serving(FakeBackend()) as engine:
+        (await engine.answer(embed("hello"), ANYONE)).vectors[:] = 0
+        (await engine.answer(embed("hello"), ANYONE)).vectors[:] = 0
+        result = await engine.answer(embed("hello"), ANYONE)
+    np.testing.assert_array_equal(result.vectors, [expected_row("hello")])
+
+
+async def test_vectors_of_tokens_are_not_cached():
+    """They are large, and nobody asks for them twice."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        for output in ("tokens", "dense", "tokens"):
+            await engine.answer(embed("hello", output=output), ANYONE)
+    assert backend.texts_run() == ["hello"] * 3
+
+
+async def test_without_a_cache_every_text_runs():
+    """Benchmarks rely on it."""
+    backend = FakeBackend()
+    async with serving(backend, cache_bytes=0) as engine:
+        await asyncio.gather(ask(engine, "a", "a"), ask(engine, "a"))
+    assert backend.texts_run() == ["a"] * 3
+
+
+async def test_the_same_text_under_way_runs_once():
+    """Within one request and among several; everybody gets the row."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        close_gate(backend)
+        first = ask(engine, "a", "b", "a")
+        await entered(backend)
+        second = ask(engine, "b", "a")
+        await settle()
+        backend.gate.set()
+        results = await asyncio.gather(first, second)
+    assert sorted(backend.texts_run()) == ["a", "b"]
+    a, b = expected_row("a"), expected_row("b")
+    np.testing.assert_array_equal(results[0].vectors, [a, b, a])
+    np.testing.assert_array_equal(results[1].vectors, [b, a])
+
+
+async def test_a_shared_text_goes_on_while_anybody_waits_for_it():
+    """The first caller leaves, the second is answered; when the last leaves, the text leaves the queue."""
+    backend, observer = FakeBackend(), Recorder()
+    async with serving(backend, observer=observer) as engine:
+        close_gate(backend)
+        blocker = ask(engine, "blocker")
+        await entered(backend)
+        callers = [ask(engine, "shared"), ask(engine, "shared"), ask(engine, "left"), ask(engine, "left")]
+        await settle()
+        for caller in (callers[0], callers[2], callers[3]):
+            caller.cancel()
+        await settle()
+        assert observer.queues[-1] == (1, len("shared"))
+        backend.gate.set()
+        await asyncio.gather(blocker, callers[1])
+        again = await engine.answer(embed("left"), ANYONE)  # nobody's leaving poisons the text
+    assert backend.texts_run() == ["blocker", "shared", "left"]
+    np.testing.assert_array_equal(again.vectors, [expected_row("left")])
+
+
+async def test_an_interactive_caller_does_not_wait_behind_the_bulk_job_that_asked_first():
+    """The text they share moves up to the interactive lane."""
+    backend = FakeBackend(max_batch_tokens=4)
+    async with serving(backend) as engine:
+        close_gate(backend)
+        job = ask(engine, *[f"{n:04}" for n in range(50)], caller=BULK)
+        await entered(backend)
+        query = ask(engine, "0049")
+        await settle()
+        backend.gate.set()
+        await asyncio.gather(job, query)
+    assert "0049" in backend.texts_run()[1:3]
+
+
+async def test_a_shared_text_that_fails_fails_for_each_in_its_own_words():
+    """Field and index are each request's own."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        backend.poison = ord("!")
+        close_gate(backend)
+        blocker = ask(engine, "blocker")
+        await entered(backend)
+        callers = [ask(engine, "!"), ask(engine, "ok", "!", field="texts")]
+        await settle()
+        backend.gate.set()
+        await blocker
+        failures = await asyncio.gather(*callers, return_exceptions=True)
+    assert [(type(e), e.field, e.index) for e in failures] == [
+        (InferenceFailed, "input", 0),
+        (InferenceFailed, "texts", 1),
+    ]
+    assert backend.texts_run().count("!") == 1
+
+
+async def test_a_failure_is_not_cached():
+    """The next caller gets a new try."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        backend.poison = ord("a")
+        with pytest.raises(InferenceFailed):
+            await engine.answer(embed("a"), ANYONE)
+        backend.poison = None
+        await engine.answer(embed("a"), ANYONE)
+
+
+# --- leaving, failing, dying ----------------------------------------------------------------------------------
+
+
+async def test_a_caller_who_leaves_takes_its_texts_out_of_the_queue():
+    """They free their tokens at once and are never run; others notice nothing."""
+    backend, observer = FakeBackend(max_batch_tokens=8), Recorder()
+    async with serving(backend, observer=observer, cache_bytes=0) as engine:
+        close_gate(backend)
+        blocker = ask(engine, "blocker")
+        await entered(backend)
+        leaver, stayer = ask(engine, *["xxxx"] * 100), ask(engine, "stay")
+        await settle()
+        assert observer.queues[-1] == (101, 404)
+        leaver.cancel()
+        await settle()
+        assert observer.queues[-1] == (1, 4)
+        backend.gate.set()
+        await asyncio.gather(blocker, stayer)
+    assert backend.texts_run() == ["blocker", "stay"]
+    assert ("m0", "embed", "Cancelled", 0, 0) in observer.requests
+
+
+async def test_a_poison_text_fails_its_own_request_alone():
+    """Whoever shared its batch is answered."""
+
+    def fail(batch: TokenBatch) -> None:
+        if ord("!") in batch.ids:
+            raise RuntimeError("poison")
+
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        close_gate(backend)
+        blocker = ask(engine, "blocker")
+        await entered(backend)
+        backend.fail = fail
+        victims = [ask(engine, "a"), ask(engine, "b", "x!"), ask(engine, "c")]
+        await settle()
+        backend.gate.set()
+        await blocker
+        answers = await asyncio.gather(*victims, return_exceptions=True)
+    assert isinstance(answers[1], InferenceFailed)
+    assert answers[1].index == 1
+    np.testing.assert_array_equal(answers[0].vectors, [expected_row("a")])
+    np.testing.assert_array_equal(answers[2].vectors, [expected_row("c")])
+
+
+async def test_a_number_that_is_not_finite_is_never_an_answer():
+    """Dense rows and rows of tokens alike."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        backend.poison = ord("!")
+        with pytest.raises(InferenceFailed):
+            await engine.answer(embed("a!"), ANYONE)
+
+
+async def test_a_crash_answers_everyone_and_the_next_request_is_served():
+    """A thread that dies fails its batch; those behind it run on the new thread; readiness says so in between."""
+    backend, observer = FakeBackend(), Recorder()
+    async with serving(backend, observer=observer) as engine:
+        backend.fail = die
+        close_gate(backend)
+        victim = ask(engine, "!")
+        await entered(backend)
+        waiting = [ask(engine, f"text {n}") for n in range(20)]
+        await settle()
+        backend.gate.set()
+        with pytest.raises(InferenceFailed):
+            await victim
+        await asyncio.gather(*waiting)
+        assert engine.readiness() == {"m0": "ready"}
+    assert observer.states == [("m0", "loading"), ("m0", "ready"), ("m0", "stalled"), ("m0", "ready")]
+
+
+@given(st.lists(st.sampled_from(["ok", "!", "ok too"]), min_size=1, max_size=12), st.integers(1, 3))
+@settings(deadline=None, max_examples=25)
+def test_whatever_the_backend_does_everyone_is_answered(texts, streams):
+    """Deaths, poison and good texts mixed over streams: each request ends with a true row or an error."""
+
+    async def run() -> None:
+        async with serving(FakeBackend(streams=streams, fail=die), cache_bytes=0) as engine:
+            answers = await asyncio.wait_for(
+                asyncio.gather(*[ask(engine, text) for text in texts], return_exceptions=True), 10
+            )
+        for text, answer in zip(texts, answers, strict=True):
+            if isinstance(answer, BaseException):
+                assert isinstance(answer, InferenceFailed)
+            else:
+                np.testing.assert_array_equal(answer.vectors, [expected_row(text)])
+                assert text != "!"
+
+    asyncio.run(run())
+
+
+async def test_draining_finishes_what_was_accepted_and_accepts_nothing_new():
+    """Also what still waits in the queue."""
+    backend = FakeBackend(max_batch_tokens=4)
+    async with serving(backend) as engine:
+        close_gate(backend)
+        accepted = [ask(engine, f"{n:04}") for n in range(10)]
+        await entered(backend)
+        draining = asyncio.create_task(engine.drain())
+        await settle()
+        with pytest.raises(Unavailable):
+            await engine.answer(embed("new"), ANYONE)
+        assert not draining.done()
+        backend.gate.set()
+        await asyncio.wait_for(draining, 10)
+        assert [len(request.result().vectors) for request in accepted] == [1] * 10
+
+
+async def test_closing_answers_those_that_still_wait():
+    """When the time to drain is over: an error, not silence; then threads and backend are gone."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        close_gate(backend)
+        running = ask(engine, "a")
+        await entered(backend)
+        waiting = ask(engine, "b")
+        await settle()
+        closing = asyncio.create_task(engine.close())
+        for request in (running, waiting):
+            with pytest.raises(Unavailable):
+                await request
+        backend.gate.set()
+        await asyncio.wait_for(closing, 10)
+        for text in ("c", "long" * 1000):
+            with pytest.raises(Unavailable):
+                await engine.answer(embed(text), ANYONE)
+    assert backend.closed
+
+
+async def test_closing_answers_those_whose_texts_become_tokens_just_then():
+    """They find no queue any more, and are told so."""
+    gate = threading.Event()
+
+    class Slow(ByteEncoder):
+        def encode(self, *args, **kwargs):
+            assert gate.wait(10)
+            return super().encode(*args, **kwargs)
+
+    gate.set()
+    async with serving(FakeBackend(), encoder=Slow()) as engine:
+        gate.clear()
+        request = ask(engine, "long" * 1000, text=TextOptions(truncate=True))
+        await settle()
+        await engine.close()
+        gate.set()
+        with pytest.raises(Unavailable):
+            await request
+
+
+# --- overload -------------------------------------------------------------------------------------------------
+
+
+async def test_requests_under_way_are_limited():
+    """The one above the limit is refused at once, and there is room again when one has left."""
+    backend = FakeBackend()
+    async with serving(backend, max_concurrent_requests=2) as engine:
+        close_gate(backend)
+        requests = [ask(engine, "a"), ask(engine, "b")]
+        await settle()
+        with pytest.raises(Overloaded):
+            await engine.answer(embed("c"), ANYONE)
+        backend.gate.set()
+        await asyncio.gather(*requests)
+        await engine.answer(embed("c"), ANYONE)
+
+
+async def busy(engine: Engine, backend: FakeBackend) -> list[asyncio.Task]:
+    """Fill the queue of a server whose speed has been measured: 4,000 tokens wait behind a closed gate."""
+    await engine.answer(embed(*[f"warm{n:04}" for n in range(100)]), BULK)
+    close_gate(backend)
+    requests = [ask(engine, *[f"{c}{n:07}" for n in range(50)], caller=Caller(client=c)) for c in "abcdefghij"]
+    await entered(backend)
+    await settle()
+    return requests
+
+
+async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
+    """With a Retry-After; but not for a text that the cache knows, nor for whoever waits for no more than a share."""
+    backend, encoder = FakeBackend(max_batch_tokens=16), ByteEncoder()
+    async with serving(backend, encoder=encoder, max_queue_wait_s=1e-6) as engine:
+        requests = await busy(engine, backend)
+        encoder.threads.clear()
+        with pytest.raises(Overloaded) as refused:
+            await engine.answer(embed("new"), Caller(client="a"))
+        assert refused.value.retry_after_s >= 1
+        assert not encoder.threads
+        for request in requests:
+            request.cancel()
+        await settle()
+        backend.gate.set()
+        await engine.answer(embed("new"), Caller(client="a"))
+
+
+async def test_a_small_request_passes_where_a_large_one_would_wait_too_long():
+    """Each is judged by what would be served before it: of another client never more than its own size."""
+    backend = FakeBackend(max_batch_tokens=16)
+    async with serving(backend, max_queue_wait_s=5.0, max_client_batch_size=200) as engine:
+        speed = engine._registry.models[0].runner._speed = Speed(streams=1)
+        speed.ran(100, seconds=1.0)
+        close_gate(backend)
+        job = ask(engine, *[f"job {n:06}" for n in range(100)], caller=Caller(client="a"))  # 1,000 tokens: 10 s
+        await entered(backend)
+        small = ask(engine, *[f"small{n:05}" for n in range(10)], caller=Caller(client="b"))
+        await settle()
+        with pytest.raises(Overloaded) as refused:
+            await engine.answer(embed(*[f"large{n:05}" for n in range(100)]), Caller(client="c"))
+        assert refused.value.retry_after_s == pytest.approx(5.9, abs=0.1)  # 990 of a and 100 of b, less 5 s
+        backend.gate.set()
+        await asyncio.gather(job, small)
+
+
+async def test_a_request_that_has_failed_queues_no_more_of_its_texts():
+    """Its later texts would only be run for nobody."""
+    async with serving(FakeBackend()) as engine:
+        runner = engine._registry.models[0].runner
+        puts: list[int] = []
+        runner._worker.put = lambda items: (puts.append(len(items)), runner.stop())
+        with pytest.raises(Unavailable):
+            await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
+    assert puts == [CHUNK]
+
+
+async def test_an_idle_server_refuses_nothing_for_its_size():
+    """A request is judged by what is ahead of it, however slow the device has been."""
+    backend = FakeBackend(max_batch_tokens=16)
+    async with serving(backend, max_queue_wait_s=1e-6) as engine:
+        await engine.answer(embed(*[f"{n:04}" for n in range(500)]), ANYONE)
+        result = await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
+    assert result.vectors.shape == (2000, WIDTH)
+
+
+async def test_a_hundred_thousand_tiny_inputs_in_one_request():
+    """Where the limit allows it: answered in order, while a query of somebody else is answered meanwhile."""
+    backend = FakeBackend(streams=2, max_batch_tokens=8192)
+    backend.forward = (
+        lambda batch, stream: np.repeat(  # type: ignore[method-assign]  # fast: row = first id
+            batch.ids[batch.cu_seqlens[:-1]][:, None], WIDTH, axis=1
+        ).astype(np.float32)
+    )
+    async with serving(backend, max_client_batch_size=100_000, cache_bytes=0) as engine:
+        numbers = np.arange(100_000) % 5000 + 1
+        job = asyncio.create_task(
+            engine.answer(EmbedRequest(inputs=[[n] for n in numbers.tolist()], normalize=False), BULK)
+        )
+        queries = 0
+        longest_s = 0.0
+        while not job.done():
+            started_s = time.perf_counter()
+            await engine.answer(embed("query"), ANYONE)
+            longest_s = max(longest_s, time.perf_counter() - started_s)
+            queries += 1
+        result = await job
+    np.testing.assert_array_equal(result.vectors[:, 0], numbers)
+    assert queries > 20
+    assert longest_s < 2  # 0.02 s on an idle machine; the job itself takes more than a second
+
+
+async def test_a_request_leaves_nothing_to_the_garbage_collector():
+    """Answered, failed or left: its items and rows go at once, not when the collector comes by."""
+    backend = FakeBackend(max_batch_tokens=8)
+    async with serving(backend) as engine:
+        backend.poison = ord("!")
+        gc.collect()
+        gc.disable()
+        try:
+            await engine.answer(embed("a", "b", "a"), ANYONE)
+            with pytest.raises(InferenceFailed):
+                await engine.answer(embed("c", "!"), ANYONE)
+            close_gate(backend)
+            leaver = ask(engine, "running", "waiting")
+            await entered(backend)
+            leaver.cancel()
+            await settle()
+            backend.gate.set()
+            await engine.answer(embed("last"), ANYONE)  # the one that was left has run by now
+        finally:
+            gc.enable()
+    left = gc.get_objects()
+    assert not [thing for thing in left if isinstance(thing, Item)]
+    assert not [thing for thing in left if isinstance(thing, Job) and len(thing._rows)]
+
+
+# --- what is told to the observer -----------------------------------------------------------------------------
+
+
+async def test_the_observer_is_told_of_every_request():
+    """With the served name, never the client's; errors by class."""
+    observer = Recorder()
+    async with serving(FakeBackend(), observer=observer) as engine:
+        await engine.answer(embed("abc", "d", model="alias0"), ANYONE)
+        await engine.answer(embed("abc"), ANYONE)
+        await engine.answer(TokenizeRequest(inputs=["ab"]), ANYONE)
+        await engine.answer(DecodeRequest(ids=[[97]]), ANYONE)
+        await engine.answer(SimilarityRequest(source="a", sentences=["b"]), ANYONE)
+        with pytest.raises(ModelNotFound):
+            await engine.answer(embed("a", model="nope"), ANYONE)
+    assert observer.requests == [
+        ("m0", "embed", None, 2, 4),
+        ("m0", "embed", None, 1, 3),
+        ("m0", "tokenize", None, 1, 2),
+        ("m0", "decode", None, 1, 0),
+        ("m0", "similarity", None, 2, 2),
+        ("", "embed", "ModelNotFound", 0, 0),
+    ]
+    assert observer.lookups == [(0, 2), (1, 0), (0, 2)]
+    assert observer.queues[-1] == (0, 0)
+
+
+async def test_timings_are_of_the_request_itself():
+    """Its means never exceed its total, also for a request that joined a text long under way."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        close_gate(backend)
+        first = ask(engine, "a")
+        await entered(backend)
+        await asyncio.to_thread(time.sleep, 0.05)
+        second = ask(engine, "a")
+        await settle()
+        backend.gate.set()
+        timings = [(await request).usage.timings for request in (first, second)]
+    for t in timings:
+        assert 0 <= t.tokenize_s + t.queue_s + t.inference_s <= t.total_s
+    assert timings[0].inference_s - timings[1].inference_s > 0.045

@@ -1,0 +1,205 @@
+"""The device's threads: everything put in is delivered on the loop, whatever the backend does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from tests.engine.fakes import WIDTH, FakeBackend, entered
+
+from vectord.backends.base import TokenBatch
+from vectord.engine.batch import Item
+from vectord.engine.execution import Execution
+from vectord.engine.scheduler import Scheduler
+from vectord.engine.worker import Outcome, Worker
+from vectord.errors import InferenceFailed
+
+
+def item(text: str) -> Item:
+    ids = np.array(list(text.encode()), np.int32)
+    return Item(ids, np.zeros_like(ids), len(ids), "dense", "", "interactive")
+
+
+class Desk:
+    """Where outcomes arrive."""
+
+    def __init__(self, worker: Worker, outcomes: asyncio.Queue[Outcome], changes: list[bool]) -> None:
+        self.worker = worker
+        self.outcomes = outcomes
+        self.changes = changes
+
+    async def answers(self, count: int) -> dict[Item, object]:
+        """The next `count` answers."""
+        answers: dict[Item, object] = {}
+        while len(answers) < count:
+            outcome = await asyncio.wait_for(self.outcomes.get(), 10)
+            answers |= zip(outcome.batch.items, outcome.answers, strict=True)
+        return answers
+
+
+@asynccontextmanager
+async def working(backend: FakeBackend, **limits: float) -> AsyncIterator[Desk]:
+    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    changes: list[bool] = []
+    scheduler = Scheduler(max_batch_tokens=backend.facts.max_batch_tokens, **limits)
+    loop = asyncio.get_running_loop()
+    worker = Worker(
+        "m",
+        Execution(backend, WIDTH),
+        scheduler,
+        loop,
+        streams=backend.facts.streams,
+        deliver=outcomes.put_nowait,
+        stalled_changed=changes.append,
+    )
+    worker.start()
+    try:
+        yield Desk(worker, outcomes, changes)
+    finally:
+        worker.stop()
+        backend.gate.set()
+        assert await asyncio.to_thread(worker.join, 10)
+
+
+def kill(tokens: TokenBatch) -> None:
+    if ord("!") in tokens.ids:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+async def test_every_item_is_delivered_on_the_loop(streams):
+    """Once each, by whichever stream."""
+    async with working(FakeBackend(streams=streams, max_batch_tokens=16)) as desk:
+        items = [item("x" * (n % 20 + 1)) for n in range(200)]
+        for start in range(0, 200, 25):
+            desk.worker.put(items[start : start + 25])
+        answers = await desk.answers(200)
+    assert set(answers) == set(items)
+    assert all(isinstance(answer, np.ndarray) for answer in answers.values())
+
+
+async def test_streams_run_at_the_same_time():
+    """Two texts on two idle streams are two forwards at once."""
+    backend = FakeBackend(streams=2)
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item("a"), item("b")])
+        await entered(backend, 2)
+        backend.gate.set()
+        await desk.answers(2)
+    assert not any(tokens.alone for tokens in backend.batches)
+
+
+async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
+    """A cancelled item is neither run nor delivered, and frees its tokens at once."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend) as desk:
+        running, waiting, other = item("a"), item("bb"), item("c")
+        desk.worker.put([running])
+        await entered(backend, 1)
+        desk.worker.put([waiting, other])
+        assert desk.worker.queued() == (2, 3)
+        assert desk.worker.cancel([running, waiting]) == [waiting]
+        assert desk.worker.queued() == (1, 1)
+        backend.gate.set()
+        assert set(await desk.answers(2)) == {running, other}
+    assert backend.texts_run() == ["a", "c"]
+
+
+async def test_a_thread_that_dies_fails_its_batch_and_is_replaced():
+    """Its texts get an error, the worker is stalled until a new thread serves, and the next text is answered."""
+    async with working(FakeBackend(fail=kill)) as desk:
+        victims = [item("!"), item("x")]
+        desk.worker.put(victims)
+        answers = await desk.answers(2)
+        assert all(isinstance(answers[one], InferenceFailed) for one in victims)
+        desk.worker.put([item("y")])
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, np.ndarray)
+        assert not desk.worker.stalled
+        assert desk.changes == [True, False]
+
+
+async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
+    """Readiness tells the truth in between."""
+    async with working(FakeBackend(fail=kill)) as desk:
+        seen: list[bool] = []
+        start_thread = desk.worker._start_thread
+        monkeypatch.setattr(
+            desk.worker, "_start_thread", lambda stream: (seen.append(desk.worker.stalled), start_thread(stream))
+        )
+        desk.worker.put([item("!")])
+        await desk.answers(1)
+        desk.worker.put([item("y")])
+        await desk.answers(1)
+        assert seen == [True]
+        assert not desk.worker.stalled
+
+
+async def test_without_a_new_thread_the_old_one_goes_on(monkeypatch):
+    """A system out of threads must not leave the queue without anybody."""
+
+    def no_thread(stream: int) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with working(FakeBackend(fail=kill)) as desk:
+        monkeypatch.setattr(desk.worker, "_start_thread", no_thread)
+        desk.worker.put([item("!")])
+        await desk.answers(1)
+        desk.worker.put([item("y")])
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, np.ndarray)
+        assert not desk.worker.stalled
+
+
+async def test_an_idle_stream_waits_for_company_as_long_as_the_window():
+    """Two texts that come one after the other within it run together."""
+    backend = FakeBackend()
+    async with working(backend, batch_window_s=0.3) as desk:
+        desk.worker.put([item("a")])
+        desk.worker.put([item("b")])
+        await desk.answers(2)
+    assert len(backend.batches) == 1
+
+
+async def test_a_stopped_worker_runs_nothing_more():
+    """The queue is emptied, the threads end after the forward they are in."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item("a")])
+        await entered(backend, 1)
+        desk.worker.put([item("b")])
+        desk.worker.stop()
+        assert desk.worker.queued() == (0, 0)
+        assert not await asyncio.to_thread(desk.worker.join, 0.01)
+    assert backend.texts_run() == ["a"]
+
+
+def test_an_outcome_for_a_closed_loop_is_dropped():
+    """A forward that outlives its server ends its thread quietly: pytest fails on what a thread raises."""
+    backend = FakeBackend()
+    backend.gate.clear()
+
+    async def leave_a_forward_behind() -> Worker:
+        scheduler = Scheduler(max_batch_tokens=16)
+        loop = asyncio.get_running_loop()
+        execution = Execution(backend, WIDTH)
+        worker = Worker("m", execution, scheduler, loop, streams=1, deliver=_never, stalled_changed=_never)
+        worker.start()
+        worker.put([item("a")])
+        await entered(backend, 1)
+        worker.stop()
+        return worker
+
+    worker = asyncio.run(leave_a_forward_behind())
+    backend.gate.set()
+    assert worker.join(10)
+
+
+def _never(*args: Sequence[object]) -> None:
+    raise AssertionError("called on a closed loop")
