@@ -1,0 +1,78 @@
+"""`python -m bench [peers | soak]`: the command behind `make bench` and `make bench-peers`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import peers, run
+from bench.child import REPOSITORY
+from bench.machine import conditions
+from bench.report import Report, Row, show
+from bench.soak import soak
+from bench.subject import Subject, make_subject
+from vectord.config import DEFAULT_MODEL
+
+
+def main() -> None:
+    options = _options()
+    options.command = options.command.absolute()  # servers run in a folder of their own
+    if not options.command.exists():
+        sys.exit(f"{options.command} is missing: `make serve` installs it, or name another with --command")
+    machine = conditions()  # before we load it
+    with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
+        subject = make_subject(options.command, options.backend, options.dtype, Path(folder))
+        rows, rounds = _measure(options, subject)
+        corpus = subject.corpus
+    about = {
+        "model": f"{DEFAULT_MODEL}, dtype {options.dtype}, backend {options.backend}, vector cache off",
+        "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
+    }
+    if options.measure != "soak":
+        about["figures"] = f"the best of {options.rounds} rounds"
+    show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
+
+
+def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:
+    if options.measure == "soak":
+        with subject.start_server("--auto-truncate") as server:
+            server.wait_until_answering()
+            rows, rounds = soak(server, subject.corpus, subject.tokenizer_file, options.minutes)
+        return rows, {"soak": rounds}
+    if options.measure == "peers":
+        compared = peers.measure(subject, options.rounds, options.texts)
+        return peers.rows(compared), compared.rounds
+    found = run.measure(subject, options.rounds, options.texts)
+    return run.rows(found), {**found.rounds, "starts": found.starts}
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure vectord with the default model.")
+    parser.add_argument(
+        "measure",
+        nargs="?",
+        default="bench",
+        choices=("bench", "peers", "soak"),
+        help="bench: vectord alone; peers: beside sentence-transformers and infinity; soak: memory over minutes",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
+    parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
+    parser.add_argument("--texts", type=int, default=2048, help="texts of the corpus a round (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=10, help="of the soak (default: %(default)s)")
+    parser.add_argument("--backend", default="openvino", help="default: %(default)s")
+    parser.add_argument("--dtype", default="auto", help="default: %(default)s")
+    parser.add_argument(
+        "--command",
+        type=Path,
+        default=REPOSITORY / ".venv/bin/vectord",
+        help="the vectord to serve with (default: the one of `make serve`, without torch)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Real texts with the length spread that retrieval sees: the docstrings of Python's own standard library.
+
+Every machine that can run vectord has them, so nothing is downloaded. The parent process makes the corpus once and
+hands the same texts, in the same order, to everything it measures.
+"""
+
+from __future__ import annotations
+
+import ast
+import bisect
+import hashlib
+import itertools
+import random
+import sysconfig
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Encoding, Tokenizer
+
+MAX_TOKENS = 256  # all-MiniLM-L6-v2's own limit: no contender may have to truncate
+# (quantile, tokens) between which lengths grow evenly: mean 61, median 36, ninth decile 158. Documentation paragraphs.
+SPREAD = ((0.0, 6), (0.1, 10), (0.25, 17), (0.5, 36), (0.75, 68), (0.9, 158), (0.98, 256), (1.0, 256))
+PASSAGE_WORDS = 150  # longer docstrings are dealt as several passages: a word is some 1.4 tokens
+SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Texts and their token ids, specials included; no text is longer than MAX_TOKENS."""
+
+    texts: Sequence[str]
+    ids: Sequence[Sequence[int]]
+
+    @property
+    def tokens(self) -> int:
+        return sum(map(len, self.ids))
+
+    @property
+    def digest(self) -> str:
+        """Tells apart the corpora of two Python versions, whose docstrings differ."""
+        return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:12]
+
+    def pick(self, positions: Sequence[int]) -> Corpus:
+        return Corpus([self.texts[i] for i in positions], [self.ids[i] for i in positions])
+
+    def first(self, count: int) -> Corpus:
+        return self.pick(range(min(count, len(self.texts))))
+
+    def nearest(self, tokens: int, count: int) -> list[int]:
+        """Positions of the `count` texts whose length is nearest to `tokens`."""
+        return sorted(range(len(self.ids)), key=lambda i: abs(len(self.ids[i]) - tokens))[:count]
+
+
+def make_corpus(tokenizer_file: Path, size: int = 4096) -> Corpus:
+    """`size` distinct texts, the same on every run of one Python version, in an order without pattern."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    passages = list(dict.fromkeys(_passages(Path(sysconfig.get_paths()["stdlib"]))))
+    lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch_fast(passages)]
+    chosen = [passages[i] for i in choose_lengths(lengths, size)]
+    random.Random(0).shuffle(chosen)
+    texts = [_cut(text, encoding) for text, encoding in zip(chosen, tokenizer.encode_batch(chosen), strict=True)]
+    return Corpus(texts, [encoding.ids for encoding in tokenizer.encode_batch_fast(texts)])
+
+
+def choose_lengths(lengths: Sequence[int], size: int) -> list[int]:
+    """Positions of `size` texts whose lengths follow SPREAD: for each wanted length the nearest text still unused.
+
+    Longest first, because long texts are the scarce ones. Raises ValueError if there are fewer than `size`.
+    """
+    if len(lengths) < size:
+        raise ValueError(f"{size} texts wanted, {len(lengths)} found")
+    unused = sorted((length, position) for position, length in enumerate(lengths))
+    chosen = []
+    for step in reversed(range(size)):
+        wanted = _quantile((step + 0.5) / size)
+        right = bisect.bisect_left(unused, (wanted, 0))
+        around = [i for i in (right - 1, right) if 0 <= i < len(unused)]
+        nearest = min(around, key=lambda i: abs(unused[i][0] - wanted))
+        chosen.append(unused.pop(nearest)[1])
+    return chosen
+
+
+def _quantile(share: float) -> float:
+    for (low, shorter), (high, longer) in itertools.pairwise(SPREAD):
+        if share <= high:
+            return shorter + (longer - shorter) * (share - low) / (high - low)
+    return SPREAD[-1][1]
+
+
+def _cut(text: str, encoding: Encoding) -> str:
+    """The longest run of whole words from the start that fits MAX_TOKENS, specials included."""
+    if len(encoding.ids) <= MAX_TOKENS:
+        return text
+    room = MAX_TOKENS - 1  # the closing special token
+    first_word_out = encoding.word_ids[room]
+    last = max(i for i in range(room) if encoding.word_ids[i] not in (None, first_word_out))
+    return text[: encoding.offsets[last][1]]
+
+
+def _passages(root: Path) -> Iterator[str]:
+    """Every docstring below `root`, in the order of file names, in runs of at most PASSAGE_WORDS words."""
+    for path in sorted(root.rglob("*.py")):
+        if SKIPPED_FOLDERS.isdisjoint(path.relative_to(root).parts):
+            for docstring in _docstrings(path):
+                words = docstring.split()
+                for start in range(0, len(words), PASSAGE_WORDS):
+                    yield " ".join(words[start : start + PASSAGE_WORDS])
+
+
+def _docstrings(path: Path) -> Iterator[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SyntaxWarning)  # old escapes in the standard library are not our concern
+        module = ast.parse(path.read_text("utf-8"))
+    for node in ast.walk(module):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""

@@ -1,0 +1,103 @@
+"""The backend alone: no HTTP, no tokenising, no queue. A child process; what the server's figures are held against.
+
+Uses what compose would choose for the same options, and as many threads as the backend has streams.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.child import answer
+from vectord.artifacts.hub import resolve
+from vectord.artifacts.spec import read_spec
+from vectord.backends.base import Backend, BackendOptions, TokenBatch
+from vectord.config import DEFAULT_MODEL
+
+LATENCY_RUNS = 300
+
+
+class InProcess:
+    """Answers one question a round; the first forwards, which compile and warm up, happen here."""
+
+    def __init__(self, backend: str, dtype: str, ids: Sequence[Sequence[int]]) -> None:
+        self.ids = ids
+        load = import_module(f"vectord.backends.{backend}").load
+        spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
+        self.backend: Backend = load(spec, BackendOptions(dtype=dtype))
+        self.throughput(len(ids) // 4)
+        self.latency(range(4))
+
+    def __call__(self, measure: str, **arguments: Any) -> Any:
+        assert measure in {"facts", "throughput", "latency"}
+        return getattr(self, measure)(**arguments)
+
+    def facts(self) -> dict[str, Any]:
+        facts = self.backend.facts
+        return {"backend": facts.name, "dtype": facts.dtype, "streams": facts.streams}
+
+    def throughput(self, texts: int) -> dict[str, Any]:
+        """The first `texts` in arrival order, in full batches, all streams busy until none is left."""
+        waiting: queue.SimpleQueue[TokenBatch] = queue.SimpleQueue()
+        for batch in arrival_batches(self.ids[:texts], self.backend.facts.max_batch_tokens):
+            waiting.put(batch)
+        threads = [
+            threading.Thread(target=self._empty, args=(waiting, stream)) for stream in range(self.backend.facts.streams)
+        ]
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"tokens": sum(map(len, self.ids[:texts])), "elapsed_s": time.perf_counter() - start}
+
+    def latency(self, positions: Sequence[int]) -> dict[str, Any]:
+        """The texts at `positions`, one at a time on an idle device, LATENCY_RUNS forwards in all."""
+        batches = [pack([self.ids[position]], alone=True) for position in positions]
+        latencies_ms = []
+        for run in range(LATENCY_RUNS):
+            start = time.perf_counter()
+            self.backend.forward(batches[run % len(batches)], 0)
+            latencies_ms.append((time.perf_counter() - start) * 1e3)
+        return {"p50_ms": float(np.percentile(latencies_ms, 50)), "p99_ms": float(np.percentile(latencies_ms, 99))}
+
+    def _empty(self, waiting: queue.SimpleQueue[TokenBatch], stream: int) -> None:
+        while True:
+            try:
+                batch = waiting.get_nowait()
+            except queue.Empty:
+                return
+            self.backend.forward(batch, stream)
+
+
+def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int) -> list[TokenBatch]:
+    """Texts in their order, as many to a batch as fit `max_tokens` real tokens; one longer than that goes alone."""
+    batches: list[list[Sequence[int]]] = []
+    room = 0
+    for text in ids:
+        if len(text) > room or not batches:
+            batches.append([])
+            room = max_tokens
+        batches[-1].append(text)
+        room -= len(text)
+    return [pack(batch, alone=False) for batch in batches]
+
+
+def pack(texts: Sequence[Sequence[int]], *, alone: bool) -> TokenBatch:
+    ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
+    cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return TokenBatch(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens, alone=alone)
+
+
+if __name__ == "__main__":
+    backend, dtype, corpus_file = sys.argv[1:]
+    answer(InProcess(backend, dtype, json.loads(Path(corpus_file).read_text())["ids"]))

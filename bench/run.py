@@ -1,0 +1,180 @@
+"""`make bench`: vectord alone, held against the machine's ceiling and against its own bare forward."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from bench.child import Child
+from bench.http_load import Round, embedding_requests, run_load
+from bench.report import Row, at_least, at_most, load_name, load_row
+from bench.server_process import Server
+from bench.startup import Start, measure_starts
+from bench.subject import Subject
+from vectord.backends.cpu import multiplies_bfloat16, thread_budget
+
+GRID = [(connections, texts) for texts in (1, 16) for connections in (32, 8, 1)]
+ALONE = (12, 61)  # tokens: a query, and the corpus's mean
+ALONE_TEXTS = 16  # of either length
+ALONE_REQUESTS = 304
+CELL_S = 6.0  # the longest one cell of the grid may take in a round
+STARTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Every round of every measurement, by name."""
+
+    rounds: Mapping[str, Sequence[Any]]
+    starts: Sequence[Start]
+    loaded_bytes: int  # resident, the most seen after any round
+    facts: Mapping[str, Any]  # of the backend
+
+
+def measure(subject: Subject, rounds: int, texts: int) -> Found:
+    """Start everything once, then go through all measurements `rounds` times, so that noise meets all of them."""
+    print(f"starting {STARTS + 1} times", file=sys.stderr)
+    starts = measure_starts(subject.start_server, STARTS)
+    found: dict[str, list[Any]] = defaultdict(list)
+    loaded_bytes = 0
+    with (
+        Child(sys.executable, "bench.ceiling") as ceiling,
+        Child(sys.executable, "bench.in_process", *subject.in_process_arguments) as in_process,
+        subject.start_server() as server,
+    ):
+        facts = in_process.ask(measure="facts")
+        server.wait_until_answering()
+        subject.check(server)
+        steps: dict[str, Callable[[], Any]] = {
+            **_ceilings(ceiling),
+            "in process": partial(in_process.ask, measure="throughput", texts=texts),
+            **_grid(subject, texts, server),
+            **_alone(subject, in_process, server),
+        }
+        for number in range(rounds):
+            print(f"round {number + 1} of {rounds}", file=sys.stderr)
+            for name, step in steps.items():
+                found[name].append(step())
+                loaded_bytes = max(loaded_bytes, server.resident_bytes())
+    return Found(found, starts, loaded_bytes, facts)
+
+
+def _ceilings(ceiling: Child) -> dict[str, Callable[[], Any]]:
+    # Where the processor cannot multiply bfloat16 it is emulated: a hundred times slower, and no ceiling of anything.
+    dtypes = ("bfloat16", "float32") if multiplies_bfloat16() else ("float32",)
+    return {f"ceiling {dtype}": partial(ceiling.ask, threads=thread_budget(), dtype=dtype) for dtype in dtypes}
+
+
+def _grid(subject: Subject, texts: int, server: Server) -> dict[str, Callable[[], Any]]:
+    part = subject.corpus.first(texts)
+    return {
+        f"http {connections} x {n}": partial(run_load, server.port, embedding_requests(part, n), connections, CELL_S)
+        for connections, n in GRID
+    }
+
+
+def _alone(subject: Subject, in_process: Child, server: Server) -> dict[str, Callable[[], Any]]:
+    """One text of one length at a time: by a bare forward, and over HTTP right after."""
+    steps: dict[str, Callable[[], Any]] = {}
+    for tokens in ALONE:
+        positions = subject.corpus.nearest(tokens, ALONE_TEXTS)
+        requests = embedding_requests(subject.corpus.pick(positions), 1)
+        repeated = requests * (ALONE_REQUESTS // ALONE_TEXTS)
+        steps[f"forward {tokens}"] = partial(in_process.ask, measure="latency", positions=positions)
+        steps[f"alone {tokens}"] = partial(run_load, server.port, repeated, 1)
+    return steps
+
+
+# --- what was found, as rows ----------------------------------------------------------------------------------
+
+
+def rows(found: Found) -> list[Row]:
+    """The best round of each measurement: what else the machine did can only have made it slower."""
+    in_process = best_rate(found.rounds["in process"])
+    return [
+        *_ceiling_rows(found),
+        _in_process_row(found, in_process),
+        *_grid_rows(found, in_process),
+        *_alone_rows(found),
+        *_process_rows(found),
+    ]
+
+
+def best_rate(rounds: Sequence[Mapping[str, Any]]) -> float:
+    """Tokens a second of the fastest round of a child."""
+    return max(float(measured["tokens"] / measured["elapsed_s"]) for measured in rounds)
+
+
+def best_load(rounds: Sequence[Round]) -> Round:
+    return max(rounds, key=lambda measured: measured.tokens_per_s)
+
+
+def _ceiling(found: Found, dtype: str) -> Mapping[str, float] | None:
+    rounds = found.rounds.get(f"ceiling {dtype}", ())
+    return max(rounds, key=lambda measured: float(measured["tokens_per_s"]), default=None)
+
+
+def _ceiling_rows(found: Found) -> list[Row]:
+    ceilings = {dtype: _ceiling(found, dtype) for dtype in ("bfloat16", "float32")}
+    return [
+        Row(
+            what=f"matrix ceiling, {dtype}",
+            value=f"{best['gflop_per_s']:,.0f} GFLOP/s",
+            tokens_per_s=best["tokens_per_s"],
+        )
+        for dtype, best in ceilings.items()
+        if best is not None
+    ]
+
+
+def _in_process_row(found: Found, rate: float) -> Row:
+    facts = found.facts
+    what = f"in process, {facts['backend']} {facts['dtype']}, {facts['streams']} streams"
+    ceiling = _ceiling(found, facts["dtype"])
+    if ceiling is None:
+        return Row(what=what, tokens_per_s=rate)
+    share = rate / ceiling["tokens_per_s"]
+    return Row(what=what, value=f"{share:.2f} of ceiling", tokens_per_s=rate, **at_least(share, 0.70, ""))
+
+
+def _grid_rows(found: Found, in_process: float) -> list[Row]:
+    table = []
+    for connections, texts in GRID:
+        best = best_load(found.rounds[f"http {connections} x {texts}"])
+        share = best.tokens_per_s / in_process
+        wanted = at_least(share, 0.90, "") if (connections, texts) == (32, 1) else {}
+        what = f"HTTP, {load_name(connections, texts)}"
+        table.append(load_row(what, best, value=f"{share:.2f} of in process", **wanted))
+    return table
+
+
+def _alone_rows(found: Found) -> list[Row]:
+    table = []
+    for tokens in ALONE:
+        bare = min(found.rounds[f"forward {tokens}"], key=lambda measured: measured["p50_ms"])
+        best = min(found.rounds[f"alone {tokens}"], key=lambda measured: measured.percentile_ms(50))
+        added_ms = best.percentile_ms(50) - bare["p50_ms"]
+        ratio = best.percentile_ms(50) / bare["p50_ms"]
+        wanted = at_most(added_ms, 1, " ms") if tokens == ALONE[0] else at_most(ratio, 1.3, " x")
+        table.append(Row(what=f"bare forward, one text of {tokens} tokens", **bare))
+        what = f"HTTP, one connection, one text of {tokens} tokens"
+        table.append(load_row(what, best, value=f"{added_ms:+.2f} ms, {ratio:.2f} x", **wanted))
+    return table
+
+
+def _process_rows(found: Found) -> list[Row]:
+    first_answer_s = statistics.median(start.first_answer_s for start in found.starts)
+    ready_mb = max(start.settled_bytes for start in found.starts) / 1e6
+    starting_mb = max(start.most_bytes for start in found.starts) / 1e6
+    loaded_mb = found.loaded_bytes / 1e6
+    return [
+        Row(what="exec to first answer", value=f"{first_answer_s:.2f} s", **at_most(first_answer_s, 1, " s")),
+        Row(what="resident when ready", value=f"{ready_mb:.0f} MB", **at_most(ready_mb, 300, " MB")),
+        Row(what="resident while starting, most", value=f"{starting_mb:.0f} MB"),
+        Row(what="resident after load", value=f"{loaded_mb:.0f} MB", **at_most(loaded_mb, 450, " MB")),
+    ]

@@ -1,0 +1,87 @@
+"""A server under measurement: started as a user starts it, asked until it answers, stopped. Blocks; parent process."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from bench.http_load import HOST, embedding_request
+
+POLL_S = 0.02  # a server that is still loading should not spend its time on refusing us
+STOP_S = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """One running server. It runs in the folder of `log`, so that no settings file of the repository is its own."""
+
+    def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
+        self.port = port
+        self.log = log
+        environ = os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        with log.open("wb") as output:
+            self.executed_s = time.perf_counter()
+            self.process = subprocess.Popen(
+                argv, cwd=log.parent, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+            )
+
+    def wait_until_answering(self, deadline_s: float = 120.0) -> float:
+        """Seconds from exec to the first embedding. Raises RuntimeError with the end of the log if none comes."""
+        question = embedding_request("ready?")
+        while (elapsed_s := time.perf_counter() - self.executed_s) < deadline_s and self.process.poll() is None:
+            if self._ask(question).startswith(b"HTTP/1.1 200"):
+                return time.perf_counter() - self.executed_s
+            time.sleep(POLL_S)
+        raise RuntimeError(f"no answer after {elapsed_s:.1f} s; its log ends:\n{self.log.read_text()[-2000:]}")
+
+    def embed(self, texts: Sequence[str]) -> Any:
+        """The server's vectors for `texts`, and the tokens it says it read."""
+        answer = self._ask(embedding_request(list(texts)))
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"answered {head[:200]!r}")
+        answer = json.loads(body)
+        return [item["embedding"] for item in answer["data"]], answer["usage"]["prompt_tokens"]
+
+    def _ask(self, question: bytes) -> bytes:
+        """One request on a connection of its own; empty while nobody listens."""
+        try:
+            with socket.create_connection((HOST, self.port), timeout=60) as connection:
+                connection.sendall(question.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))
+                return b"".join(iter(lambda: connection.recv(65_536), b""))
+        except (ConnectionRefusedError, ConnectionResetError):
+            return b""
+
+    def resident_bytes(self) -> int:
+        server = psutil.Process(self.process.pid)
+        return sum(process.memory_info().rss for process in (server, *server.children(recursive=True)))
+
+    def close(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=STOP_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from bench.child import Child
+from bench.in_process import arrival_batches
+
+
+def test_batches_keep_the_order_and_the_budget() -> None:
+    """Texts run as they would arrive; only a text longer than the budget runs over it, alone."""
+    ids = [[1] * length for length in (4, 5, 2, 12, 1, 9, 1)]
+    batches = arrival_batches(ids, max_tokens=10)
+    assert [batch.cu_seqlens.tolist() for batch in batches] == [[0, 4, 9], [0, 2], [0, 12], [0, 1, 10], [0, 1]]
+    assert [token for batch in batches for token in batch.ids] == [token for text in ids for token in text]
+
+
+def test_a_child_measures_a_backend(tmp_path: Path) -> None:
+    """Questions go in as JSON lines and figures come out, whatever else the child prints."""
+    corpus = tmp_path / "corpus.json"
+    corpus.write_text(json.dumps({"texts": [], "ids": [[101, 2000 + i, 102] for i in range(64)]}))
+    with Child(sys.executable, "bench.in_process", "fake", "auto", str(corpus)) as child:
+        assert child.ask(measure="facts")["backend"] == "fake"
+        measured = child.ask(measure="throughput", texts=32)
+        assert measured["tokens"] == 96
+        assert measured["elapsed_s"] > 0
+        latency = child.ask(measure="latency", positions=[0, 1])
+        assert 0 < latency["p50_ms"] <= latency["p99_ms"]
+
+
+def test_a_child_that_dies_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A measurement that cannot run stops the run; it is not a missing row."""
+    with (
+        Child(sys.executable, "bench.in_process", "fake", "auto", str(tmp_path / "missing.json")) as child,
+        pytest.raises(RuntimeError, match="exit code 1"),
+    ):
+        child.ask(measure="facts")
+    assert "missing.json" in capfd.readouterr().err
