@@ -132,6 +132,14 @@ def attend_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
     return o.mean(attention(o, tokens), tokens)
 
 
+def attend_over_poison(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    """Attention and pooling over states in which every token with the highest id is not a number."""
+    clean = weight("poisoned", VOCABULARY, WIDTH)
+    clean.array[-1] = np.nan
+    x = o.embed(o.constant(clean), tokens.ids)
+    return o.mean(o.attention(x, x, x, tokens, HEADS), tokens)
+
+
 PROGRAMS: dict[str, Program] = {
     "embed, add": states,
     "embed float16": lambda o, t: o.embed(o.constant(weight("half", VOCABULARY, 8, dtype="F16")), t.ids),
@@ -224,3 +232,15 @@ def test_any_batch_is_its_texts(op_set: str, lengths: list[int], seed: int) -> N
     texts = random_texts(lengths, vocab_size=VOCABULARY, seed=seed)
     want = np.concatenate([runnable("numpy", attend_and_pool)(batch_of(text)) for text in texts])
     np.testing.assert_allclose(runnable(op_set, attend_and_pool)(batch_of(*texts)), want, atol=2e-5)
+
+
+@pytest.mark.parametrize("poisoned", range(4))
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_a_text_that_is_not_a_number_spoils_no_other(op_set: str, poisoned: int) -> None:
+    """Not through masks, padding, groups or pooling: NaN times zero is NaN."""
+    texts = [
+        [token % (VOCABULARY - 1) for token in text] for text in random_texts((3, 20, 9, 17), vocab_size=VOCABULARY)
+    ]
+    texts[poisoned][0] = VOCABULARY - 1
+    rows = runnable(op_set, attend_over_poison)(batch_of(*texts))
+    assert [bool(np.isfinite(row).all()) for row in rows] == [text != poisoned for text in range(4)]

@@ -39,7 +39,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 class DeviceGroup:
     """n texts of like length, padded to L places, on the device."""
 
-    rows: Tensor  # (n * L,) row numbers into (T, H); a padded place points to row 0
+    rows: Tensor  # (n * L,) row numbers into (T, H); a padded place repeats its text's first row
     valid: Tensor  # (n, L) False on padded places
 
 
