@@ -1,0 +1,220 @@
+"""One ASGI endpoint for every path: bytes in, a dialect's request, the engine's result, a dialect's bytes out.
+
+    headers -> request id -> endpoint -> key -> body -> dialect -> parse -> engine.answer -> render -> gzip -> send
+
+Runs on the event loop, once per HTTP request, in the task that the ASGI server made for it. Every VectordError is
+rendered by the dialect that was asked; what nobody foresaw is logged with the request id and answered in it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from vectord.config import ServerConfig
+from vectord.dialects.base import Incoming, Rendered
+from vectord.engine.client import EngineClient
+from vectord.errors import InvalidField, Unavailable, VectordError
+from vectord.schema import Caller, Lane, Usage
+from vectord.server.auth import Keys
+from vectord.server.body_limit import Body, BodyRoom, ClientLeft, Receive
+from vectord.server.compression import accepts_gzip, gzipped
+from vectord.server.departure import while_connected
+from vectord.server.length_headers import length_headers
+from vectord.server.media_type import check_media_type
+from vectord.server.request_id import HEADER as REQUEST_ID
+from vectord.server.request_id import request_id
+from vectord.server.routing import Choice, Found, RenderError, Table
+from vectord.server.shutdown import Shutdown
+from vectord.telemetry.logs import log_answer, log_failure
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+LANE = "x-vectord-lane"
+BODYLESS = (204, 304)  # statuses whose answers have neither body nor Content-Length
+CLIENT_LEFT_STATUS = 499  # nginx's word for it, in logs and metrics only
+LINGER_S = 2.0  # how long a refused upload is read on, so that its sender sees the answer and not a reset
+
+
+class HttpObserver(Protocol):
+    def http_answered(self, dialect: str, route: str, status: int, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is known of a request before its body is read."""
+
+    method: str
+    headers: Mapping[str, str]  # names in lower case
+    request_id: str
+    address: str
+    found: Found
+    can_close: bool  # whether the protocol has a Connection header: HTTP/1 has, HTTP/2 refuses answers with one
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back, and who gave it. rendered: None when the client left."""
+
+    dialect: str
+    rendered: Rendered | None
+    model: str | None = None
+    usage: Usage | None = None
+
+
+class Handler:
+    def __init__(
+        self,
+        engine: EngineClient,
+        table: Table,
+        config: ServerConfig,
+        shutdown: Shutdown,
+        observer: HttpObserver | None = None,
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._shutdown = shutdown
+        self._observer = observer
+        self._keys = Keys(config.api_key)
+        self._room = BodyRoom(config.payload_limit)
+        self._gzip_min_bytes = config.gzip_min_bytes
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003})
+            return
+        began_s = time.perf_counter()
+        asked = self._asked(scope)
+        body = Body(receive, asked.headers)
+        answer = await self._answer(asked, body, receive)
+        if answer.rendered is not None:
+            with suppress(OSError):  # ASGI's word for a client that left while it was being answered
+                await self._send(asked, answer.rendered, answer.usage, body, send)
+        self._tell(asked, answer, time.perf_counter() - began_s)
+
+    def _asked(self, scope: Mapping[str, Any]) -> Asked:
+        # Latin-1 maps every byte, so that decoding cannot fail. Of a header that comes twice the last one counts.
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        client = scope.get("client")
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        found = self._table.find(scope["method"], path)
+        return Asked(
+            method=scope["method"],
+            headers=headers,
+            request_id=request_id(headers),
+            address=client[0] if client else "",
+            found=found,
+            can_close=scope.get("http_version", "1.1").startswith("1"),
+        )
+
+    async def _answer(self, asked: Asked, body: Body, receive: Receive) -> Answer:
+        endpoint = asked.found.endpoint
+        return await self._guarded(self._admit(asked, body, receive), asked, endpoint.speaker, endpoint.render_error)
+
+    async def _guarded(self, work: Awaitable[Answer], asked: Asked, dialect: str, render: RenderError) -> Answer:
+        """`work`'s answer, or the error it ended in as `dialect` words it. Raises nothing."""
+        try:
+            return await work
+        except VectordError as error:
+            return Answer(dialect, render(error))
+        except ClientLeft:
+            return Answer(dialect, None)
+        except asyncio.CancelledError:  # by run.py, when the time to finish is over
+            return Answer(dialect, render(Unavailable("The server shut down before this request was finished.")))
+        except Exception as cause:
+            log_failure(cause, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
+            unforeseen = VectordError("The server failed on this request; its log has the cause under the request id.")
+            return Answer(dialect, render(unforeseen))
+
+    async def _admit(self, asked: Asked, body: Body, receive: Receive) -> Answer:
+        """All that comes before one dialect is known to be asked."""
+        endpoint = asked.found.endpoint
+        if endpoint.page is not None:
+            return Answer(endpoint.speaker, endpoint.page.show(asked.headers))
+        self._keys.check(asked.headers)
+        if endpoint.error is not None:
+            raise endpoint.error
+        if self._shutdown.begun:
+            raise Unavailable("The server is shutting down.")
+        content = b""
+        if endpoint.method not in ("GET", "HEAD"):
+            check_media_type(asked.headers)
+            content = await body.read(self._room)
+        choice = endpoint.choose(content)
+        speaking = self._converse(choice, content, asked, receive)
+        return await self._guarded(speaking, asked, choice.dialect.name, choice.render_error)
+
+    async def _converse(self, choice: Choice, content: bytes, asked: Asked, receive: Receive) -> Answer:
+        """One request in one dialect."""
+        incoming = Incoming(body=content, path=asked.found.values, headers=asked.headers)
+        request = choice.route.parse(incoming)
+        caller = Caller(client=asked.address, lane=_lane(asked.headers), request_id=asked.request_id)
+        result = await while_connected(self._engine.answer(request, caller), receive)
+        rendered = choice.route.render(request, result)
+        return Answer(choice.dialect.name, rendered, getattr(result, "model", None), getattr(result, "usage", None))
+
+    async def _send(self, asked: Asked, rendered: Rendered, usage: Usage | None, body: Body, send: Send) -> None:
+        content = rendered.body
+        headers = {REQUEST_ID: asked.request_id, **rendered.headers}
+        if usage is not None:
+            headers.update(length_headers(usage))
+        if self._is_worth_gzip(content) and "content-encoding" not in headers:
+            headers["vary"] = "accept-encoding"
+            if accepts_gzip(asked.headers.get("accept-encoding")):
+                content = await gzipped(content)
+                headers["content-encoding"] = "gzip"
+        if content:
+            headers["content-type"] = rendered.content_type
+        if rendered.status not in BODYLESS:
+            headers["content-length"] = str(len(content))
+        lingers = asked.can_close and not body.finished and body.is_unbounded(self._room.limit_bytes)
+        if lingers or (asked.can_close and self._shutdown.begun):
+            headers["connection"] = "close"
+        encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": rendered.status, "headers": encoded})
+        content = b"" if asked.method == "HEAD" else content
+        if lingers:
+            await send({"type": "http.response.body", "body": content, "more_body": True})
+            await _linger(body, self._room.limit_bytes)
+            content = b""
+        await send({"type": "http.response.body", "body": content})
+
+    def _is_worth_gzip(self, content: bytes) -> bool:
+        return 0 < self._gzip_min_bytes <= len(content)
+
+    def _tell(self, asked: Asked, answer: Answer, seconds: float) -> None:
+        endpoint = asked.found.endpoint
+        status = answer.rendered.status if answer.rendered is not None else CLIENT_LEFT_STATUS
+        if self._observer is not None:
+            self._observer.http_answered(answer.dialect, endpoint.path, status, seconds)
+        log_answer(
+            # Probes and scrapes come every few seconds for ever, and say nothing while all is well.
+            logging.DEBUG if endpoint.page is not None and status < 400 else logging.INFO,
+            request_id=asked.request_id,
+            method=asked.method,
+            route=endpoint.path,
+            status=status,
+            seconds=seconds,
+            model=answer.model,
+            tokens=None if answer.usage is None else answer.usage.tokens,
+        )
+
+
+async def _linger(body: Body, limit_bytes: int) -> None:
+    try:
+        async with asyncio.timeout(LINGER_S):
+            await body.discard(limit_bytes)
+    except TimeoutError:
+        return
+
+
+def _lane(headers: Mapping[str, str]) -> Lane | None:
+    lane = headers.get(LANE)
+    if lane not in (None, "interactive", "bulk"):
+        raise InvalidField(f"The header {LANE} must be interactive or bulk.", field=LANE)
+    return cast("Lane | None", lane)

@@ -1,0 +1,204 @@
+"""Which endpoint answers a method and a path.
+
+Built once by app.py from the dialects and the server's own pages; read by handler.py for every request, on the event
+loop. A path that several dialects claim is settled by the top-level keys of the body, then by the profile's order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import msgspec
+
+from vectord.dialects.base import Dialect, Rendered, Route
+from vectord.errors import MethodNotAllowed, NoSuchRoute, VectordError
+
+RenderError = Callable[[VectordError], Rendered]
+
+NO_VALUES: Mapping[str, str] = MappingProxyType({})
+
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_placeholder = re.compile(r"\{(\w+)(:path)?\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Something the server itself answers to GET and HEAD, with no key.
+
+    show: request headers -> answer. summary: for the API's description; "" leaves the page out of it.
+    """
+
+    path: str
+    show: Callable[[Mapping[str, str]], Rendered]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One dialect's claim on a path."""
+
+    dialect: Dialect
+    route: Route
+
+    @property
+    def render_error(self) -> RenderError:
+        return self.route.render_error or self.dialect.render_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What is behind one method of one path: a page, one dialect, several, or (an unserved path) an error.
+
+    path is the template, "" when nothing is served there. render_error speaks until the body has told the dialect.
+    """
+
+    method: str
+    path: str
+    render_error: RenderError
+    choices: tuple[Choice, ...] = ()  # first is the path's owner
+    page: Page | None = None
+    error: NoSuchRoute | None = None
+
+    @property
+    def public(self) -> bool:
+        return self.page is not None
+
+    @property
+    def speaker(self) -> str:
+        """The owner's name in logs and metrics: a dialect's, or "server"."""
+        return self.choices[0].dialect.name if self.choices else "server"
+
+    def choose(self, body: bytes) -> Choice:
+        """The first claim one of whose keys the body has; the owner's where none has, or the body is not an object."""
+        if len(self.choices) == 1:
+            return self.choices[0]
+        keys = _keys(body)
+        return next((choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)), self.choices[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    endpoint: Endpoint
+    values: Mapping[str, str] = field(default_factory=dict)  # of the path's {placeholders}
+
+
+class Table:
+    """Every endpoint of the server, by path and method. Paths answer with and without a trailing slash."""
+
+    def __init__(self, dialects: Sequence[Dialect], pages: Sequence[Page], plain: RenderError) -> None:
+        """dialects: in the profile's order; plain: who renders errors of paths that no dialect owns."""
+        self._dialects = {dialect.name: dialect for dialect in dialects}
+        self._plain = plain
+        self._exact: dict[str, dict[str, Endpoint]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
+        for endpoint in (*_own(pages, plain), *_prefixed(dialects), *_shared(dialects)):
+            self._add(endpoint)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        for methods in (*self._exact.values(), *(methods for _, methods in self._patterns)):
+            yield from methods.values()
+
+    def find(self, method: str, path: str) -> Found:
+        """The endpoint of `path`; one that carries NoSuchRoute or MethodNotAllowed if there is none."""
+        methods, values = self._methods(path.rstrip("/") or "/")
+        endpoint = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
+        if endpoint is None:
+            return Found(self._unserved(method, path, methods))
+        return Found(endpoint, values)
+
+    def _methods(self, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
+        methods = self._exact.get(path)
+        if methods is not None:
+            return methods, NO_VALUES
+        for pattern, methods in self._patterns:
+            if match := pattern.fullmatch(path):
+                return methods, match.groupdict()
+        return {}, NO_VALUES
+
+    def _add(self, endpoint: Endpoint) -> None:
+        if "{" not in endpoint.path:
+            methods = self._exact.setdefault(endpoint.path.rstrip("/") or "/", {})
+        else:
+            methods = self._pattern_methods(_compile(endpoint.path))
+        # A page before a dialect: GET / is the server's, whoever else lists it.
+        methods.setdefault(endpoint.method, endpoint)
+
+    def _pattern_methods(self, pattern: re.Pattern[str]) -> dict[str, Endpoint]:
+        for known, methods in self._patterns:
+            if known.pattern == pattern.pattern:
+                return methods
+        self._patterns.append((pattern, {}))
+        return self._patterns[-1][1]
+
+    def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
+        if not methods:
+            error = NoSuchRoute("Nothing is served at this path; /docs lists what is.")
+            return Endpoint(method=method, path="", render_error=self._speaker(path), error=error)
+        owner = next(iter(methods.values()))
+        allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        error = MethodNotAllowed(f"This path answers {' and '.join(allowed)} only.", allowed=allowed)
+        return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
+
+    def _speaker(self, path: str) -> RenderError:
+        """Who says that a path does not exist: by its prefix, as contracts put it, OpenAI under /v1."""
+        if path.startswith("/v1/") and "openai" in self._dialects:
+            return self._dialects["openai"].render_error
+        if path.startswith("/dialects/"):
+            dialect = self._dialects.get(path.split("/", 3)[2])
+            return dialect.render_error if dialect else self._plain
+        return self._plain
+
+
+def _own(pages: Iterable[Page], plain: RenderError) -> Iterator[Endpoint]:
+    for page in pages:
+        yield Endpoint(method="GET", path=page.path, render_error=plain, page=page)
+
+
+def _prefixed(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
+    for dialect in dialects:
+        claims = [(f"/dialects/{dialect.name}{route.path}", Choice(dialect, route)) for route in dialect.routes]
+        yield from _settled(claims)
+
+
+def _shared(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
+    return _settled([(route.path, Choice(dialect, route)) for dialect in dialects for route in dialect.routes])
+
+
+def _settled(claims: Iterable[tuple[str, Choice]]) -> Iterator[Endpoint]:
+    """One endpoint a path and method, claims in order of precedence."""
+    claimed: dict[tuple[str, str], list[Choice]] = {}
+    for path, choice in claims:
+        claimed.setdefault((choice.route.method, path.rstrip("/") or "/"), []).append(choice)
+    for (method, path), choices in claimed.items():
+        reachable = tuple(_reachable(choices))
+        yield Endpoint(method=method, path=path, render_error=reachable[0].render_error, choices=reachable)
+
+
+def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
+    """Without the claims that an earlier one always beats, so that most paths need no look into the body."""
+    taken: frozenset[str] = frozenset()
+    for index, choice in enumerate(choices):
+        if index == 0 or not choice.route.keys <= taken:
+            yield choice
+        taken |= choice.route.keys
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    """A template in Starlette's syntax, {name} and {name:path}, as a regular expression."""
+    pattern, end = "", 0
+    for match in _placeholder.finditer(template):
+        pattern += re.escape(template[end : match.start()])
+        pattern += f"(?P<{match[1]}>{'.+' if match[2] else '[^/]+'})"
+        end = match.end()
+    return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
+
+
+def _keys(body: bytes) -> frozenset[str]:
+    """The top-level keys of a JSON object; none if it is anything else."""
+    try:
+        return frozenset(_top_level.decode(body))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return frozenset()

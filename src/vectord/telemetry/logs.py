@@ -1,0 +1,100 @@
+"""Log lines, for people or for collectors. Configured once, by the process's entry point; used on any thread.
+
+The standard library's logging carries everything, so that other libraries' lines come out in the same shape; importing
+structlog would cost the start 28 ms. One line a request names its id, route, status, time, tokens and model: never a
+text, never a key, never a path as sent.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+import orjson
+
+from vectord.config import TelemetryConfig
+
+_requests = logging.getLogger("vectord.requests")
+_failures = logging.getLogger("vectord.failures")
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
+    """From now on every logger's lines of `config.log_level` and above go to `stream`, by default standard error."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines() if config.log_format == "json" else TextLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[config.log_level])
+    # Their debug and info lines tell of their own workings: frames, files, retries.
+    for library in ("uvicorn", "asyncio", "httpx", "httpcore", "urllib3", "filelock", "huggingface_hub"):
+        logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
+
+
+def log_answer(
+    level: int,
+    *,
+    request_id: str,
+    method: str,
+    route: str,
+    status: int,
+    seconds: float,
+    model: str | None,
+    tokens: int | None,
+) -> None:
+    """One line for one HTTP answer. route: the path's template, "" when nothing is served there."""
+    if not _requests.isEnabledFor(level):
+        return
+    fields = {"id": request_id, "method": method, "route": route, "status": status, "ms": round(seconds * 1000, 2)}
+    if model is not None:
+        fields["model"] = model
+    if tokens is not None:
+        fields["tokens"] = tokens
+    # Made by hand: Logger.info walks the stack for the caller's name, which costs as much as the rest of the line.
+    record = logging.LogRecord(_requests.name, level, __file__, 0, "answered", (), None)
+    record.fields = fields
+    _requests.handle(record)
+
+
+def log_failure(cause: BaseException, *, request_id: str, method: str, route: str) -> None:
+    """The traceback of what nobody foresaw, under the request id that its client was given."""
+    fields = {"id": request_id, "method": method, "route": route}
+    _failures.error("request failed", exc_info=cause, extra={"fields": fields})
+
+
+class TextLines(logging.Formatter):
+    """2026-11-05 12:00:00.123 info  answered method=POST route=/v1/embeddings status=200 ..."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        line = f"{seconds}.{int(record.msecs):03d} {record.levelname.lower():<7} {record.getMessage()}{fields}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: time (UTC, RFC 3339), level, logger, event, the fields, exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {
+            "time": f"{utc}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """What a line of ours says besides its event; other libraries' lines have none."""
+    fields: dict[str, Any] = getattr(record, "fields", {})
+    return fields

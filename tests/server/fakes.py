@@ -1,0 +1,115 @@
+"""An engine and two dialects that fit on a page, for tests of the server alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import numpy as np
+
+from vectord.dialects.base import Dialect, Incoming, Rendered, Route
+from vectord.errors import InvalidField, MalformedBody, Unavailable, VectordError
+from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result, TextLength, Usage
+
+MODEL = "fake-model"
+
+
+class FakeEngine:
+    """Answers every text with the same vector; holds back, fails or is not ready on demand.
+
+    gate: while it is not set, answers wait. lengths: what each answer says of its texts.
+    """
+
+    def __init__(self, lengths: Sequence[TextLength] = (TextLength(3, 3),), dimensions: int = 2) -> None:
+        self.callers: list[Caller] = []
+        self.states = {MODEL: "ready"}
+        self.error: BaseException | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.draining = False
+        self.running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.cancelled = asyncio.Semaphore(0)
+        self.entered = asyncio.Semaphore(0)
+        self.lengths = lengths
+        self._vector = np.full(dimensions, dimensions**-0.5, np.float32)
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        if self.draining:
+            raise Unavailable("The engine accepts nothing new.")
+        assert isinstance(request, EmbedRequest)
+        self.callers.append(caller)
+        self.running += 1
+        self.idle.clear()
+        self.entered.release()
+        try:
+            await self.before_answer()
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            raise
+        finally:
+            self.running -= 1
+            if self.running == 0:
+                self.idle.set()
+        if self.error is not None:
+            raise self.error
+        vectors = np.stack([self._vector] * len(request.inputs))
+        return EmbedResult(model=MODEL, vectors=vectors, usage=Usage(lengths=self.lengths, characters=1))
+
+    async def before_answer(self) -> None:
+        await self.gate.wait()
+
+    def readiness(self) -> dict[str, str]:
+        return dict(self.states)
+
+    async def drain(self) -> None:
+        self.draining = True
+        await self.idle.wait()
+
+
+def dialect(name: str, *routes: Route) -> Dialect:
+    return Dialect(name=name, title=name.title(), routes=routes, render_error=lambda error: _failed(name, error))
+
+
+def route(name: str, path: str, method: str = "POST", keys: Sequence[str] = ("input",)) -> Route:
+    """A route of dialect `name`, whose answers say who spoke and what it saw."""
+
+    def parse(incoming: Incoming) -> Request:
+        if method == "GET":
+            return EmbedRequest(inputs=[*incoming.path.values()] or ["none"])
+        try:
+            body = json.loads(incoming.body)
+        except (ValueError, RecursionError):
+            raise MalformedBody("The body is not JSON.") from None
+        if not isinstance(body, dict):
+            raise InvalidField("The body must be an object.")
+        return EmbedRequest(inputs=[str(value) for value in body.values()])
+
+    def render(request: Request, result: Result) -> Rendered:
+        assert isinstance(request, EmbedRequest)
+        assert isinstance(result, EmbedResult)
+        shown = {"dialect": name, "inputs": request.inputs, "vectors": result.vectors.tolist()}
+        return Rendered(body=json.dumps(shown).encode())
+
+    return Route(method=method, path=path, parse=parse, render=render, summary=f"{name} {path}", keys=frozenset(keys))
+
+
+def _failed(name: str, error: VectordError) -> Rendered:
+    shown = {"dialect": name, "error": type(error).__name__, "message": error.message}
+    return Rendered(body=json.dumps(shown).encode(), status=STATUSES.get(type(error).__name__, 400))
+
+
+STATUSES = {
+    "VectordError": 500,
+    "Unauthorized": 401,
+    "NoSuchRoute": 404,
+    "MethodNotAllowed": 405,
+    "PayloadTooLarge": 413,
+    "UnsupportedMediaType": 415,
+    "Overloaded": 429,
+    "Unavailable": 503,
+}
+
+EMBED = dialect("first", route("first", "/v1/embed"))

@@ -1,0 +1,140 @@
+"""A real server on a real socket in the test's own loop, and a client that shows every byte."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tests.server.fakes import EMBED, FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.dialects.base import Dialect
+from vectord.engine.client import EngineClient
+from vectord.server.app import create_app
+from vectord.server.run import Server, bind, url_of
+from vectord.telemetry.metrics import Metrics
+
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Live:
+    server: Server
+    port: int
+    stopped: asyncio.Task[None]
+
+    def stop(self) -> None:
+        """What a signal does."""
+        self.server._shutdown.begin()
+
+
+@asynccontextmanager
+async def live(
+    engine: EngineClient | None = None,
+    dialects: Sequence[Dialect] = (EMBED,),
+    metrics: Metrics | None = None,
+    **settings: Any,
+) -> AsyncIterator[Live]:
+    """A server of `engine`, stopped and waited for at the end. settings: fields of ServerConfig.
+
+    What takes longer than PATIENCE_S within it raises TimeoutError: a broken server fails tests, it does not hang them.
+    """
+    config = ServerConfig(**{"port": 0, "shutdown_timeout_secs": 5.0, **settings})
+    app = create_app(engine or FakeEngine(), dialects, config, metrics)
+    listener = bind("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    listening = asyncio.Event()
+    server = Server(app, config, url_of(listener), lambda url: listening.set())
+    server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for pytest here
+    stopped = asyncio.create_task(server.serve([listener]))
+    await listening.wait()
+    running = Live(server, port, stopped)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield running
+    finally:
+        running.stop()
+        async with asyncio.timeout(PATIENCE_S):
+            await stopped
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Client:
+    """One connection, HTTP/1.1 by hand."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, *parts: bytes) -> None:
+        self.writer.write(b"".join(parts))
+
+    async def reply(self, head_only: bool = False) -> Reply:
+        """The next answer, whole. Raises IncompleteReadError if the server closes within it, or before it."""
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        first, *lines = head.rstrip().split("\r\n")
+        headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
+        length = 0 if head_only else int(headers.get("content-length", 0))
+        return Reply(int(first.split()[1]), headers, await self.reader.readexactly(length))
+
+    async def closed(self) -> bool:
+        """Whether the server closes without another byte. Waits for it."""
+        try:
+            return await self.reader.read(1) == b""
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@asynccontextmanager
+async def connected(running: Live) -> AsyncIterator[Client]:
+    client = Client(*await asyncio.open_connection("127.0.0.1", running.port))
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+def post(body: bytes | object, path: str = "/v1/embed", headers: Mapping[str, str] | None = None) -> bytes:
+    """A request with its Content-Length, unless `headers` say otherwise."""
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    shown = {"host": "test", "content-length": str(len(content)), **(headers or {})}
+    return f"POST {path} HTTP/1.1\r\n".encode() + _lines(shown) + b"\r\n" + content
+
+
+def get(path: str, headers: Mapping[str, str] | None = None, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\n".encode() + _lines({"host": "test", **(headers or {})}) + b"\r\n"
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items() if value != "")
+
+
+async def until(it_holds: Callable[[], bool]) -> None:
+    """Wait for something of the server's that tells nobody when it happens."""
+    async with asyncio.timeout(10):
+        while not it_holds():
+            await asyncio.sleep(0)
+
+
+async def ask(running: Live, request: bytes) -> Reply:
+    """One request on a connection of its own."""
+    async with connected(running) as client:
+        client.send(request)
+        return await client.reply(head_only=request.startswith(b"HEAD"))

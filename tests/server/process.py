@@ -1,0 +1,55 @@
+"""A server in a process of its own, for what only a process can show: signals, exit codes, ports.
+
+As a program it serves FakeEngine, printing its URL once it listens: python -m tests.server.process ANSWER_S TIMEOUT_S
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.server.fakes import EMBED, FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.server.app import create_app
+from vectord.server.run import serve
+
+ROOT = Path(__file__).parents[2]
+
+
+class SlowEngine(FakeEngine):
+    """Takes `answer_s` for each answer."""
+
+    def __init__(self, answer_s: float) -> None:
+        super().__init__()
+        self._answer_s = answer_s
+
+    async def before_answer(self) -> None:
+        await asyncio.sleep(self._answer_s)
+
+
+@contextmanager
+def process(answer_s: float = 0.0, timeout_s: float = 10.0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """The process and its port; killed at the end if it still runs."""
+    command = [sys.executable, "-m", "tests.server.process", str(answer_s), str(timeout_s)]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:
+        try:
+            assert running.stdout is not None
+            yield running, int(running.stdout.readline().rsplit(":", 1)[1])
+        finally:
+            running.kill()
+
+
+def main(answer_s: float, timeout_s: float) -> None:
+    config = ServerConfig(port=0, shutdown_timeout_secs=timeout_s)
+    serve(create_app(SlowEngine(answer_s), [EMBED], config), config, on_listening=lambda url: print(url, flush=True))
+
+
+if __name__ == "__main__":
+    main(*map(float, sys.argv[1:]))

@@ -1,0 +1,150 @@
+"""The table: whose endpoint a method and a path are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.fakes import dialect, route
+
+from vectord.dialects.base import Dialect, Rendered
+from vectord.dialects.plain import render_error
+from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.server.routing import Page, Table
+
+CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
+DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
+OWL = dialect("owl", route("owl", "/say", keys=("hoot", "purr")), route("owl", "/owls/{name:path}", "GET"))
+
+
+def table(*dialects: Dialect, pages: Sequence[Page] = ()) -> Table:
+    return Table(dialects, pages, render_error)
+
+
+def speaker(body: object, *dialects: Dialect) -> str:
+    endpoint = table(*dialects).find("POST", "/say").endpoint
+    return endpoint.choose(json.dumps(body).encode()).dialect.name
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"woof": 1}, "dog"),
+        ({"hoot": 1}, "owl"),
+        ({"meow": 1}, "cat"),
+        ({"hoot": 1, "woof": 1}, "dog"),
+        ({"purr": 1}, "cat"),
+        ({"moo": 1}, "cat"),
+        ({"deep": {"woof": 1}}, "cat"),
+        (["woof"], "cat"),
+        ({}, "cat"),
+    ],
+    ids=str,
+)
+def test_body_keys_settle_a_shared_path(body: object, name: str) -> None:
+    """The first dialect in order one of whose keys is at the top of the body answers; else the first."""
+    assert speaker(body, CAT, DOG, OWL) == name
+
+
+def test_order_settles_a_key_that_two_dialects_read() -> None:
+    """The profile's order, not the dialects' names, decides."""
+    assert speaker({"purr": 1}, CAT, OWL) == "cat"
+    assert speaker({"purr": 1}, OWL, CAT) == "owl"
+
+
+@given(
+    orders=st.permutations([CAT, DOG, OWL]),
+    keys=st.sets(st.sampled_from(["meow", "purr", "woof", "hoot", "moo"])),
+)
+@settings(deadline=None, max_examples=100)
+def test_leaving_out_claims_that_never_win_changes_no_winner(orders: list[Dialect], keys: set[str]) -> None:
+    """The table drops claims that an earlier one always beats; who answers is as if it had not."""
+    claims = [(each, each.routes[0].keys) for each in orders]
+    winner = next((each for each, wanted in claims if wanted & keys), orders[0])
+    assert speaker(dict.fromkeys(keys, 1), *orders) == winner.name
+
+
+def test_same_keys_need_no_look_at_the_body() -> None:
+    """A path on which the first dialect always wins is not shared at all."""
+    first, second = dialect("a", route("a", "/say")), dialect("b", route("b", "/say"))
+    assert len(table(first, second).find("POST", "/say").endpoint.choices) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000], ids=lambda body: body[:6])
+def test_what_is_no_object_goes_to_the_owner(body: bytes) -> None:
+    """A broken body is the path's owner's to complain about, however deep it is."""
+    assert table(CAT, DOG).find("POST", "/say").endpoint.choose(body).dialect.name == "cat"
+
+
+def test_every_dialect_has_its_own_prefix() -> None:
+    """Under /dialects/NAME no other dialect answers, whatever the keys."""
+    endpoint = table(CAT, DOG).find("POST", "/dialects/dog/say").endpoint
+    assert endpoint.choose(b'{"meow": 1}').dialect.name == "dog"
+
+
+@pytest.mark.parametrize("path", ["/cat", "/cat/"])
+def test_a_trailing_slash_changes_nothing(path: str) -> None:
+    """With or without it the same endpoint answers; nobody is redirected."""
+    assert table(CAT).find("POST", path).endpoint.path == "/cat"
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("/dogs/rex", {"name": "rex"}),
+        ("/owls/org/model", {"name": "org/model"}),
+        ("/owls/line\nbreak", {"name": "line\nbreak"}),
+        ("/dialects/owl/owls/a/b", {"name": "a/b"}),
+    ],
+)
+def test_placeholders(path: str, values: dict[str, str]) -> None:
+    """{name} takes one segment of a path, {name:path} all that is left."""
+    assert table(DOG, OWL).find("GET", path).values == values
+
+
+@pytest.mark.parametrize("path", ["/dogs/a/b", "/dogs", "/dogs/", "/owls/", "/nothing", "", "//", "/\x00"])
+def test_an_unserved_path_is_an_error_of_its_own(path: str) -> None:
+    """Nothing matches by half."""
+    endpoint = table(DOG, OWL).find("GET", path).endpoint
+    assert type(endpoint.error) is NoSuchRoute
+    assert endpoint.path == ""
+
+
+def test_a_wrong_method_names_the_right_ones() -> None:
+    """The error lists what the path answers, HEAD included wherever GET is."""
+    error = table(DOG).find("POST", "/dogs/rex").endpoint.error
+    assert isinstance(error, MethodNotAllowed)
+    assert error.allowed == ("GET", "HEAD")
+
+
+def test_head_is_served_by_get() -> None:
+    """HEAD finds what GET would."""
+    assert table(DOG).find("HEAD", "/dogs/rex").endpoint.error is None
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/nothing", {"dialect", "error", "message"}),
+        ("/nothing", {"detail", "error", "error_type", "message"}),
+        ("/dialects/cat/nothing", {"dialect", "error", "message"}),
+        ("/dialects/cow/nothing", {"detail", "error", "error_type", "message"}),
+    ],
+)
+def test_who_says_that_a_path_does_not_exist(path: str, shape: set[str]) -> None:
+    """OpenAI's shape under /v1, a dialect's own under its prefix, all shapes at once elsewhere."""
+    openai = dialect("openai", route("openai", "/v1/embed"))
+    endpoint = table(openai, CAT).find("GET", path).endpoint
+    assert endpoint.error is not None
+    assert set(json.loads(endpoint.render_error(endpoint.error).body)) == shape
+
+
+def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
+    """GET / is the server's, and a dialect may still own POST /."""
+    page = Page(path="/", show=lambda headers: Rendered(body=b"page"), summary="")
+    both = table(dialect("a", route("a", "/", "GET"), route("a", "/")), pages=[page])
+    assert both.find("GET", "/").endpoint.page is page
+    assert both.find("POST", "/").endpoint.speaker == "a"

@@ -1,0 +1,82 @@
+"""The headers that name a request, say how much of its texts was read, and what its body is."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from vectord.errors import UnsupportedMediaType
+from vectord.schema import TextLength, Usage
+from vectord.server.length_headers import MAX_INDICES, length_headers
+from vectord.server.media_type import check_media_type
+from vectord.server.request_id import request_id
+
+
+@pytest.mark.parametrize("given", ["a", "req-1/2:3", "~" * 128])
+def test_a_clients_own_id_is_kept(given: str) -> None:
+    """1 to 128 visible ASCII characters come back as they are."""
+    assert request_id({"x-request-id": given}) == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "\xe9", "a\tb", "a\n"], ids=repr)
+def test_any_other_id_is_replaced(given: str) -> None:
+    """What could break a log line or a header never gets into one."""
+    assert re.fullmatch("[0-9a-f]{32}", request_id({"x-request-id": given}))
+
+
+def test_made_ids_differ() -> None:
+    """No two requests share a name."""
+    assert len({request_id({}) for _ in range(100)}) == 100
+
+
+def test_lengths_are_summed_and_cut_inputs_named() -> None:
+    """Tokens seen and kept over all inputs, how many were cut, and which."""
+    lengths = [TextLength(5, 5), TextLength(9, 4), TextLength(3, 3, characters_cut=7)]
+    assert length_headers(Usage(lengths=lengths, characters=0)) == {
+        "x-vectord-tokens-seen": "17",
+        "x-vectord-tokens-kept": "12",
+        "x-vectord-truncated": "2",
+        "x-vectord-truncated-inputs": "1,2",
+    }
+
+
+def test_nothing_cut_names_nothing() -> None:
+    """The list is there only when it has something to list."""
+    headers = length_headers(Usage(lengths=[TextLength(5, 5)], characters=0))
+    assert headers["x-vectord-truncated"] == "0"
+    assert "x-vectord-truncated-inputs" not in headers
+
+
+def test_the_list_of_cut_inputs_is_bounded() -> None:
+    """2,048 cut inputs do not make a header that proxies refuse; the count still says all."""
+    headers = length_headers(Usage(lengths=[TextLength(2, 1)] * 2048, characters=0))
+    assert headers["x-vectord-truncated"] == "2048"
+    assert headers["x-vectord-truncated-inputs"].count(",") == MAX_INDICES - 1
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        None,
+        "",
+        "application/json",
+        "Application/JSON; charset=utf-8",
+        "application/vnd.api+json",
+        "application/x-www-form-urlencoded",
+        "text/plain;charset=UTF-8",
+        "application/octet-stream",
+    ],
+)
+def test_bodies_that_may_be_json_are_read(kind: str | None) -> None:
+    """No Content-Type, or one that common clients put on JSON without meaning it, stops nobody."""
+    check_media_type({} if kind is None else {"content-type": kind})
+
+
+@pytest.mark.parametrize(
+    "kind", ["multipart/form-data; boundary=x", "application/xml", "image/png", "application/jsonp"]
+)
+def test_bodies_that_say_they_are_something_else_are_refused(kind: str) -> None:
+    """A form or a file is told what is wanted instead."""
+    with pytest.raises(UnsupportedMediaType, match="application/json"):
+        check_media_type({"content-type": kind})

@@ -1,0 +1,294 @@
+"""Whatever a client does, it gets a clear error in the dialect it asked, and no other request notices."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import resource
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from tests.server.fakes import FakeEngine
+from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
+
+from vectord.dialects.folder import load_dialects
+from vectord.server import departure, handler
+from vectord.server.body_limit import BODIES_AT_ONCE
+
+DIALECTS = load_dialects(("openai", "tei"))
+LIMIT_BYTES = 1_000_000
+HELLO = {"input": "hello"}
+
+
+@asynccontextmanager
+async def beside_a_bystander(engine: FakeEngine | None = None) -> AsyncIterator[Live]:
+    """A server on which another client's request is under way, and is answered when the test is done."""
+    engine = engine or FakeEngine()
+    async with live(engine, DIALECTS, payload_limit=LIMIT_BYTES) as running, connected(running) as bystander:
+        gate = engine.gate
+        gate.clear()
+        bystander.send(post({"inputs": "hello"}, "/embed"))
+        await engine.entered.acquire()
+        engine.gate = asyncio.Event()  # the bystander waits at the old one
+        engine.gate.set()
+        yield running
+        gate.set()
+        assert (await bystander.reply()).status == 200
+
+
+def openai_error(reply: Reply) -> str:
+    """The message, from OpenAI's shape."""
+    message: str = reply.json["error"]["message"]
+    return message
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"{", 400),
+        (b'{"input": "cut', 400),
+        (b"\xff\xfe{", 400),
+        (b'{"input": ' + b"[" * 200_000, 400),
+        (b"[" * 500_000, 400),
+        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 400),
+        (b'{"input": NaN}', 400),
+        (b"null", 400),
+        (b'"text"', 400),
+        (b"[]", 400),
+        (b'{"input": {"deep": {"er": 1}}}', 400),
+        (b'{"input": 1e400}', 400),
+        (b'{"input": [' + b"9" * 100_000 + b"]}", 400),
+    ],
+    ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else "",
+)
+async def test_bodies_that_are_not_requests(body: bytes, status: int) -> None:
+    """Each is 400 in OpenAI's shape on OpenAI's path, however deep, long or broken."""
+    async with beside_a_bystander() as running:
+        reply = await ask(running, post(body, "/v1/embeddings"))
+        assert reply.status == status
+        assert openai_error(reply)
+
+
+@pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
+async def test_json_without_a_true_content_type_is_served(kind: str | None) -> None:
+    """What curl -d, fetch and hand-written clients send."""
+    async with live(FakeEngine(), DIALECTS) as running:
+        headers = {} if kind is None else {"content-type": kind}
+        assert (await ask(running, post(HELLO, "/v1/embeddings", headers))).status == 200
+
+
+async def test_a_file_upload_is_415() -> None:
+    """In OpenAI's shape, with the type that is wanted."""
+    async with beside_a_bystander() as running:
+        headers = {"content-type": "multipart/form-data; boundary=x"}
+        reply = await ask(running, post(b"--x--", "/v1/embeddings", headers))
+        assert reply.status == 415
+        assert "application/json" in openai_error(reply)
+
+
+async def test_a_body_over_the_limit_is_413_before_it_is_sent() -> None:
+    """Content-Length alone is enough to be refused."""
+    async with beside_a_bystander() as running, connected(running) as client:
+        client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES + 1)}))
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (413, "close")
+        assert str(LIMIT_BYTES) in openai_error(reply)
+
+
+async def test_a_refused_upload_sees_its_answer() -> None:
+    """A client that sends all of its too large body before it reads is answered, not reset."""
+    async with beside_a_bystander() as running, connected(running) as client:
+        client.send(post(b"x" * (LIMIT_BYTES + 1000), "/v1/embeddings"))
+        await client.writer.drain()
+        assert (await client.reply()).status == 413
+        assert await client.closed()
+
+
+async def test_an_upload_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunk after chunk beyond the limit: 413, a moment of grace, and the connection is closed."""
+    monkeypatch.setattr(handler, "LINGER_S", 0.1)
+    async with beside_a_bystander() as running, connected(running) as client:
+        client.send(post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"}))
+        flood = asyncio.create_task(_flood(client))
+        assert (await client.reply()).status == 413
+        assert await client.closed()
+        await flood
+
+
+async def _flood(client: Client) -> None:
+    chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
+    try:
+        for _ in range(10_000):
+            client.send(chunk)
+            await client.writer.drain()
+    except ConnectionError:
+        return
+    raise AssertionError("655 MB were taken")
+
+
+async def test_a_body_in_tiny_chunks_is_one_body() -> None:
+    """100,000 chunks of one byte cost no more than their bytes."""
+    body = json.dumps({"input": "x" * 100_000}).encode()
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
+    async with beside_a_bystander() as running:
+        head = post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"})
+        assert (await ask(running, head + chunks)).status == 200
+
+
+async def test_a_gzip_bomb_is_413() -> None:
+    """A small body that becomes a large one is refused when it passes the limit."""
+    async with beside_a_bystander() as running:
+        bomb = gzip.compress(bytes(100_000_000), 1)
+        assert len(bomb) < LIMIT_BYTES
+        reply = await ask(running, post(bomb, "/v1/embeddings", {"content-encoding": "gzip"}))
+        assert reply.status == 413
+
+
+async def test_a_gzipped_body_is_served() -> None:
+    """Clients may compress what they send."""
+    async with live(FakeEngine(), DIALECTS) as running:
+        body = gzip.compress(json.dumps(HELLO).encode())
+        assert (await ask(running, post(body, "/v1/embeddings", {"content-encoding": "gzip"}))).status == 200
+
+
+async def test_a_body_shorter_than_it_says_is_400() -> None:
+    """The client closed its side within the body."""
+    async with beside_a_bystander() as running, connected(running) as client:
+        client.send(post(HELLO, "/v1/embeddings")[:-5])
+        client.writer.write_eof()
+        assert "cut off" in openai_error(await client.reply())
+
+
+async def test_a_client_that_vanishes_within_its_body() -> None:
+    """Nothing runs for it and nothing is left of it."""
+    engine = FakeEngine()
+    async with beside_a_bystander(engine) as running:
+        before = len(engine.callers)
+        async with connected(running) as client:
+            client.send(post(HELLO, "/v1/embeddings")[:-5])
+            await client.writer.drain()
+        await until(lambda: len(running.server.server_state.connections) == 1)
+        assert len(engine.callers) == before
+
+
+async def test_a_client_that_leaves_takes_its_work_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its engine call is cancelled; the server is as before."""
+    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.0)
+    engine = FakeEngine()
+    async with beside_a_bystander(engine) as running:
+        engine.gate.clear()
+        async with connected(running) as client:
+            client.send(post(HELLO, "/v1/embeddings"))
+            await engine.entered.acquire()
+        await engine.cancelled.acquire()
+        engine.gate.set()
+        assert engine.running <= 1
+        assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
+
+
+async def test_a_client_that_leaves_before_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch begins late, and finds the client gone."""
+    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.05)
+    engine = FakeEngine()
+    async with live(engine, DIALECTS) as running:
+        engine.gate.clear()
+        async with connected(running) as client:
+            client.send(post(HELLO, "/v1/embeddings"))
+            await engine.entered.acquire()
+        await engine.cancelled.acquire()
+
+
+async def test_a_thousand_connections_at_once() -> None:
+    """Each is accepted and answered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 4096:
+        pytest.skip("this machine allows too few files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    engine = FakeEngine()
+    async with live(engine, DIALECTS) as running:
+        engine.gate.clear()
+        asking = [asyncio.create_task(ask(running, post(HELLO, "/v1/embeddings"))) for _ in range(1000)]
+        for _ in range(1000):
+            await engine.entered.acquire()
+        engine.gate.set()
+        replies = await asyncio.gather(*asking)
+    assert {reply.status for reply in replies} == {200}
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (get("/health", method="HEAD"), 200),
+        (get("/v1/models", method="OPTIONS"), 405),
+        (get("/v1/embeddings"), 405),
+        (get("/v1/embeddings", method="DELETE"), 405),
+        (post(HELLO, "/health"), 405),
+        (post(HELLO, "/v1/embeddings", {"expect": "the-impossible"}), 200),
+        (b"POST /v1/embeddings HTTP/1.0\r\ncontent-length: 14\r\n\r\n" + b'{"input": "x"}', 200),
+        (b"POST http://other/v1/embeddings HTTP/1.1\r\ncontent-length: 14\r\n\r\n" + b'{"input": "x"}', 200),
+        (get("/health", {"content-length": "3"}) + b"abc", 200),
+        (get("/%00%ff%2e%2e/"), 404),
+        (get("/" + "a" * 10_000), 404),
+        (get("/health?" + "q" * 10_000), 200),
+    ],
+    ids=[
+        "HEAD",
+        "OPTIONS",
+        "GET for POST",
+        "DELETE",
+        "POST for GET",
+        "an unknown Expect",
+        "HTTP/1.0",
+        "a whole URL",
+        "GET with a body",
+        "an odd path",
+        "a long path",
+        "a long query",
+    ],
+)
+async def test_odd_requests(request_bytes: bytes, status: int) -> None:
+    """Each is served or refused by what it means; none is a 500, each has a request id."""
+    async with beside_a_bystander() as running:
+        reply = await ask(running, request_bytes)
+        assert reply.status == status
+        assert "x-request-id" in reply.headers
+
+
+async def test_expect_100_continue() -> None:
+    """A client that asks first is told to go on, or is refused without having sent its body."""
+    async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
+        body = json.dumps(HELLO).encode()
+        head = {"expect": "100-continue", "content-length": str(len(body)), "x-api-key": "k"}
+        client.send(post(b"", "/v1/embeddings", head))
+        assert await client.reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.send(body)
+        assert (await client.reply()).status == 200
+        client.send(post(b"", "/v1/embeddings", {**head, "x-api-key": "wrong"}))
+        assert (await client.reply()).status == 401
+
+
+async def test_a_refused_request_leaves_its_connection_usable() -> None:
+    """A wrong key on a request with a body: the body is passed over and the next request served."""
+    async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
+        client.send(post(HELLO, "/v1/embeddings"))
+        assert (await client.reply()).status == 401
+        client.send(post(HELLO, "/v1/embeddings", {"x-api-key": "k"}))
+        assert (await client.reply()).status == 200
+
+
+async def test_slow_uploads_do_not_shut_others_out() -> None:
+    """Bodies that hang take a bounded room together; a request in one piece needs none of it."""
+    async with live(FakeEngine(), DIALECTS, payload_limit=LIMIT_BYTES) as running:
+        slow = [Client(*await asyncio.open_connection("127.0.0.1", running.port)) for _ in range(20)]
+        for client in slow:
+            client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES)}), b"x" * (LIMIT_BYTES - 10))
+        replies = [asyncio.create_task(client.reply()) for client in slow]
+        await until(lambda: sum(reply.done() for reply in replies) == 20 - BODIES_AT_ONCE)
+        assert {reply.result().status for reply in replies if reply.done()} == {429}
+        assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
+        for client in slow:
+            client.close()
+        await asyncio.gather(*replies, return_exceptions=True)
