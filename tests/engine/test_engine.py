@@ -664,7 +664,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector():
             gc.enable()
     left = gc.get_objects()
     assert not [thing for thing in left if type(thing) is Item]
-    assert not [thing for thing in left if isinstance(thing, Job) and len(thing._rows)]
+    assert not [thing for thing in left if type(thing) is Job and len(thing._rows)]
 
 
 # --- what is told to the observer -----------------------------------------------------------------------------
