@@ -70,9 +70,7 @@ def run_torch(program: Program) -> Runnable:
 
 
 def run_openvino(program: Program, groups: int = 4) -> Runnable:
-    import openvino as ov
-
-    from vectord.ops.openvino import OpenvinoOps, build, pack
+    from vectord.ops.openvino import OpenvinoOps, build, ov, pack
 
     openvino_ops = OpenvinoOps()
     model = build(partial(program, openvino_ops), groups)

@@ -36,7 +36,8 @@ def names(model: ov.Model) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rows"), [(1, 16), (16, 16), (17, 32), (48, 48), (49, 64), (65, 80), (256, 256), (257, 320), (1000, 1024)]
+    ("tokens", "rows"),
+    [(1, 16), (16, 16), (17, 32), (48, 48), (49, 64), (65, 80), (256, 256), (257, 320), (1000, 1024)],
 )
 def test_rows_are_rounded_up(tokens: int, rows: int) -> None:
     """To 16 up to 256, so that a lone text costs what it is, then to 64, so that there are few shapes."""
