@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.backends.cpu import thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
 from vectord.engine.registry import ModelSource
 from vectord.models import open_models
+from vectord.processor import thread_budget
 from vectord.server.app import create_app
 from vectord.telemetry import logs
 from vectord.telemetry.metrics import Metrics

@@ -52,7 +52,7 @@ class InvalidRequest(VectordError):
         limit: int | None = None,
         given: int | None = None,
     ) -> None:
-        """limit, given: inputs (TooManyInputs) or tokens (InputTooLong) allowed and sent; some dialects word these."""
+        """limit, given: inputs, tokens or dimensions allowed and asked for; some dialects word these."""
         super().__init__(message, field=field, index=index)
         self.limit = limit
         self.given = given

@@ -118,7 +118,7 @@ def _load(spec: ModelSpec, backend: str, options: BackendOptions) -> Loaded:
 
 # --- backends -------------------------------------------------------------------------------------------------
 
-NO_BACKENDS = frozenset({"base", "cpu"})  # what lies in the folder beside them
+NO_BACKENDS = frozenset({"base"})  # what lies in the folder beside them
 
 
 def backend_names() -> list[str]:

@@ -18,7 +18,7 @@ from vectord.backends.base import Backend, BackendOptions, TokenBatch
 from vectord.networks.network import Network
 from vectord.ops.numpy import NumpyOps, pack
 
-NOT_BACKENDS = {"base", "cpu"}
+NOT_BACKENDS = {"base"}
 BACKENDS = sorted({module.name for module in iter_modules(backends.__path__)} - NOT_BACKENDS)
 DIMENSIONS = 16
 LENGTHS = (9, 1, 30, 2, 17, 30)

@@ -219,17 +219,16 @@ def test_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatch, p
     backend.close()
 
 
-def test_failure_in_the_background_comes_up(compiler: SlowCompiler) -> None:
-    """When the narrow plan cannot be compiled, forwards say so instead of staying slow for ever."""
+def test_without_a_narrow_plan_wide_serves_on(compiler: SlowCompiler, caplog: pytest.LogCaptureFixture) -> None:
+    """When the narrow plan cannot be compiled, every batch is still answered, and the log says why it is slow."""
     compiler.failure = RuntimeError("no such instruction")
     backend = OpenvinoBackend(FACTS, compiler, LONE)
     backend.forward(BATCH, 0)
     compiler.go.set()
     backend.wait()
     for batch in (BATCH, LONE):
-        with pytest.raises(RuntimeError, match="could not be compiled") as caught:
-            backend.forward(batch, 0)
-        assert caught.value.__cause__ is compiler.failure
+        backend.forward(batch, 1)
+    assert "one batch at a time" in caplog.text
     backend.close()
 
 

@@ -82,7 +82,8 @@ def test_a_refusal_says_when_the_wait_would_be_short_enough(ahead, tokens_per_s,
 
 def test_the_queue_has_a_hard_bound():
     """However many clients ask: what waits cannot fill the memory."""
-    check_room(MAX_QUEUED_TOKENS - 1, 1000.0)
+    check_room(MAX_QUEUED_TOKENS - 1, 1, 1000.0)
+    check_room(0, MAX_QUEUED_TOKENS + 1, 1000.0)
     with pytest.raises(Overloaded) as refused:
-        check_room(MAX_QUEUED_TOKENS + 5000, 1000.0)
+        check_room(MAX_QUEUED_TOKENS - 1, 5001, 1000.0)
     assert refused.value.retry_after_s == pytest.approx(5)

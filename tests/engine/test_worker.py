@@ -110,18 +110,19 @@ async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
     assert backend.texts_run() == ["a", "c"]
 
 
-async def test_a_thread_that_dies_fails_its_batch_and_is_replaced():
-    """Its texts get an error, the worker is stalled until a new thread serves, and the next text is answered."""
+async def test_a_thread_that_dies_fails_the_guilty_text_and_is_replaced():
+    """Who shared its batch is run again alone; the worker is stalled until a new thread serves."""
     async with working(FakeBackend(fail=kill)) as desk:
-        victims = [item("!"), item("x")]
-        desk.worker.put(victims)
-        answers = await desk.answers(2)
-        assert all(isinstance(answers[one], InferenceFailed) for one in victims)
+        guilty, innocent = item("!"), [item("x"), item("z")]
+        desk.worker.put([innocent[0], guilty, innocent[1]])
+        answers = await desk.answers(3)
+        assert isinstance(answers[guilty], InferenceFailed)
+        assert all(isinstance(answers[one], np.ndarray) for one in innocent)
         desk.worker.put([item("y")])
         (answer,) = (await desk.answers(1)).values()
         assert isinstance(answer, np.ndarray)
         assert not desk.worker.stalled
-        assert desk.changes == [True, False]
+        assert desk.changes == [True, False] * 2
 
 
 async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):

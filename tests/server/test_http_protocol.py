@@ -39,6 +39,26 @@ async def test_a_head_within_the_limit_is_served() -> None:
         assert (await ask(running, get("/health", {"big": "a" * 1500}))).status == 200
 
 
+CHUNKED = post(b"", headers={"content-length": "", "transfer-encoding": "chunked"})
+CHUNKS = b'11\r\n{"input":"hello"}\r\n0\r\n'
+
+
+async def test_trailers_are_not_headers() -> None:
+    """Fields behind a chunked body change nothing: a proxy in front has not seen them."""
+    async with live() as running, connected(running) as client:
+        client.send(CHUNKED + CHUNKS + b"x-request-id: evil\r\ncontent-encoding: br\r\n\r\n")
+        reply = await client.reply()
+        assert (reply.status, reply.headers["x-request-id"] == "evil") == (200, False)
+
+
+async def test_trailers_without_end_are_cut_off() -> None:
+    """They are bounded like headers, and the connection goes."""
+    async with live(header_limit_bytes=2048) as running, connected(running) as client:
+        client.send(CHUNKED + CHUNKS)
+        client.send(b"a: b\r\n" * 1000)
+        assert await client.closed()
+
+
 async def test_too_many_headers_are_431() -> None:
     """Their number is bounded even where their bytes are not."""
     async with live() as running:

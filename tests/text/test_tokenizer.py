@@ -464,3 +464,9 @@ def test_specials_that_fill_the_limit_stop_the_start(tmp_path: Path) -> None:
     """A model that can read no content would give one vector for all texts."""
     with pytest.raises(ModelUnavailable, match="fill all 2 tokens"):
         tiny(tmp_path, max_tokens=2)
+
+
+def test_decode_is_bounded(encoder: TextEncoder) -> None:
+    """Ids cost a decoder far more than their bytes, so there may be as many in all as `tokenize` gives."""
+    with pytest.raises(InputTooLong, match=r"150000 token ids in all; got 150001"):
+        encoder.decode([[1], [1] * 150_000], skip_special_tokens=True)

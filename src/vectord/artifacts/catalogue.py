@@ -1,6 +1,6 @@
 """Models known by more than one name, and those that also come as a Python package. Data, no code paths.
 
-hub.py asks here first; compose asks for the other names a served model answers to.
+hub.py asks here first; models.py asks for the other names a served model answers to.
 """
 
 from __future__ import annotations

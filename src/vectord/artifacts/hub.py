@@ -1,6 +1,7 @@
 """A model's name to a folder on this machine: `resolve(name, ...) -> Located`.
 
-Called at start, in the loading thread; it may block for as long as a download takes. The order, first hit wins:
+Called by models.py at start, on the main thread, before the port opens; it may block for as long as a download takes.
+The order, first hit wins:
 
     a local folder            no network, and nothing but the folder
     the Hugging Face cache    no network, if all that is needed is there

@@ -6,7 +6,6 @@ queue and no tokenizer. `forward` is called by the device's worker threads, at m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -69,6 +68,3 @@ class LoadBackend(Protocol):
     """Every module of this folder but this one has a function `load` of this type."""
 
     def __call__(self, spec: ModelSpec, options: BackendOptions) -> Backend: ...
-
-
-OUTPUTS: Mapping[str, str] = {"dense": "one vector a text", "tokens": "one vector a token"}

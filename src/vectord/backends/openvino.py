@@ -1,9 +1,9 @@
 """The CPU backend: one model, compiled by OpenVINO into two plans, one for throughput and one for a lone text.
 
-The registry calls `load`; the engine's worker threads call `forward`. The **wide** plan runs one text on all
-threads, the **narrow** plan gives each stream a few threads of its own (measured on 2 cores: a lone 61-token text
-takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow). Wide is compiled first, in
-the thread that calls `load`, so that the model can answer early; narrow follows in a thread of its own.
+models.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call `forward`. The
+**wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its own (measured on
+2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow).
+Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow follows in a thread of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import BackendFacts, BackendOptions, TokenBatch
-from vectord.backends.cpu import multiplies_bfloat16, thread_budget
 from vectord.errors import ConfigError
 from vectord.networks.network import Network
 from vectord.ops.openvino import OpenvinoOps, build, ov, pack
+from vectord.processor import multiplies_bfloat16, thread_budget
 from vectord.schema import Float32
 
 logger = logging.getLogger(__name__)
@@ -138,6 +138,8 @@ class Plan:
             request.start_async()
         for request in self._requests:
             request.wait()
+            if not np.isfinite(request.get_output_tensor(0).data).all():
+                raise RuntimeError("the plan's first answer is not finite")
         del arrays
 
     def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[np.ndarray[Any, Any]]:
@@ -202,18 +204,17 @@ class OpenvinoBackend:
             self._narrow.result()
 
     def forward(self, batch: TokenBatch, stream: int) -> Float32:
-        """See Backend.forward. Once compiling has failed in the background, every call raises that."""
+        """See Backend.forward."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         assert batch.cu_seqlens.size > 1, "an empty batch"
         if batch.output == "tokens":
             return self._tokens_plan().run(batch, stream)
-        compiling = not self._narrow.done()
-        if not compiling and (failure := self._narrow.exception()):
-            raise RuntimeError("the model could not be compiled") from failure
-        if self._wide is not None and (batch.alone or compiling):
+        narrow = self._narrow.result() if self._narrow.done() else None
+        if self._wide is not None and (batch.alone or narrow is None):
             with self._wide_lock:
                 return self._wide.run(batch, stream=0)
-        return self._narrow.result().run(batch, stream)
+        assert narrow is not None, "load waits for the only plan"
+        return narrow.run(batch, stream)
 
     def wait(self) -> None:
         """Until nothing compiles any more, whether it went well or not."""
@@ -225,9 +226,16 @@ class OpenvinoBackend:
         del self._wide, self._narrow, self._tokens
         self._compiler.close()
 
-    def _compile_narrow(self) -> Plan:
-        plan = self._compiler.compile("dense", self.facts.streams, NARROW_GROUPS)
-        plan.warm_up(self._largest_batch)
+    def _compile_narrow(self) -> Plan | None:
+        """None if it cannot be made or does not work: with the wide plan the model serves on, slower, and says so."""
+        try:
+            plan = self._compiler.compile("dense", self.facts.streams, NARROW_GROUPS)
+            plan.warm_up(self._largest_batch)
+        except Exception:
+            if self._wide is None:
+                raise
+            logger.exception("no plan for many texts could be made: they run one batch at a time")
+            return None
         self._compiler.release()
         return plan
 

@@ -15,10 +15,10 @@ import torch
 from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import BackendFacts, BackendOptions, TokenBatch
-from vectord.backends.cpu import thread_budget
 from vectord.errors import ConfigError
 from vectord.networks.network import Network
 from vectord.ops.torch import TorchOps, pack
+from vectord.processor import thread_budget
 from vectord.schema import Float32
 
 logger = logging.getLogger(__name__)
@@ -109,6 +109,9 @@ def choose_dtype(name: str, device: torch.device) -> torch.dtype:
         raise ConfigError(f"dtype must be auto, {', '.join(_DTYPES)}; found {name[:40]!r}", field="dtype")
     if name == "auto" and device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    if name == "auto" or (name == "float16" and device.type == "cpu"):
+    if name == "float16" and device.type == "cpu":
+        logger.warning("this processor does not compute in float16; using float32")
+        return torch.float32
+    if name == "auto":
         return torch.float32
     return _DTYPES[name]

@@ -122,7 +122,7 @@ class ModelConfig:
 class DeviceConfig:
     """Device: what computes, in which numbers, and how much at once."""
 
-    backend: str = setting("auto", "auto, or a module of vectord.backends: openvino, torch, fake.")
+    backend: str = setting("auto", "openvino, torch or fake; auto: torch for a GPU that it finds, else openvino.")
     device: str = setting(
         "auto",
         "auto, cpu, cuda, cuda:N or mps.",
@@ -131,7 +131,7 @@ class DeviceConfig:
     )
     dtype: str = setting(
         "auto",
-        "auto: bfloat16 where the processor computes in it, else float32. Or insist.",
+        "auto: what the device computes in best. What it cannot compute in is replaced, with a warning.",
         env=("INFINITY_DTYPE",),
         choices=("auto", "float32", "bfloat16", "float16"),
     )
@@ -181,7 +181,7 @@ class EngineConfig:
     )
     bulk_tokens: int = setting(
         16_384,
-        "A request of more tokens than this counts as bulk unless it says otherwise.",
+        "A request of more tokens than this counts as bulk unless its header x-vectord-lane says otherwise.",
         at_least=1,
         at_most=2**40,
     )
@@ -218,7 +218,7 @@ class ServerConfig:
     )
     api_key: str | None = setting(
         None,
-        "Key that every request but health and metrics must bring.",
+        "Key that every request must bring, but for health, metrics and docs.",
         env=("API_TOKEN", "INFINITY_API_KEY", "LLAMA_API_KEY"),
         secret=True,
     )
@@ -234,7 +234,9 @@ class ServerConfig:
     shutdown_timeout_secs: float = setting(
         30.0, "Seconds that accepted requests get to finish after SIGTERM.", at_least=0, at_most=3600
     )
-    dialects: tuple[str, ...] = setting(("openai", "tei"), "Who answers first on a shared path.")
+    dialects: tuple[str, ...] = setting(
+        ("openai", "tei"), "Which APIs are served; on a path that several speak the first one answers."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -206,6 +206,8 @@ def _read_environ(environ: Mapping[str, str], source: Source) -> Layer:
             text = environ.get(name, "").strip()
             if text and name in setting.reads:
                 text = setting.reads[name](text) or ""
+            if setting.synonyms.get(text.lower(), text) is None:  # "auto" for a value that nobody chose: look on
+                text = ""
             if text:
                 layer[setting.name] = (text, Origin(source, name))
                 break

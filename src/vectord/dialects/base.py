@@ -1,7 +1,8 @@
 """What a dialect is: routes, each two pure functions, and one way to say what went wrong.
 
-One module of this folder is one dialect and holds one `DIALECT`. `server/` collects them by listing the folder,
-shares paths between them by body keys, then by the profile's order, and serves each under /dialects/NAME/ too.
+One module of this folder is one dialect and holds one `DIALECT`. compose loads those that `--dialects` names, by
+folder.py; `server/` shares paths between them by body keys, then by their order, and serves each under
+/dialects/NAME/ too.
 """
 
 from __future__ import annotations

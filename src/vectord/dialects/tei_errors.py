@@ -89,7 +89,9 @@ def _early(error: VectordError) -> Rendered | None:
 
 
 def _message(error: VectordError) -> str:
-    """TEI's own words for the two limits its clients meet most, where the numbers are known."""
+    """TEI's own words for the limits its clients meet most, where the numbers are known."""
+    if isinstance(error, InvalidField) and error.field == "dimensions" and error.limit is not None:
+        return "`dimensions` should be smaller than the maximum embedding dimension."
     if isinstance(error, TooManyInputs | InputTooLong) and error.limit is not None and error.given is not None:
         if isinstance(error, TooManyInputs):
             return f"batch size {error.given} > maximum allowed batch size {error.limit}"

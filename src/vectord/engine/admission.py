@@ -85,10 +85,13 @@ def check_wait(tokens_ahead: float, tokens_per_s: float, max_wait_s: float) -> N
         )
 
 
-def check_room(queued_tokens: int, tokens_per_s: float) -> None:
-    """Raises Overloaded if the queue holds MAX_QUEUED_TOKENS: this bounds its memory, however many clients ask."""
-    surplus = queued_tokens - MAX_QUEUED_TOKENS
-    if surplus >= 0:
+def check_room(queued_tokens: int, tokens: int, tokens_per_s: float) -> None:
+    """Raises Overloaded if `tokens` more would fill the queue beyond MAX_QUEUED_TOKENS: this bounds its memory.
+
+    An empty queue takes any request: what one may carry has its own limits.
+    """
+    surplus = queued_tokens + tokens - MAX_QUEUED_TOKENS
+    if queued_tokens and surplus > 0:
         raise Overloaded(
             f"{queued_tokens} tokens are waiting and the limit is {MAX_QUEUED_TOKENS}.",
             retry_after_s=max(RETRY_AFTER_LEAST_S, surplus / tokens_per_s),

@@ -7,7 +7,6 @@ server/ sees it as client.EngineClient; compose.py makes it. What happens to a r
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 
@@ -23,6 +22,7 @@ from vectord.engine.observer import Observer, Silent
 from vectord.engine.registry import ModelSource, Registry, Served
 from vectord.engine.runner import ModelRunner, Ran
 from vectord.errors import EmptyInput, InvalidField, TooManyInputs, VectordError
+from vectord.processor import thread_budget
 from vectord.schema import (
     Caller,
     DecodeRequest,
@@ -66,7 +66,7 @@ class Engine:
         self._registry = Registry(models)
         self._admission = Admission(self._config.max_concurrent_requests)
         self._cache = VectorCache(self._config.cache_bytes)
-        self._pool = EncoderPool(self._config.tokenization_workers or _processors())
+        self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         self._loading: asyncio.Task[None] | None = None
         self.loaded = asyncio.Event()  # set once every model is ready or failed; `readiness` says which
 
@@ -255,7 +255,12 @@ def _check_dimensions(request: EmbedRequest, dimensions: int) -> None:
     if request.output != "dense":
         raise InvalidField("`dimensions` applies to one vector a text, not to one a token.", field="dimensions")
     if not 1 <= request.dimensions <= dimensions:
-        raise InvalidField(f"`dimensions` must be between 1 and {dimensions}.", field="dimensions")
+        raise InvalidField(
+            f"`dimensions` must be between 1 and {dimensions}; got {request.dimensions}.",
+            field="dimensions",
+            limit=dimensions,
+            given=request.dimensions,
+        )
 
 
 async def _finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
@@ -288,8 +293,3 @@ def _failure(error: BaseException) -> str:
     if isinstance(error, VectordError):
         return type(error).__name__
     return "Cancelled" if isinstance(error, asyncio.CancelledError) else "InternalError"
-
-
-def _processors() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -174,7 +174,7 @@ class ModelRunner:
     def _admit(self, lane: Lane, client: str, tokens: int) -> None:
         _, queued_tokens = self._worker.queued()
         speed = self._speed.tokens_per_s
-        check_room(queued_tokens, speed)
+        check_room(queued_tokens, tokens, speed)
         if queued_tokens / speed > self._config.max_queue_wait_s:
             check_wait(self._worker.tokens_ahead(lane, client, tokens), speed, self._config.max_queue_wait_s)
 

@@ -1,11 +1,12 @@
-"""The device's threads: the only place where threads meet.
+"""The device's threads: where requests and the device meet.
 
     event loop                      │  worker threads, one a stream
     put, cancel, tokens_ahead ──> scheduler, under one lock ──> next_batch
     deliver(outcome) <── one call_soon_threadsafe a batch ── execution.run
 
 The lock is held for list operations only, never during a forward. A thread dies when a backend raises what is no
-Exception, such as SystemExit: its batch fails, the worker is `stalled` until a new thread has taken its place.
+Exception, such as SystemExit: the batch's texts are run again one by one, the one that kills a thread again fails, and
+the worker is `stalled` until a new thread has taken the dead one's place.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Worker:
         self._stalled_changed = stalled_changed
         self._condition = threading.Condition(threading.Lock())
         self._busy_streams = 0
+        self._orphans: list[Item] = []  # texts of a batch in which a thread died: each is run again, alone
         self._stopping = False
         self._dead_streams: set[int] = set()
         self._threads: dict[int, threading.Thread] = {}
@@ -87,7 +89,7 @@ class Worker:
     def cancel(self, items: Sequence[Item]) -> list[Item]:
         """Take out of the queue what still waits there; returns those."""
         with self._condition:
-            return [item for item in items if self._scheduler.cancel(item)]
+            return [item for item in items if self._scheduler.cancel(item) or self._disown(item)]
 
     def promote(self, item: Item, client: str) -> None:
         with self._condition:
@@ -100,13 +102,15 @@ class Worker:
     def queued(self) -> tuple[int, int]:
         """Texts and tokens that wait."""
         with self._condition:
-            return len(self._scheduler), self._scheduler.tokens
+            tokens = self._scheduler.tokens + sum(item.tokens for item in self._orphans)
+            return len(self._scheduler) + len(self._orphans), tokens
 
     def stop(self) -> None:
         """Empty the queue and take no further batch."""
         with self._condition:
             self._stopping = True
             self._scheduler.clear()
+            self._orphans.clear()
             self._condition.notify_all()
 
     def join(self, timeout_s: float) -> bool:
@@ -146,6 +150,10 @@ class Worker:
     def _next_batch(self) -> Batch | None:
         with self._condition:
             while not self._stopping:
+                if self._orphans:
+                    self._busy_streams += 1
+                    item = self._orphans.pop()
+                    return Batch([item], item.output, item.tokens, alone=False, pressed=False)
                 now_s = self.now_s()
                 idle_streams = self._streams - self._busy_streams
                 batch = self._scheduler.next_batch(now_s, idle_streams=idle_streams, busy_streams=self._busy_streams)
@@ -164,9 +172,21 @@ class Worker:
     def _report_death(self, stream: int, batch: Batch, started_s: float, cause: BaseException) -> None:
         logger.error("a worker thread of %s died; starting another", self._name, exc_info=cause)
         self._set_dead(stream, True)
+        if len(batch.items) > 1:  # one of them did it, and the others must not pay for that
+            with self._condition:
+                self._busy_streams -= 1
+                self._orphans.extend(batch.items)
+                self._condition.notify_all()
+            return
         error = InferenceFailed("The worker died while it ran this text.")
         error.__cause__ = cause
-        self._finish(batch, [error] * len(batch.items), started_s)
+        self._finish(batch, [error], started_s)
+
+    def _disown(self, item: Item) -> bool:
+        if item not in self._orphans:
+            return False
+        self._orphans.remove(item)
+        return True
 
     def _replaced(self, stream: int) -> bool:
         """False if the system gives us no new thread: then the old one has to go on."""

@@ -19,10 +19,11 @@ from typing import Any, Protocol, cast
 from vectord.config import ServerConfig
 from vectord.dialects.base import Incoming, Rendered
 from vectord.engine.client import EngineClient
-from vectord.errors import InvalidField, Unavailable, VectordError
+from vectord.errors import InferenceFailed, InvalidField, Unavailable, VectordError
 from vectord.schema import Caller, Lane, Usage
 from vectord.server.auth import Keys
 from vectord.server.body_limit import Body, BodyRoom, ClientLeft, Receive
+from vectord.server.body_shape import check_shape
 from vectord.server.compression import accepts_gzip, gzipped
 from vectord.server.departure import while_connected
 from vectord.server.length_headers import length_headers
@@ -38,6 +39,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 LANE = "x-vectord-lane"
 BODYLESS = (204, 304)  # statuses whose answers have neither body nor Content-Length
 CLIENT_LEFT_STATUS = 499  # nginx's word for it, in logs and metrics only
+LINGER_BODIES = 4  # and how much of it, in times what a body may have
 LINGER_S = 2.0  # how long a refused upload is read on, so that its sender sees the answer and not a reset
 
 
@@ -121,6 +123,8 @@ class Handler:
         try:
             return await work
         except VectordError as error:
+            if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
+                log_failure(error, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
             return Answer(dialect, render(error))
         except ClientLeft:
             return Answer(dialect, None)
@@ -145,6 +149,7 @@ class Handler:
         if endpoint.method not in ("GET", "HEAD"):
             check_media_type(asked.headers)
             content = await body.read(self._room)
+            check_shape(content)
         choice = endpoint.choose(content)
         speaking = self._converse(choice, content, asked, receive)
         return await self._guarded(speaking, asked, choice.dialect.name, choice.render_error)
@@ -180,7 +185,7 @@ class Handler:
         content = b"" if asked.method == "HEAD" else content
         if lingers:
             await send({"type": "http.response.body", "body": content, "more_body": True})
-            await _linger(body, self._room.limit_bytes)
+            await _linger(body, LINGER_BODIES * self._room.limit_bytes)
             content = b""
         await send({"type": "http.response.body", "body": content})
 

@@ -31,6 +31,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_limit_bytes = header_limit_bytes
         self._in_head = False
         self._head_bytes = 0  # of the head being read, a lower bound
+        self._trailer_bytes = 0  # of the fields behind a chunked body
         self._heard_s = self.loop.time()  # when the head began, or the last bytes of a body came
         self._unsent_bytes = 0
         self._unsent_s = self._heard_s  # when that figure last fell
@@ -56,8 +57,18 @@ class HttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
-        self._head_bytes = 0
+        self._head_bytes = self._trailer_bytes = 0
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+            return
+        # A trailer. Nobody reads those (RFC 9110, 6.5.1), and uvicorn would put them among the request's headers.
+        self._trailer_bytes += len(name) + len(value) + 4
+        if self._trailer_bytes > self._header_limit_bytes:
+            self._ends = True
+            self.transport.close()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -154,7 +165,7 @@ def _without_upgrade(data: bytes) -> bytes:
     a request for one without a body, and its body for the next request.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
-    if b"pgrade:" not in head and b"PGRADE:" not in head:
+    if b"pgrade:" not in head.lower():
         return data
     return _upgrade.sub(b"\r\nignored:", head) + end + rest
 

@@ -112,8 +112,13 @@ class TextEncoder:
         return tokens
 
     def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids") -> list[str]:
-        """Each list of ids as text. Raises Untokenizable (an id outside the vocabulary) or EmptyInput."""
+        """Each list of ids as text. Raises Untokenizable (an id outside the vocabulary), EmptyInput or InputTooLong."""
         limit = Limit(self.max_tokens, False, "right", field, len(ids))
+        total = sum(map(len, ids))
+        if total > TOKENIZE_LIMIT_CHARACTERS:
+            raise InputTooLong(
+                f"`{field}` must hold at most {TOKENIZE_LIMIT_CHARACTERS} token ids in all; got {total}.", field=field
+            )
         checked = [self._check_ids(row, limit, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts

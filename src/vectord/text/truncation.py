@@ -40,6 +40,8 @@ class Limit:
 
     def too_long(self, index: int, limit: int, unit: str, size: int) -> InputTooLong:
         message = f"{self.place(index)} must have at most {limit} {unit}; got {size}"
+        if unit == "tokens":
+            return InputTooLong(message, field=self.field, index=index, limit=limit, given=size)
         return InputTooLong(message, field=self.field, index=index)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vectord.backends.cpu import multiplies_bfloat16, thread_budget
+from vectord.processor import multiplies_bfloat16, thread_budget
 
 V1 = "4:memory:/elsewhere\n2:cpu,cpuacct:/docker/one\n0::/\n"
 V2 = "0::/kubepods/pod/container\n"

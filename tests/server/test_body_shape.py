@@ -1,0 +1,38 @@
+"""Bodies that would cost far more than their bytes are refused before anything is made of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from vectord.errors import PayloadTooLarge
+from vectord.server.body_shape import MAX_CONTAINERS, MAX_VALUES, check_shape
+
+
+def many(value: str, count: int) -> bytes:
+    return f'{{"input": [{",".join([value] * count)}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [many("1", MAX_VALUES + 1), many('"a"', MAX_VALUES + 1), many("[1]", MAX_CONTAINERS), many("{}", MAX_CONTAINERS)],
+    ids=["ids", "texts", "lists", "objects"],
+)
+def test_too_many_values_are_refused(body: bytes) -> None:
+    """Numbers, strings, lists and objects alike, with what came and the limits in the message."""
+    with pytest.raises(PayloadTooLarge, match=f"limits are {MAX_VALUES} and {MAX_CONTAINERS}"):
+        check_shape(body)
+
+
+@pytest.mark.parametrize(
+    "text", [",[{" * 1_500_000, '\\",' * 1_500_000, "\\\\" * 1_500_000 + ","], ids=["brackets", "quotes", "backslashes"]
+)
+def test_what_stands_in_a_text_does_not_count(text: str) -> None:
+    """A long text may hold any number of commas and brackets, whatever is escaped in it."""
+    check_shape(many(f'"{text}"', 2))
+
+
+def test_as_many_as_allowed_pass() -> None:
+    """The limits themselves are served, and so is a body that is no JSON: the parser has the word for it."""
+    check_shape(many("1", MAX_VALUES))
+    check_shape(many('"a"', 100_000))
+    check_shape(b'"' * 300_001)
