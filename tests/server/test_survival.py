@@ -107,6 +107,18 @@ async def test_a_refused_upload_sees_its_answer() -> None:
         assert await client.closed()
 
 
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_refused_upload_sees_its_answer_when_the_connection_closes(version: bytes) -> None:
+    """As from a proxy that speaks HTTP/1.0, or with Connection: close: all is read before the connection goes."""
+    async with live(payload_limit=32_000_000) as running, connected(running) as client:
+        headers = {"content-type": "image/png", "connection": "close"}
+        request = post(b"x" * 16_000_000, headers=headers)
+        client.send(request.replace(b"HTTP/1.1", b"HTTP/" + version))
+        await client.writer.drain()
+        assert (await client.reply()).status == 415
+        assert await client.closed()
+
+
 async def test_an_upload_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunk after chunk beyond the limit: 413, a moment of grace, and the connection is closed."""
     monkeypatch.setattr(handler, "LINGER_S", 0.1)

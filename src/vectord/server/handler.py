@@ -57,6 +57,7 @@ class Asked:
     address: str
     found: Found
     can_close: bool  # whether the protocol has a Connection header: HTTP/1 has, HTTP/2 refuses answers with one
+    closes: bool  # whether the client wants the connection closed behind the answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,7 @@ class Handler:
         # Latin-1 maps every byte, so that decoding cannot fail. Of a header that comes twice the last one counts.
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         client = scope.get("client")
+        version = scope.get("http_version", "1.1")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         found = self._table.find(scope["method"], path)
         return Asked(
@@ -111,7 +113,8 @@ class Handler:
             request_id=request_id(headers),
             address=client[0] if client else "",
             found=found,
-            can_close=scope.get("http_version", "1.1").startswith("1"),
+            can_close=version.startswith("1"),
+            closes=version == "1.0" or headers.get("connection", "").lower() == "close",
         )
 
     async def _answer(self, asked: Asked, body: Body, receive: Receive) -> Answer:
@@ -177,7 +180,8 @@ class Handler:
             headers["content-type"] = rendered.content_type
         if rendered.status not in BODYLESS:
             headers["content-length"] = str(len(content))
-        lingers = asked.can_close and not body.finished and body.is_unbounded(self._room.limit_bytes)
+        closes = asked.closes or self._shutdown.begun or body.is_unbounded(self._room.limit_bytes)
+        lingers = asked.can_close and closes and not body.finished
         if lingers or (asked.can_close and self._shutdown.begun):
             headers["connection"] = "close"
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
