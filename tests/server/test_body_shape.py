@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import PayloadTooLarge
-from vectord.server.body_shape import MAX_CONTAINERS, MAX_VALUES, check_shape
+from vectord.server.body_shape import MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_shape
 
 
 def many(value: str, count: int) -> bytes:
@@ -14,12 +14,18 @@ def many(value: str, count: int) -> bytes:
 
 @pytest.mark.parametrize(
     "body",
-    [many("1", MAX_VALUES + 1), many('"a"', MAX_VALUES + 1), many("[1]", MAX_CONTAINERS), many("{}", MAX_CONTAINERS)],
-    ids=["ids", "texts", "lists", "objects"],
+    [
+        many("1", MAX_VALUES + 1),
+        many('"a"', MAX_STRINGS + 1),
+        many(r'"\\"', MAX_STRINGS * 2 + 1),
+        many("[1]", MAX_CONTAINERS),
+        many("{}", MAX_CONTAINERS),
+    ],
+    ids=["ids", "texts", "backslashes", "lists", "objects"],
 )
 def test_too_many_values_are_refused(body: bytes) -> None:
-    """Numbers, strings, lists and objects alike, with what came and the limits in the message."""
-    with pytest.raises(PayloadTooLarge, match=f"limits are {MAX_VALUES} and {MAX_CONTAINERS}"):
+    """Numbers, strings, lists and objects alike, with what came and the limit in the message."""
+    with pytest.raises(PayloadTooLarge, match=f"{MAX_STRINGS}|{MAX_VALUES} and {MAX_CONTAINERS}"):
         check_shape(body)
 
 

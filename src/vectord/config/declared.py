@@ -159,7 +159,7 @@ class EngineConfig:
     """Engine: limits, waiting, cache, and over-long texts."""
 
     max_client_batch_size: int = setting(
-        2048, "Inputs one request may carry.", env=("INFINITY_MAX_CLIENT_BATCH_SIZE",), at_least=1, at_most=1_000_000
+        2048, "Inputs one request may carry.", env=("INFINITY_MAX_CLIENT_BATCH_SIZE",), at_least=1, at_most=200_000
     )
     max_concurrent_requests: int = setting(
         4096, "Requests under way at once; more are refused with 429.", at_least=1, at_most=1_000_000
