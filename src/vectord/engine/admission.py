@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from vectord.errors import Overloaded, Unavailable
 
 MEMORY = 0.95  # weight of the past against one batch: some 20 batches, one or two seconds on a busy CPU
-MAX_QUEUED_TOKENS = 2**25  # a queue never holds more, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
+MAX_QUEUED_TOKENS = (
+    2**25
+)  # above this nothing joins a queue, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
 RETRY_AFTER_LEAST_S = 1.0
 
 

@@ -20,7 +20,7 @@ from vectord.engine.cache import VectorCache
 from vectord.engine.encoding import EncodedText, Encoder, EncoderPool, characters
 from vectord.engine.observer import Observer, Silent
 from vectord.engine.registry import ModelSource, Registry, Served
-from vectord.engine.runner import ModelRunner, Ran
+from vectord.engine.runner import CLOSE_TIMEOUT_S, ModelRunner, Ran
 from vectord.errors import EmptyInput, InvalidField, TooManyInputs, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
@@ -45,7 +45,6 @@ from vectord.schema import (
     Usage,
 )
 
-CLOSE_TIMEOUT_S = 5.0  # how long `close` waits for a forward that runs
 INLINE_NUMBERS = 262_144  # a larger answer is normalised on a thread: about 1 ms of the loop
 
 

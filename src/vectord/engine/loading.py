@@ -18,7 +18,7 @@ from vectord.backends.base import Backend
 from vectord.engine.encoding import Encoder
 from vectord.engine.observer import Observer
 from vectord.engine.registry import Served
-from vectord.engine.runner import ModelRunner
+from vectord.engine.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed, VectordError
 from vectord.schema import Caller, Float32, TextOptions
 
@@ -76,7 +76,7 @@ async def _failed(served: Served, cause: Exception) -> None:
     runner, served.runner = served.runner, None
     if runner is not None:
         runner.stop()
-        await asyncio.to_thread(runner.close, 5.0)
+        await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
     # A VectordError says what is wrong in one line; anything else is our bug and needs its trace.
     logger.error(
         "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause

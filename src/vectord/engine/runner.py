@@ -29,6 +29,7 @@ from vectord.errors import InferenceFailed, Unavailable
 from vectord.schema import Caller, Float32, Input, Lane, TextOptions
 
 SHUT_DOWN = "The server has shut down."
+CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs
 CHUNK = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
 

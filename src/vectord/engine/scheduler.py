@@ -7,7 +7,7 @@
 On top of that the age guard: a client that nothing has been taken from for `max_age_s` goes first, longest wait first,
 whatever its lane. The guard is on the client and not on each text, because every text of a long job grows old: judged
 alone they would make one queue of it all, with strangers at the end.
-Every operation is O(log clients).
+Adding, cancelling and taking a text are O(log clients); `tokens_ahead` looks at each client once.
 """
 
 from __future__ import annotations

@@ -63,10 +63,6 @@ class Endpoint:
     error: NoSuchRoute | None = None
 
     @property
-    def public(self) -> bool:
-        return self.page is not None
-
-    @property
     def speaker(self) -> str:
         """The owner's name in logs and metrics: a dialect's, or "server"."""
         return self.choices[0].dialect.name if self.choices else "server"

@@ -1,7 +1,7 @@
 """What Prometheus is told: vectord's own families and text-embeddings-inference's.
 
 The engine calls it as its Observer, the server calls `http_answered` after each answer and `exposition` for /metrics.
-All of it runs on the event loop but `batch_ran`, which workers call from their threads under this object's lock.
+All of it runs on the event loop; only `batch_ran` may also be called from another thread, under this object's lock.
 Nothing is global: two servers in one process count apart.
 """
 
