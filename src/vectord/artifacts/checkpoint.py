@@ -1,48 +1,36 @@
 """Named weights over a memory map. Nothing is copied; pages come in as the graph reads them.
 
-`find_weights(folder)` names the safetensors files, `open_checkpoint(paths)` maps them. Called by backends while a
-model loads, in the loading thread; the checkpoint then belongs to that model's backend.
-The format: https://github.com/huggingface/safetensors, "Format". What its own reader refuses, this one refuses.
+`find_weights(folder)` names the weight files, `open_checkpoint(paths)` maps them. Called by backends while a model
+loads, in the loading thread; the checkpoint then belongs to that model's backend. The formats: safetensors_file.py,
+torch_file.py.
 """
 
 from __future__ import annotations
 
 import mmap
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from math import prod
 from pathlib import Path
-from typing import Any, Literal, cast
 
-import numpy as np
-import numpy.typing as npt
-
-from vectord.artifacts.json_file import parse_json, read_json_object
+from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.safetensors_file import read_safetensors
+from vectord.artifacts.torch_file import read_torch_file
+from vectord.artifacts.weight import Weight
 from vectord.errors import ModelUnavailable
 
-Dtype = Literal["F32", "F16", "BF16"]
+__all__ = ["Checkpoint", "Weight", "find_weights", "open_checkpoint"]
 
-HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
 INDEX_LIMIT_BYTES = 64 * 2**20
 
-_KEPT: Mapping[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
-_SKIPPED: Mapping[str, int] = {"BOOL": 1, "U8": 1, "I8": 1, "U16": 2, "I16": 2, "U32": 4, "I32": 4, "U64": 8, "I64": 8}
-_ITEM_BYTES: Mapping[str, int] = {**{name: np.dtype(kind).itemsize for name, kind in _KEPT.items()}, **_SKIPPED}
-
-
-@dataclass(frozen=True, slots=True)
-class Weight:
-    """One tensor of a checkpoint: its bits, C order, over the map."""
-
-    name: str
-    dtype: Dtype
-    array: npt.NDArray[np.generic]  # float32, float16, or for BF16 the raw bits as uint16; in the tensor's shape
+_READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
+    ".safetensors": read_safetensors,
+    ".bin": read_torch_file,
+    ".pt": read_torch_file,
+}
 
 
 class Checkpoint(Mapping[str, Weight]):
-    """The float tensors of one or more safetensors files, by name. Integer tensors (position_ids) are left out."""
+    """The float tensors of one or more weight files, by name. Integer tensors (position_ids) are left out."""
 
     def __init__(self, weights: Mapping[str, Weight], maps: Sequence[mmap.mmap]) -> None:
         self._weights = dict(weights)
@@ -74,16 +62,19 @@ class Checkpoint(Mapping[str, Weight]):
 
 
 def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
-    """Map the safetensors files `paths`. Reads their headers alone.
+    """Map the files `paths`: .safetensors, or .bin and .pt of torch. Reads what says where the tensors lie, no more.
 
-    Raises ModelUnavailable, naming the file: unreadable, cut off, or not what its header says.
+    Raises ModelUnavailable, naming the file: unreadable, cut off, of another kind, or not what it says it is.
     """
     weights: dict[str, Weight] = {}
     maps = []
     for path in paths:
+        read = _READERS.get(path.suffix)
+        if read is None:
+            raise ModelUnavailable(f"{path}: weights are read from {', '.join(_READERS)} files")
         mapped = _map(path)
         maps.append(mapped)
-        found = _read_weights(path, mapped)
+        found = read(path, mapped)
         if twice := weights.keys() & found.keys():
             raise ModelUnavailable(f"{path}: tensor {min(twice)!r} is in an earlier file too")
         weights.update(found)
@@ -91,37 +82,38 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
 
 
 def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The safetensors files of a model's folder: model.safetensors, or the shards its index names, in order.
+    """The weight files of a model's folder: model.safetensors or the shards its index names, in order; only where
+    there are neither, pytorch_model.bin or its shards.
 
     Raises ModelUnavailable: none there, or an index that names a file that is missing or outside the folder.
     """
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return (single,)
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        return _shards(index)
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        single, index = folder / name, folder / f"{name}.index.json"
+        if single.is_file():
+            return (single,)
+        if index.is_file():
+            return _shards(index, suffix=single.suffix)
     others = sorted(path.name for pattern in ("*.bin", "*.pt", "*.onnx", "*.gguf") for path in folder.glob(pattern))
-    found = f"; found {', '.join(others[:5])}, which this version does not read" if others else ""
-    raise ModelUnavailable(f"{folder}: no model.safetensors and no model.safetensors.index.json{found}")
+    found = f"; found {', '.join(others[:5])}" if others else ""
+    raise ModelUnavailable(f"{folder}: no model.safetensors, no pytorch_model.bin, and no index of either{found}")
 
 
-def _shards(index: Path) -> tuple[Path, ...]:
+def _shards(index: Path, *, suffix: str) -> tuple[Path, ...]:
     weight_map = read_json_object(index, limit_bytes=INDEX_LIMIT_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelUnavailable(f"{index}: weight_map is missing or empty")
     names = weight_map.values()
-    if not all(isinstance(name, str) and _is_plain_file_name(name) for name in names):
-        raise ModelUnavailable(f"{index}: weight_map may only name .safetensors files of its own folder")
+    if not all(isinstance(name, str) and _is_plain_file_name(name, suffix) for name in names):
+        raise ModelUnavailable(f"{index}: weight_map may only name {suffix} files of its own folder")
     paths = tuple(index.parent / name for name in sorted(set(names)))
     for path in paths:
         if not path.is_file():
-            raise ModelUnavailable(f"{path}: missing, though model.safetensors.index.json names it")
+            raise ModelUnavailable(f"{path}: missing, though {index.name} names it")
     return paths
 
 
-def _is_plain_file_name(name: str) -> bool:
-    return name.endswith(".safetensors") and not any(character in name for character in "/\\:\0")
+def _is_plain_file_name(name: str, suffix: str) -> bool:
+    return name.endswith(suffix) and not any(character in name for character in "/\\:\0")
 
 
 def _map(path: Path) -> mmap.mmap:
@@ -133,69 +125,3 @@ def _map(path: Path) -> mmap.mmap:
         raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:  # an empty file cannot be mapped
         raise ModelUnavailable(f"{path}: the file is empty") from error
-
-
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One checked line of the header; start and stop count bytes from the end of the header."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-def _read_weights(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
-    header, data_at = _read_header(path, mapped)
-    entries = [_entry(path, name, fields) for name, fields in header.items() if name != "__metadata__"]
-    _check_layout(path, entries, data_bytes=len(mapped) - data_at)
-    return {entry.name: _weight(mapped, entry, data_at) for entry in entries if entry.dtype in _KEPT}
-
-
-def _read_header(path: Path, mapped: mmap.mmap) -> tuple[dict[str, Any], int]:
-    if len(mapped) < 8:
-        raise ModelUnavailable(f"{path}: {len(mapped)} bytes are too few for a safetensors file")
-    (header_bytes,) = struct.unpack("<Q", mapped[:8])
-    if header_bytes > HEADER_LIMIT_BYTES:
-        raise ModelUnavailable(f"{path}: a header of {header_bytes:,} bytes; the limit is {HEADER_LIMIT_BYTES:,}")
-    if 8 + header_bytes > len(mapped):
-        raise ModelUnavailable(f"{path}: cut off inside its header")
-    header = parse_json(mapped[8 : 8 + header_bytes], path)
-    if not isinstance(header, dict):
-        raise ModelUnavailable(f"{path}: the header is not a JSON object")
-    return header, 8 + header_bytes
-
-
-def _entry(path: Path, name: str, fields: Any) -> _Entry:
-    match fields:
-        case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [start, stop]}:
-            sizes = [*shape, start, stop]
-        case _:
-            raise ModelUnavailable(f"{path}: tensor {name!r} has no proper dtype, shape and data_offsets")
-    if not all(type(size) is int and 0 <= size < 2**63 for size in sizes) or len(shape) > 8:
-        raise ModelUnavailable(f"{path}: tensor {name!r} has an impossible shape or place")
-    if dtype not in _ITEM_BYTES:
-        raise ModelUnavailable(f"{path}: tensor {name!r} has dtype {dtype[:20]!r}; weights are read as F32, F16, BF16")
-    if prod(shape) * _ITEM_BYTES[dtype] != stop - start:
-        raise ModelUnavailable(f"{path}: tensor {name!r} has {stop - start} bytes, not those of {shape} {dtype}")
-    return _Entry(name, dtype, tuple(shape), start, stop)
-
-
-def _check_layout(path: Path, entries: Sequence[_Entry], *, data_bytes: int) -> None:
-    """Tensors lie end to end and fill the file: no overlap, no gap, nothing outside (safetensors' own rule)."""
-    end = 0
-    for entry in sorted(entries, key=lambda entry: (entry.start, entry.stop)):
-        if entry.start != end:
-            raise ModelUnavailable(f"{path}: tensor {entry.name!r} starts at byte {entry.start}, not at {end}")
-        end = entry.stop
-    if end != data_bytes:
-        raise ModelUnavailable(f"{path}: {data_bytes:,} bytes of tensors where its header says {end:,}; incomplete?")
-
-
-def _weight(mapped: mmap.mmap, entry: _Entry, data_at: int) -> Weight:
-    kind = _KEPT[entry.dtype]
-    array = np.frombuffer(mapped, kind, count=prod(entry.shape), offset=data_at + entry.start).reshape(entry.shape)
-    if not array.flags.aligned:  # writers before safetensors 0.3 did not pad the header; runtimes want alignment
-        array = array.copy()
-    return Weight(entry.name, cast(Dtype, entry.dtype), array)

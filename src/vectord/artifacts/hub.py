@@ -6,7 +6,8 @@ The order, first hit wins:
     a local folder            no network, and nothing but the folder
     the Hugging Face cache    no network, if all that is needed is there
     a Python package          no network; packages have no revision, so asking for one skips them
-    the Hugging Face hub      unless offline; only the files that are read, never code or pickles
+    the Hugging Face hub      unless offline; only the files that are read, never code; torch files (which are read
+                              without running what is in them) and graphs only for want of safetensors
 
 huggingface_hub is imported when a cache folder of that model exists or a download is due: its import takes 0.15 s,
 and the default model must answer within a second of exec.
@@ -20,32 +21,17 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from vectord.artifacts import catalogue
-from vectord.artifacts.checkpoint import find_weights
-from vectord.artifacts.modules import read_pipeline
+from vectord.artifacts.snapshot import DOWNLOADED, is_complete, needed_graph_files, needed_torch_files
 from vectord.errors import ModelUnavailable
 
 log = logging.getLogger("vectord.artifacts")
 
 Source = Literal["folder", "package", "cache", "hub"]
-
-# What spec.py, checkpoint.py and the tokenizer read. `*` crosses folders in the hub's matching.
-DOWNLOADED = (
-    "config.json",
-    "modules.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "sentence_*_config.json",
-    "config_sentence_transformers.json",
-    "model*.safetensors",
-    "model.safetensors.index.json",
-    "[0-9]*_*/*.json",
-    "[0-9]*_*/*.safetensors",
-)
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w./-]{0,127}", re.ASCII)
@@ -83,7 +69,7 @@ def resolve(
     package = entry.package if entry else _package_name(name)
     cache = cache_folder(hf_home, os.environ)
     cached = _cached(hub_id, revision, cache)
-    if cached and _is_complete(cached):
+    if cached and is_complete(cached, entry):
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     if revision is None and package and (found := _package_folder(package)):
         return Located(folder=found, model_id=name, revision=None, source="package")
@@ -155,17 +141,6 @@ def _cached(hub_id: str, revision: str | None, cache: Path) -> Path | None:
     return None
 
 
-def _is_complete(snapshot: Path) -> bool:
-    """Whether a cached snapshot has all that is read. A download may have been cut off, and transformers fetches
-    neither modules.json nor the pooling: without a look at the hub, cls would be taken for mean."""
-    try:
-        transformer = read_pipeline(snapshot).transformer
-        find_weights(transformer)
-    except ModelUnavailable:
-        return False
-    return (snapshot / "modules.json").is_file() and (transformer / "tokenizer.json").is_file()
-
-
 def _package_name(name: str) -> str | None:
     return None if "/" in name else re.sub(r"[-.]", "_", name).lower()
 
@@ -198,10 +173,13 @@ def _download(hub_id: str, revision: str | None, cache: Path, token: str | None,
     from huggingface_hub import errors, snapshot_download  # noqa: PLC0415  0.15 s
 
     log.info("downloading %s to %s", hub_id, cache)
+    fetch = partial(snapshot_download, hub_id, cache_dir=cache, token=token)
     try:
-        return Path(
-            snapshot_download(hub_id, revision=revision, cache_dir=cache, token=token, allow_patterns=list(DOWNLOADED))
-        )
+        found = Path(fetch(revision=revision, allow_patterns=list(DOWNLOADED)))
+        for needed_files in (needed_torch_files, needed_graph_files):
+            if more := needed_files(found):
+                fetch(revision=_commit(found) or revision, allow_patterns=list(more))
+        return found
     except errors.GatedRepoError as error:
         why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
         raise ModelUnavailable(why) from error
