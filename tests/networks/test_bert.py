@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from tests.models import batch_of, random_texts, read_tiny_spec, write_bert
+from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
+from tests.networks.case import Texts, numpy_answer, pad, padded_states
 from transformers import BertModel
 
 from vectord.artifacts.checkpoint import Weight, open_checkpoint
-from vectord.backends.base import TokenBatch
 from vectord.errors import ModelUnavailable
 from vectord.networks.network import Network, architectures
 from vectord.ops.numpy import NumpyOps, pack
@@ -26,23 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_bert(tmp_path_factory.mktemp("bert"))
 
 
-def hidden_states(folder: Path, batch: TokenBatch) -> np.ndarray:
+def hidden_states(folder: Path, texts: Texts, **options: Any) -> np.ndarray:
     """Last hidden states by the reference op set, (T, H)."""
-    spec = read_tiny_spec(folder)
-    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
-    return network(pack(batch.ids, batch.type_ids, batch.cu_seqlens), "tokens")
+    return numpy_answer(read_tiny_spec(folder), texts, **options)
 
 
-def transformers_states(folder: Path, texts: list[list[int]], type_ids: list[list[int]]) -> np.ndarray:
+def transformers_states(folder: Path, texts: Texts, type_ids: Texts) -> np.ndarray:
     """The same by transformers in float64, on a padded batch, (T, H)."""
-    model = BertModel.from_pretrained(folder, attn_implementation="eager").double().eval()
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
-    types = torch.tensor([row + [0] * (longest - len(row)) for row in type_ids])
-    mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts])
-    with torch.no_grad():
-        states = model(input_ids=ids, token_type_ids=types, attention_mask=mask).last_hidden_state
-    return states[mask.bool()].numpy()
+    return padded_states(BertModel.from_pretrained(folder), texts, token_type_ids=pad(type_ids)[0])
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
@@ -52,7 +42,7 @@ def test_hidden_states_are_those_of_transformers(tmp_path: Path, activation: str
     texts = random_texts(LENGTHS)
     type_ids = [[0] * len(text) for text in texts]
     want = transformers_states(folder, texts, type_ids)
-    np.testing.assert_allclose(hidden_states(folder, batch_of(*texts)), want, atol=1e-8)
+    np.testing.assert_allclose(hidden_states(folder, texts), want, atol=1e-8)
 
 
 def test_token_types_reach_the_network(folder: Path) -> None:
@@ -60,10 +50,8 @@ def test_token_types_reach_the_network(folder: Path) -> None:
     texts = random_texts((12, 6))
     type_ids = [[0] * 5 + [1] * 7, [0] * 6]
     flat = np.array(type_ids[0] + type_ids[1], np.int32)
-    batch = batch_of(*texts)
-    batch = TokenBatch(ids=batch.ids, type_ids=flat, cu_seqlens=batch.cu_seqlens)
     want = transformers_states(folder, texts, type_ids)
-    np.testing.assert_allclose(hidden_states(folder, batch), want, atol=1e-8)
+    np.testing.assert_allclose(hidden_states(folder, texts, type_ids=flat), want, atol=1e-8)
 
 
 def test_checkpoint_under_a_head_is_read(folder: Path) -> None:
@@ -88,11 +76,10 @@ def test_tensorflow_norm_names_are_read(folder: Path) -> None:
 def assert_same_network(
     config: Mapping[str, Any], weights: Mapping[str, Weight], renamed: Mapping[str, Weight], folder: Path
 ) -> None:
-    batch = batch_of(*random_texts(LENGTHS))
-    tokens = pack(batch.ids, batch.type_ids, batch.cu_seqlens)
+    tokens = pack(pack_texts(*random_texts(LENGTHS)))
     spec = read_tiny_spec(folder)
-    want = Network(spec, weights, NumpyOps())(tokens, "tokens")
-    np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, "tokens"), want)
+    want = Network(spec, weights, NumpyOps())(tokens, {"tokens"})["tokens"]
+    np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
 
 
 CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
@@ -152,7 +139,7 @@ def test_missing_tensor_is_named(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("model_type", ["roberto", "encoder", "network", "../bert", "bert.py", "os", ""])
 def test_unknown_architecture_lists_the_folder(folder: Path, model_type: str) -> None:
     """Only an architecture's module can be named; the error lists those there are."""
-    spec = read_tiny_spec(folder, model_type=model_type)
+    spec = read_tiny_spec(folder, model_type=model_type, architecture=model_type)
     with pytest.raises(ModelUnavailable, match=r"is not supported; supported are .*bert"):
         Network(spec, open_checkpoint(spec.weights), NumpyOps())
 
@@ -173,3 +160,11 @@ def test_promises_of_the_spec_are_checked(folder: Path) -> None:
         Network(read_tiny_spec(folder, max_tokens=513), weights, NumpyOps())
     with pytest.raises(ModelUnavailable, match="32 wide, the model's modules expect 64"):
         Network(read_tiny_spec(folder, hidden_size=64, dimensions=64), weights, NumpyOps())
+
+
+def test_the_only_type_is_every_token_s(tmp_path: Path) -> None:
+    """A tokenizer that marks the second text of a pair cannot reach behind a table of one row."""
+    folder = write_bert(tmp_path, type_vocab_size=1)
+    texts = random_texts((12, 6))
+    types = np.repeat(np.array([0, 1], np.int32), 9)
+    np.testing.assert_array_equal(hidden_states(folder, texts, type_ids=types), hidden_states(folder, texts))

@@ -7,15 +7,20 @@ queue and no tokenizer. `forward` is called by the device's worker threads, at m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from vectord.artifacts.spec import ModelSpec
+from vectord.artifacts.spec import ModelSpec, Output
+from vectord.networks.facts import size
+from vectord.ops.base import PackedTexts
 from vectord.schema import Float32
 
-Int32 = npt.NDArray[np.int32]
+__all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend", "PackedTexts", "TokenBatch"]
+
+
+ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where a text's answer is as wide as the vocabulary
+POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # a row a span; the others have a row a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,27 +42,36 @@ class BackendFacts:
     streams: int  # forwards that may run at once
     cost: Literal["packed", "padded"]  # packed: a batch costs its tokens; padded: longest text x texts
     max_batch_tokens: int  # by that cost
+    max_batch_texts: int | None = None  # None: any number; see max_batch_texts below
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """N texts end to end: all T tokens in one row, nothing padded."""
+    """N texts end to end, and what is asked about them. A parent's own answers are given too, and nobody's."""
 
-    ids: Int32  # (T,)
-    type_ids: Int32  # (T,)
-    cu_seqlens: Int32  # (N + 1,) from 0 to T
-    output: Literal["dense", "tokens"] = "dense"
+    texts: PackedTexts
+    outputs: frozenset[Output]  # some of the model's
     alone: bool = False  # nothing else runs or waits: the whole device may work on this batch
+
+
+Answers: TypeAlias = dict[Output, Float32]  # for each output asked for, its array; shapes: artifacts/spec.py, Output
 
 
 class Backend(Protocol):
     facts: BackendFacts
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
-        """Blocks. dense: (N, D), pooled and projected, not normalised; tokens: (T, H), the last hidden states.
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """Blocks. Nothing that was not asked for leaves the device.
 
         stream: 0 <= stream < facts.streams; two threads never share one at a time. Raises MemoryError when the
         device has no room for the batch; anything else means this batch failed.
+        """
+        ...
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """`forward` in float32, for what is not finite in fewer bits. Slow the first time; any thread, one at a time.
+
+        Raises MemoryError, as `forward`.
         """
         ...
 
@@ -68,3 +82,11 @@ class LoadBackend(Protocol):
     """Every module of this folder but this one has a function `load` of this type."""
 
     def __call__(self, spec: ModelSpec, options: BackendOptions) -> Backend: ...
+
+
+def max_batch_texts(spec: ModelSpec) -> int | None:
+    """How many texts a batch may have, so that no answer is larger than ANSWER_LIMIT_BYTES. Raises ModelUnavailable."""
+    if "splade" not in spec.outputs:
+        return None
+    row_bytes = size(spec.config, "vocab_size") * np.dtype(np.float32).itemsize
+    return max(1, ANSWER_LIMIT_BYTES // row_bytes)

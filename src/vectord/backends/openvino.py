@@ -14,26 +14,26 @@ import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import BackendFacts, BackendOptions, TokenBatch
+from vectord.backends.base import POOLED, Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.errors import ConfigError
 from vectord.networks.network import Network
-from vectord.ops.openvino import OpenvinoOps, build, ov, pack
+from vectord.ops.base import PackedTexts
+from vectord.ops.openvino import Graph, OpenvinoOps, build, ov
 from vectord.processor import multiplies_bfloat16, thread_budget
-from vectord.schema import Float32
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory, and how long a batch holds its stream, grow with it
+ONE_PLAN_BYTES = 400_000_000  # a model whose plan is larger has no second one
 NARROW_GROUPS = 3  # length groups of the narrow plan: with 2 it is 4 % slower; a 4th gains 1 % and costs 15 MB
 
-Output = Literal["dense", "tokens"]
 Precision = Literal["bf16", "f32"]  # as OpenVINO calls them
 
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
@@ -48,7 +48,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
     core = ov.Core()
     precision = choose_precision(options.dtype, core)
     threads = options.threads or thread_budget()
-    streams = options.streams or choose_streams(threads)
+    compiler = Compiler(spec, core, precision, threads)
+    one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
+    streams = options.streams or (choose_wide_streams(threads) if one_plan else choose_streams(threads))
     facts = BackendFacts(
         name="openvino",
         device="cpu",
@@ -56,8 +58,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
         streams=streams,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
+        max_batch_texts=max_batch_texts(spec),
     )
-    return OpenvinoBackend(facts, Compiler(spec, core, precision, threads), _largest_batch(spec, facts))
+    return OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
 
 
 def choose_streams(threads: int) -> int:
@@ -69,6 +72,11 @@ def choose_streams(threads: int) -> int:
     of its own. Beyond, streams get up to four threads, lest batches take long and every thread need a stream's memory.
     """
     return min(threads, max(4, threads // 4))
+
+
+def choose_wide_streams(threads: int) -> int:
+    """The same for a model that is so large that the one plan it has must answer a lone text fast, too."""
+    return max(1, threads // 4)
 
 
 def choose_precision(dtype: str, core: ov.Core) -> Precision:
@@ -102,31 +110,35 @@ def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
     length = min(spec.max_tokens, facts.max_batch_tokens)
     cu_seqlens = np.arange(0, facts.max_batch_tokens + 1, length, dtype=np.int32)
     ids = np.zeros(int(cu_seqlens[-1]), np.int32)
-    return TokenBatch(ids=ids, type_ids=ids, cu_seqlens=cu_seqlens)
+    return TokenBatch(texts=PackedTexts(ids=ids, type_ids=ids, cu_seqlens=cu_seqlens), outputs=spec.outputs)
 
 
 class Plan:
     """One compiled graph, and an infer request for each of its streams."""
 
-    def __init__(self, compiled: ov.CompiledModel, ops: OpenvinoOps, groups: int, streams: int) -> None:
+    def __init__(self, compiled: ov.CompiledModel, graph: Graph, ops: OpenvinoOps, streams: int) -> None:
         self._ops = ops  # owns the memory of the graph's constants
-        self._groups = groups
-        self._inputs = [port.get_any_name() for port in compiled.inputs]
+        self._graph = graph
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
 
-    def run(self, batch: TokenBatch, stream: int) -> Float32:
-        """The graph's answer, copied. Two threads must not share a stream at a time. Raises MemoryError."""
+    def run(self, batch: TokenBatch, stream: int) -> Answers:
+        """What is asked of the graph's answers, copied. No two threads may share a stream at a time.
+
+        Raises MemoryError.
+        """
         request = self._requests[stream]
-        arrays = self._set_inputs(request, batch)
+        arrays = self._set_inputs(request, batch.texts)
         try:
-            answer = request.infer(share_outputs=True)[0]
+            answers = request.infer(share_outputs=True)
         except RuntimeError as error:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
-                raise MemoryError(f"no room for a batch of {batch.ids.size} tokens") from error
+                raise MemoryError(f"no room for a batch of {batch.texts.ids.size} tokens") from error
             raise
         del arrays  # the request reads them in place: they had to live until here
-        rows = batch.ids.size if batch.output == "tokens" else batch.cu_seqlens.size - 1
-        return np.array(answer[:rows], np.float32)  # the graph's rows are rounded up
+        rows = {output: len(batch.texts.pooled if output in POOLED else batch.texts.ids) for output in batch.outputs}
+        places = {output: self._graph.outputs.index(output) for output in batch.outputs}
+        # The graph's rows are rounded up.
+        return {output: np.array(answers[places[output]][: rows[output]], np.float32) for output in batch.outputs}
 
     def warm_up(self, batch: TokenBatch) -> None:
         """Run `batch` on all streams at once. No other call may be under way.
@@ -134,18 +146,17 @@ class Plan:
         What a stream runs first should be its largest batch: its buffers then have their final size, where growing
         to it step by step leaves the outgrown ones behind in the heap.
         """
-        arrays = [self._set_inputs(request, batch) for request in self._requests]
+        arrays = [self._set_inputs(request, batch.texts) for request in self._requests]
         for request in self._requests:
             request.start_async()
         for request in self._requests:
             request.wait()
-            if not np.isfinite(request.get_output_tensor(0).data).all():
+            if not all(np.isfinite(tensor.data).all() for tensor in request.output_tensors):
                 raise RuntimeError("the plan's first answer is not finite")
         del arrays
 
-    def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[np.ndarray[Any, Any]]:
-        packed = pack(batch.ids, batch.type_ids, batch.cu_seqlens, self._groups)
-        arrays = [packed[name] for name in self._inputs]
+    def _set_inputs(self, request: ov.InferRequest, texts: PackedTexts) -> list[npt.NDArray[np.generic]]:
+        arrays = self._graph.pack(texts)
         request.set_input_tensors({i: ov.Tensor(array, shared_memory=True) for i, array in enumerate(arrays)})
         return arrays
 
@@ -154,25 +165,35 @@ class Compiler:
     """Makes plans of one model, over one checkpoint."""
 
     def __init__(self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int) -> None:
+        self.precision = precision
         self._threads = threads
         self._spec = spec
         self._core = core
-        self._precision = precision
         self._checkpoint = open_checkpoint(spec.weights)
 
-    def compile(self, output: Output, streams: int, groups: int) -> Plan:
-        """Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config."""
+    @property
+    def plan_bytes(self) -> int:
+        """About what each plan holds for itself: all weights, laid out anew, but for the table of word vectors."""
+        sizes = [weight.array.size for weight in self._checkpoint.values()]
+        return (sum(sizes) - max(sizes, default=0)) * {"bf16": 2, "f32": 4}[self.precision]
+
+    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
+        """A plan that gives all of the model's outputs: beside the body, what was not asked for costs next to nothing.
+
+        Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
+        """
         ops = OpenvinoOps()
         network = Network(self._spec, self._checkpoint, ops)
         config = {
-            "INFERENCE_PRECISION_HINT": self._precision,
+            "INFERENCE_PRECISION_HINT": precision or self.precision,
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
             "ENABLE_CPU_PINNING": False,  # no faster here, and two servers would be pinned to the same processors
         }
-        compiled = self._core.compile_model(build(partial(network, output=output), groups), "CPU", config)
+        graph = build(lambda tokens: network(tokens, self._spec.outputs), groups)
+        compiled = self._core.compile_model(graph.model, "CPU", config)
         self.release()
-        return Plan(compiled, ops, groups, streams)
+        return Plan(compiled, graph, ops, streams)
 
     def release(self) -> None:
         """Give back the pages of the checkpoint that were read, and those that the heap has free.
@@ -190,32 +211,40 @@ class Compiler:
 class OpenvinoBackend:
     """One model on the processor. `facts.streams` workers may call `forward` at once."""
 
-    def __init__(self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch) -> None:
+    def __init__(
+        self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
+    ) -> None:
         """Returns as soon as one plan can run. A single stream has all the threads: no wide plan is made beside it."""
         self.facts = facts
         self._compiler = compiler
         self._largest_batch = largest_batch
         self._wide_lock = threading.Lock()
-        self._tokens_lock = threading.Lock()
-        self._tokens: Plan | None = None
-        self._wide = compiler.compile("dense", streams=1, groups=1) if facts.streams > 1 else None
+        self._exact_lock = threading.Lock()
+        self._exact: Plan | None = None
+        self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
         self._narrow = self._background.submit(self._compile_narrow)
         if self._wide is None:
             self._narrow.result()
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """See Backend.forward."""
         assert 0 <= stream < self.facts.streams, "no such stream"
-        assert batch.cu_seqlens.size > 1, "an empty batch"
-        if batch.output == "tokens":
-            return self._tokens_plan().run(batch, stream)
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         narrow = self._narrow.result() if self._narrow.done() else None
         if self._wide is not None and (batch.alone or narrow is None):
             with self._wide_lock:
                 return self._wide.run(batch, stream=0)
         assert narrow is not None, "load waits for the only plan"
         return narrow.run(batch, stream)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact. Its plan is compiled when it is first needed, which few servers ever see."""
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        with self._exact_lock:
+            if self._exact is None:
+                self._exact = self._compiler.compile(streams=1, groups=1, precision="f32")
+            return self._exact.run(batch, stream=0)
 
     def wait(self) -> None:
         """Until nothing compiles any more, whether it went well or not."""
@@ -224,13 +253,13 @@ class OpenvinoBackend:
     def close(self) -> None:
         """Wait for what is compiling, then give everything back. No forward may be under way or follow."""
         self._background.shutdown()
-        del self._wide, self._narrow, self._tokens
+        del self._wide, self._narrow, self._exact
         self._compiler.close()
 
     def _compile_narrow(self) -> Plan | None:
         """None if it cannot be made or does not work: with the wide plan the model serves on, slower, and says so."""
         try:
-            plan = self._compiler.compile("dense", self.facts.streams, NARROW_GROUPS)
+            plan = self._compiler.compile(self.facts.streams, NARROW_GROUPS)
             plan.warm_up(self._largest_batch)
         except Exception:
             if self._wide is None:
@@ -239,10 +268,3 @@ class OpenvinoBackend:
             return None
         self._compiler.release()
         return plan
-
-    def _tokens_plan(self) -> Plan:
-        """Compiled when it is first asked for: most models are never asked for vectors of single tokens."""
-        with self._tokens_lock:
-            if self._tokens is None:
-                self._tokens = self._compiler.compile("tokens", self.facts.streams, NARROW_GROUPS)
-            return self._tokens

@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
+from collections.abc import Callable
 
 import torch
 
 from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import BackendFacts, BackendOptions, TokenBatch
+from vectord.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.errors import ConfigError
 from vectord.networks.network import Network
 from vectord.ops.torch import TorchOps, pack
 from vectord.processor import thread_budget
-from vectord.schema import Float32
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +35,11 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     dtype = choose_dtype(options.dtype, device)
     if device.type == "cpu":  # torch's own default sees no cgroup quota
         torch.set_num_threads(options.threads or thread_budget())
-    network = Network(spec, open_checkpoint(spec.weights), TorchOps(device, dtype))
+    checkpoint = open_checkpoint(spec.weights)
+
+    def make_network(dtype: torch.dtype) -> Network[torch.Tensor]:
+        return Network(spec, checkpoint, TorchOps(device, dtype))
+
     default_batch_tokens = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
     facts = BackendFacts(
         name="torch",
@@ -43,36 +48,53 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         streams=1,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or default_batch_tokens,
+        max_batch_texts=max_batch_texts(spec),
     )
-    return TorchBackend(facts, network, device)
+    return TorchBackend(facts, make_network, device, dtype)
 
 
 class TorchBackend:
     """A network on one device."""
 
-    def __init__(self, facts: BackendFacts, network: Network[torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self,
+        facts: BackendFacts,
+        make_network: Callable[[torch.dtype], Network[torch.Tensor]],
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """make_network: the model on the device in a dtype."""
         self.facts = facts
-        self._network = network
+        self._make_network = make_network
         self._device = device
+        self._network = make_network(dtype)
+        self._exact = self._network if dtype == torch.float32 else None
+        self._exact_lock = threading.Lock()
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
         assert stream == 0, "this backend has one stream"
-        assert len(batch.cu_seqlens) > 1, "an empty batch"
         with contextlib.suppress(torch.OutOfMemoryError):
-            return self._run(batch)
+            return self._run(self._network, batch)
         # Raised out here because the caught error's traceback holds the tensors that filled the device.
         raise MemoryError("the device has no room for this batch")
 
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact. The second set of weights, unless the first is float32, stays from then on."""
+        with self._exact_lock, contextlib.suppress(torch.OutOfMemoryError):
+            self._exact = self._exact or self._make_network(torch.float32)
+            return self._run(self._exact, batch)
+        raise MemoryError("the device has no room for this batch in float32")
+
     @torch.inference_mode()
-    def _run(self, batch: TokenBatch) -> Float32:
-        tokens = pack(batch.ids, batch.type_ids, batch.cu_seqlens, self._device)
-        answer: Float32 = self._network(tokens, batch.output).float().cpu().numpy()
-        return answer
+    def _run(self, network: Network[torch.Tensor], batch: TokenBatch) -> Answers:
+        assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+        answers = network(pack(batch.texts, self._device), batch.outputs)
+        return {output: answer.float().cpu().numpy() for output, answer in answers.items()}
 
     def close(self) -> None:
         """Give the weights back. No forward may follow."""
-        del self._network
+        del self._network, self._exact, self._make_network
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

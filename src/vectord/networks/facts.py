@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vectord.errors import ModelUnavailable
@@ -25,11 +25,40 @@ ACTIVATIONS: Mapping[str, Activation] = {
 }
 
 
-def size(config: Mapping[str, Any], key: str, *, at_most: int = MAX_SIZE) -> int:
-    """The whole number at `key`, from 1 to `at_most`. Raises ModelUnavailable."""
+def size(
+    config: Mapping[str, Any], key: str, default: int | None = None, *, at_least: int = 1, at_most: int = MAX_SIZE
+) -> int:
+    """The whole number at `key`, from `at_least` to `at_most`, or `default`. Raises ModelUnavailable."""
     value = config.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= at_most:
-        raise _wrong(key, f"a whole number from 1 to {at_most}", value)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+        raise _wrong(key, f"a whole number from {at_least} to {at_most}", value)
+    return value
+
+
+def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
+    """The number of attention heads at `key`, which divides the width at `width_key`. Raises ModelUnavailable."""
+    count, width = size(config, key), size(config, width_key)
+    if width % count:
+        raise ModelUnavailable(f"config.json: {width_key} {width} is no multiple of {key} {count}")
+    return count
+
+
+def number(config: Mapping[str, Any], key: str, default: float, *, at_most: float = 1e9) -> float:
+    """The number above 0 at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    value = config.get(key)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= at_most:
+        raise _wrong(key, f"a number above 0 and at most {at_most:g}", value)
+    return float(value)
+
+
+def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
+    """The true or false at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    value = config.get(key)
+    value = default if value is None else value
+    if not isinstance(value, bool):
+        raise _wrong(key, "true or false", value)
     return value
 
 
@@ -41,18 +70,33 @@ def epsilon(config: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-def activation(config: Mapping[str, Any], key: str) -> Activation:
-    """The op for the activation named at `key`. Raises ModelUnavailable."""
+def activation(config: Mapping[str, Any], key: str, kinds: Mapping[str, Activation] = ACTIVATIONS) -> Activation:
+    """The op for the activation named at `key`, one of the names in `kinds`. Raises ModelUnavailable."""
+    return kinds[choice(config, key, tuple(kinds))]
+
+
+def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default: str | None = None) -> str:
+    """The name at `key`, one of `options`, or `default` if there is none. Raises ModelUnavailable."""
     value = config.get(key)
-    if not isinstance(value, str) or value not in ACTIVATIONS:
-        raise _wrong(key, f"one of {', '.join(ACTIVATIONS)}", value)
-    return ACTIVATIONS[value]
+    value = default if value is None else value
+    if not isinstance(value, str) or value not in options:
+        raise _wrong(key, f"one of {', '.join(options)}", value)
+    return value
+
+
+def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The object at `key`, empty if there is none. Raises ModelUnavailable."""
+    value = config.get(key)
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise _wrong(key, "an object", value)
+    return value
 
 
 def require(config: Mapping[str, Any], key: str, expected: object) -> None:
     """Pass if `key` is absent or as expected: for options that would change the network. Raises ModelUnavailable."""
-    value = config.get(key, expected)
-    if value != expected:
+    value = config.get(key)
+    if value is not None and value != expected:
         raise _wrong(key, repr(expected), value)
 
 

@@ -1,23 +1,35 @@
 """The op set that builds an OpenVINO graph: what the CPU backend runs.
 
-The ops make nodes, nothing is computed here: `build` calls a network once with symbolic tokens and returns the
-model to compile, `pack` makes that model's inputs for one batch. Attention runs by length groups (ops/groups.py).
-Called by backends/openvino.py; `pack` on the thread that calls `forward`.
+The ops make nodes, nothing is computed here: `build` calls a network once with symbolic tokens and returns a Graph:
+the model to compile, and `pack`, which makes that model's inputs of one batch. Attention runs by length groups
+(ops/groups.py). Called by backends/openvino.py; `pack` on the thread that calls `forward`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.artifacts.checkpoint import Weight
-from vectord.ops.base import Activation, AttentionSpec, Tokens
-from vectord.ops.groups import length_groups, unpack_rows
+from vectord.artifacts.spec import Output
+from vectord.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
+from vectord.ops.groups import (
+    Group,
+    Rectangle,
+    attending_pieces,
+    length_groups,
+    piece_order,
+    pooled_pieces,
+    positions,
+    unpack_rows,
+)
+from vectord.schema import Int32
 
 
 @contextmanager
@@ -43,83 +55,189 @@ with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
 
-__all__ = ["LENGTH_STEP", "Layout", "OpenvinoOps", "build", "ov", "pack"]  # ov: nobody else imports openvino
+__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "ov"]  # ov: nobody else imports openvino
 
-Int32 = npt.NDArray[np.int32]
-MASKED = np.float32(-1e30)  # added to the score of a padded place; finite, so a row of padding stays finite
+Array: TypeAlias = npt.NDArray[np.generic]
+
+MASKED = np.float32(-1e30)  # the score of what may not be seen; finite, so a row of padding stays finite
+FAR = np.int32(2**30)  # the position of a padded key: behind every query and outside every window
 LENGTH_STEP = 16  # places a group's length is rounded up to: the runtime keeps memory for every shape it meets
-_TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
+WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words of 1,024 tokens would be 125 MB
+# The runtime's own mark on a conversion of weights that it should not carry out ahead of time: without it every weight of
+# 16 bits is held twice, the second time in 32 (measured with Qwen3's shape: 2.8 GB against 1.0).
+KEEP_PACKED = "decompression_0"
+_TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """One group's pieces, each of Q query and K key places, as the graph's parameters."""
+
+    queries: ov.Node  # (n, Q) row numbers into (T, H)
+    keys: ov.Node  # (n, K)
+
+
 class Layout:
-    """Where texts begin and end, as the graph's parameters. G groups of (n, L) places; sizes differ by group."""
+    """Where texts and spans begin and end, as the graph's parameters, each made when an op first asks for it.
 
-    starts: ov.Node  # (N,) first row of each text
-    ends: ov.Node  # (N,) last row of each text
-    rows: tuple[ov.Node, ...]  # G x (n, L) row numbers into (T, H)
-    masks: tuple[ov.Node, ...]  # G x (n, 1, 1, L) 0 on a text's places, MASKED on padding
-    unpack: ov.Node  # (T,) place of each row among the groups' places
-    members: ov.Node  # (R,) 0, 1 ... R - 1: the rows that belong to a text, R <= T
+    A group's parameters end in its number and, where texts are cut for a window, in "w" and the window.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._parameters: dict[str, ov.Node] = {}
+        self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
+        self._biases: dict[str, list[ov.Node]] = {}
+        self.windows: set[int | None] = set()  # of the attentions so far
+
+    @property
+    def parameters(self) -> list[ov.Node]:
+        """Those that something in the graph uses."""
+        return [node for node in self._parameters.values() if node.output(0).get_target_inputs()]
+
+    def parameter(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.int32) -> ov.Node:
+        """The parameter of this name. -1 in `shape`: any size."""
+        if name not in self._parameters:
+            node = op.parameter(list(shape), dtype, name=name)
+            node.output(0).set_names({name})
+            self._parameters[name] = node
+        return self._parameters[name]
+
+    def places(self, window: int | None) -> list[Places]:
+        """Of each group."""
+        self.windows.add(window)
+        return [
+            Places(self.parameter(f"queries{ending}", [-1, -1]), self.parameter(f"keys{ending}", [-1, -1]))
+            for ending in self._endings(window)
+        ]
+
+    def unpack(self, window: int | None) -> ov.Node:
+        """(T,) the place of each row among the groups' query places, laid end to end."""
+        return self.parameter(f"unpack{_ending(window)}", [-1])
+
+    def padding(self) -> list[ov.Node]:
+        """Of each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
+        return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(None)]
+
+    def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
+        """Of each group: (n, 1, Q, K) whether the query may not see the key, padding included. All layers share it."""
+        if (causal, window) not in self._hidden:
+            self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
+        return self._hidden[causal, window]
+
+    def _hide(self, ending: str, causal: bool, window: int | None) -> ov.Node:
+        queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
+        keys = self.parameter(f"key_positions{ending}", [-1, 1, 1, -1])
+        ahead = op.subtract(keys, queries)  # (n, 1, Q, K)
+        if window is None:
+            return op.greater(ahead, op.constant(np.int32(0)))
+        after = op.greater(ahead, op.constant(np.int32(0 if causal else window)))
+        return op.logical_or(after, op.less(ahead, op.constant(np.int32(-window))))
+
+    def distances(self) -> list[ov.Node]:
+        """Of each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
+        return [self.parameter(f"distances{ending}", [-1]) for ending in self._endings(None)]
+
+    def biases(self, bias: ov.Node) -> list[ov.Node]:
+        """Of each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
+        name = bias.get_friendly_name()
+        if name not in self._biases:
+            middle = op.constant(np.int32(_size(bias, 1) // 2))
+            pairs = zip(self.places(None), self.distances(), strict=True)
+            self._biases[name] = [_spread(_columns(bias, op.add(far, middle)), at) for at, far in pairs]
+        return self._biases[name]
+
+    def span_rows(self) -> list[ov.Node]:
+        """Of each group of spans: (n, L) row numbers; padding repeats the span's first row."""
+        return [self.parameter(f"span_rows{ending}", [-1, -1]) for ending in self._endings(None)]
+
+    def _endings(self, window: int | None) -> list[str]:
+        return [f"{g}{_ending(window)}" for g in range(self._groups)]
 
 
-def build(network: Callable[[Tokens[ov.Node]], ov.Node], groups: int) -> ov.Model:
-    """The graph of one network: `network` is called once, its answer becomes the only output, in float32.
+def _ending(window: int | None) -> str:
+    return "" if window is None else f"w{window}"
+
+
+_NO_PLACES = Rectangle(np.zeros((0, LENGTH_STEP), np.int32), np.zeros((0, LENGTH_STEP), np.bool_))
+_NO_PIECES = Group(np.zeros(0, np.int32), _NO_PLACES, _NO_PLACES)
+
+# A group's parameters, made from the group and the positions of all rows.
+_PARTS: Mapping[str, Callable[[Group, Int32], Array]] = {
+    "queries": lambda group, at: group.queries.rows,
+    "keys": lambda group, at: group.keys.rows,
+    "padding": lambda group, at: np.where(group.keys.valid, np.float32(0), MASKED)[:, None, None, :],
+    "query_positions": lambda group, at: at[group.queries.rows][:, None, :, None],
+    "key_positions": lambda group, at: np.where(group.keys.valid, at[group.keys.rows], FAR)[:, None, None, :],
+    "distances": lambda group, at: np.arange(1 - group.queries.rows.shape[1], group.keys.rows.shape[1], dtype=np.int32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A network to compile, and what makes its inputs."""
+
+    model: ov.Model
+    inputs: tuple[str, ...]  # names of its parameters, in their order
+    outputs: tuple[Output, ...]  # its results, in their order
+    groups: int  # length groups that attention and pooling may use
+    windows: tuple[int | None, ...]  # of its attentions
+
+    def pack(self, texts: PackedTexts) -> list[Array]:
+        """One batch as the model's inputs, in their order.
+
+        Rows are added up to a round number (they belong to no text), and groups that the batch does not need get
+        no pieces.
+        """
+        rows = _round_rows(texts.ids.size)
+        at = positions(texts)
+        arrays: dict[str, Array] = {
+            "ids": _extend(texts.ids, rows),
+            "type_ids": _extend(texts.type_ids, rows),
+            "positions": _extend(at, rows),
+            **_spans(texts.pooled),
+        }
+        for window in self.windows:
+            arrays |= self._attending(texts, window, at, rows)
+        if "span_order" in self.inputs:
+            found = length_groups(pooled_pieces(texts), self.groups, LENGTH_STEP)
+            arrays["span_order"] = piece_order(found)
+            arrays |= {f"span_rows{g}": group.queries.rows for g, group in enumerate(self._filled(found))}
+        return [arrays[name] for name in self.inputs]
+
+    def _attending(self, texts: PackedTexts, window: int | None, at: Int32, rows: int) -> dict[str, Array]:
+        """What attention with this window reads. at (T,): positions."""
+        found = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP)
+        arrays: dict[str, Array] = {f"unpack{_ending(window)}": unpack_rows(found, rows)}
+        for g, group in enumerate(self._filled(found)):
+            names = {f"{part}{g}{_ending(window)}": part for part in _PARTS}
+            arrays |= {name: _PARTS[part](group, at) for name, part in names.items() if name in self.inputs}
+        return arrays
+
+    def _filled(self, found: Sequence[Group]) -> list[Group]:
+        return [*found, *[_NO_PIECES] * (self.groups - len(found))]
+
+
+def build(network: Callable[[Tokens[ov.Node]], Mapping[Output, ov.Node]], groups: int) -> Graph:
+    """The graph of one network: `network` is called once, its answers become the results, in float32.
 
     groups: how many length groups attention may use; each costs a little in compile time and in every forward.
     """
-    parameters: list[ov.Node] = []
-
-    def parameter(name: str, shape: list[int], dtype: npt.DTypeLike = np.int32) -> ov.Node:
-        node = op.parameter(shape, dtype, name=name)
-        node.output(0).set_names({name})
-        parameters.append(node)
-        return node
-
-    layout = Layout(
-        starts=parameter("starts", [-1]),
-        ends=parameter("ends", [-1]),
-        rows=tuple(parameter(f"rows{g}", [-1, -1]) for g in range(groups)),
-        masks=tuple(parameter(f"mask{g}", [-1, 1, 1, -1], np.float32) for g in range(groups)),
-        unpack=parameter("unpack", [-1]),
-        members=parameter("members", [-1]),
-    )
-    tokens = Tokens(
-        ids=parameter("ids", [-1]),
-        type_ids=parameter("type_ids", [-1]),
-        positions=parameter("positions", [-1]),
-        layout=layout,
-    )
-    answer = op.convert(network(tokens), "f32")
-    used = [node for node in parameters if node.output(0).get_target_inputs()]
-    return ov.Model([answer], used, "network")
+    layout = Layout(groups)
+    ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
+    answers = network(Tokens(ids, type_ids, positions, layout))
+    results = [op.convert(answer, "f32") for answer in answers.values()]
+    inputs = tuple(node.get_friendly_name() for node in layout.parameters)
+    model = ov.Model(results, layout.parameters, "network")
+    return Graph(model, inputs, tuple(answers), groups, tuple(layout.windows))
 
 
-def pack(ids: Int32, type_ids: Int32, cu_seqlens: Int32, groups: int) -> dict[str, npt.NDArray[np.generic]]:
-    """One batch as the inputs of a graph that was built with as many groups, by parameter name.
-
-    ids, type_ids (T,), cu_seqlens (N + 1,). Rows are added up to a round number (they belong to no text), and
-    groups that the batch does not need get no texts.
-    """
-    total = int(cu_seqlens[-1])
-    starts, ends = cu_seqlens[:-1], cu_seqlens[1:] - 1
-    rows = _round_rows(total)
-    found = length_groups(cu_seqlens, groups, LENGTH_STEP)
-    members = np.arange(total, dtype=np.int32)
-    inputs: dict[str, npt.NDArray[np.generic]] = {
-        "ids": _extend(ids, rows),
-        "type_ids": _extend(type_ids, rows),
-        "positions": _extend(members - np.repeat(starts, ends - starts + 1), rows),
-        "starts": starts.copy(),
-        "ends": ends,
-        "unpack": unpack_rows(found, cu_seqlens, rows),
-        "members": members,
-    }
-    for g in range(groups):
-        inputs[f"rows{g}"] = found[g].rows if g < len(found) else np.zeros((0, LENGTH_STEP), np.int32)
-        valid = found[g].valid if g < len(found) else np.zeros((0, LENGTH_STEP), np.bool_)
-        inputs[f"mask{g}"] = np.where(valid, np.float32(0), MASKED)[:, None, None, :]
-    return inputs
+def _spans(spans: Int32) -> dict[str, Array]:
+    """What the pooling ops read. spans (M, 2)"""
+    starts, lengths = spans[:, 0], spans[:, 1] - spans[:, 0]
+    begins = np.cumsum(lengths, dtype=np.int32) - lengths
+    members = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths)
+    return {"firsts": starts.copy(), "lasts": spans[:, 1] - 1, "members": members, "begins": begins}
 
 
 def _round_rows(total: int) -> int:
@@ -138,12 +256,16 @@ class OpenvinoOps:
     """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it for as long as what was compiled from it."""
 
     def __init__(self) -> None:
-        self._arrays: list[npt.NDArray[np.generic]] = []  # OpenVINO does not keep the memory it shares
+        self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
 
     def constant(self, weight: Weight) -> ov.Node:
-        self._arrays.append(weight.array)
         node = op.constant(ov.Tensor(weight.array, weight.array.shape, _TYPES[weight.dtype]), shared_memory=True)
-        return node if weight.dtype == "F32" else op.convert(node, "f32")
+        if weight.dtype in {"F16", "BF16"}:
+            node = op.convert(node, "f32")
+            if weight.array.ndim > 1:
+                node.get_rt_info()[KEEP_PACKED] = True
+        self._weights[node.get_friendly_name()] = weight
+        return node
 
     def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
         return _rows(table, ids)
@@ -151,55 +273,225 @@ class OpenvinoOps:
     def add(self, a: ov.Node, b: ov.Node) -> ov.Node:
         return op.add(a, b)
 
+    def multiply(self, a: ov.Node, b: ov.Node) -> ov.Node:
+        return op.multiply(a, b)
+
+    def scale(self, x: ov.Node, factor: float) -> ov.Node:
+        return op.multiply(x, op.constant(np.float32(factor)))
+
     def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
         product = op.matmul(x, weight, False, True)
         return product if bias is None else op.add(product, bias)
 
-    def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node, eps: float) -> ov.Node:
-        centred = op.mvn(x, _ints(-1), True, eps, "inside_sqrt")
-        return op.add(op.multiply(centred, weight), bias)
+    def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None, eps: float) -> ov.Node:
+        normed = op.multiply(op.mvn(x, _ints(-1), True, eps, "inside_sqrt"), weight)
+        return normed if bias is None else op.add(normed, bias)
+
+    def rms_norm(self, x: ov.Node, weight: ov.Node, eps: float) -> ov.Node:
+        """Written as the runtime looks for it: it makes one kernel of these nodes."""
+        runs = op.reshape(x, _ints(0, -1, _size(weight, 0)), True)  # (T, k, W)
+        squares = op.reduce_mean(op.power(runs, op.constant(np.float32(2))), _ints(-1), True)
+        length = op.sqrt(op.add(squares, op.constant(np.float32(eps))))
+        normed = op.multiply(op.multiply(runs, op.divide(op.constant(np.float32(1)), length)), weight)
+        return op.reshape(normed, _ints(0, -1), True)
+
+    def normalize(self, x: ov.Node) -> ov.Node:
+        return op.normalize_l2(x, _ints(-1), 1e-30, "max")
 
     def activation(self, x: ov.Node, kind: Activation) -> ov.Node:
         return _ACTIVATIONS[kind](x)
 
-    def attention(self, q: ov.Node, k: ov.Node, v: ov.Node, tokens: Tokens[ov.Node], spec: AttentionSpec) -> ov.Node:
-        layout: Layout = tokens.layout
-        scale = spec.head_size**-0.5 if spec.scale is None else spec.scale
-        q = op.multiply(q, op.constant(np.float32(scale)))  # here it becomes part of the product that makes q
-        answers = [
-            _attend(_rows(q, rows), _rows(k, rows), _rows(v, rows), mask, spec)
-            for rows, mask in zip(layout.rows, layout.masks, strict=True)
+    def rotate(self, x: ov.Node, cos: ov.Node, sin: ov.Node, head_size: int) -> ov.Node:
+        heads = op.reshape(x, _ints(0, -1, head_size), True)  # (T, heads, head_size)
+        first, second = op.split(heads, op.constant(np.int64(2)), 2).outputs()
+        cos, sin = op.unsqueeze(cos, _ints(1)), op.unsqueeze(sin, _ints(1))  # (T, 1, head_size / 2)
+        turned = [
+            op.subtract(op.multiply(first, cos), op.multiply(second, sin)),
+            op.add(op.multiply(second, cos), op.multiply(first, sin)),
         ]
-        places = answers[0] if len(answers) == 1 else op.concat(answers, 0)
-        return _rows(places, layout.unpack)
+        return op.reshape(op.concat(turned, 2), _ints(0, -1), True)
+
+    def attention(
+        self,
+        q: ov.Node,
+        k: ov.Node,
+        v: ov.Node,
+        tokens: Tokens[ov.Node],
+        spec: AttentionSpec,
+        bias: ov.Node | None = None,
+    ) -> ov.Node:
+        """A bias goes by places in a text: there is no parent and no window beside one."""
+        layout: Layout = tokens.layout
+        q = self.scale(q, _scale(spec))  # here it may become part of the product that makes q
+        assert bias is None or spec.window is None
+        scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
+        if bias is not None:
+            scores = [op.add(score, laid_out) for score, laid_out in zip(scores, layout.biases(bias), strict=True)]
+        return _mix(scores, v, layout, spec)
+
+    def disentangled_attention(
+        self,
+        q: ov.Node,
+        k: ov.Node,
+        v: ov.Node,
+        place_k: ov.Node | None,
+        place_q: ov.Node | None,
+        buckets: ov.Node,
+        tokens: Tokens[ov.Node],
+        spec: AttentionSpec,
+    ) -> ov.Node:
+        """It goes by places in a text: there is no parent and no window beside it.
+
+        All queries against the places of all distances, of which a group has Q + K - 1, is one product for each term;
+        that row i begins i places further left in it is _skew's.
+        """
+        layout: Layout = tokens.layout
+        assert spec.window is None
+        q = self.scale(q, _scale(spec))
+        place_q = None if place_q is None else self.scale(place_q, _scale(spec))
+        middle = op.constant(np.int32(_size(buckets, 0) // 2))
+        scores = []
+        for at, distances in zip(layout.places(None), layout.distances(), strict=True):
+            queries, keys = _heads(_rows(q, at.queries), spec), _heads(_rows(k, at.keys), spec)
+            score = op.matmul(queries, keys, False, True)  # (n, heads, Q, K)
+            behind = _rows(buckets, op.subtract(middle, distances))  # (Q + K - 1,) buckets of i - j, descending
+            if place_k is not None:
+                places = _place_heads(_rows(place_k, behind), spec)
+                score = op.add(score, _skew(op.matmul(queries, places, False, True), at.queries, at.keys))
+            if place_q is not None:
+                places = _place_heads(_rows(place_q, _reverse(behind)), spec)
+                turned = _skew(op.matmul(keys, places, False, True), at.keys, at.queries)  # (n, heads, K, Q)
+                score = op.add(score, op.transpose(turned, _ints(0, 1, 3, 2)))
+            scores.append(score)
+        return _mix(scores, v, layout, spec)
 
     def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
-        return _rows(x, tokens.layout.starts)
+        return _rows(x, tokens.layout.parameter("firsts", [-1]))
 
     def last(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
-        return _rows(x, tokens.layout.ends)
+        return _rows(x, tokens.layout.parameter("lasts", [-1]))
 
     def mean(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        members, begins = (tokens.layout.parameter(name, [-1]) for name in ("members", "begins"))
+        return op.embedding_bag_offsets(x, members, begins, reduction="mean")
+
+    def max(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
         layout: Layout = tokens.layout
-        return op.embedding_bag_offsets(x, layout.members, layout.starts, reduction="mean")
+        maxima = [op.reduce_max(_rows(x, rows), _ints(1), False) for rows in layout.span_rows()]  # (n, H) each
+        return _rows(_end_to_end(maxima), layout.parameter("span_order", [-1]))
+
+    def max_linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        """weight and bias: what `constant` made."""
+        starts = range(0, _size(weight, 0), WORDS_AT_ONCE)
+        parts = [(self._part(weight, start), self._part(bias, start)) for start in starts]
+        return op.concat([self.max(self.linear(x, *part), tokens) for part in parts], 1)
+
+    def _part(self, constant: ov.Node, start: int) -> ov.Node:
+        """The next WORDS_AT_ONCE rows of a constant, over the same memory."""
+        weight = self._weights[constant.get_friendly_name()]
+        return self.constant(replace(weight, array=weight.array[start : start + WORDS_AT_ONCE]))
 
 
-def _attend(q: ov.Node, k: ov.Node, v: ov.Node, mask: ov.Node, spec: AttentionSpec) -> ov.Node:
-    """One group: q, k, v (n, L, heads * head_size), mask (n, 1, 1, L) -> (n * L, heads * head_size).
+def _scale(spec: AttentionSpec) -> float:
+    return spec.head_size**-0.5 if spec.scale is None else spec.scale
 
-    Written out, because the runtime takes `scaled_dot_product_attention` apart and then copies k to turn it; from
-    this form it makes one kernel that turns k as it reads (measured: 4 % of the whole forward).
+
+def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K)."""
+    return op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
+
+
+def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionSpec) -> ov.Node:
+    """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
+
+    Written out, as are the scores, because the runtime takes `scaled_dot_product_attention` apart and then copies k
+    to turn it; from this form it makes one kernel, which turns k as it reads (measured: 4 % of the whole forward)
+    and holds the scores of a few queries at a time, so that 8,192 tokens need no more memory than others.
     """
-    apart = _ints(0, 0, spec.heads, spec.head_size)
-    swap = _ints(0, 2, 1, 3)
-    q, k, v = (op.transpose(op.reshape(x, apart, True), swap) for x in (q, k, v))  # (n, heads, L, head_size)
-    scores = op.add(op.matmul(q, k, False, True), mask)  # (n, heads, L, L)
-    answer = op.matmul(op.softmax(scores, -1), v, False, False)  # (n, heads, L, head_size)
-    return op.reshape(op.transpose(answer, swap), _ints(-1, spec.heads * spec.head_size), False)
+    if spec.causal or spec.window is not None:
+        hidden = layout.hidden(spec.causal, spec.window)
+        seen = [op.select(hide, op.constant(MASKED), score) for hide, score in zip(hidden, scores, strict=True)]
+    else:
+        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(), strict=True)]
+    answers = []
+    for score, at in zip(seen, layout.places(spec.window), strict=True):
+        values = _key_heads(_rows(v, at.keys), spec)
+        answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
+        answers.append(op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False))
+    return _rows(_end_to_end(answers), layout.unpack(spec.window))
+
+
+def _heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(n, L, heads * head_size) -> (n, heads, L, head_size)."""
+    return op.transpose(op.reshape(x, _ints(0, 0, spec.heads, spec.head_size), True), _ints(0, 2, 1, 3))
+
+
+def _key_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(n, K, kv_heads * head_size) -> (n, heads, K, head_size): each key and value serves heads / kv_heads queries."""
+    kv_heads = spec.kv_heads or spec.heads
+    if kv_heads == spec.heads:
+        return _heads(x, spec)
+    apart = op.reshape(x, _ints(0, 0, kv_heads, spec.head_size), True)  # (n, K, kv_heads, head_size)
+    served = op.constant(np.repeat(np.arange(kv_heads, dtype=np.int32), spec.heads // kv_heads))
+    return op.transpose(op.gather(apart, served, op.constant(np.int32(2))), _ints(0, 2, 1, 3))
+
+
+def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(W, heads * head_size) -> (1, heads, W, head_size)."""
+    return _heads(op.unsqueeze(x, _ints(0)), spec)
+
+
+def _spread(x: ov.Node, at: Places) -> ov.Node:
+    """x (heads, Q + K - 1), a number a distance -> (1, heads, Q, K), the number of each pair's distance."""
+    rows = op.broadcast(op.unsqueeze(x, _ints(1)), _shape(_length(at.queries), 1), broadcast_spec="BIDIRECTIONAL")
+    return _skew(op.unsqueeze(rows, _ints(0)), at.queries, at.keys)
+
+
+def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
+    """x (n, heads, Q, Q + K - 1) -> (n, heads, Q, K), entry (i, j) taken from (i, j - i + Q - 1).
+
+    rows (., Q) and columns (., K) give the lengths. In the flat rows of x the entry is at Q - 1 + i * (Q + K - 2) + j,
+    so from Q - 1 on they are rows that are one shorter.
+    """
+    q, k = _length(rows), _length(columns)
+    one, two = _ints(1), _ints(2)
+    wide = op.add(q, k)
+    flat = op.reshape(x, _shape(0, 0, op.multiply(q, op.subtract(wide, one))), True)
+    begin, size = op.subtract(q, one), op.multiply(q, op.subtract(wide, two))
+    cut = op.slice(flat, begin, op.add(begin, size), one, two)
+    return op.slice(op.reshape(cut, _shape(0, 0, q, op.subtract(wide, two)), True), _ints(0), k, one, _ints(3))
+
+
+def _reverse(x: ov.Node) -> ov.Node:
+    """(n,), the last first."""
+    return op.slice(x, _ints(-1), _ints(-(2**31)), _ints(-1), _ints(0))
+
+
+def _end_to_end(groups: Sequence[ov.Node]) -> ov.Node:
+    return groups[0] if len(groups) == 1 else op.concat(list(groups), 0)
 
 
 def _rows(x: ov.Node, index: ov.Node) -> ov.Node:
     return op.gather(x, index, op.constant(np.int32(0)))
+
+
+def _columns(x: ov.Node, index: ov.Node) -> ov.Node:
+    return op.gather(x, index, op.constant(np.int32(1)))
+
+
+def _size(x: ov.Node, axis: int) -> int:
+    """Of an axis that is known when the graph is built."""
+    size: int = x.get_output_partial_shape(0)[axis].get_length()
+    return size
+
+
+def _length(index: ov.Node) -> ov.Node:
+    """index (n, L): L, as (1,)."""
+    return op.gather(op.shape_of(index), _ints(1), op.constant(np.int32(0)))
+
+
+def _shape(*sizes: int | ov.Node) -> ov.Node:
+    return op.concat([_ints(size) if isinstance(size, int) else size for size in sizes], 0)
 
 
 def _ints(*values: int) -> ov.Node:

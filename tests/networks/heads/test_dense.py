@@ -9,37 +9,29 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from tests.models import batch_of, random_texts, read_tiny_spec, write_bert, write_sentence_bert
+from tests.models import random_texts, read_tiny_spec, write_sentence_bert
+from tests.networks.case import Texts, numpy_answer, pad
 
-from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
-from vectord.networks.network import Network
-from vectord.ops.numpy import NumpyOps, pack
 
 LENGTHS = (9, 1, 30, 2, 17)
 
 
-def embed(spec: ModelSpec, texts: list[list[int]]) -> np.ndarray:
-    batch = batch_of(*texts)
-    network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
-    return network(pack(batch.ids, batch.type_ids, batch.cu_seqlens), "dense")
+def embed(spec: ModelSpec, texts: Texts) -> np.ndarray:
+    return numpy_answer(spec, texts, "dense")
 
 
-def sentence_transformers_embed(folder: Path, texts: list[list[int]]) -> np.ndarray:
+def sentence_transformers_embed(folder: Path, texts: Texts) -> np.ndarray:
     """(N, D) in float64 of a padded batch, through every module of the folder."""
     model = SentenceTransformer(str(folder), device="cpu").double().eval()
-    longest = max(map(len, texts))
-    features = {
-        "input_ids": torch.tensor([text + [0] * (longest - len(text)) for text in texts]),
-        "attention_mask": torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts]),
-    }
+    ids, mask = pad(texts)
     with torch.no_grad():
-        return model(features)["sentence_embedding"].numpy()
+        return np.asarray(model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].numpy())
 
 
 @pytest.mark.parametrize("dense", [(), (16,), (48, 16)], ids=["no Dense", "one Dense", "two Dense"])
-@pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
 def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, pooling: Pooling, dense: tuple[int, ...]) -> None:
     """Each pooling, with and without projections after it, gives the library's numbers, not normalised."""
     folder = write_sentence_bert(tmp_path, pooling=pooling, dense=dense, normalize=False)
@@ -52,6 +44,18 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, pooling: Poo
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_sentence_bert(tmp_path_factory.mktemp("dense"), dense=(48, 16))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
+def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
+    """A span of a text's rows gives the pooling of those rows, which have seen the whole text."""
+    spec = read_tiny_spec(folder, pooling=pooling, dense_modules=(), dimensions=32)
+    texts = random_texts((9, 12))
+    rows = numpy_answer(spec, texts)
+    got = numpy_answer(spec, texts, "dense", spans=np.array([[2, 6], [9, 21], [20, 21]], np.int32))
+    pools = {"cls": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
+    want = [pools[pooling](part) for part in (rows[2:6], rows[9:21], rows[20:21])]
+    np.testing.assert_allclose(got, want, atol=1e-12)
 
 
 def test_dense_widths_must_chain(folder: Path) -> None:
@@ -76,14 +80,3 @@ def test_dense_file_must_fit_its_config(folder: Path) -> None:
             replace(spec, dense_modules=(replace(first, out_features=40), replace(second, in_features=40))),
             random_texts([3]),
         )
-
-
-def test_pooling_without_the_prompt_is_refused(tmp_path: Path) -> None:
-    """Vectors would be silently wrong for a model that leaves its prompt out of the pooling."""
-    folder = write_bert(tmp_path)
-    with pytest.raises(ModelUnavailable, match="include_prompt"):
-        embed(read_tiny_spec(folder, include_prompt=False, prompts={"query": "query: "}), random_texts([3]))
-    without_prompts = read_tiny_spec(folder, include_prompt=False, prompts={"query": ""})
-    np.testing.assert_array_equal(
-        embed(without_prompts, random_texts([3])), embed(read_tiny_spec(folder), random_texts([3]))
-    )
