@@ -2,38 +2,159 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
+from sentence_transformers.base.modules import Transformer
+from tests.text.makers import make_encoder, make_spec, modernbert, qwen3, wordpiece
+from tokenizers import Tokenizer
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from vectord.errors import InvalidField
-from vectord.text.prompts import prompt_prefix
+from vectord.errors import InputTooLong, InvalidField, Untokenizable
+from vectord.schema import TextOptions
+from vectord.text.prompts import KIND_NAMES, find_prompt
+from vectord.text.tokenizer import TextEncoder
 
-PROMPTS = {"query": "query: ", "document": ""}
+PROMPTS = {"query": "query: ", "document": "", "sts": "same? "}
 
 
 @pytest.mark.parametrize(
-    ("name", "default_name", "prefix"),
+    ("options", "default_name", "prompt"),
     [
-        (None, None, ""),
-        (None, "query", "query: "),
-        ("query", None, "query: "),
-        ("document", "query", ""),
+        ({}, None, ""),
+        ({}, "query", "query: "),
+        ({"prompt_name": "query"}, None, "query: "),
+        ({"prompt_name": "document"}, "query", ""),
+        ({"kind": "query"}, None, "query: "),
+        ({"kind": "document"}, "query", ""),
+        ({"kind": "query", "prompt_name": "sts"}, None, "same? "),
+        ({"kind": "query", "prompt_name": "sts", "prompt": "mine: "}, "query", "mine: "),
+        ({"prompt": ""}, "query", ""),
     ],
 )
-def test_the_request_s_prompt_comes_before_the_model_s(name: str | None, default_name: str | None, prefix: str) -> None:
-    """No name means the default; an empty prompt, asked for by name, switches the default off."""
-    assert prompt_prefix(PROMPTS, name, default_name) == prefix
+def test_the_most_explicit_prompt_counts(options: dict[str, Any], default_name: str | None, prompt: str) -> None:
+    """The words, a name, a kind, the model's default; an empty prompt, asked for, switches the default off."""
+    assert find_prompt(PROMPTS, TextOptions(**options), default_name) == prompt
+
+
+@pytest.mark.parametrize("kind", ["query", "document"])
+def test_a_kind_finds_the_model_s_own_name_for_it(kind: Any) -> None:
+    """query, passage, search_document and what else models say; the usual name first."""
+    for name in KIND_NAMES[kind]:
+        assert find_prompt({"other": "no", name: "yes"}, TextOptions(kind=kind), None) == "yes"
+    prompts = {name: name for name in reversed(KIND_NAMES[kind])}
+    assert find_prompt(prompts, TextOptions(kind=kind), None) == KIND_NAMES[kind][0] == kind
+
+
+def test_a_kind_without_a_prompt_has_none() -> None:
+    """Not the default, which may be for the other kind: then a passage would be read as a query."""
+    assert find_prompt({"query": "query: "}, TextOptions(kind="document"), "query") == ""
 
 
 def test_an_unknown_prompt_is_refused_with_the_names_there_are() -> None:
     """The model's names are ours to show; what the client sent is not repeated."""
     with pytest.raises(InvalidField) as caught:
-        prompt_prefix(PROMPTS, "pass<script>age", None)
+        find_prompt(PROMPTS, TextOptions(prompt_name="pass<script>age"), None)
     assert caught.value.field == "prompt_name"
-    assert "query, document" in caught.value.message
+    assert "query, document, sts" in caught.value.message
     assert "script" not in caught.value.message
 
 
 def test_a_model_without_prompts_says_so() -> None:
     """Naming a prompt of a model that has none is an error, not a vector without it."""
     with pytest.raises(InvalidField, match="no prompts"):
-        prompt_prefix({}, "query", None)
+        find_prompt({}, TextOptions(prompt_name="query"), None)
+
+
+def test_a_prompt_of_the_client_s_own_is_bounded() -> None:
+    """It is read once for every input of the request."""
+    assert find_prompt({}, TextOptions(prompt="x" * 2_000), None) == "x" * 2_000
+    with pytest.raises(InputTooLong, match="`prompt` must have at most 2000 characters; got 2001"):
+        find_prompt({}, TextOptions(prompt="x" * 2_001), None)
+    with pytest.raises(Untokenizable, match="`prompt` is not Unicode"):
+        find_prompt({}, TextOptions(prompt="\udfff"), None)
+
+
+def test_a_prompt_of_the_client_s_own_goes_before_the_text(tmp_path: Path) -> None:
+    """As if the client had written it there."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    (prompted,) = encoder.encode(["dog"], TextOptions(prompt="lazy "), truncate=False)
+    (written,) = encoder.encode(["lazy dog"], TextOptions(), truncate=False)
+    assert prompted.ids.tolist() == written.ids.tolist()
+
+
+# --- how many tokens of it pooling leaves out -------------------------------------------------------------------
+
+
+def leaves_out(folder: Path, tokenizer: Tokenizer, **facts: Any) -> TextEncoder:
+    return make_encoder(folder, tokenizer, include_prompt=False, prompts=PROMPTS, **facts)
+
+
+@pytest.mark.parametrize("make", [wordpiece, modernbert, qwen3], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("prompt", ["query: ", "Judge the passage: \n", "", " "])
+def test_prompt_tokens_are_those_sentence_transformers_leaves_out(make: Any, prompt: str, tmp_path: Path) -> None:
+    """The special before it too, and not the one behind; none where there is no prompt."""
+    tokenizer = make()
+    encoder = leaves_out(tmp_path, tokenizer)
+    (encoded,) = encoder.encode(["lazy dog"], TextOptions(prompt=prompt), truncate=True)
+    assert encoded.prompt_tokens == sentence_transformers_count(tmp_path / "reference", tokenizer, prompt)
+
+
+def sentence_transformers_count(folder: Path, tokenizer: Tokenizer, prompt: str) -> int:
+    names = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    specials = {
+        role: name
+        for role, candidates in (
+            ("cls_token", ("[CLS]",)),
+            ("sep_token", ("[SEP]",)),
+            ("pad_token", ("[PAD]", "<|endoftext|>")),
+        )
+        for name in candidates
+        if name in names
+    }
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **specials)
+    config = BertConfig(vocab_size=600, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    BertModel(config).save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return int(Transformer(str(folder)).preprocess(["lazy dog"], prompt=prompt).get("prompt_length") or 0)
+
+
+def test_a_model_that_pools_the_prompt_leaves_out_nothing(tmp_path: Path) -> None:
+    """The usual case."""
+    encoder = make_encoder(tmp_path, wordpiece(), prompts=PROMPTS)
+    (encoded,) = encoder.encode(["dog"], TextOptions(prompt_name="query"), truncate=True)
+    assert encoded.prompt_tokens == 0
+
+
+def test_something_is_left_to_pool_however_much_is_cut(tmp_path: Path) -> None:
+    """Of a text cut on the left the prompt goes first; a prompt that fills the limit leaves the last token."""
+    encoder = leaves_out(tmp_path, wordpiece(), max_tokens=8)
+    for length in range(12):
+        text = "dog " * length
+        for side in ("left", "right"):
+            options = TextOptions(prompt="lazy lazy ", truncate_side=side)
+            (one,) = encoder.encode([text], options, truncate=True)
+            prompt = np.isin(one.ids, [2, *encoder._plain.content("lazy")])  # [CLS] and what is left of the prompt
+            assert one.prompt_tokens == np.count_nonzero(prompt)
+    (one,) = encoder.encode(["dog"], TextOptions(prompt="lazy " * 20), truncate=True)
+    assert (one.prompt_tokens, len(one.ids)) == (7, 8)
+
+
+def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
+    """They become text; without a prompt nothing is left out of them."""
+    encoder = leaves_out(tmp_path, wordpiece())
+    ids = encoder._plain.content("lazy dog").tolist()
+    text, given = encoder.encode(["lazy dog", ids], TextOptions(prompt_name="query"), truncate=True)
+    assert given.prompt_tokens == text.prompt_tokens > 0
+    (plain,) = encoder.encode([ids], TextOptions(), truncate=True)
+    assert plain.prompt_tokens == 0
+
+
+def test_a_spec_s_default_prompt_counts(tmp_path: Path) -> None:
+    """Asked for by nobody, it is left out all the same."""
+    wordpiece().save(str(tmp_path / "tokenizer.json"))
+    spec = make_spec(tmp_path / "tokenizer.json", prompts=PROMPTS, default_prompt_name="query", include_prompt=False)
+    (one,) = TextEncoder(spec).encode(["dog"], TextOptions(), truncate=True)
+    assert one.prompt_tokens == len(one.ids) - 2

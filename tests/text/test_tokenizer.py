@@ -19,10 +19,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
 from vectord.artifacts.hub import Located, resolve
-from vectord.artifacts.spec import ModelSpec, read_spec
+from vectord.artifacts.reader import read_spec
+from vectord.artifacts.spec import ModelSpec
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
-from vectord.text.tokenizer import Encoded, TextEncoder
+from vectord.text.encoded import Encoded
+from vectord.text.tokenizer import TextEncoder
 
 CLS, SEP = 101, 102
 PLAIN = TextOptions()
@@ -218,7 +220,7 @@ def test_over_long_token_ids_are_cut_or_refused_like_texts(encoder: TextEncoder,
     """Ids that have the model's frame keep it, as the text they come from would; others are just cut."""
     text = " ".join(map(str, range(400)))
     framed = encode(encoder, text, side=side)[0]
-    whole = encoder._tokenizer.encode(text).ids  # ids beyond the limit, which encode never gives
+    whole = encoder._plain.tokenizer.encode(text).ids  # ids beyond the limit, which encode never gives
     taken, bare = encode(encoder, whole, whole[1:], side=side)
     assert taken.ids.tolist() == framed.ids.tolist()
     assert taken.length == framed.length
@@ -470,3 +472,8 @@ def test_decode_is_bounded(encoder: TextEncoder) -> None:
     """Ids cost a decoder far more than their bytes, so there may be as many in all as `tokenize` gives."""
     with pytest.raises(InputTooLong, match=r"150000 token ids in all; got 150001"):
         encoder.decode([[1], [1] * 150_000], skip_special_tokens=True)
+
+
+def test_ids_that_are_no_words(encoder: TextEncoder) -> None:
+    """Beginnings, ends, padding and unknown; a mask stands for a word."""
+    assert encoder.special_ids.tolist() == [0, 100, CLS, SEP]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from vectord.errors import InputTooLong
 from vectord.schema import Side
-from vectord.text.truncation import CHARACTERS_PER_TOKEN, Limit, fit_characters, fit_tokens
+from vectord.text.truncation import CHARACTERS_PER_TOKEN, Limit, fit_characters, fit_tokens, keep
 
 
 def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right", inputs: int = 1) -> Limit:
@@ -75,3 +75,20 @@ def test_an_absurdly_long_text_is_refused_before_it_is_tokenised() -> None:
     """By characters: counting its tokens would be the cost that the limit is for."""
     with pytest.raises(InputTooLong, match="at most 1000 characters; got 1001"):
         fit_characters("x" * 1001, limit(4, truncate=False), 0)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "characters"), [(128, 32_000), (512, 128_000), (513, 128_032), (8192, 373_760), (32_768, 1_160_192)]
+)
+def test_a_long_limit_allows_fewer_characters_a_token(max_tokens: int, characters: int) -> None:
+    """More than any long text needs (it has 4 a token), and far less than 250 each, all of which is tokenised."""
+    assert limit(max_tokens).max_characters == characters
+
+
+@given(length=st.integers(0, 9), count=st.integers(0, 9))
+def test_keeping_a_number_of_tokens(length: int, count: int) -> None:
+    """From the side that is not cut, none of none included."""
+    ids = np.arange(length, dtype=np.int32)
+    count = min(count, length)
+    assert keep(ids, count, "right").tolist() == list(range(count))
+    assert keep(ids, count, "left").tolist() == list(range(length - count, length))

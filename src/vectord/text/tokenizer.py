@@ -1,48 +1,32 @@
 """Texts to token ids and back, for one model: what the engine's tokenising threads call.
 
-`encode` feeds the scheduler; `tokenize` and `decode` answer their own routes. Everything here blocks and is safe to
-call from several threads at once: the tokenizer is read-only after `__init__`. The file's own truncation and padding,
-which are state that all threads would share, are switched off, and truncation.py cuts.
+The `encode` methods feed the scheduler; `tokenize` and `decode` answer their own routes. Everything here blocks and is
+safe to call from several threads at once. plain.py reads texts, truncation.py cuts them; pairs.py, yes_no.py,
+colbert.py and chunking.py are the ways to read anything but one text by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from tokenizers import Encoding
 
 from vectord.artifacts.spec import ModelSpec
-from vectord.errors import EmptyInput, InputTooLong, ModelUnavailable, Untokenizable
-from vectord.schema import Input, TextLength, TextOptions, Token
-from vectord.text.prompts import prompt_prefix
-from vectord.text.tokenizer_file import count_ids, load_tokenizer, probe_frame
-from vectord.text.truncation import Int32, Limit, fit_characters, fit_tokens
+from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
+from vectord.schema import ChunkOptions, Input, Int32, TextLength, TextOptions, Token
+from vectord.text.chunking import Chunker, Extent
+from vectord.text.colbert import ColbertEncoder
+from vectord.text.encoded import Chunk, Encoded, EncodedColbert, EncodedPair, Window
+from vectord.text.pairs import PairEncoder
+from vectord.text.plain import PlainTokenizer, Source, cut_source
+from vectord.text.prompts import find_prompt
+from vectord.text.truncation import Limit, fit_tokens
+from vectord.text.yes_no import YesNoEncoder
 
-# Texts tokenised in one call: their Encodings live together, at up to 600 bytes a token and as much for a text.
-CHUNK_CHARACTERS = 2**17
-TEXT_COST_CHARACTERS = 100
 # A token of `tokenize` costs up to 1 kB on its way (measured on Chinese, where each character is one).
 TOKENIZE_LIMIT_CHARACTERS = 150_000
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """One input as the model reads it."""
-
-    ids: Int32  # (n,)
-    type_ids: Int32  # (n,)
-    length: TextLength
-
-
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """An input that is to be tokenised."""
-
-    index: int
-    text: str  # with its prompt, cut by characters
-    characters_cut: int
 
 
 class TextEncoder:
@@ -50,19 +34,40 @@ class TextEncoder:
 
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if that is broken, or its specials leave no room for a text."""
-        self._tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
-        self._frame = probe_frame(self._tokenizer, spec.tokenizer)
+        self._plain = PlainTokenizer(spec)
+        self._frame = self._plain.frame
         self._prompts = spec.prompts
         self._default_prompt_name = spec.default_prompt_name
+        self._include_prompt = spec.include_prompt
         self.max_tokens = spec.max_tokens
         if sum(self._frame.specials) >= self.max_tokens:
             raise ModelUnavailable(f"{spec.tokenizer}: its special tokens fill all {self.max_tokens} tokens of a text")
-        ids = count_ids(self._tokenizer)
-        rows = spec.config.get("vocab_size")
-        self.vocab_size = min(ids, rows) if isinstance(rows, int) else ids
-        self._may_exceed = ids > self.vocab_size  # a tokenizer with more tokens than the model has rows for
-        self._no_types: Int32 = np.zeros(self.max_tokens, np.int32)
-        self._no_types.flags.writeable = False
+        self._chunker = Chunker(self._plain, self.max_tokens)
+        self._pairs = PairEncoder(self._plain, self.max_tokens)
+        self._colbert = (
+            None if spec.colbert is None else ColbertEncoder(self._plain, spec.colbert, self.max_tokens, spec.tokenizer)
+        )
+        # The last: from here on the tokenizer reads special tokens inside texts as letters.
+        self._yes_no = (
+            None if spec.yes_no is None else YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, spec.tokenizer)
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """Ids a client may send are below this."""
+        return self._plain.vocab_size
+
+    @property
+    def special_ids(self) -> Int32:
+        """The ids (n,) that are no words."""
+        return self._plain.special_ids
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether `encode_pairs` and `encode_pair_list` work."""
+        return self._pairs.possible
+
+    # --- one text by itself -----------------------------------------------------------------------------------
 
     def encode(
         self,
@@ -80,25 +85,181 @@ class TextEncoder:
         An empty text has its specials alone. Raises InputTooLong, Untokenizable, EmptyInput (an empty list of ids) or
         InvalidField (an unknown prompt), with `field` and the input's index.
         """
-        prompt = prompt_prefix(self._prompts, options.prompt_name, self._default_prompt_name)
+        prompt = find_prompt(self._prompts, options, self._default_prompt_name)
+        prompt_tokens = 0 if self._include_prompt or not prompt else self._count_prompt(prompt)
         limit = Limit(self.max_tokens, truncate, options.truncate_side, field, len(inputs))
-        texts: list[_Text] = []
+        sources: list[Source] = []
         done: list[Encoded | None] = []
         for i in range(len(inputs)) if part is None else part:
             value = inputs[i]
             if isinstance(value, str) or prompt:
-                texts.append(self._text(value, prompt, limit, i))
+                sources.append(self._source(value, prompt, limit, i))
                 done.append(None)
             else:
                 done.append(self._take_ids(value, limit, i))
-        tokenized = self._encode_texts(texts, limit)
+        encodings = zip(sources, self._plain.encodings(sources, limit, specials=True), strict=True)
+        tokenized = (self._encoded(source, encoding, limit, prompt_tokens) for source, encoding in encodings)
         return [encoded or next(tokenized) for encoded in done]
+
+    def _source(self, value: Input, prompt: str, limit: Limit, index: int) -> Source:
+        text = value if isinstance(value, str) else self._to_text(value, limit, index)
+        return cut_source(text, limit, index, prompt)
+
+    def _to_text(self, given: Sequence[int], limit: Limit, index: int) -> str:
+        if len(given) > limit.max_characters:
+            raise limit.too_long(index, limit.max_characters, "token ids", len(given))
+        ids = self._plain.check_ids(given, limit, index).tolist()
+        text: str = self._plain.tokenizer.decode(ids, skip_special_tokens=True)
+        return text
+
+    def _take_ids(self, given: Sequence[int], limit: Limit, index: int) -> Encoded:
+        ids = self._plain.check_ids(given, limit, index)
+        kept = fit_tokens(ids, self._frame.specials_of(ids), limit, index)
+        return Encoded(kept, self._plain.no_types(kept), TextLength(len(ids), len(kept)))
+
+    def _encoded(self, source: Source, encoding: Encoding, limit: Limit, prompt_tokens: int) -> Encoded:
+        ids = np.array(encoding.ids, np.int32)
+        if not len(ids):
+            message = f"{limit.place(source.index)} has no tokens at all"
+            raise Untokenizable(message, field=limit.field, index=source.index)
+        kept = fit_tokens(ids, self._frame.specials, limit, source.index)
+        self._plain.check_known(kept, limit, source.index)
+        type_ids = self._plain.no_types(kept)
+        if self._frame.has_type_ids:
+            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), self._frame.specials, limit, source.index)
+        length = TextLength(len(ids), len(kept), source.characters_cut)
+        if prompt_tokens:
+            prompt_tokens = self._left_of_prompt(prompt_tokens, length, limit)
+        return Encoded(kept, type_ids, length, prompt_tokens)
+
+    def _count_prompt(self, prompt: str) -> int:
+        """As sentence-transformers counts: the prompt tokenised as if it were a text, less its last special."""
+        suffix = len(self._frame.suffix)
+        return len(self._frame.prefix) + len(self._plain.content(prompt)) + max(suffix - 1, 0)
+
+    def _left_of_prompt(self, prompt_tokens: int, length: TextLength, limit: Limit) -> int:
+        if limit.side == "left":
+            prompt_tokens = max(len(self._frame.prefix), prompt_tokens - (length.seen - length.kept))
+        return min(prompt_tokens, length.kept - 1)  # something must be left to pool
+
+    # --- two texts together -----------------------------------------------------------------------------------
+
+    def encode_pairs(
+        self,
+        query: str,
+        passages: Sequence[str],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str = "query",
+        field: str = "passages",
+        part: range | None = None,
+    ) -> list[EncodedPair]:
+        """The query with each passage, in order, as the tokenizer itself joins them.
+
+        The query is cut only where it leaves no room for a passage, at its end; a passage at `options.truncate_side`.
+        part: only these of the passages. Raises InputTooLong by `field` and the passage's index, or by `query_field`;
+        Untokenizable; InvalidField (prompts do not apply); ModelCannot unless `reads_pairs`.
+        """
+        return self._pairs.encode(
+            query, passages, options, truncate=truncate, query_field=query_field, field=field, part=part
+        )
+
+    def encode_pair_list(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str = "inputs",
+        part: range | None = None,
+    ) -> list[EncodedPair]:
+        """Pairs of texts that count alike, for classifiers: of an over-long pair the longer text is cut first.
+
+        Both at `options.truncate_side`. part, errors: as `encode_pairs`.
+        """
+        return self._pairs.encode_list(pairs, options, truncate=truncate, field=field, part=part)
+
+    def encode_yes_no(
+        self,
+        query: str,
+        passages: Sequence[str],
+        instruction: str | None,
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str = "query",
+        field: str = "passages",
+        part: range | None = None,
+    ) -> list[EncodedPair]:
+        """The query with each passage, in order, in the template of a model that answers yes or no.
+
+        instruction: None for the model's own. Cut at the end: of the passage, then of the query. part, errors: as
+        `encode_pairs`; ModelCannot if the model has no such template.
+        """
+        if self._yes_no is None:
+            raise ModelCannot("This model does not judge by yes and no.")
+        return self._yes_no.encode(
+            query, passages, instruction, options, truncate=truncate, query_field=query_field, field=field, part=part
+        )
+
+    # --- one vector a token -----------------------------------------------------------------------------------
+
+    def encode_colbert(
+        self,
+        inputs: Sequence[Input],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str = "input",
+        part: range | None = None,
+    ) -> list[EncodedColbert]:
+        """Each input as a query of a ColBERT model if `options.kind` says so, else as a document, in order.
+
+        The limit is the model's for that kind, and texts are cut at their end. Token ids are decoded and encoded again.
+        part, errors: as `encode`; ModelCannot if this is no such model.
+        """
+        if self._colbert is None:
+            raise ModelCannot("This model does not make ColBERT vectors.")
+        kind = options.kind or "document"
+        prompt = find_prompt(self._prompts, replace(options, kind=kind), self._default_prompt_name)
+        limit = self._colbert.limit(kind, truncate=truncate, field=field, inputs=len(inputs))
+        indexes = range(len(inputs)) if part is None else part
+        prompt = self._colbert.without_marker(prompt, kind)
+        sources = [self._source(inputs[i], prompt, limit, i) for i in indexes]
+        return list(self._colbert.encode(sources, kind, limit))
+
+    # --- documents --------------------------------------------------------------------------------------------
+
+    def chunk(self, text: str, options: ChunkOptions, *, field: str = "input", index: int = 0) -> list[Chunk]:
+        """The document cut into chunks that the model can read; at least one. Tokens are those it has as a whole.
+
+        index: its place among a request's inputs, for messages. Raises InvalidField (`options`), InputTooLong above
+        2,000,000 characters, or Untokenizable.
+        """
+        return self._chunker.chunk(text, options, self._document_limit(field), index)
+
+    def encode_windows(
+        self, text: str, chunks: Sequence[Extent], options: TextOptions, *, field: str = "input", index: int = 0
+    ) -> list[Window]:
+        """For late chunking, all of the document in windows that the model can read, overlapping if there are several.
+
+        Their spans, taken in order, are those of `chunks`, which `chunk` gave for the same text. A prompt goes before
+        every window. Raises InvalidField for chunks that do not fit in beside it; else as `chunk` and `encode`.
+        """
+        prompt = find_prompt(self._prompts, options, self._default_prompt_name)
+        return self._chunker.encode_windows(text, chunks, prompt, self._document_limit(field), index)
+
+    def _document_limit(self, field: str) -> Limit:
+        return Limit(self.max_tokens, False, "right", field, inputs=2)  # so that messages name the place of a lone one
+
+    # --- their own routes -------------------------------------------------------------------------------------
 
     def tokenize(
         self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None, field: str = "inputs"
     ) -> list[list[Token]]:
         """Each text's tokens, beyond the model's limit too. Raises InputTooLong above 150,000 characters in all."""
-        prompt = prompt_prefix(self._prompts, prompt_name, self._default_prompt_name)
+        prompt = find_prompt(self._prompts, TextOptions(prompt_name=prompt_name), self._default_prompt_name)
         characters = sum(map(len, texts)) + len(prompt) * len(texts)
         if characters > TOKENIZE_LIMIT_CHARACTERS:
             message = f"`{field}` must have at most {TOKENIZE_LIMIT_CHARACTERS} characters in all; got {characters}"
@@ -106,8 +267,8 @@ class TextEncoder:
         limit = Limit(self.max_tokens, False, "right", field, len(texts))
         tokens = []
         for i, text in enumerate(texts):
-            source = _Text(i, prompt + text, 0)
-            (encoding,) = self._encodings([source], limit, add_special_tokens=add_special_tokens, offsets=True)
+            source = Source(i, prompt + text)
+            (encoding,) = self._plain.encodings([source], limit, specials=add_special_tokens, offsets=True)
             tokens.append(_tokens(source.text, encoding))
         return tokens
 
@@ -119,95 +280,9 @@ class TextEncoder:
             raise InputTooLong(
                 f"`{field}` must hold at most {TOKENIZE_LIMIT_CHARACTERS} token ids in all; got {total}.", field=field
             )
-        checked = [self._check_ids(row, limit, i).tolist() for i, row in enumerate(ids)]
-        texts: list[str] = self._tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
+        checked = [self._plain.check_ids(row, limit, i).tolist() for i, row in enumerate(ids)]
+        texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
-
-    def _text(self, value: Input, prompt: str, limit: Limit, index: int) -> _Text:
-        text = value if isinstance(value, str) else self._to_text(value, limit, index)
-        kept = fit_characters(text, limit, index)
-        return _Text(index, prompt + kept, len(text) - len(kept))
-
-    def _to_text(self, given: Sequence[int], limit: Limit, index: int) -> str:
-        if len(given) > limit.max_characters:
-            raise limit.too_long(index, limit.max_characters, "token ids", len(given))
-        text: str = self._tokenizer.decode(self._check_ids(given, limit, index).tolist(), skip_special_tokens=True)
-        return text
-
-    def _take_ids(self, given: Sequence[int], limit: Limit, index: int) -> Encoded:
-        ids = self._check_ids(given, limit, index)
-        kept = fit_tokens(ids, self._frame.specials_of(ids), limit, index)
-        return Encoded(kept, self._no_types[: len(kept)], TextLength(len(ids), len(kept)))
-
-    def _encode_texts(self, texts: Sequence[_Text], limit: Limit) -> Iterator[Encoded]:
-        for chunk in _chunks(texts):
-            encodings = self._encodings(chunk, limit, add_special_tokens=True, offsets=False)
-            for source, encoding in zip(chunk, encodings, strict=True):
-                yield self._encoded(source, encoding, limit)
-
-    def _encodings(
-        self, texts: Sequence[_Text], limit: Limit, *, add_special_tokens: bool, offsets: bool
-    ) -> list[Encoding]:
-        # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
-        run = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
-        try:
-            return run([source.text for source in texts], add_special_tokens=add_special_tokens)
-        except TypeError:  # what tokenizers makes of a str that is not Unicode text
-            raise _first_not_unicode(texts, limit) from None
-
-    def _encoded(self, source: _Text, encoding: Encoding, limit: Limit) -> Encoded:
-        ids = np.array(encoding.ids, np.int32)
-        if not len(ids):
-            message = f"{limit.place(source.index)} has no tokens at all"
-            raise Untokenizable(message, field=limit.field, index=source.index)
-        kept = fit_tokens(ids, self._frame.specials, limit, source.index)
-        if self._may_exceed and kept.max() >= self.vocab_size:
-            raise self._outside(limit, source.index)
-        type_ids = self._no_types[: len(kept)]
-        if self._frame.has_type_ids:
-            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), self._frame.specials, limit, source.index)
-        return Encoded(kept, type_ids, TextLength(len(ids), len(kept), source.characters_cut))
-
-    def _check_ids(self, given: Sequence[int], limit: Limit, index: int) -> Int32:
-        if not len(given):
-            raise EmptyInput(f"{limit.place(index)} has no token ids", field=limit.field, index=index)
-        try:
-            ids = np.array(given, np.int64)
-        except OverflowError:
-            raise self._outside(limit, index) from None
-        if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise self._outside(limit, index)
-        return ids.astype(np.int32)
-
-    def _outside(self, limit: Limit, index: int) -> Untokenizable:
-        message = (
-            f"{limit.place(index)} has token ids outside this model's vocabulary, 0 to {self.vocab_size - 1}; "
-            "send text, or ids made by this model's own tokenizer"
-        )
-        return Untokenizable(message, field=limit.field, index=index)
-
-
-def _chunks(texts: Sequence[_Text]) -> Iterator[Sequence[_Text]]:
-    """Runs of `texts` of at most CHUNK_CHARACTERS together, or one text that is longer."""
-    start = total = 0
-    for i, source in enumerate(texts):
-        cost = TEXT_COST_CHARACTERS + len(source.text)
-        total += cost
-        if total > CHUNK_CHARACTERS and i > start:
-            yield texts[start:i]
-            start, total = i, cost
-    if start < len(texts):
-        yield texts[start:]
-
-
-def _first_not_unicode(texts: Sequence[_Text], limit: Limit) -> Untokenizable:
-    for source in texts:
-        try:
-            source.text.encode()
-        except UnicodeEncodeError:
-            message = f"{limit.place(source.index)} is not Unicode text: it has half of a surrogate pair"
-            return Untokenizable(message, field=limit.field, index=source.index)
-    raise AssertionError("tokenizers refused texts that are Unicode")
 
 
 def _tokens(text: str, encoding: Encoding) -> list[Token]:

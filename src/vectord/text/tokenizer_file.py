@@ -1,6 +1,6 @@
 """tokenizer.json, and what must be known of it before it can be used: its specials and how many ids it has.
 
-tokenizer.py calls these once a model, at start.
+plain.py calls these once a model, at start.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
+from vectord.artifacts.wordpiece import wordpiece_json
 from vectord.errors import ModelUnavailable
-from vectord.text.truncation import Int32
+from vectord.schema import Int32
 
+MASKS = ("[MASK]", "<mask>")  # under the names that models with a mask token give it
 _PROBES = ("a", "hello world")
 
 
@@ -43,7 +45,7 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
     lowercase: before its own normalising, as sentence-transformers does for `do_lower_case`.
     """
     try:
-        tokenizer: Tokenizer = Tokenizer.from_file(str(path))
+        tokenizer: Tokenizer = _read(path)
     except Exception as error:  # tokenizers raises nothing more specific
         raise ModelUnavailable(f"{path}: cannot be read as a tokenizer ({error})") from error
     tokenizer.no_truncation()
@@ -52,6 +54,13 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
         own = [tokenizer.normalizer] if tokenizer.normalizer else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     return tokenizer
+
+
+def _read(path: Path) -> Tokenizer:
+    """tokenizer.json, or what an older folder has in its place: the words of a BERT."""
+    if path.suffix == ".txt":
+        return Tokenizer.from_str(wordpiece_json(path))
+    return Tokenizer.from_file(str(path))
 
 
 def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
@@ -80,3 +89,10 @@ def count_ids(tokenizer: Tokenizer) -> int:
     """One more than the highest id: added tokens may lie beyond the model's own, with a gap between."""
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
     return max(tokenizer.get_vocab_size(with_added_tokens=False), added + 1)
+
+
+def find_special_ids(tokenizer: Tokenizer) -> Int32:
+    """The ids (n,) that are no words: beginnings, ends, padding, unknown. Not masks, which stand for a word; and a text
+    that names one has BGE-M3 give it a weight like any other (source: FlagEmbedding)."""
+    added = tokenizer.get_added_tokens_decoder().items()
+    return np.array([id_ for id_, token in added if token.special and token.content not in MASKS], np.int32)

@@ -1,4 +1,4 @@
-"""What is kept of a text that is too long, and the refusal when nothing may be cut. Pure; called by tokenizer.py.
+"""What is kept of a text that is too long, and the refusal when nothing may be cut. Pure; called by the other files.
 
 Twice: by characters before tokenising, so that a text no model could read costs nothing, then by tokens. The special
 tokens around a text (CLS, SEP, end of text) always stay; tokens go from one side of what is between them.
@@ -7,18 +7,19 @@ tokens around a text (CLS, SEP, end of text) always stay; tokens go from one sid
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from vectord.errors import InputTooLong
-from vectord.schema import Side
+from vectord.schema import Int32, Side
 
-Int32: TypeAlias = npt.NDArray[np.int32]
-
-# A token has 4 characters on average, and under 20 nearly always. Source: text-embeddings-inference, 250 a token.
+# A token has 4 characters on average. A stretch of text may be far from that: blanks that the tokenizer drops, a line
+# of dashes that is one token, a base64 word that is one unknown. So 512 tokens get 250 characters each (source:
+# text-embeddings-inference). No long text is like that throughout, and 250 a token would have 2 million characters
+# tokenised, in 1.2 GB, for the 8192 tokens that count; 32 for each further token makes that 374 thousand, 45 a token.
 CHARACTERS_PER_TOKEN = 250
+SHORT_TEXT_TOKENS = 512
+CHARACTERS_PER_FURTHER_TOKEN = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Limit:
 
     @property
     def max_characters(self) -> int:
-        return CHARACTERS_PER_TOKEN * self.max_tokens
+        short = min(self.max_tokens, SHORT_TEXT_TOKENS)
+        return CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (self.max_tokens - short)
 
     def place(self, index: int) -> str:
         return f"`{self.field}`" if self.inputs == 1 else f"`{self.field}[{index}]`"
@@ -74,3 +76,8 @@ def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int) 
         return np.concatenate((ids[:first], ids[first + over :]))
     end = len(ids) - last
     return np.concatenate((ids[: end - over], ids[end:]))
+
+
+def keep(ids: Int32, count: int, side: Side) -> Int32:
+    """`count` of `ids` (n,), without those of the side that is cut."""
+    return ids[:count] if side == "right" else ids[len(ids) - count :]

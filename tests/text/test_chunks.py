@@ -1,0 +1,313 @@
+"""The laws of chunks: they tile the text, none is too long, and no character, word or sentence is split needlessly."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.text.makers import (
+    ALL,
+    LIGATURE,
+    SENTENCES,
+    byte_level,
+    make_encoder,
+    roberta,
+    unigram,
+    varied_texts,
+    wordpiece,
+)
+from tokenizers import models, pre_tokenizers, processors
+
+from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
+from vectord.schema import ChunkOptions, TextOptions
+from vectord.text.document import PIECE_CHARACTERS, read_document
+from vectord.text.encoded import Chunk, Window
+from vectord.text.sentences import sentence_starts
+from vectord.text.tokenizer import TextEncoder
+from vectord.text.truncation import Limit
+
+LIMIT = Limit(64, False, "right", "input", 1)
+PLAIN = TextOptions()
+
+
+@pytest.fixture(scope="module", params=ALL, ids=lambda make: make.__name__)
+def encoder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
+    return make_encoder(tmp_path_factory.mktemp("chunks"), request.param(), max_tokens=64)
+
+
+def by(kind: Any, max_tokens: int = 20, overlap_tokens: int = 0) -> ChunkOptions:
+    return ChunkOptions(by=kind, max_tokens=max_tokens, overlap_tokens=overlap_tokens)
+
+
+def texts_of(text: str, chunks: list[Chunk]) -> list[str]:
+    return [text[chunk.start : chunk.stop] for chunk in chunks]
+
+
+OPTIONS = st.builds(by, st.sampled_from(["tokens", "sentences"]), st.integers(20, 60), st.integers(0, 10))
+TEXTS = st.lists(
+    st.sampled_from([*" ".join(SENTENCES).split(), "a" * 90, "東京" * 40, "\U0001f44d" * 9, "end.", "\n\n", " "])
+    | st.text(max_size=9)
+).map(" ".join)
+
+
+@settings(max_examples=80, deadline=None)
+@given(text=TEXTS, options=OPTIONS)
+def test_chunks_tile_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
+    """Each begins where the one before ended, or by the overlap before that; without, every token counts once."""
+    try:
+        chunks = encoder.chunk(text, options)
+    except Untokenizable:
+        return
+    document = read_document(encoder._plain, text, LIMIT, 0)
+    assert chunks[0].start == 0
+    assert chunks[-1].stop == len(text)
+    for chunk in chunks:
+        assert chunk.tokens <= options.max_tokens
+        assert chunk.tokens == document.token(chunk.stop) - document.token(chunk.start)
+    for before, after in pairwise(chunks):
+        assert 0 <= document.token(before.stop) - document.token(after.start) <= options.overlap_tokens
+        assert before.start < after.start <= before.stop < after.stop
+    if not options.overlap_tokens:
+        assert "".join(texts_of(text, chunks)) == text
+        assert sum(chunk.tokens for chunk in chunks) == len(document.ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, options=OPTIONS)
+def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
+    """A chunk has its own characters' tokens and nobody else's, though one character may be many tokens."""
+    try:
+        chunks = encoder.chunk(text, options)
+    except Untokenizable:
+        return
+    document = read_document(encoder._plain, text, LIMIT, 0)
+    for chunk in chunks:
+        inside = range(document.token(chunk.start), document.token(chunk.stop))
+        assert all(chunk.start <= document.starts[i] <= document.stops[i] <= chunk.stop for i in inside)
+
+
+def test_chunks_of_tokens_end_at_words(tmp_path: Path) -> None:
+    """Unless a word is longer than half a chunk."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    text = "unbelievably antidisestablishmentarianism extraordinarily " * 6
+    chunks = encoder.chunk(text, by("tokens", 40))
+    assert all(chunk.endswith(" ") for chunk in texts_of(text, chunks))
+    long = "antidisestablishmentarianism" * 3
+    parts = texts_of(long, make_encoder(tmp_path, byte_level()).chunk(long, by("tokens")))
+    assert len(parts) > 1
+    assert "".join(parts) == long
+
+
+def test_chunks_of_sentences_are_as_many_whole_ones_as_fit(tmp_path: Path) -> None:
+    """A sentence that does not fit is cut by tokens, and alone."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    short, long = "The fox. ", "The dog " * 20 + ". "
+    text = short * 10 + long + short * 3
+    chunks = texts_of(text, encoder.chunk(text, by("sentences")))  # 3 tokens a sentence, 41 the long one
+    assert chunks[:2] == [short * 6, short * 4]
+    assert "".join(chunks[2:5]).startswith("The dog ")
+    assert chunks[-1].endswith(short)
+
+
+def test_sentences_begin_chunks_with_a_byte_tokenizer_too(tmp_path: Path) -> None:
+    """Whose tokens have the blank before a word."""
+    encoder = make_encoder(tmp_path, byte_level(), max_tokens=200)
+    text = " ".join(SENTENCES[:2]) * 3
+    starts = {0, *sentence_starts(text)}
+    chunks = encoder.chunk(text, by("sentences", 120))
+    assert len(chunks) > 1
+    assert all(chunk.start in starts or chunk.start + 1 in starts for chunk in chunks)
+
+
+def test_overlap_is_of_words_or_of_whole_sentences(tmp_path: Path) -> None:
+    """As much as fits in overlap_tokens; none where not even one sentence does."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    text = "The fox. " * 20
+    words, sentences, none = (
+        texts_of(text, encoder.chunk(text, options))
+        for options in (by("tokens", 20, 4), by("sentences", 20, 5), by("sentences", 20, 2))
+    )
+    assert words[0] == "The fox. " * 6 + "The fox"  # 20 tokens
+    assert words[1].startswith("fox. The fox. The")  # of which the last 4 are here, too
+    assert sentences[:2] == ["The fox. " * 6] * 2
+    assert len(sentences) == 4
+    assert none == ["The fox. " * 6] * 3 + ["The fox. " * 2]
+
+
+def test_a_character_of_many_tokens_is_not_split(tmp_path: Path) -> None:
+    """A ligature is 18 letters under NFKC; a chunk may be as short as 20 tokens and no shorter."""
+    encoder = make_encoder(tmp_path, unigram())
+    chunks = encoder.chunk(LIGATURE * 20, by("tokens", 20))
+    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(i, i + 1) for i in range(20)]
+
+
+def test_overlap_is_never_a_whole_chunk(tmp_path: Path) -> None:
+    """A chunk shorter than the overlap, since a long sentence follows, is not read again from its beginning."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    sentences = ["The " * 19 + ". ", "The fox. ", "The dog. ", "The " * 16 + ". "]  # 20, 3, 3 and 17 tokens
+    text = "".join(sentences)
+    chunks = texts_of(text, encoder.chunk(text, by("sentences", 20, 10)))
+    assert chunks == [sentences[0], "The fox. The dog. ", "The dog. " + sentences[3]]
+
+
+def test_a_character_of_several_bytes_is_not_split(tmp_path: Path) -> None:
+    """Neither where it is several tokens, nor where one token has the end of one and the beginning of the next."""
+    encoder = make_encoder(tmp_path, byte_level())
+    assert {chunk.tokens for chunk in encoder.chunk("\U0001f44d" * 30, by("tokens", 22))} == {20}
+    bytewise = byte_level()
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: i for i, token in enumerate([*letters, "\xa9\xc3"])}
+    bytewise.model = models.BPE(vocabulary, [("\xa9", "\xc3")])
+    encoder = make_encoder(tmp_path, bytewise)
+    text = "\xe9\xe8" * 12  # bytes c3 a9 c3 a8: three tokens, the middle one of both letters
+    assert {chunk.tokens for chunk in encoder.chunk(text, by("tokens", 20))} == {18}
+
+
+def test_trailing_blanks_are_no_chunk(tmp_path: Path) -> None:
+    """RoBERTa has a token for a last one, which has no characters."""
+    encoder = make_encoder(tmp_path, roberta())
+    for words in range(15, 45):
+        text = "x " * words
+        chunks = encoder.chunk(text, by("tokens", 20))
+        assert all(texts_of(text, chunks))
+        assert chunks[-1].stop == len(text)
+
+
+@pytest.mark.parametrize("text", ["", " \n ", "\t"], ids=ascii)
+def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
+    """A passage among others must have a score; it is read as an empty text is, by its specials."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    chunks = encoder.chunk(text, by("tokens"))
+    assert chunks == [Chunk(0, len(text), 0)]
+    (window,) = encoder.encode_windows(text, chunks, PLAIN)
+    assert (window.ids.tolist(), window.spans.tolist()) == ([2, 3], [[0, 2]])
+    without = make_encoder(tmp_path, byte_level())
+    with pytest.raises(Untokenizable, match=r"`input\[0\]` has no tokens at all"):
+        without.encode_windows("", without.chunk("", by("tokens")), PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        (by("tokens", 19), "max_tokens"),
+        (by("tokens", 63), "max_tokens"),
+        (by("tokens", 20, 11), "overlap_tokens"),
+        (by("tokens", 20, -1), "overlap_tokens"),
+    ],
+)
+def test_options_out_of_bounds_are_refused(tmp_path: Path, options: ChunkOptions, field: str) -> None:
+    """Chunks that fit the model with its specials, and overlap that cannot multiply a document's tokens."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
+    with pytest.raises(InvalidField) as caught:
+        encoder.chunk("dog", options)
+    assert caught.value.field == field
+    assert encoder.chunk("dog", by("tokens", 62, 31)) == [Chunk(0, 3, 1)]
+
+
+def test_errors_name_the_document(tmp_path: Path) -> None:
+    """By field and index."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    with pytest.raises(InputTooLong, match=r"`docs\[2\]` must have at most 2000000 characters; got 2000001"):
+        encoder.chunk("x" * 2_000_001, by("tokens"), field="docs", index=2)
+    with pytest.raises(Untokenizable, match=r"`input\[0\]` is not Unicode"):
+        encoder.chunk("\ud800", by("tokens"))
+
+
+# --- reading a document -----------------------------------------------------------------------------------------
+
+
+def test_the_seams_of_a_long_document_do_not_show(encoder: TextEncoder) -> None:
+    """Tokenised piece by piece, it has the tokens and places it has as a whole."""
+    text = " ".join(varied_texts(700, longest=60))
+    assert len(text) > 3 * PIECE_CHARACTERS
+    whole = encoder._plain.tokenizer.encode(text, add_special_tokens=False)
+    document = read_document(encoder._plain, text, LIMIT, 0)
+    assert document.ids.tolist() == whole.ids
+    starts, stops = np.array(whole.offsets).T
+    assert document.stops.tolist() == stops.tolist()
+    early = np.flatnonzero(document.starts != starts)  # RoBERTa's offsets have the blank before a text's first word
+    assert len(early) <= len(text) // PIECE_CHARACTERS * 2
+    assert (starts[early] - document.starts[early] == 1).all()
+
+
+def test_a_long_document_without_a_space_is_read(encoder: TextEncoder) -> None:
+    """In pieces all the same, and its chunks tile it."""
+    text = "東京は日本の首都です" * 10_000
+    chunks = encoder.chunk(text, by("tokens", 60))
+    assert "".join(texts_of(text, chunks)) == text
+
+
+# --- late chunking ----------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, options=OPTIONS.filter(lambda options: options.max_tokens <= 40), prompted=st.booleans())
+def test_late_chunks_are_found_in_their_windows(
+    encoder: TextEncoder, text: str, options: ChunkOptions, prompted: bool
+) -> None:
+    """Spans, in order, hold the chunks' own tokens; every window is framed, prompted and within the limit."""
+    try:
+        chunks = encoder.chunk(text, options)
+        windows = encoder.encode_windows(text, chunks, TextOptions(prompt="fox: " if prompted else None))
+    except Untokenizable:
+        return
+    document = read_document(encoder._plain, text, LIMIT, 0)
+    rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
+    assert len(rows) == len(chunks)
+    if len(document.ids):
+        own = [document.ids[document.token(chunk.start) : document.token(chunk.stop)].tolist() for chunk in chunks]
+        assert rows == own
+    frame = encoder._plain.frame
+    before = [*frame.prefix, *(encoder._plain.content("fox:").tolist() if prompted else ())]
+    if len(document.ids):
+        assert windows[0].spans[0, 0] == len(before)  # the prompt's last blank is the text's
+    for window in windows:
+        assert len(window.ids) == len(window.type_ids) <= 64
+        assert window.ids[: len(before)].tolist() == before
+        assert window.ids[len(window.ids) - len(frame.suffix) :].tolist() == list(frame.suffix)
+
+
+def windows_of(encoder: TextEncoder, text: str, options: ChunkOptions, prompt: str | None = None) -> list[Window]:
+    return encoder.encode_windows(text, encoder.chunk(text, options), TextOptions(prompt=prompt))
+
+
+def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
+    """One window, and the ids that the text has without chunking."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
+    text = SENTENCES[0] * 3
+    (window,) = windows_of(encoder, text, by("tokens", 30))
+    assert window.ids.tolist() == encoder.encode([text], PLAIN, truncate=False)[0].ids.tolist()
+    assert len(window.spans) > 2
+
+
+def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
+    """A quarter of the window is read again, so that its first chunk knows what came before it."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=82)
+    windows = windows_of(encoder, "dog " * 200, by("tokens", 20))
+    assert [window.spans[0].tolist() for window in windows] == [[1, 21], [21, 41], [21, 41]]
+    assert all(len(window.ids) <= 82 for window in windows)
+
+
+def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
+    """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
+    with pytest.raises(InvalidField, match="`max_tokens` of a chunk must be at most 52 beside this prompt; got 62"):
+        windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
+    for text in ("dog", ""):
+        with pytest.raises(InvalidField, match="at most 0 beside this prompt"):
+            windows_of(encoder, text, by("tokens", 62), prompt="fox " * 99)
+
+
+def test_a_model_with_types_cannot_chunk_late(tmp_path: Path) -> None:
+    """As XLNet: zeros would be wrong."""
+    tokenizer = unigram()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A:0 </s>:0 <s>:2", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    with pytest.raises(ModelCannot):
+        windows_of(make_encoder(tmp_path, tokenizer), "dog", by("tokens"))

@@ -1,0 +1,228 @@
+"""Queries and documents of a ColBERT model: pylate's tokens, in its order, and the rows it keeps."""
+
+from __future__ import annotations
+
+import string
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sentence_transformers.base.modules import Transformer
+from tests.text.makers import byte_level, make_encoder, modernbert, unigram, varied_texts, wordpiece
+from tokenizers import AddedToken, Tokenizer
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+from vectord.artifacts.spec import Colbert
+from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
+from vectord.schema import TextOptions
+from vectord.text.encoded import EncodedColbert
+from vectord.text.tokenizer import TextEncoder
+
+PLAIN = TextOptions()
+QUERY = TextOptions(kind="query")
+PYLATE = Colbert(
+    dimensions=8,
+    query_prefix="[Q] ",
+    document_prefix="[D] ",
+    query_length=12,
+    document_length=20,
+    expand_queries=True,
+    skiplist_words=tuple(string.punctuation),
+)
+BGE_M3 = Colbert(dimensions=8, drops_first=True)
+
+
+def with_markers(tokenizer: Tokenizer) -> Tokenizer:
+    """With pylate's two tokens, whose names end in a blank."""
+    tokenizer.add_tokens([AddedToken(name, normalized=True) for name in ("[Q] ", "[D] ")])
+    return tokenizer
+
+
+def make(folder: Path, tokenizer: Tokenizer | None = None, **facts: Any) -> TextEncoder:
+    return make_encoder(folder, tokenizer or with_markers(wordpiece()), **{"colbert": PYLATE, **facts})
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> TextEncoder:
+    return make(tmp_path)
+
+
+def names(encoder: TextEncoder, ids: Any) -> list[str]:
+    tokenizer = encoder._plain.tokenizer
+    added = {id_: token.content for id_, token in tokenizer.get_added_tokens_decoder().items()}
+    return [added.get(id_) or tokenizer.id_to_token(id_) for id_ in map(int, ids)]
+
+
+def query(encoder: TextEncoder, text: str) -> EncodedColbert:
+    (encoded,) = encoder.encode_colbert([text], QUERY, truncate=True)
+    return encoded
+
+
+def document(encoder: TextEncoder, text: str, options: TextOptions = PLAIN) -> EncodedColbert:
+    (encoded,) = encoder.encode_colbert([text], options, truncate=True)
+    return encoded
+
+
+@pytest.mark.parametrize("attends", [False, True], ids=["unattended", "attended"])
+def test_ids_equal_those_of_sentence_transformers(attends: bool, tmp_path: Path) -> None:
+    """Whatever the scripts and lengths: its reader of pylate's models, which gives the rows that pylate gives."""
+    tokenizer = with_markers(modernbert())
+    colbert = replace(PYLATE, attend_to_expansion=attends)
+    encoder = make(tmp_path, tokenizer, colbert=colbert)
+    expansion = {"strategy": "fixed", "attend": attends, "length": 12}
+    reference = write_reference(tmp_path / "reference", tokenizer, document_length=20, query_expansion=expansion)
+    for text in varied_texts(40):
+        whole = reference.preprocess([text], prompt="[Q] ", task="query")
+        one = query(encoder, text)
+        assert one.ids.tolist() == whole["input_ids"][0].tolist()
+        assert one.attended == whole["attention_mask"][0].sum()
+        whole = reference.preprocess([text], prompt="[D] ", task="document")
+        one = document(encoder, text)
+        assert one.ids.tolist() == whole["input_ids"][0].tolist()
+        assert one.attended == len(one.ids)
+
+
+def write_reference(folder: Path, tokenizer: Tokenizer, **settings: Any) -> Transformer:
+    config = BertConfig(vocab_size=600, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8)
+    BertModel(config).save_pretrained(folder)
+    names = {"cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
+    return Transformer(str(folder), **settings)
+
+
+def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
+    """To query_length, behind its last special; all rows count, and only its own tokens are attended to."""
+    one = query(encoder, "lazy dog")
+    assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]", *["[MASK]"] * 7]
+    assert not one.type_ids.any()
+    assert one.kept.tolist() == list(range(12))
+    assert (one.attended, one.length.seen, one.length.kept) == (5, 5, 5)
+
+
+def test_mask_tokens_are_attended_to_where_the_model_says_so(tmp_path: Path) -> None:
+    """attend_to_expansion."""
+    colbert = Colbert(dimensions=8, query_length=9, expand_queries=True, attend_to_expansion=True)
+    one = query(make(tmp_path, colbert=colbert), "lazy dog")
+    assert (len(one.ids), one.attended) == (9, 9)
+
+
+def test_a_query_is_not_filled_up_where_the_model_does_not(tmp_path: Path) -> None:
+    """Its rows are its tokens, punctuation too."""
+    colbert = Colbert(dimensions=8, query_prefix="[Q] ", query_length=9, skiplist_words=("?",))
+    encoder = make(tmp_path, colbert=colbert)
+    one = query(encoder, "dog?")
+    assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "dog", "?", "[SEP]"]
+    assert one.kept.tolist() == [0, 1, 2, 3, 4]
+    assert one.attended == 5
+
+
+def test_documents_keep_no_punctuation(encoder: TextEncoder) -> None:
+    """Its rows are left out; those of the specials and the marker stay."""
+    one = document(encoder, "lazy, dog.")
+    assert names(encoder, one.ids) == ["[CLS]", "[D] ", "lazy", ",", "dog", ".", "[SEP]"]
+    assert one.kept.tolist() == [0, 1, 2, 4, 6]
+    assert one.attended == 7
+
+
+def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
+    """Taken for the unknown token, it would leave out every unknown word of a document."""
+    encoder = make(tmp_path, colbert=Colbert(dimensions=8, skiplist_words=("\u2603",)))
+    one = document(encoder, "\u2602 dog")
+    assert names(encoder, one.ids) == ["[CLS]", "[UNK]", "dog", "[SEP]"]
+    assert one.kept.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("query", 12), ("document", 20)])
+def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int) -> None:
+    """Specials and marker count, and stay; the text is cut at its end, or refused."""
+    options = TextOptions(kind=kind, truncate_side="left")
+    (one,) = encoder.encode_colbert(["lazy " + "dog " * 30], options, truncate=True)
+    marker = "[Q] " if kind == "query" else "[D] "
+    assert names(encoder, one.ids) == ["[CLS]", marker, "lazy", *["dog"] * (limit - 4), "[SEP]"]
+    assert (one.length.seen, one.length.kept, one.attended) == (34, limit, limit)
+    with pytest.raises(InputTooLong, match=rf"`texts\[1\]` must have at most {limit} tokens; got 34"):
+        encoder.encode_colbert(["a", "lazy " + "dog " * 30], options, truncate=False, field="texts")
+
+
+def test_the_model_s_limit_holds_where_its_lengths_are_greater(tmp_path: Path) -> None:
+    """No position beyond the last one there is, for mask tokens neither."""
+    one = query(make(tmp_path, max_tokens=7), "dog")
+    assert len(one.ids) == 7
+
+
+def test_without_marker_and_lengths_texts_are_as_ever(tmp_path: Path) -> None:
+    """BGE-M3: the same tokens as for a dense vector, rows without the first, the last special kept."""
+    encoder = make(tmp_path, unigram(), colbert=BGE_M3, max_tokens=30)
+    texts = varied_texts(20)
+    plain = encoder.encode(texts, PLAIN, truncate=True)
+    for options in (QUERY, PLAIN):
+        for one, whole in zip(encoder.encode_colbert(texts, options, truncate=True), plain, strict=True):
+            assert one.ids.tolist() == whole.ids.tolist()
+            assert one.length == whole.length
+            assert one.kept.tolist() == list(range(1, len(one.ids)))
+            assert one.attended == len(one.ids)
+
+
+def test_a_marker_without_a_blank_in_its_name(tmp_path: Path) -> None:
+    """Stanford's [unused0], which configurations write with a blank behind it."""
+    encoder = make(tmp_path, wordpiece(), colbert=Colbert(dimensions=8, query_prefix="[unused0] "))
+    assert names(encoder, query(encoder, "dog").ids) == ["[CLS]", "[unused0]", "dog", "[SEP]"]
+
+
+def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
+    """sentence-transformers writes it into the kind's prompt; the rest of that prompt goes behind it."""
+    encoder = make(tmp_path, prompts={"query": "[Q] lazy ", "document": "[D] "})
+    assert names(encoder, query(encoder, "dog").ids[:5]) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]"]
+    assert names(encoder, document(encoder, "dog").ids) == ["[CLS]", "[D] ", "dog", "[SEP]"]
+    one = document(encoder, "dog", TextOptions(prompt="lazy "))
+    assert names(encoder, one.ids) == ["[CLS]", "[D] ", "lazy", "dog", "[SEP]"]
+
+
+def test_token_ids_are_encoded_again(encoder: TextEncoder) -> None:
+    """So that marker and mask tokens come where they belong."""
+    ids = encoder.encode(["lazy dog"], PLAIN, truncate=True)[0].ids.tolist()
+    (one,) = encoder.encode_colbert([ids], QUERY, truncate=True)
+    assert one.ids.tolist() == query(encoder, "lazy dog").ids.tolist()
+
+
+def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
+    """The marker goes behind the first token, as in pylate; a text without any token is refused."""
+    tokenizer = with_markers(byte_level())
+    encoder = make(tmp_path, tokenizer, colbert=Colbert(dimensions=8, document_prefix="[D] ", document_length=6))
+    one = document(encoder, "lazy dog dog dog dog dog dog")
+    assert names(encoder, one.ids)[1] == "[D] "
+    assert len(one.ids) == 6
+    with pytest.raises(Untokenizable, match=r"`input\[1\]` has no tokens at all"):
+        encoder.encode_colbert(["a", ""], PLAIN, truncate=True)
+
+
+def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
+    """A long request is encoded part by part."""
+    texts = ["zero", "one", "two", "dog " * 40]
+    part = encoder.encode_colbert(texts, PLAIN, truncate=False, part=range(1, 3))
+    assert [one.ids.tolist() for one in part] == [document(encoder, text).ids.tolist() for text in texts[1:3]]
+    with pytest.raises(InputTooLong, match=r"`input\[3\]`"):
+        encoder.encode_colbert(texts, PLAIN, truncate=False, part=range(2, 4))
+
+
+@pytest.mark.parametrize(
+    ("colbert", "message"),
+    [
+        (Colbert(dimensions=8, query_prefix="[Query] "), "has no token '\\[Query\\] '"),
+        (Colbert(dimensions=8, query_length=3, query_prefix="[Q] "), "fill all 3 tokens"),
+        (Colbert(dimensions=8, expand_queries=True), "has no \\[MASK\\] or <mask>"),
+    ],
+    ids=["no marker", "no room", "no mask token"],
+)
+def test_what_the_tokenizer_lacks_stops_the_start(colbert: Colbert, message: str, tmp_path: Path) -> None:
+    """One sentence that names the file."""
+    tokenizer = with_markers(byte_level() if colbert.expand_queries else modernbert())
+    with pytest.raises(ModelUnavailable, match=rf"tokenizer\.json: .*{message}"):
+        make(tmp_path, tokenizer, colbert=colbert)
+
+
+def test_other_models_cannot(tmp_path: Path) -> None:
+    """The model exists, but does not do this."""
+    with pytest.raises(ModelCannot):
+        make_encoder(tmp_path, wordpiece()).encode_colbert(["a"], PLAIN, truncate=True)

@@ -1,0 +1,210 @@
+"""Two texts together: joined as the tokenizer joins them, cut by the rule, and every token accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.text.makers import PAIRING, make_encoder, modernbert, varied_texts, wordpiece
+from tokenizers import Tokenizer, processors
+
+from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
+from vectord.schema import Side, TextOptions
+from vectord.text.encoded import EncodedPair
+from vectord.text.pairs import keep_longest_last, keep_query_first
+from vectord.text.tokenizer import TextEncoder
+
+PLAIN = TextOptions()
+LEFT = TextOptions(truncate_side="left")
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> TextEncoder:
+    return make_encoder(tmp_path, wordpiece(), max_tokens=32)
+
+
+def pair(encoder: TextEncoder, query: str, passage: str, **options: Any) -> EncodedPair:
+    (encoded,) = encoder.encode_pairs(query, [passage], options.pop("options", PLAIN), truncate=True, **options)
+    return encoded
+
+
+def content(encoder: TextEncoder, text: str) -> list[int]:
+    """Its tokens without [CLS] and [SEP]."""
+    return encoder.encode([text], PLAIN, truncate=True)[0].ids.tolist()[1:-1]
+
+
+@pytest.mark.parametrize("make", PAIRING, ids=lambda make: make.__name__)
+def test_pairs_that_fit_equal_the_tokenizer_s_own(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    """Ids and types of `encode(query, passage)`, whatever the scripts, for a query tokenised once."""
+    own = make()
+    encoder = make_encoder(tmp_path, own, max_tokens=2000)
+    own = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    queries, passages = varied_texts(8, seed=1), varied_texts(30, seed=2)
+    for query in queries:
+        encoded = encoder.encode_pairs(query, passages, PLAIN, truncate=False)
+        as_list = encoder.encode_pair_list([(query, passage) for passage in passages], PLAIN, truncate=False)
+        for passage, one, listed in zip(passages, encoded, as_list, strict=True):
+            expected = own.encode(query, passage)
+            assert one.ids.tolist() == listed.ids.tolist() == expected.ids
+            assert one.type_ids.tolist() == listed.type_ids.tolist() == expected.type_ids
+            assert one.length.seen == one.length.kept == len(expected.ids)
+            assert (one.query.seen, one.passage.seen) == tuple(
+                len(own.encode(text, add_special_tokens=False).ids) for text in (query, passage)
+            )
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("make", PAIRING, ids=lambda make: make.__name__)
+def test_pairs_that_count_alike_are_cut_as_the_tokenizer_cuts(
+    make: Callable[[], Tokenizer], side: Side, tmp_path: Path
+) -> None:
+    """Its longest_first, to the token, on either side and whichever text is the longer."""
+    own = make()
+    encoder = make_encoder(tmp_path, own, max_tokens=24)
+    own.enable_truncation(24, direction=side, strategy="longest_first")
+    texts = varied_texts(60)
+    pairs = list(zip(texts, reversed(texts), strict=True))
+    for (first, second), one in zip(
+        pairs, encoder.encode_pair_list(pairs, TextOptions(truncate_side=side), truncate=True), strict=True
+    ):
+        expected = own.encode(first, second)
+        assert one.ids.tolist() == expected.ids
+        assert one.type_ids.tolist() == expected.type_ids
+        assert one.length.kept == len(one.ids)
+
+
+@settings(max_examples=300, deadline=None)
+@given(query=st.integers(0, 80), passage=st.integers(0, 80), specials=st.integers(0, 4), room=st.integers(2, 60))
+def test_what_is_kept_of_a_query_and_a_passage(query: int, passage: int, specials: int, room: int) -> None:
+    """All that fits; the query whole if a token of the passage fits beside it; never more than there is or fits."""
+    kept_query, kept_passage = keep_query_first(query, passage, room, room + specials)
+    assert kept_query <= query
+    assert kept_passage <= passage
+    assert kept_query + kept_passage <= room
+    if query + passage <= room:
+        assert (kept_query, kept_passage) == (query, passage)
+    elif query < room:
+        assert (kept_query, kept_passage) == (query, room - query)
+    else:
+        assert kept_query == min((room + specials) * 3 // 4, room - 1)
+        assert kept_passage == min(passage, room - kept_query)
+
+
+@settings(max_examples=300, deadline=None)
+@given(first=st.integers(0, 80), second=st.integers(0, 80), room=st.integers(2, 60))
+def test_what_is_kept_of_texts_that_count_alike(first: int, second: int, room: int) -> None:
+    """All that fits, the room used up if not all does, and the shorter text never cut below the longer one."""
+    kept_first, kept_second = keep_longest_last(first, second, room)
+    assert kept_first + kept_second == min(first + second, room)
+    assert kept_first <= first
+    assert kept_second <= second
+    for kept, whole, other in ((kept_first, first, kept_second), (kept_second, second, kept_first)):
+        assert kept == whole or other <= kept + 1
+
+
+def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> None:
+    """At the passage's end, or its beginning on request; the lengths say what was lost."""
+    query, passage = "green old trees", "The quick brown fox jumps over a lazy dog " * 8
+    asked, read = content(encoder, query), [content(encoder, word) for word in passage.split()]
+    tokens = [token for word in read for token in word]
+    room = 32 - 3 - len(asked)
+    for options, expected in ((PLAIN, tokens[:room]), (LEFT, tokens[-room:])):
+        one = pair(encoder, query, passage, options=options)
+        assert one.ids.tolist() == [2, *asked, 3, *expected, 3]
+        assert one.type_ids.tolist() == [0] * (len(asked) + 2) + [1] * (room + 1)
+        assert (one.query.truncated, one.passage.truncated) == (False, True)
+        assert (one.passage.seen, one.passage.kept) == (len(tokens), room)
+        assert (one.length.seen, one.length.kept) == (3 + len(asked) + len(tokens), 32)
+
+
+def test_an_over_long_query_is_cut_to_leave_room_for_passages(encoder: TextEncoder) -> None:
+    """To three quarters of the limit, at its end whatever side passages are cut at."""
+    query = "fox " * 50
+    for options in (PLAIN, LEFT):
+        one = pair(encoder, query + "dog", "lazy dog", options=options)
+        assert one.ids.tolist() == [2, *content(encoder, "fox") * 24, 3, *content(encoder, "lazy dog"), 3]
+        assert (one.query.seen, one.query.kept, one.passage.truncated) == (51, 24, False)
+
+
+def test_over_long_pairs_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
+    """By the passage's index where the query leaves room, else by the query; and nothing else is refused."""
+    with pytest.raises(InputTooLong, match=r"`texts\[1\]` must have at most 32 tokens, as a pair; got 44") as caught:
+        encoder.encode_pairs("fox", ["dog", "dog " * 40], PLAIN, truncate=False, field="texts")
+    assert (caught.value.field, caught.value.index) == ("texts", 1)
+    assert (caught.value.limit, caught.value.given) == (32, 44)
+    with pytest.raises(InputTooLong, match=r"`query` must have at most 32 tokens; got 43") as caught:
+        encoder.encode_pairs("fox " * 40, ["dog"], PLAIN, truncate=False)
+    assert caught.value.field == "query"
+    (exact,) = encoder.encode_pairs("fox", ["dog " * 28], PLAIN, truncate=False)
+    assert len(exact.ids) == 32
+    with pytest.raises(InputTooLong, match=r"`inputs\[0\]` .* got 33"):
+        encoder.encode_pair_list([("fox", "dog " * 29), ("a", "b")], PLAIN, truncate=False)
+
+
+def test_absurdly_long_texts_are_cut_by_characters_and_it_is_said(encoder: TextEncoder) -> None:
+    """8,000 characters for 32 tokens; both texts' losses count in the pair's."""
+    one = pair(encoder, "x" * 9_000, "y " * 5_000)
+    assert (one.query.characters_cut, one.passage.characters_cut) == (1_000, 2_000)
+    assert one.length.characters_cut == 3_000
+    with pytest.raises(InputTooLong, match=r"`query` must have at most 8000 characters"):
+        encoder.encode_pairs("x" * 9_000, ["y"], PLAIN, truncate=False)
+
+
+def test_a_part_of_the_passages_keeps_its_places(encoder: TextEncoder) -> None:
+    """A long request is encoded part by part; an error names the place among all passages."""
+    passages = ["zero", "one", "two", "dog " * 40]
+    part = encoder.encode_pairs("fox", passages, PLAIN, truncate=False, part=range(1, 3))
+    whole = encoder.encode_pairs("fox", passages, PLAIN, truncate=True)
+    assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
+    with pytest.raises(InputTooLong, match=r"`passages\[3\]`"):
+        encoder.encode_pairs("fox", passages, PLAIN, truncate=False, part=range(2, 4))
+    pairs = [("fox", passage) for passage in passages]
+    with pytest.raises(InputTooLong, match=r"`inputs\[3\]`"):
+        encoder.encode_pair_list(pairs, PLAIN, truncate=False, part=range(2, 4))
+
+
+def test_half_a_surrogate_pair_is_refused_in_either_text(encoder: TextEncoder) -> None:
+    """With the field it is in."""
+    with pytest.raises(Untokenizable, match="`query` is not Unicode"):
+        encoder.encode_pairs("\ud800", ["a", "b"], PLAIN, truncate=True)
+    with pytest.raises(Untokenizable, match=r"`passages\[1\]` is not Unicode"):
+        encoder.encode_pairs("a", ["a", "\ud800"], PLAIN, truncate=True)
+
+
+@pytest.mark.parametrize(
+    "options", [TextOptions(prompt_name="query"), TextOptions(prompt="do: ")], ids=["name", "text"]
+)
+def test_prompts_are_refused(encoder: TextEncoder, options: TextOptions) -> None:
+    """A cross-encoder was not trained with any; a score with one left out would look as good as any."""
+    with pytest.raises(InvalidField, match="does not apply to pairs"):
+        encoder.encode_pairs("a", ["b"], options, truncate=True)
+
+
+def test_a_tokenizer_that_cannot_join_texts_says_so(tmp_path: Path) -> None:
+    """It serves as an embedding model; pairs are an error, not two texts run together in a way of ours."""
+    tokenizer = wordpiece()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $B [SEP] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    encoder = make_encoder(tmp_path, tokenizer)
+    assert not encoder.reads_pairs
+    assert len(content(encoder, "fox")) == 1
+    with pytest.raises(ModelCannot):
+        encoder.encode_pairs("a", ["b"], PLAIN, truncate=True)
+
+
+def test_a_limit_without_room_for_both_texts_makes_pairs_impossible(tmp_path: Path) -> None:
+    """Three specials and one token of one text: there would be nothing to compare."""
+    assert not make_encoder(tmp_path, wordpiece(), max_tokens=4).reads_pairs
+    assert make_encoder(tmp_path, wordpiece(), max_tokens=5).reads_pairs
+
+
+def test_tokenizers_without_types_have_zeros(tmp_path: Path) -> None:
+    """As many as ids."""
+    one = pair(make_encoder(tmp_path, modernbert(), max_tokens=40), "fox", "dog " * 100)
+    assert len(one.ids) == len(one.type_ids) == 40
+    assert not one.type_ids.any()
