@@ -167,7 +167,10 @@ def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str
         (["serve", "--print-confg"], "vectord: unknown option '--print-confg'; did you mean --print-config?"),
         (["serve", "--port", "x"], "vectord: --port (command line): expected a whole number from 0 to 65535, got 'x'"),
         (["serve", "--json"], "vectord: --json (command line): goes with --print-config"),
-        (["serve", "--backend", "openvin"], "vectord: unknown backend 'openvin'; there are: auto, fake, openvino"),
+        (
+            ["serve", "--backend", "openvin"],
+            "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, openvino",
+        ),
         (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda, cuda:N or mps"),
         (["serve", "--dtype", "int3"], "vectord: --dtype (command line): expected one of auto, float32, bfloat16"),
         (["serve", "--profile", "x"], "vectord: unknown profile 'x'; there are: default, tei"),

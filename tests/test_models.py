@@ -5,16 +5,19 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from vectord import models
 from vectord.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.engine.registry import ModelSource
 from vectord.errors import ConfigError, ModelUnavailable
-from vectord.models import OpenModel, open_models
+from vectord.models import open_models, read_composites
 
 FAKE = DeviceConfig(backend="fake")
 
@@ -26,7 +29,7 @@ def model_folder(folder: Path) -> Path:
     return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
 
 
-def opened(*names: str, served: tuple[str, ...] = ()) -> list[OpenModel]:
+def opened(*names: str, served: tuple[str, ...] = ()) -> list[ModelSource]:
     return open_models(Config(model=ModelConfig(models=names, served_model_name=served), device=FAKE))
 
 
@@ -135,7 +138,25 @@ def test_every_backend_of_the_folder_can_load(name: str) -> None:
 def test_the_device_chooses_the_backend(device: str, cuda: bool, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """auto is openvino on the processor and torch on a GPU."""
     monkeypatch.setattr(models, "_has_cuda", lambda: cuda)
-    assert models._backend_name(DeviceConfig(device=device)) == backend
+    (model,) = opened(DEFAULT_MODEL)
+    assert models._backend_name(DeviceConfig(device=device), model.spec) == backend
+
+
+@pytest.mark.parametrize(
+    ("facts", "backend"),
+    {
+        "own class": ({"handler": "my.House"}, "handler"),
+        "a graph": ({"weights": (Path("model.onnx"),)}, "onnx"),
+        "undescribed": ({"architecture": "albert"}, "transformers"),
+    }.values(),
+    ids=["own class", "a graph", "undescribed"],
+)
+def test_the_model_chooses_the_backend_before_the_device_does(facts: dict[str, Any], backend: str) -> None:
+    """What only one backend can run goes there; a backend that is named outranks that."""
+    (model,) = opened(DEFAULT_MODEL)
+    spec = replace(model.spec, **facts)
+    assert models._backend_name(DeviceConfig(), spec) == backend
+    assert models._backend_name(FAKE, spec) == "fake"
 
 
 def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,3 +164,49 @@ def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setattr(models, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'vectord\[torch\]'"):
         open_models(Config(device=DeviceConfig(device="cuda")))
+
+
+# --- composites, pins, the operator's catalogue ---------------------------------------------------------------
+
+
+def test_a_composite_names_served_models_by_any_of_their_names() -> None:
+    """NAME=dense:MODEL+tokens:MODEL becomes a composite over served names."""
+    served = opened(DEFAULT_MODEL, served=("text-embed",))
+    (composite,) = read_composites(("smart=dense:all-MiniLM-L6-v2+tokens:text-embed",), served)
+    assert (composite.name, dict(composite.members)) == ("smart", {"dense": "text-embed", "tokens": "text-embed"})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    {
+        "no members": ("smart", "expected NAME=dense:MODEL"),
+        "unknown kind": ("smart=thick:text-embed", "got 'thick'"),
+        "a kind twice": ("smart=dense:text-embed+dense:text-embed", "each once"),
+        "unknown model": ("smart=dense:nobody", "no model is served as 'nobody'"),
+        "a model's name": ("text-embed=dense:text-embed", "is the name of a model"),
+    }.values(),
+    ids=str,
+)
+def test_a_composite_that_cannot_be_is_refused(value: str, message: str) -> None:
+    """The start stops with what was expected."""
+    with pytest.raises(ConfigError, match=message):
+        read_composites((value,), opened(DEFAULT_MODEL, served=("text-embed",)))
+
+
+def test_pins_are_of_served_names() -> None:
+    """A pin that meets no model is a mistake, and is told."""
+    config = Config(model=ModelConfig(pinned_models=("nobody",)), device=FAKE)
+    with pytest.raises(ConfigError, match="pinned_models: no model is served as 'nobody'"):
+        open_models(config)
+
+
+def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
+    """Seed 002's file: its name is what clients call the model, and a class of the operator's own computes it."""
+    folder = model_folder(tmp_path / "mine")
+    catalogue = tmp_path / "model_config.yaml"
+    catalogue.write_text(f"models:\n  - name: house\n    hf_repo_id: {folder}\n    handler: my.models.House\n")
+    config = Config(model=ModelConfig(models=("house",), model_catalogue=str(catalogue)), device=FAKE)
+    (model,) = open_models(config)
+    assert (model.name, model.spec.handler, model.spec.outputs) == ("house", "my.models.House", {"dense"})
+    (native,) = opened(str(folder))
+    assert model.spec.fingerprint != native.spec.fingerprint

@@ -20,8 +20,7 @@ from vectord import __version__
 from vectord.config import Config, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
-from vectord.engine.registry import ModelSource
-from vectord.models import open_models
+from vectord.models import open_models, read_composites
 from vectord.processor import thread_budget
 from vectord.server.app import create_app
 from vectord.telemetry import logs
@@ -45,13 +44,15 @@ def build(config: Config) -> Composition:
     """
     dialects = load_dialects(config.server.dialects)
     models = open_models(config)
+    composites = read_composites(config.model.composites, models)
     metrics = Metrics(__version__) if config.telemetry.enable_metrics else None
     workers = config.engine.tokenization_workers or config.device.num_threads or thread_budget()
     engine = Engine(
-        [ModelSource(model.name, model.aliases, model.spec, model.load) for model in models],
+        models,
         replace(config.engine, tokenization_workers=workers),
         max_batch_requests=config.device.max_batch_requests,
         observer=metrics,
+        composites=composites,
     )
 
     @asynccontextmanager

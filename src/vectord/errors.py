@@ -13,6 +13,8 @@
     │   └── Untokenizable             text or ids that the model's tokenizer cannot turn into tokens
     ├── ModelNotFound             no served model has that name
     ├── ModelCannot               the model exists but does not do what was asked (embed, rerank ...)
+    ├── FingerprintMismatch       the caller expects vectors of another space than this model's
+    ├── Forbidden                 a key that may not do this
     ├── Unauthorized              no key, or a wrong one
     ├── NoSuchRoute               nothing is served at that path
     │   └── MethodNotAllowed          something is, under another method
@@ -102,7 +104,15 @@ class ModelCannot(VectordError):
     pass
 
 
+class FingerprintMismatch(VectordError):
+    pass
+
+
 class Unauthorized(VectordError):
+    pass
+
+
+class Forbidden(VectordError):
     pass
 
 

@@ -7,23 +7,29 @@ was measured: the first answer came after 0.46 s instead of 0.51, and the port o
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast, get_args
 
 from vectord import backends
 from vectord.artifacts.catalogue import other_names
 from vectord.artifacts.hub import resolve
-from vectord.artifacts.spec import ModelSpec, read_spec
+from vectord.artifacts.reader import read_spec
+from vectord.artifacts.spec import ModelSpec, Pooling
 from vectord.backends.base import Backend, BackendOptions
 from vectord.config import Config, DeviceConfig, ModelConfig
-from vectord.errors import ConfigError
+from vectord.engine.registry import Composite, ModelSource
+from vectord.errors import ConfigError, ModelUnavailable
+from vectord.networks.network import architectures
+from vectord.schema import VectorKind
 
 if TYPE_CHECKING:
     from vectord.text.tokenizer import TextEncoder
@@ -32,16 +38,16 @@ Loaded: TypeAlias = "tuple[TextEncoder, Backend]"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenModel:
-    """A model whose files are there and whose facts are known."""
+class Wanted:
+    """A model the operator asks for."""
 
-    name: str  # the served name
-    aliases: tuple[str, ...]  # further names clients may use
-    spec: ModelSpec
-    load: Callable[[], Loaded]  # blocks for as long as compiling takes
+    model: str  # a folder, a package, a hub id
+    name: str | None = None  # what the catalogue file calls it
+    handler: str | None = None  # the operator's own class
+    pooling: Pooling | None = None  # instead of the model's own
 
 
-def open_models(config: Config) -> list[OpenModel]:
+def open_models(config: Config) -> list[ModelSource]:
     """The configured models, in order; nothing is loaded yet.
 
     Blocks for as long as a download takes. Raises StartError: a model that is nowhere or not understood, an unknown
@@ -50,32 +56,87 @@ def open_models(config: Config) -> list[OpenModel]:
     # One budget of threads: a request's texts are spread over tokenization_workers, so no text needs more than one.
     # tokenizers reads this with its first batch; whoever has set it means it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    backend = _backend_name(config.device)
-    specs = [_spec(name, config.model) for name in dict.fromkeys(config.model.models)]
-    names = _served_names(specs, config.model.served_model_name)
+    if config.device.backend != "auto":
+        _check_backend(config.device.backend)  # before a download that would be for nothing
+    wanted = _wanted(config.model)
+    specs = [_spec(one, config.model) for one in wanted]
+    names = _served_names(wanted, specs, config.model.served_model_name)
     aliases = _aliases(specs, names)
+    pinned = _pinned(config.model.pinned_models, names)
     options = _options(config.device)
+    backends_of = [_check_backend(_backend_name(config.device, spec)) for spec in specs]
+    specs = [_without_hearsay(spec, backend) for spec, backend in zip(specs, backends_of, strict=True)]
     return [
-        OpenModel(name, aliases[name], spec, partial(_load, spec, backend, options))
-        for name, spec in zip(names, specs, strict=True)
+        ModelSource(
+            name=name,
+            aliases=aliases[name],
+            spec=spec,
+            load=partial(_load, spec, backend, options),
+            pinned=name in pinned,
+            memory_bytes=_memory_bytes(spec),
+        )
+        for name, spec, backend in zip(names, specs, backends_of, strict=True)
     ]
 
 
-def _spec(name: str, models: ModelConfig) -> ModelSpec:
+def _wanted(config: ModelConfig) -> list[Wanted]:
+    """What `models` names, each once: entries of the operator's catalogue file first, anything else as it is."""
+    entries: Mapping[str, Wanted] = {}
+    if config.model_catalogue is not None:
+        from vectord.artifacts.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
+
+        read = read_catalogue_file(Path(config.model_catalogue))
+        entries = {entry.name: Wanted(entry.model, entry.name, entry.handler, entry.pooling) for entry in read}
+    return [entries.get(name, Wanted(name)) for name in dict.fromkeys(config.models)]
+
+
+def _spec(wanted: Wanted, config: ModelConfig) -> ModelSpec:
     located = resolve(
-        name, revision=models.revision, offline=models.offline, hf_home=models.hf_home, token=models.hf_token
+        wanted.model,
+        revision=config.revision,
+        offline=config.offline,
+        hf_home=config.hf_home,
+        token=config.hf_token,
     )
-    return read_spec(located, pooling=models.pooling, default_prompt_name=models.default_prompt_name)
+    pooling = wanted.pooling or config.pooling
+    spec = read_spec(located, pooling=pooling, default_prompt_name=config.default_prompt_name, task=config.task)
+    return spec if wanted.handler is None else _handled(spec, wanted.handler)
+
+
+def _handled(spec: ModelSpec, handler: str) -> ModelSpec:
+    """The model as the operator's own class computes it: one vector a text, of another space than the model's own."""
+    own = hashlib.sha256(f"{spec.fingerprint} by {handler}".encode()).hexdigest()[:16]
+    return replace(
+        spec,
+        handler=handler,
+        outputs=frozenset({"dense"}),
+        include_prompt=True,
+        lexical=None,
+        colbert=None,
+        known_cosines=(),
+        fingerprint=own,
+    )
+
+
+def _without_hearsay(spec: ModelSpec, backend: str) -> ModelSpec:
+    """What is known of the published model's numbers does not hold for numbers that are made up."""
+    return replace(spec, known_cosines=()) if backend == "fake" else spec
+
+
+def _memory_bytes(spec: ModelSpec) -> int:
+    """An estimate of what it holds while loaded: half its files, as computing in 16 bits takes."""
+    return sum(path.stat().st_size for path in spec.weights) // 2
 
 
 # --- names ----------------------------------------------------------------------------------------------------
 
 
-def _served_names(specs: Sequence[ModelSpec], wanted: Sequence[str]) -> list[str]:
-    """The wanted names, then the models' own. Raises ConfigError for too many names, and for one name twice."""
-    if len(wanted) > len(specs):
-        raise ConfigError(f"served_model_name: {len(wanted)} names for {len(specs)} models")
-    names = [*wanted, *(spec.model_id for spec in specs[len(wanted) :])]
+def _served_names(wanted: Sequence[Wanted], specs: Sequence[ModelSpec], given: Sequence[str]) -> list[str]:
+    """The names given, then the models' own. Raises ConfigError for too many names, and for one name twice."""
+    if len(given) > len(specs):
+        raise ConfigError(f"served_model_name: {len(given)} names for {len(specs)} models")
+    own = [one.name or spec.model_id for one, spec in zip(wanted, specs, strict=True)]
+    names = [*given, *own[len(given) :]]
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"two models would be served as {name}; give each its own served_model_name")
@@ -97,6 +158,39 @@ def _claims(spec: ModelSpec) -> Iterable[str]:
     return (spec.model_id, *other_names(spec.model_id), spec.model_id.rpartition("/")[2])
 
 
+def _pinned(pinned: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+    for name in pinned:
+        if name not in names:
+            raise ConfigError(f"pinned_models: no model is served as {name!r}; there are: {', '.join(names)}")
+    return frozenset(pinned)
+
+
+_COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
+
+
+def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[Composite]:
+    """NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, of models by any of their names. Raises ConfigError."""
+    by_name = {name: model.name for model in models for name in (model.name, *model.aliases)}
+    return [_composite(value, by_name) for value in values]
+
+
+def _composite(value: str, by_name: Mapping[str, str]) -> Composite:
+    match = _COMPOSITE.fullmatch(value)
+    if match is None:
+        raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
+    members: dict[VectorKind, str] = {}
+    for part in match["members"].split("+"):
+        kind, _, model = part.partition(":")
+        if kind not in get_args(VectorKind) or kind in members:
+            raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
+        if model not in by_name:
+            raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
+        members[cast(VectorKind, kind)] = by_name[model]
+    if match["name"] in by_name:
+        raise ConfigError(f"composites: {match['name']} is the name of a model")
+    return Composite(match["name"], members)
+
+
 # --- loading --------------------------------------------------------------------------------------------------
 
 
@@ -112,8 +206,11 @@ def _options(device: DeviceConfig) -> BackendOptions:
 def _load(spec: ModelSpec, backend: str, options: BackendOptions) -> Loaded:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it costs the start no time
 
+    encoder = TextEncoder(spec)
+    if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
+        raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer does not say how to join two texts")
     load = import_module(f"{backends.__name__}.{backend}").load
-    return TextEncoder(spec), load(spec, options)
+    return encoder, load(spec, options)
 
 
 # --- backends -------------------------------------------------------------------------------------------------
@@ -126,14 +223,26 @@ def backend_names() -> list[str]:
     return sorted({module.name for module in pkgutil.iter_modules(backends.__path__)} - NO_BACKENDS)
 
 
-def _backend_name(device: DeviceConfig) -> str:
-    """The backend asked for, or for auto the one of the device. Raises ConfigError listing those there are."""
-    name = device.backend if device.backend != "auto" else _usual_backend(device.device)
+def _check_backend(name: str) -> str:
+    """`name`. Raises ConfigError, listing those there are, if it is none, or one whose library is not here."""
     if name not in backend_names():
         raise ConfigError(f"unknown backend {name!r}; there are: auto, {', '.join(backend_names())}")
-    if name == "torch" and find_spec("torch") is None:
-        raise ConfigError("backend torch: torch is not installed; pip install 'vectord[torch]'")
+    if name in {"torch", "transformers"} and find_spec(name) is None:
+        raise ConfigError(f"backend {name}: {name} is not installed; pip install 'vectord[{name}]'")
     return name
+
+
+def _backend_name(device: DeviceConfig, spec: ModelSpec) -> str:
+    """The backend asked for, or for auto the one for the model: its own class, its graph, its network."""
+    if device.backend != "auto":
+        return device.backend
+    if spec.handler is not None:
+        return "handler"
+    if spec.weights[0].suffix == ".onnx":
+        return "onnx"
+    if spec.architecture.replace("-", "_") not in architectures() and find_spec("transformers") is not None:
+        return "transformers"
+    return _usual_backend(device.device)
 
 
 def _usual_backend(device: str) -> str:

@@ -15,10 +15,17 @@ import numpy as np
 import numpy.typing as npt
 
 Float32: TypeAlias = npt.NDArray[np.float32]
+Int32: TypeAlias = npt.NDArray[np.int32]
 Input: TypeAlias = str | Sequence[int]  # a text, or token ids of the model's own vocabulary
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Encoding: TypeAlias = Literal["float", "base64"]
 Lane: TypeAlias = Literal["interactive", "bulk"]
+InputKind: TypeAlias = Literal["query", "document"]
+VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # what a text can be turned into
+Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
+# logit: any number; probability: 0 to 1; cosine: -1 to 1; maxsim: a sum or mean of cosines; dot: any number
+ScoreKind: TypeAlias = Literal["logit", "probability", "cosine", "maxsim", "dot", "weighted"]
+RerankMethod: TypeAlias = Literal["scores", "dense", "colbert", "sparse", "weighted"]
 
 
 # --- requests -------------------------------------------------------------------------------------------------
@@ -31,6 +38,7 @@ class Caller:
     client: str = ""
     lane: Lane | None = None  # None: the engine infers it from the size of the request
     request_id: str = ""
+    expect_fingerprint: str | None = None  # answer only if the model's vectors belong to this space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,20 +49,85 @@ class TextOptions:
     truncate_by_default: bool = False  # the dialect's rule, where neither request nor server says
     truncate_side: Side = "right"
     prompt_name: str | None = None  # a key of the model's prompts; None: the model's default prompt
+    kind: InputKind | None = None  # the model's prompt for such inputs, if it has one; `prompt_name` outranks it
+    prompt: str | None = None  # the words themselves; they outrank both
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkOptions:
+    """How a long text is cut into pieces."""
+
+    max_tokens: int  # of a chunk, specials not counted
+    by: Literal["tokens", "sentences"] = "tokens"
+    overlap_tokens: int = 0  # that a chunk shares with the one before it; of whole sentences if cut by those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """One vector a text (`output="dense"`) or one vector a token (`output="tokens"`)."""
+    """Any of the vectors that the model makes of a text, all from one pass."""
 
     inputs: Sequence[Input]
-    model: str | None = None  # None: the first served model
+    model: str | None = None  # None: the first served model that can
     text: TextOptions = TextOptions()
-    output: Literal["dense", "tokens"] = "dense"
+    outputs: frozenset[VectorKind] = frozenset({"dense"})
     normalize: bool = True  # dense only: L2, after `dimensions`
     dimensions: int | None = None  # dense only: keep this many leading numbers
+    force_dimensions: bool = False  # even where the model was not trained to be cut
+    precisions: tuple[Precision, ...] = ("float",)  # dense only: in each of these
+    expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     encoding: Encoding = "float"  # for the renderer
     field: str = "input"  # what the caller's dialect calls `inputs`, for error messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentsRequest:
+    """Long texts in pieces: a dense vector for each chunk."""
+
+    documents: Sequence[str]
+    chunks: ChunkOptions
+    model: str | None = None
+    text: TextOptions = TextOptions()
+    late: bool = False  # the model reads the whole text, and each chunk's vector is pooled from its own tokens
+    mean: bool = False  # the mean of a document's chunks, too
+    normalize: bool = True
+    dimensions: int | None = None
+    force_dimensions: bool = False
+    expect_fingerprint: str | None = None
+    encoding: Encoding = "float"
+    field: str = "documents"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankRequest:
+    """How well each passage answers the query."""
+
+    query: str
+    passages: Sequence[str]
+    model: str | None = None  # None: the first served model with scores of its own, else the first that embeds
+    text: TextOptions = TextOptions()
+    method: RerankMethod | None = None  # None: the model's own scores, else its best vectors
+    weights: tuple[float, float, float] | None = None  # weighted: of dense, sparse, colbert; None: BGE-M3's own
+    raw: bool | None = (
+        None  # scores: the logit (True) or what the model's kind makes of it; None: the dialect's default
+    )
+    instruction: str | None = None  # for language models; None: the model's own
+    chunks: ChunkOptions | None = None  # score each chunk of a passage; the best one counts
+    top_n: int | None = None  # for the renderer: show the best so many; None: all
+    with_passages: bool = False  # for the renderer: show their texts
+    query_field: str = "query"
+    field: str = "passages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyRequest:
+    """A score a label, of texts or of pairs of texts."""
+
+    inputs: Sequence[str | tuple[str, str]]
+    model: str | None = None  # None: the first served model that classifies
+    text: TextOptions = TextOptions()
+    raw: bool = False  # the logits
+    single: bool = False  # for the renderer: it came as one input, not as a list of one
+    field: str = "inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +162,32 @@ class ListModels:
     model: str | None = None
 
 
-Request: TypeAlias = EmbedRequest | SimilarityRequest | TokenizeRequest | DecodeRequest | ListModels
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadModel:
+    """Load a served model now; answers when it is ready. The operator's, never a client's."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadModel:
+    """Give a model's memory back once nobody uses it; it loads again on its next use."""
+
+    model: str
+
+
+Request: TypeAlias = (
+    EmbedRequest
+    | DocumentsRequest
+    | SimilarityRequest
+    | RerankRequest
+    | ClassifyRequest
+    | TokenizeRequest
+    | DecodeRequest
+    | ListModels
+    | LoadModel
+    | UnloadModel
+)
 
 
 # --- results --------------------------------------------------------------------------------------------------
@@ -120,21 +218,91 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    lengths: Sequence[TextLength]
+    lengths: Sequence[TextLength]  # of each input; of pairs: query and passage together
     characters: int  # of the inputs as sent, before truncation
     timings: Timings = Timings()
+    further_tokens: int = 0  # run beyond `lengths`: by a second model, or a query's own
 
     @property
     def tokens(self) -> int:
-        return sum(length.kept for length in self.lengths)
+        """What was run, and is billed."""
+        return sum(length.kept for length in self.lengths) + self.further_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Weights of some words of the vocabulary, all above 0; each index once."""
+
+    indices: Int32  # (n,) in order of first appearance, or ascending for SPLADE
+    values: Float32  # (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Characters of a text as it was sent: text[start:stop]."""
+
+    start: int
+    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedResult:
-    """`vectors[i]` belongs to `inputs[i]`: dense (D,) rows of one (N, D) array, or tokens (T_i, H) arrays."""
+    """Row i belongs to `inputs[i]`. What was not asked for is empty or None."""
 
     model: str
-    vectors: Float32 | Sequence[Float32]
+    fingerprint: str
+    usage: Usage
+    dense: Mapping[Precision, npt.NDArray[np.generic]] = field(default_factory=dict)  # (N, D); binary: (N, D / 8)
+    sparse: Sequence[Sparse] | None = None
+    colbert: Sequence[Float32] | None = None  # (n_i, C) each, rows of length 1
+    tokens: Sequence[Float32] | None = None  # (n_i, H) each
+    sources: Mapping[VectorKind, str] = field(default_factory=dict)  # which model made what
+    lengths: Mapping[str, Sequence[TextLength]] = field(default_factory=dict)  # by model: each has its own tokenizer
+    limits: Mapping[str, int] = field(default_factory=dict)  # tokens each of those models reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentChunk:
+    span: Span
+    tokens: int  # content tokens, specials not counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkedDocument:
+    chunks: Sequence[DocumentChunk]
+    vectors: Float32  # (chunks, D)
+    mean: Float32 | None = None  # (D,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentsResult:
+    model: str
+    fingerprint: str
+    documents: Sequence[ChunkedDocument]
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RerankResult:
+    """`scores[i]` belongs to `passages[i]`; a higher one is better, whatever its kind."""
+
+    model: str
+    fingerprint: str
+    scores: Float32  # (N,)
+    kind: ScoreKind
+    usage: Usage
+    query: TextLength  # as the model read it
+    passages: Sequence[TextLength]
+    max_tokens: int  # that the model reads, query and passage together where it reads pairs
+    spans: Sequence[Span] | None = None  # the chunk of each passage that won, where chunks were asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassifyResult:
+    model: str
+    labels: Sequence[str]
+    scores: Float32  # (N, labels)
+    kind: ScoreKind
     usage: Usage
 
 
@@ -176,13 +344,18 @@ class ModelInfo:
     revision: str | None
     fingerprint: str  # short hash of what makes the vector space
     architecture: str  # config.json's model_type
-    pooling: str
-    dimensions: int
+    outputs: frozenset[VectorKind]  # the vectors it makes
+    reranks: bool  # has scores of its own for a query and a passage
+    labels: Sequence[str]  # of a classifier
+    pooling: str  # "" if it makes no dense vector
+    dimensions: int  # 0 if it makes none
+    matryoshka: Sequence[int] | None  # the dimensions it was trained to be cut to; None: not known
     max_input_tokens: int
     dtype: str
     device: str
     backend: str
-    state: Literal["loading", "ready", "failed"]
+    state: Literal["unloaded", "loading", "ready", "failed"]
+    pinned: bool  # never unloaded to make room
     created_unix_s: int
     prompts: Mapping[str, str] = field(default_factory=dict)
 
@@ -203,4 +376,13 @@ class ModelList:
     limits: Limits
 
 
-Result: TypeAlias = EmbedResult | SimilarityResult | TokenizeResult | DecodeResult | ModelList
+Result: TypeAlias = (
+    EmbedResult
+    | DocumentsResult
+    | SimilarityResult
+    | RerankResult
+    | ClassifyResult
+    | TokenizeResult
+    | DecodeResult
+    | ModelList
+)

@@ -57,7 +57,7 @@ def test_the_names_read_otherwise_are_names_of_their_setting() -> None:
         assert set(setting.reads) <= {*setting.env, *setting.flags}, setting.name
 
 
-@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md"])
+@pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md", "README.md"])
 def test_the_generated_files_are_current(name: str) -> None:
     """`make format` has been run since a setting changed."""
     assert (ROOT / name).read_text("utf-8") == generator().FILES[name]()

@@ -4,37 +4,76 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import BackendFacts, Int32, TokenBatch
+from vectord.artifacts.spec import Colbert, ModelSpec, Output, YesNo
+from vectord.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
-from vectord.engine.registry import ModelSource
+from vectord.engine.registry import Composite, ModelSource
 from vectord.errors import InputTooLong
-from vectord.schema import Float32, Input, TextLength, TextOptions, Timings, Token
+from vectord.ops.base import PackedTexts
+from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Timings, Token
 
 WIDTH = 8
+COLBERT_WIDTH = 4
+WORDS = 128
 MAX_TOKENS = 64
+SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK = 0, 1, 2, 3  # no letters
+SPECIAL_IDS = np.array([SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK], np.int32)
+QUERY_LENGTH = 8  # of a ColBERT query, filled up with MASK
+NOTHING = TextLength(seen=0, kept=0)
+
+
+# --- texts to tokens ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
+    """A text, a pair or a ColBERT text: what the protocols of engine/encoding.py ask for."""
+
     ids: Int32
     type_ids: Int32
     length: TextLength
+    prompt_tokens: int = 0
+    query: TextLength = NOTHING
+    passage: TextLength = NOTHING
+    kept: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    attended: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    ids: Int32
+    type_ids: Int32
+    spans: Int32
 
 
 class ByteEncoder:
-    """One token a byte; no specials. An empty text is one token of id 0."""
+    """One token a byte; no specials. An empty text is one token of id 0. `threads`: who has called it."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
+
+    @property
+    def special_ids(self) -> Int32:
+        return SPECIAL_IDS
 
     def encode(
         self,
@@ -45,8 +84,91 @@ class ByteEncoder:
         field: str,
         part: range | None = None,
     ) -> list[Encoded]:
-        self.threads.add(threading.current_thread().name)
-        return [_encode(inputs[i], i, truncate, field) for i in (range(len(inputs)) if part is None else part)]
+        self._called()
+        prompt = list((options.prompt or "").encode())
+        return [
+            _encode(prompt + _ids(inputs[i]), i, truncate, field, prompt_tokens=len(prompt))
+            for i in _part(inputs, part)
+        ]
+
+    def encode_colbert(
+        self,
+        inputs: Sequence[Input],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str,
+        part: range | None = None,
+    ) -> list[Encoded]:
+        """The mark's vector does not count; a query is filled up with tokens that nobody attends to."""
+        self._called()
+        encoded = []
+        for i in _part(inputs, part):
+            queries = options.kind == "query"
+            ids = [QUERY_MARK if queries else DOCUMENT_MARK, *_ids(inputs[i])]
+            filled = ids + [MASK] * (QUERY_LENGTH - len(ids) if queries else 0)
+            kept = np.arange(1, len(filled), dtype=np.int32)
+            encoded.append(_encode(filled, i, truncate, field, kept=kept, attended=len(ids)))
+        return encoded
+
+    def encode_pairs(
+        self,
+        query: str,
+        passages: Sequence[str],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str,
+        field: str,
+        part: range | None = None,
+    ) -> list[Encoded]:
+        self._called()
+        return [_pair(query, passages[i], i, truncate, field) for i in _part(passages, part)]
+
+    def encode_pair_list(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str,
+        part: range | None = None,
+    ) -> list[Encoded]:
+        self._called()
+        return [_pair(*pairs[i], i, truncate, field) for i in _part(pairs, part)]
+
+    def encode_yes_no(
+        self,
+        query: str,
+        passages: Sequence[str],
+        instruction: str | None,
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str,
+        field: str,
+        part: range | None = None,
+    ) -> list[Encoded]:
+        asked = f"{instruction or 'Judge'}: {query}"
+        return self.encode_pairs(
+            asked, passages, options, truncate=truncate, query_field=query_field, field=field, part=part
+        )
+
+    def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> list[Piece]:
+        self._called()
+        starts = range(0, len(text), options.max_tokens)
+        return [Piece(start, min(start + options.max_tokens, len(text))) for start in starts]
+
+    def encode_windows(self, text: str, chunks: Sequence[Piece], options: TextOptions) -> list[Stretch]:
+        """A window for every two chunks, with a special at either end."""
+        self._called()
+        windows = []
+        for start in range(0, len(chunks), 2):
+            own = chunks[start : start + 2]
+            ids = np.array([DOCUMENT_MARK, *text[own[0].start : own[-1].stop].encode(), SEPARATOR], np.int32)
+            spans = np.array([[one.start, one.stop] for one in own], np.int32) - own[0].start + 1
+            windows.append(Stretch(ids, np.zeros_like(ids), spans.astype(np.int32)))
+        return windows
 
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
         return [[Token(id=ord(c), text=c, special=False, start=i, stop=i + 1) for i, c in enumerate(t)] for t in texts]
@@ -54,18 +176,64 @@ class ByteEncoder:
     def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         return ["".join(map(chr, row)) for row in ids]
 
+    def _called(self) -> None:
+        self.threads.add(threading.current_thread().name)
 
-def _encode(one: Input, index: int, truncate: bool, field: str) -> Encoded:
-    ids = list(one.encode()) or [0] if isinstance(one, str) else list(one)
+
+def _part(inputs: Sequence[object], part: range | None) -> range:
+    return range(len(inputs)) if part is None else part
+
+
+def _ids(one: Input) -> list[int]:
+    return list(one.encode()) or [SEPARATOR] if isinstance(one, str) else list(one)
+
+
+def _encode(ids: list[int], index: int, truncate: bool, field: str, **facts: object) -> Encoded:
     if len(ids) > MAX_TOKENS and not truncate:
         raise InputTooLong("too long", field=field, index=index, limit=MAX_TOKENS, given=len(ids))
     kept = np.array(ids[:MAX_TOKENS], np.int32)
-    return Encoded(kept, np.zeros_like(kept), TextLength(seen=len(ids), kept=len(kept)))
+    length = TextLength(seen=len(ids), kept=len(kept))
+    return Encoded(kept, np.zeros_like(kept), length, **facts)  # type: ignore[arg-type]
+
+
+def _pair(query: str, passage: str, index: int, truncate: bool, field: str) -> Encoded:
+    first, second = [*query.encode(), SEPARATOR], list(passage.encode())
+    pair = _encode(first + second, index, truncate, field)
+    kept = len(pair.ids) - len(first)
+    return Encoded(
+        pair.ids,
+        np.repeat([0, 1], [len(first), kept]).astype(np.int32),
+        pair.length,
+        query=TextLength(len(query), len(query)),
+        passage=TextLength(len(second), kept),
+    )
+
+
+# --- tokens to answers ----------------------------------------------------------------------------------------
+
+
+def ids_of(text: str) -> Int32:
+    return np.array(_ids(text), np.int32)
 
 
 def expected_row(text: str) -> Float32:
     """What FakeBackend answers for a text, worked out alone."""
-    return _row(np.array(list(text.encode()) or [0], np.int32))
+    return _row(ids_of(text))
+
+
+def expected_logits(ids: Int32, labels: int) -> Float32:
+    """What it scores: of all tokens up to the end of what is pooled, a prefix's too."""
+    places = np.arange(1, labels + 1)
+    return np.sin(np.outer(ids, places) / 7.0).sum(axis=0).astype(np.float32)
+
+
+def expected_colbert(ids: Int32) -> Float32:
+    rows = np.cos(np.outer(ids, np.arange(1, COLBERT_WIDTH + 1)))  # (n, C)
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def expected_weights(ids: Int32) -> Float32:
+    return (ids % 7 / 7).astype(np.float32)
 
 
 def _row(ids: Int32) -> Float32:
@@ -74,51 +242,102 @@ def _row(ids: Int32) -> Float32:
 
 
 class FakeBackend:
-    """Rows from token ids alone. `fail` is asked before each forward and may raise; `gate` holds forwards back."""
+    """Answers from token ids alone. `fail` is asked before each forward and may raise; `gate` holds forwards back."""
 
     def __init__(
-        self, *, streams: int = 1, max_batch_tokens: int = 256, fail: Callable[[TokenBatch], None] | None = None
+        self,
+        *,
+        streams: int = 1,
+        max_batch_tokens: int = 256,
+        max_batch_texts: int | None = None,
+        cost: str = "packed",
+        labels: int = 1,
+        fail: Callable[[TokenBatch], None] | None = None,
     ) -> None:
         self.facts = BackendFacts(
             name="fake",
             device="cpu",
             dtype="float32",
             streams=streams,
-            cost="packed",
+            cost=cost,  # type: ignore[arg-type]
             max_batch_tokens=max_batch_tokens,
+            max_batch_texts=max_batch_texts,
         )
+        self.labels = labels
         self.fail = fail
-        self.poison: int | None = None  # a text with this id gets a row that is not finite
+        self.poison: int | None = None  # what is said of a text with this id is not finite
+        self.heals = False  # whether `forward_exact` knows better
         self.gate = threading.Event()
         self.gate.set()
         self.entered = threading.Semaphore(0)  # released once a forward, before the gate
         self.batches: list[TokenBatch] = []
+        self.exact: list[TokenBatch] = []
         self.closed = False
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
         self.batches.append(batch)
         self.entered.release()
         assert self.gate.wait(10), "nobody opened the gate"
         if self.fail is not None:
             self.fail(batch)
-        texts = np.split(batch.ids, batch.cu_seqlens[1:-1])
-        if batch.output == "tokens":
-            return np.repeat(batch.ids[:, None], WIDTH, axis=1).astype(np.float32)
-        rows = np.stack([_row(ids) for ids in texts])
-        if self.poison is not None:
-            rows[[self.poison in ids for ids in texts], 0] = np.nan
-        return rows
+        return self._answers(batch, self.poison)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        self.exact.append(batch)
+        return self._answers(batch, None if self.heals else self.poison)
 
     def close(self) -> None:
         self.closed = True
 
     def texts_run(self) -> list[str]:
         """Every text of every forward so far, in the order they ran."""
-        return [
-            bytes(ids.tolist()).decode()
-            for batch in list(self.batches)
-            for ids in np.split(batch.ids, batch.cu_seqlens[1:-1])
-        ]
+        return [bytes(ids.tolist()).decode() for batch in list(self.batches) for ids in texts_of(batch.texts)]
+
+    def _answers(self, batch: TokenBatch, poison: int | None) -> Answers:
+        return {output: self._answer(output, batch.texts, poison) for output in batch.outputs}
+
+    def _answer(self, output: Output, texts: PackedTexts, poison: int | None) -> Float32:
+        ids = texts.ids
+        match output:
+            case "tokens":
+                rows = np.repeat(ids[:, None], WIDTH, axis=1).astype(np.float32)
+            case "colbert":
+                rows = expected_colbert(ids)
+            case "lexical":
+                rows = expected_weights(ids)[:, None]
+            case "dense":
+                rows = np.stack([_row(ids[start:stop]) for start, stop in texts.pooled])
+            case "splade":
+                words = [np.bincount(ids[start:stop], minlength=WORDS) for start, stop in texts.pooled]
+                rows = np.stack(words).astype(np.float32) - 0.5
+            case "scores":
+                rows = np.stack([expected_logits(_seen(texts, stop), self.labels) for _, stop in texts.pooled])
+        if poison is not None:
+            rows[_hit(output, texts, poison), 0] = np.nan
+        return rows
+
+
+def texts_of(texts: PackedTexts) -> list[Int32]:
+    """The ids of each text of a batch."""
+    return np.split(texts.ids, texts.cu_seqlens[1:-1])
+
+
+def _seen(texts: PackedTexts, stop: int) -> Int32:
+    """All a causal model has read when it has read row stop - 1: the parent's tokens, and those of the text so far."""
+    text = int(np.searchsorted(texts.cu_seqlens, stop - 1, side="right")) - 1
+    own = texts.ids[texts.cu_seqlens[text] : stop]
+    if texts.parents is None or texts.parents[text] < 0:
+        return own
+    return np.concatenate([texts_of(texts)[texts.parents[text]], own])
+
+
+def _hit(output: Output, texts: PackedTexts, poison: int) -> list[bool]:
+    if output in {"tokens", "colbert", "lexical"}:
+        return [poison == one for one in texts.ids]
+    return [poison in texts.ids[start:stop] for start, stop in texts.pooled]
+
+
+# --- around them ----------------------------------------------------------------------------------------------
 
 
 class Recorder:
@@ -149,39 +368,94 @@ class Recorder:
         self.states.append((model, state))
 
 
-def spec(**changes: object) -> ModelSpec:
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def spec(outputs: Collection[Output] = ("dense", "tokens"), **changes: object) -> ModelSpec:
     facts: dict[str, object] = {
         "model_id": "fake",
         "revision": None,
         "folder": Path(),
         "config": {},
         "model_type": "fake",
+        "architecture": "fake",
+        "outputs": frozenset(outputs),
         "weights": (),
         "tokenizer": Path(),
-        "pooling": "mean",
+        "pooling": "mean" if "dense" in outputs else None,
         "normalizes": True,
         "hidden_size": WIDTH,
-        "dimensions": WIDTH,
+        "dimensions": WIDTH if "dense" in outputs else 0,
         "max_tokens": MAX_TOKENS,
+        "colbert": Colbert(dimensions=COLBERT_WIDTH) if "colbert" in outputs else None,
         "fingerprint": "0" * 16,
     }
     return ModelSpec(**(facts | changes))  # type: ignore[arg-type]
 
 
-def source(backend: FakeBackend, name: str = "fake", *aliases: str, encoder: ByteEncoder | None = None) -> ModelSource:
-    return ModelSource(name, aliases, spec(model_id=name), lambda: (encoder or ByteEncoder(), backend))
+# BGE-M3's kind: three vectors of one pass; its first token has no vector of its own.
+M3 = spec(
+    ("dense", "tokens", "lexical", "colbert"),
+    colbert=Colbert(dimensions=COLBERT_WIDTH, drops_first=True, linear=Path()),
+    lexical=Path(),
+)
+CROSS_ENCODER = spec(("scores",), labels=("relevant",), score_activation="sigmoid")
+YES_NO = YesNo(prefix="", body="", suffix="", instruction="Judge", token_ids=(1, 2))
+JUDGE = spec(("scores",), yes_no=YES_NO)
+CLASSIFIER = spec(("scores",), labels=("bad", "fair", "good"), score_activation="softmax")
+
+
+def backend_for(model: ModelSpec, **facts: object) -> FakeBackend:
+    """One that gives as many scores as the model has."""
+    return FakeBackend(labels=len(model.labels) or 2, **facts)  # type: ignore[arg-type]
+
+
+def source(
+    backend: FakeBackend,
+    name: str = "fake",
+    *aliases: str,
+    encoder: ByteEncoder | None = None,
+    model: ModelSpec | None = None,
+    **facts: object,
+) -> ModelSource:
+    return ModelSource(
+        name,
+        aliases,
+        model or spec(model_id=name),
+        lambda: (encoder or ByteEncoder(), backend),
+        **facts,  # type: ignore[arg-type]
+    )
 
 
 @asynccontextmanager
 async def serving(
-    *backends: FakeBackend, encoder: ByteEncoder | None = None, observer: Recorder | None = None, **settings: object
+    *backends: FakeBackend,
+    models: Sequence[ModelSpec] = (),
+    composites: Sequence[Composite] = (),
+    encoder: ByteEncoder | None = None,
+    observer: Recorder | None = None,
+    **settings: object,
 ) -> AsyncIterator[Engine]:
-    """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests."""
+    """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests.
+
+    models: what each of them is; without, all make dense vectors and tokens.
+    """
     most = settings.pop("max_batch_requests", None)
-    sources = [source(backend, f"m{n}", f"alias{n}", encoder=encoder) for n, backend in enumerate(backends)]
-    engine = Engine(sources, EngineConfig(**settings), most, observer)
+    sources = [
+        source(backend, f"m{n}", f"alias{n}", encoder=encoder, model=models[n] if models else None)
+        for n, backend in enumerate(backends)
+    ]
+    engine = Engine(sources, EngineConfig(**settings), most, observer, composites)  # type: ignore[arg-type]
     await engine.start()
-    await engine.loaded.wait()
+    if settings.get("model_loading") != "first-use":
+        await engine.loaded.wait()
     for backend in backends:
         backend.batches.clear()
     try:
@@ -190,6 +464,14 @@ async def serving(
         for backend in backends:
             backend.gate.set()
         await engine.close()
+
+
+@asynccontextmanager
+async def serving_one(model: ModelSpec, **settings: object) -> AsyncIterator[tuple[Engine, FakeBackend]]:
+    """An engine with this model alone, called m0."""
+    backend = backend_for(model)
+    async with serving(backend, models=[model], **settings) as engine:  # type: ignore[arg-type]
+        yield engine, backend
 
 
 def close_gate(backend: FakeBackend) -> None:
@@ -208,3 +490,12 @@ async def settle() -> None:
     """Let every task that can run do so until it waits for something outside the loop."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def spans_of(batch: TokenBatch) -> list[Span]:
+    return [Span(int(start), int(stop)) for start, stop in batch.texts.pooled]
+
+
+def sizes(batch: TokenBatch) -> list[int]:
+    """Tokens of each text of a batch."""
+    return [int(stop - start) for start, stop in pairwise(batch.texts.cu_seqlens)]

@@ -1,113 +1,103 @@
-"""Rows by least recent use, bounded in bytes, and one run for texts that are asked for twice."""
+"""Answers by least recent use, bounded in bytes."""
 
 from __future__ import annotations
 
 import tracemalloc
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.engine.batch import Item, Key
-from vectord.engine.cache import ENTRY_BYTES, VectorCache, cache_key
+from vectord.engine.batch import Answer, Key, Kind
+from vectord.engine.cache import ENTRY_BYTES, AnswerCache, cache_key
+from vectord.schema import Sparse
 
 NO_TYPES = np.zeros(3, np.int32)
+DENSE: frozenset[Kind] = frozenset({"dense"})
 
 
 def ids(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int32)
 
 
-def item(key: Key) -> Item:
-    return Item(ids(1), ids(0), 1, "dense", "", "interactive", key)
+def key_of(n: int) -> Key:
+    return cache_key("m", ids(n), ids(0), b"", DENSE)
 
 
-def keep(cache: VectorCache, key: Key, row: np.ndarray) -> None:
-    cache.finish(key, item(key), row)
+def dense(numbers: int, value: float = 0.0) -> Answer:
+    return {"dense": np.full((1, numbers), value, np.float32)}
 
 
-def test_the_key_is_what_decides_a_row():
-    """Model, ids and type ids; type ids that are all 0 are the same as none."""
+def test_the_key_is_what_decides_an_answer():
+    """Model, ids, type ids, what of the text is pooled and attended to, and what was asked for."""
     keys = {
-        cache_key("model", ids(1, 2, 3), NO_TYPES),
-        cache_key("other", ids(1, 2, 3), NO_TYPES),
-        cache_key("model", ids(1, 2, 4), NO_TYPES),
-        cache_key("model", ids(1, 2), NO_TYPES[:2]),
-        cache_key("model", ids(1, 2, 3), ids(0, 1, 0)),
-        cache_key("model", ids(1, 2, 3), ids(0, 0, 1)),
+        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE),
+        cache_key("other", ids(1, 2, 3), NO_TYPES, b"", DENSE),
+        cache_key("model", ids(1, 2, 4), NO_TYPES, b"", DENSE),
+        cache_key("model", ids(1, 2), NO_TYPES[:2], b"", DENSE),
+        cache_key("model", ids(1, 2, 3), ids(0, 1, 0), b"", DENSE),
+        cache_key("model", ids(1, 2, 3), ids(0, 0, 1), b"", DENSE),
+        cache_key("model", ids(1, 2, 3), NO_TYPES, ids(1, 3).tobytes(), DENSE),
+        cache_key("model", ids(1, 2, 3), NO_TYPES, b"", frozenset({"dense", "sparse"})),
     }
-    assert len(keys) == 6
-    assert cache_key("model", ids(1, 2, 3), NO_TYPES) in keys
+    assert len(keys) == 8
+
+
+def test_type_ids_that_are_all_zero_are_the_same_as_none():
+    """Most models have none: the key of a text is not twice its size for them."""
+    assert len(cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE)[2]) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 5))
 @settings(deadline=None, max_examples=100)
 def test_the_cache_is_the_last_n_used(uses, room):
     """Against a plain list of what was used last; the bytes never exceed the limit."""
-    row = np.zeros(4, np.float32)
-    size = ENTRY_BYTES + 4 + row.nbytes
-    cache = VectorCache(room * size)
+    size = ENTRY_BYTES + 4 + 16
+    cache = AnswerCache(room * size)
     model: list[int] = []
     for writes, n in uses:
-        key = cache_key("m", ids(n), ids(0))
+        key = key_of(n)
         assert (cache.get(key) is not None) == (n in model)
         if n in model:
             model.remove(n)
             model.append(n)
         elif writes and room:
-            keep(cache, key, row + n)
+            cache.keep(key, dense(4, n))
             model.append(n)
             del model[:-room]
         assert cache.bytes == len(model) * size == len(cache) * size
     for n in model:
-        assert cache.get(cache_key("m", ids(n), ids(0))).tolist() == [n] * 4
+        assert cache.get(key_of(n))["dense"].tolist() == [[n] * 4]
 
 
-def test_a_kept_row_is_a_copy():
-    """A view would keep the whole batch in memory, and change with it."""
-    cache = VectorCache(2**20)
-    batch = np.ones((64, 8), np.float32)
-    key = cache_key("m", ids(1), ids(0))
-    keep(cache, key, batch[3])
-    batch[:] = 7
-    assert cache.get(key).tolist() == [1] * 8
-    assert cache.get(key).base is None
-
-
-def test_a_row_larger_than_the_cache_is_not_kept():
+def test_an_answer_larger_than_the_cache_is_not_kept():
     """And throws nothing else out."""
-    cache = VectorCache(2000)
-    small, large = cache_key("m", ids(1), ids(0)), cache_key("m", ids(2), ids(0))
-    keep(cache, small, np.zeros(8, np.float32))
-    keep(cache, large, np.zeros(8000, np.float32))
-    assert cache.get(small) is not None
-    assert cache.get(large) is None
+    cache = AnswerCache(2000)
+    cache.keep(key_of(1), dense(8))
+    cache.keep(key_of(2), dense(8000))
+    assert cache.get(key_of(1)) is not None
+    assert cache.get(key_of(2)) is None
 
 
-def test_the_bytes_counted_cover_the_memory_used():
-    """`max_bytes` is a promise about memory: objects around the rows are counted too."""
-    cache = VectorCache(2**30)
+def words(count: int) -> Sparse:
+    return Sparse(np.arange(count, dtype=np.int32), np.ones(count, np.float32))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: dense(96), lambda: {"sparse": words(40)}, lambda: {**dense(96), "sparse": words(40)}],
+    ids=["dense", "sparse", "both"],
+)
+def test_the_bytes_counted_cover_the_memory_used(make):
+    """`max_bytes` is a promise about memory: objects around the numbers are counted too."""
+    cache = AnswerCache(2**30)
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
         for n in range(2000):
-            keep(cache, cache_key("m", ids(n, 2, 3), NO_TYPES), np.zeros(96, np.float32))
+            cache.keep(cache_key("m", ids(n, 2, 3), NO_TYPES, b"", DENSE), make())
         used = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert used <= cache.bytes <= 1.5 * used
-
-
-def test_whoever_asks_while_a_text_is_under_way_finds_its_item():
-    """Until it is finished or abandoned, and only by the item that was registered."""
-    cache = VectorCache(2**20)
-    key = cache_key("m", ids(1), ids(0))
-    first, second = item(key), item(key)
-    assert cache.under_way(key) is None
-    cache.start(key, first)
-    assert cache.under_way(key) is first
-    cache.abandon(key, second)
-    assert cache.under_way(key) is first
-    cache.finish(key, first, np.zeros(4, np.float32))
-    assert cache.under_way(key) is None
-    assert cache.get(key) is not None
+    assert used <= cache.bytes <= 1.7 * used

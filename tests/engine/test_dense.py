@@ -1,4 +1,4 @@
-"""Dimensions, then length 1, for any finite row."""
+"""Dimensions, then length 1, then fewer bits, for any finite row."""
 
 from __future__ import annotations
 
@@ -66,3 +66,56 @@ def test_a_cosine_is_never_above_one():
     units = [dense.finish(row, None, normalize=True) for row in rows]
     assert max(float((unit @ unit.T).max()) for unit in units) > 1  # the case is there
     assert max(float(dense.cosines(np.concatenate([unit, unit])).max()) for unit in units) <= 1
+
+
+def unit_rows(count: int, width: int, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+    return dense.finish(rows, None, normalize=True)
+
+
+@pytest.mark.parametrize("precision", ["binary", "ubinary"])
+@pytest.mark.parametrize("width", [8, 100, 384])
+def test_bits_are_those_of_sentence_transformers(precision, width):
+    """The same bytes in the same type, so that an index filled by either is one index."""
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    vectors = unit_rows(20, width)
+    ours = dense.in_precision(vectors, precision)
+    theirs = quantize_embeddings(vectors, precision)
+    assert ours.dtype == theirs.dtype
+    np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("width", [64, 384, 1024])
+def test_eight_bits_lose_little_of_a_cosine(width):
+    """A vector's with itself stays above 0.9998, that of two texts moves by some 0.02 / sqrt(D)."""
+    vectors = unit_rows(100, width).astype(np.float64)
+    whole = dense.in_precision(unit_rows(100, width), "int8").astype(np.float64)
+    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+    assert np.einsum("nd,nd->n", whole, vectors).min() > 0.9998
+    moved = whole @ whole.T - vectors @ vectors.T
+    assert np.sqrt((moved**2).mean()) < 0.025 / np.sqrt(width)
+
+
+def test_eight_bits_are_of_each_text_alone():
+    """No calibration over a batch: a vector of today can be compared with one of last year."""
+    vectors = unit_rows(10, 64)
+    together = dense.in_precision(vectors, "int8")
+    alone = [dense.in_precision(row[None], "int8") for row in vectors]
+    np.testing.assert_array_equal(together, np.concatenate(alone))
+    assert together.dtype == np.int8
+
+
+def test_unsigned_bytes_are_the_signed_ones_and_128():
+    """One rule for both."""
+    vectors = unit_rows(10, 64)
+    signed, unsigned = dense.in_precision(vectors, "int8"), dense.in_precision(vectors, "uint8")
+    assert unsigned.dtype == np.uint8
+    np.testing.assert_array_equal(unsigned.astype(int) - 128, signed)
+
+
+def test_a_number_out_of_range_is_cut_and_not_wrapped():
+    """A vector all in one place keeps its sign."""
+    vectors = np.eye(2, 64, dtype=np.float32) * np.array([[1], [-1]], np.float32)
+    whole = dense.in_precision(vectors, "int8")
+    assert (whole.max(), whole.min()) == (127, -127)

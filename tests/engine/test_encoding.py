@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ from tests.engine.fakes import MAX_TOKENS, ByteEncoder
 
 from vectord.engine import encoding
 from vectord.engine.encoding import EncoderPool
-from vectord.errors import InputTooLong
+from vectord.errors import InputTooLong, Unavailable
 from vectord.schema import TextOptions
 
 
@@ -23,7 +24,9 @@ def pool():
 
 
 async def encode(pool, encoder, inputs, *, truncate=True):
-    return await pool.encode(encoder, inputs, TextOptions(), truncate=truncate, field="input")
+    return await pool.spread(
+        inputs, lambda part: encoder.encode(inputs, TextOptions(), truncate=truncate, field="input", part=part)
+    )
 
 
 @pytest.mark.parametrize(
@@ -85,6 +88,26 @@ async def test_a_long_request_leaves_others_their_turn(pool):
     await encode(pool, Counting(), ["a" * 60] * 5000)
     assert most <= 2
     assert max(waiting) <= 2
+
+
+async def test_closing_answers_those_who_wait_for_a_thread():
+    """And those who come after: the server has shut down, and nothing has gone wrong."""
+    pool, gate, waiting = EncoderPool(1), threading.Event(), threading.Event()
+
+    def hold() -> bool:
+        waiting.set()
+        return gate.wait(10)
+
+    running = asyncio.create_task(pool.run(10_000, hold))
+    queued = asyncio.create_task(pool.run(10_000, lambda: True))
+    assert await asyncio.to_thread(waiting.wait, 10)
+    pool.close()
+    with pytest.raises(Unavailable):
+        await queued
+    with pytest.raises(Unavailable):
+        await pool.run(10_000, lambda: True)
+    gate.set()
+    assert await running
 
 
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=50) | st.integers(1, 1000).map(lambda n: [3] * n))

@@ -48,15 +48,22 @@ from vectord.schema import (
     Caller,
     DecodeRequest,
     EmbedRequest,
+    EmbedResult,
     ListModels,
     SimilarityRequest,
     TextOptions,
     TokenizeRequest,
+    VectorKind,
 )
 
 ANYONE = Caller()
 BULK = Caller(client="indexer", lane="bulk")
+TOKENS: frozenset[VectorKind] = frozenset({"tokens"})
 texts_strategy = st.lists(st.text("ab é", max_size=12), min_size=1, max_size=30)
+
+
+def rows(result: EmbedResult) -> np.ndarray:
+    return result.dense["float"]
 
 
 def embed(*texts: str, **changes: object) -> EmbedRequest:
@@ -68,7 +75,7 @@ def ask(engine: Engine, *texts: str, caller: Caller = ANYONE, **changes: object)
 
 
 def die(batch: TokenBatch) -> None:
-    if ord("!") in batch.ids:
+    if ord("!") in batch.texts.ids:
         raise SystemExit
 
 
@@ -84,7 +91,7 @@ def test_order_in_is_order_out(texts, streams, max_batch_tokens, cache_bytes):
         backend = FakeBackend(streams=streams, max_batch_tokens=max_batch_tokens)
         async with serving(backend, cache_bytes=cache_bytes) as engine:
             result = await engine.answer(embed(*texts), ANYONE)
-        np.testing.assert_array_equal(result.vectors, [expected_row(text) for text in texts])
+        np.testing.assert_array_equal(rows(result), [expected_row(text) for text in texts])
 
     asyncio.run(run())
 
@@ -98,7 +105,7 @@ def test_tokens_billed_are_tokens_run(texts):
         backend = FakeBackend()
         async with serving(backend, cache_bytes=0) as engine:
             result = await engine.answer(embed(*texts, text=TextOptions(truncate=True)), ANYONE)
-        assert result.usage.tokens == sum(len(batch.ids) for batch in backend.batches)
+        assert result.usage.tokens == sum(len(batch.texts.ids) for batch in backend.batches)
         assert result.usage.characters == sum(map(len, texts))
         assert [length.seen for length in result.usage.lengths] == [max(1, len(text)) for text in texts]
 
@@ -106,11 +113,11 @@ def test_tokens_billed_are_tokens_run(texts):
 
 
 async def test_one_vector_a_token():
-    """`output="tokens"` gives each text its own array."""
+    """`outputs={"tokens"}` gives each text its own array."""
     async with serving(FakeBackend(max_batch_tokens=4)) as engine:
-        result = await engine.answer(embed("ab", "c", "def", output="tokens"), ANYONE)
-    assert [rows.shape for rows in result.vectors] == [(2, WIDTH), (1, WIDTH), (3, WIDTH)]
-    assert [rows[:, 0].tolist() for rows in result.vectors] == [[97, 98], [99], [100, 101, 102]]
+        result = await engine.answer(embed("ab", "c", "def", outputs=TOKENS), ANYONE)
+    assert [rows.shape for rows in result.tokens] == [(2, WIDTH), (1, WIDTH), (3, WIDTH)]
+    assert [rows[:, 0].tolist() for rows in result.tokens] == [[97, 98], [99], [100, 101, 102]]
 
 
 @pytest.mark.parametrize("dimensions", [None, 1, 3, WIDTH])
@@ -119,7 +126,7 @@ async def test_dimensions_and_length_one(dimensions):
     async with serving(FakeBackend()) as engine:
         result = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=dimensions), ANYONE)
     row = expected_row("hello")[:dimensions]
-    np.testing.assert_allclose(result.vectors, [row / np.linalg.norm(row)], rtol=1e-6)
+    np.testing.assert_allclose(rows(result), [row / np.linalg.norm(row)], rtol=1e-6)
 
 
 async def test_similarity_is_the_cosine_of_the_first_with_each():
@@ -152,11 +159,12 @@ async def test_the_fake_backend_of_the_server_works_as_well():
     await engine.start()
     await engine.loaded.wait()
     dense = await engine.answer(EmbedRequest(inputs=["a", "b", "a"]), ANYONE)
-    tokens = await engine.answer(embed("abc", output="tokens"), ANYONE)
+    tokens = await engine.answer(embed("abc", outputs=TOKENS), ANYONE)
     await engine.close()
-    assert dense.vectors.shape == (3, 12)
-    np.testing.assert_array_equal(dense.vectors[0], dense.vectors[2])
-    assert tokens.vectors[0].shape == (3, 16)
+    vectors = dense.dense["float"]
+    assert vectors.shape == (3, 12)
+    np.testing.assert_array_equal(vectors[0], vectors[2])
+    assert tokens.tokens[0].shape == (3, 16)
 
 
 # --- refused before it costs ----------------------------------------------------------------------------------
@@ -170,7 +178,7 @@ async def test_the_fake_backend_of_the_server_works_as_well():
         (embed(), EmptyInput, "input"),
         (embed("a", dimensions=0), InvalidField, "dimensions"),
         (embed("a", dimensions=WIDTH + 1), InvalidField, "dimensions"),
-        (embed("a", dimensions=2, output="tokens"), InvalidField, "dimensions"),
+        (embed("a", dimensions=2, outputs=TOKENS), InvalidField, "dimensions"),
         (SimilarityRequest(source="a", sentences=["a"] * 11), TooManyInputs, "sentences"),
         (SimilarityRequest(source="a", sentences=[]), EmptyInput, "sentences"),
         (TokenizeRequest(inputs=["a"] * 11), TooManyInputs, "inputs"),
@@ -269,27 +277,27 @@ async def test_a_text_seen_before_is_not_run_again_and_bills_the_same():
         second = await engine.answer(embed("hello"), ANYONE)
         third = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=2), ANYONE)
     assert backend.texts_run() == ["hello"]
-    np.testing.assert_array_equal(first.vectors, second.vectors)
+    np.testing.assert_array_equal(rows(first), rows(second))
     assert first.usage.tokens == second.usage.tokens == third.usage.tokens == 5
     assert second.usage.timings.inference_s == second.usage.timings.queue_s == 0
-    assert np.linalg.norm(third.vectors) == pytest.approx(1)
+    assert np.linalg.norm(rows(third)) == pytest.approx(1)
 
 
 async def test_an_answer_is_the_callers_own():
     """Writing into it does not reach the cache."""
     async with serving(FakeBackend()) as engine:
-        (await engine.answer(embed("hello"), ANYONE)).vectors[:] = 0
-        (await engine.answer(embed("hello"), ANYONE)).vectors[:] = 0
+        rows(await engine.answer(embed("hello"), ANYONE))[:] = 0
+        rows(await engine.answer(embed("hello"), ANYONE))[:] = 0
         result = await engine.answer(embed("hello"), ANYONE)
-    np.testing.assert_array_equal(result.vectors, [expected_row("hello")])
+    np.testing.assert_array_equal(rows(result), [expected_row("hello")])
 
 
 async def test_vectors_of_tokens_are_not_cached():
     """They are large, and nobody asks for them twice."""
     backend = FakeBackend()
     async with serving(backend) as engine:
-        for output in ("tokens", "dense", "tokens"):
-            await engine.answer(embed("hello", output=output), ANYONE)
+        for outputs in (TOKENS, frozenset({"dense"}), TOKENS):
+            await engine.answer(embed("hello", outputs=outputs), ANYONE)
     assert backend.texts_run() == ["hello"] * 3
 
 
@@ -314,8 +322,8 @@ async def test_the_same_text_under_way_runs_once():
         results = await asyncio.gather(first, second)
     assert sorted(backend.texts_run()) == ["a", "b"]
     a, b = expected_row("a"), expected_row("b")
-    np.testing.assert_array_equal(results[0].vectors, [a, b, a])
-    np.testing.assert_array_equal(results[1].vectors, [b, a])
+    np.testing.assert_array_equal(rows(results[0]), [a, b, a])
+    np.testing.assert_array_equal(rows(results[1]), [b, a])
 
 
 async def test_a_shared_text_goes_on_while_anybody_waits_for_it():
@@ -335,7 +343,7 @@ async def test_a_shared_text_goes_on_while_anybody_waits_for_it():
         await asyncio.gather(blocker, callers[1])
         again = await engine.answer(embed("left"), ANYONE)  # nobody's leaving poisons the text
     assert backend.texts_run() == ["blocker", "shared", "left"]
-    np.testing.assert_array_equal(again.vectors, [expected_row("left")])
+    np.testing.assert_array_equal(rows(again), [expected_row("left")])
 
 
 async def test_an_interactive_caller_does_not_wait_behind_the_bulk_job_that_asked_first():
@@ -409,7 +417,7 @@ async def test_a_poison_text_fails_its_own_request_alone():
     """Whoever shared its batch is answered."""
 
     def fail(batch: TokenBatch) -> None:
-        if ord("!") in batch.ids:
+        if ord("!") in batch.texts.ids:
             raise RuntimeError("poison")
 
     backend = FakeBackend()
@@ -425,8 +433,8 @@ async def test_a_poison_text_fails_its_own_request_alone():
         answers = await asyncio.gather(*victims, return_exceptions=True)
     assert isinstance(answers[1], InferenceFailed)
     assert answers[1].index == 1
-    np.testing.assert_array_equal(answers[0].vectors, [expected_row("a")])
-    np.testing.assert_array_equal(answers[2].vectors, [expected_row("c")])
+    np.testing.assert_array_equal(rows(answers[0]), [expected_row("a")])
+    np.testing.assert_array_equal(rows(answers[2]), [expected_row("c")])
 
 
 async def test_a_number_that_is_not_finite_is_never_an_answer():
@@ -470,7 +478,7 @@ def test_whatever_the_backend_does_everyone_is_answered(texts, streams):
             if isinstance(answer, BaseException):
                 assert isinstance(answer, InferenceFailed)
             else:
-                np.testing.assert_array_equal(answer.vectors, [expected_row(text)])
+                np.testing.assert_array_equal(rows(answer), [expected_row(text)])
                 assert text != "!"
 
     asyncio.run(run())
@@ -490,7 +498,7 @@ async def test_draining_finishes_what_was_accepted_and_accepts_nothing_new():
         assert not draining.done()
         backend.gate.set()
         await asyncio.wait_for(draining, 10)
-        assert [len(request.result().vectors) for request in accepted] == [1] * 10
+        assert [len(rows(request.result())) for request in accepted] == [1] * 10
 
 
 async def test_closing_answers_those_that_still_wait():
@@ -613,18 +621,19 @@ async def test_an_idle_server_refuses_nothing_for_its_size():
     async with serving(backend, max_queue_wait_s=1e-6) as engine:
         await engine.answer(embed(*[f"{n:04}" for n in range(500)]), ANYONE)
         result = await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
-    assert result.vectors.shape == (2000, WIDTH)
+    assert rows(result).shape == (2000, WIDTH)
 
 
 async def test_a_hundred_thousand_tiny_inputs_in_one_request():
     """Where the limit allows it: answered in order, while a query of somebody else is answered meanwhile."""
     backend = FakeBackend(streams=2, max_batch_tokens=8192)
     backend.forward = (
-        lambda batch, stream: np.repeat(  # type: ignore[method-assign]  # fast: row = first id
-            batch.ids[batch.cu_seqlens[:-1]][:, None], WIDTH, axis=1
-        ).astype(np.float32)
+        lambda batch, stream: {  # type: ignore[method-assign]  # fast: row = first id
+            "dense": np.repeat(batch.texts.ids[batch.texts.cu_seqlens[:-1]][:, None], WIDTH, axis=1).astype(np.float32)
+        }
     )
-    async with serving(backend, max_client_batch_size=100_000, cache_bytes=0) as engine:
+    models = [spec(("dense",))]
+    async with serving(backend, models=models, max_client_batch_size=100_000, cache_bytes=0) as engine:
         numbers = np.arange(100_000) % 5000 + 1
         job = asyncio.create_task(
             engine.answer(EmbedRequest(inputs=[[n] for n in numbers.tolist()], normalize=False), BULK)
@@ -637,7 +646,7 @@ async def test_a_hundred_thousand_tiny_inputs_in_one_request():
             longest_s = max(longest_s, time.perf_counter() - started_s)
             queries += 1
         result = await job
-    np.testing.assert_array_equal(result.vectors[:, 0], numbers)
+    np.testing.assert_array_equal(rows(result)[:, 0], numbers)
     assert queries > 20
     assert longest_s < 2  # 0.02 s on an idle machine; the job itself takes more than a second
 
@@ -664,7 +673,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector():
             gc.enable()
     left = gc.get_objects()
     assert not [thing for thing in left if type(thing) is Item]
-    assert not [thing for thing in left if type(thing) is Job and len(thing._rows)]
+    assert not [thing for thing in left if type(thing) is Job and len(thing._answers)]
 
 
 # --- what is told to the observer -----------------------------------------------------------------------------

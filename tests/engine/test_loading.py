@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.engine.fakes import ByteEncoder, FakeBackend, Recorder, source, spec
 
-from vectord.backends.base import TokenBatch
+from vectord.backends.base import Answers, TokenBatch
 from vectord.engine.engine import Engine
 from vectord.engine.registry import ModelSource
 from vectord.errors import ModelUnavailable, Unavailable
@@ -27,8 +27,14 @@ class Spoiled(FakeBackend):
         super().__init__(**facts)
         self._spoil = spoil
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
-        return self._spoil(super().forward(batch, stream))
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        return self._spoiled(super().forward(batch, stream))
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        return self._spoiled(super().forward_exact(batch))
+
+    def _spoiled(self, answers: Answers) -> Answers:
+        return {output: self._spoil(rows) for output, rows in answers.items()}
 
 
 def failing(error: BaseException, name: str) -> ModelSource:
@@ -89,7 +95,7 @@ async def test_a_model_that_cannot_load_leaves_the_others_serving(error, caplog)
         (lambda rows: rows * 0, "zeros"),
         (lambda rows: rows[:, :-1], "failed on this text"),
         (lambda rows: rows[:-1], "failed on this text"),
-        (lambda rows: rows * np.resize([[1], [-1]], (len(rows), 1)).astype(np.float32), "two vectors"),
+        (lambda rows: rows * np.resize([[1], [-1]], (len(rows), 1)).astype(np.float32), "two dense answers"),
     ],
     ids=["not finite", "zeros", "too narrow", "too few rows", "one text, two vectors"],
 )
@@ -113,7 +119,7 @@ async def test_the_self_test_runs_one_text_alone_and_several_together():
     await engine.start()
     await asyncio.wait_for(engine.loaded.wait(), 10)
     assert backend.batches[0].alone
-    assert max(len(batch.cu_seqlens) - 1 for batch in backend.batches) >= 2
+    assert max(len(batch.texts.cu_seqlens) - 1 for batch in backend.batches) >= 2
     await engine.close()
 
 
@@ -129,5 +135,5 @@ async def test_closing_while_a_model_loads_does_not_wait_for_it():
     await engine.start()
     await asyncio.sleep(0)
     await asyncio.wait_for(engine.close(), 5)
-    assert engine.readiness() == {"m": "loading"}
+    assert engine.readiness() == {"m": "unloaded"}
     gate.set()

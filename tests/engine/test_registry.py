@@ -3,28 +3,94 @@
 from __future__ import annotations
 
 import pytest
-from tests.engine.fakes import FakeBackend, source
+from tests.engine.fakes import M3, FakeBackend, source, spec
 
-from vectord.engine.registry import Registry
-from vectord.errors import Unavailable
+from vectord.engine.registry import Composite, ModelSource, Registry
+from vectord.errors import ModelCannot, ModelNotFound, Unavailable
+
+DENSE = spec(("dense",), fingerprint="d" * 16)
+SPARSE = spec(("splade",), fingerprint="5" * 16)
+
+
+def served(name: str, *aliases: str, model=DENSE) -> ModelSource:
+    return source(FakeBackend(), name, *aliases, model=model)
 
 
 def test_two_models_cannot_share_a_name():
-    """An alias counts as a name."""
+    """An alias counts as a name, and so does a composite's."""
     with pytest.raises(ValueError, match="two models"):
-        Registry([source(FakeBackend(), "a", "b"), source(FakeBackend(), "b")])
+        Registry([served("a", "b"), served("b")])
+    with pytest.raises(ValueError, match="two models"):
+        Registry([served("a")], [Composite("a", {"dense": "a"})])
 
 
 def test_an_alias_may_repeat_the_models_own_name():
     """A served name that is also the model's id is no conflict."""
-    registry = Registry([source(FakeBackend(), "a", "a", "b")])
-    assert registry.resolve("b") is registry.resolve("a") is registry.resolve(None)
+    registry = Registry([served("a", "a", "b")])
+    assert registry.named("b") is registry.named("a") is registry.models[0]
+
+
+def test_without_a_name_the_first_that_can_answers():
+    """Models before composites, in order."""
+    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", {"dense": "b", "sparse": "a"})])
+    chosen = [
+        registry.resolve(None, lambda target, kinds=kinds: kinds <= target.kinds, "do it").name
+        for kinds in ({"dense"}, {"sparse"}, {"dense", "sparse"})
+    ]
+    assert chosen == ["b", "a", "c"]
+    with pytest.raises(ModelCannot, match="do it"):
+        registry.resolve(None, lambda target: False, "do it")
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_served():
+    """Composites too."""
+    registry = Registry([served("a")], [Composite("c", {"dense": "a"})])
+    with pytest.raises(ModelNotFound, match="a, c"):
+        registry.named("?")
 
 
 def test_before_loading_the_facts_are_known_and_nothing_is_served():
     """`/info` answers while the model loads; a request is told to come back."""
-    (served,) = Registry([source(FakeBackend(), "a")]).models
-    info = served.info()
-    assert (info.state, info.dimensions, info.device) == ("loading", 8, "unknown")
+    (model,) = Registry([served("a")]).models
+    info = model.info()
+    assert (info.state, info.dimensions, info.device) == ("unloaded", 8, "unknown")
     with pytest.raises(Unavailable, match="loading"):
-        served.ready_runner()
+        model.ready_runner()
+
+
+@pytest.mark.parametrize(
+    "members", [{"dense": "?"}, {"sparse": "a"}, {"dense": "c"}], ids=["nobody", "not its kind", "a composite"]
+)
+def test_a_composite_is_of_models_that_make_what_it_says(members):
+    """compose.py tells the operator; this is the last line."""
+    with pytest.raises(ValueError, match="no served model"):
+        Registry([served("a")], [Composite("c", {"dense": "a"}), Composite("d", members)])
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(order):
+    """Under its own name and fingerprint; ready once all its members are."""
+    members = {"sparse": "a", "dense": "b"}
+    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", members)])
+    composite = registry.named("c")
+    info = composite.info()
+    assert (info.name, info.dimensions, info.outputs) == ("c", 8, {"dense", "sparse"})
+    assert info.fingerprint == composite.fingerprint not in {"d" * 16, "5" * 16}
+    states = []
+    for name in order:
+        registry.named(name).state = "ready"
+        states.append(composite.info().state)
+    assert states == ["unloaded", "ready"]
+
+
+def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
+    """Not of its name, nor of the order in which its members are written."""
+    sources = [served("a", model=SPARSE), served("b"), served("m3", model=M3)]
+    composites = [
+        Composite("c", {"sparse": "a", "dense": "b"}),
+        Composite("d", {"dense": "b", "sparse": "a"}),
+        Composite("e", {"dense": "b", "sparse": "m3"}),
+    ]
+    registry = Registry(sources, composites)
+    first, second, third = (registry.named(name).fingerprint for name in "cde")
+    assert first == second != third

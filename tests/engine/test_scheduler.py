@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.engine.batch import Batch, Item, Output
+from vectord.engine.batch import Batch, Item
 from vectord.engine.scheduler import INTERACTIVE_WEIGHT, Scheduler
 from vectord.schema import Lane
 
 BUDGET = 64
 
 
-def item(tokens: int, client: str = "a", lane: Lane = "interactive", output: Output = "dense") -> Item:
+def item(tokens: int, client: str = "a", lane: Lane = "interactive") -> Item:
     ids = np.ones(tokens, np.int32)
-    return Item(ids, ids, tokens, output, client, lane)
+    return Item(ids, ids, tokens, frozenset({"dense"}), client, lane)
 
 
 def drain(scheduler: Scheduler, now_s: float = 0.0, idle_streams: int = 1) -> list[Batch]:
@@ -38,13 +38,7 @@ def tokens_by_client(batches: list[Batch]) -> dict[str, int]:
     return total
 
 
-items = st.builds(
-    item,
-    st.integers(1, 100),
-    st.sampled_from("abc"),
-    st.sampled_from(["interactive", "bulk"]),
-    st.sampled_from(["dense", "dense", "tokens"]),
-)
+items = st.builds(item, st.integers(1, 100), st.sampled_from("abc"), st.sampled_from(["interactive", "bulk"]))
 # What may happen to a queue, in any order: texts come, one of them leaves, a stream asks for a batch, time passes.
 steps = st.lists(
     st.one_of(
@@ -101,22 +95,21 @@ def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
     scheduler = Scheduler(max_batch_tokens=BUDGET, cost=cost, max_batch_requests=5)
     for text in texts:
         scheduler.add(text, 0.0)
-    queued = {output: sum(text.tokens for text in texts if text.output == output) for output in ("dense", "tokens")}
+    queued = sum(text.tokens for text in texts)
     for batch in drain(scheduler, idle_streams=idle_streams):
         sizes = [taken.tokens for taken in batch.items]
-        assert {taken.output for taken in batch.items} == {batch.output}
         assert batch.tokens == sum(sizes)
         if len(sizes) > 1:
             assert (max(sizes) * len(sizes) if cost == "padded" else sum(sizes)) <= BUDGET
             assert len(sizes) <= 5
-            assert sum(sizes) <= math.ceil(queued[batch.output] / idle_streams)
-        queued[batch.output] -= sum(sizes)
+            assert sum(sizes) <= math.ceil(queued / idle_streams)
+        queued -= sum(sizes)
 
 
 @given(st.lists(items, min_size=1, max_size=60))
 @settings(deadline=None, max_examples=100)
 def test_a_client_is_served_in_its_own_order(texts):
-    """Within one client, lane and output, first come is first served."""
+    """Within one client and lane, first come is first served."""
     scheduler = Scheduler(max_batch_tokens=BUDGET)
     for text in texts:
         scheduler.add(text, 0.0)
@@ -124,7 +117,7 @@ def test_a_client_is_served_in_its_own_order(texts):
     seen = defaultdict(list)
     for batch in drain(scheduler):
         for taken in batch.items:
-            seen[taken.client, taken.lane, taken.output].append(place[id(taken)])
+            seen[taken.client, taken.lane].append(place[id(taken)])
     assert all(order == sorted(order) for order in seen.values())
 
 
@@ -355,7 +348,7 @@ def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
     before = 0
     while (taken := scheduler.next_batch(0.0).items[0]) is not newcomer:
         before += taken.tokens
-    assert before <= foretold + 100 * 7  # three clients, two lanes, two outputs, each at most one text early
+    assert before <= foretold + 100 * 6  # three clients, two lanes, each at most one text early
 
 
 def test_promotion_takes_a_bulk_text_to_the_front():

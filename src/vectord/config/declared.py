@@ -109,20 +109,41 @@ class ModelConfig:
     offline: bool = setting(
         False, "Never ask the hub; local files only.", env=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     )
-    pooling: Literal["cls", "mean", "last"] | None = setting(
+    pooling: Literal["cls", "mean", "last", "max"] | None = setting(
         None,
         "Pooling instead of the model's own.",
         env=("INFINITY_POOLING_METHOD",),
         synonyms={"last-token": "last", "auto": None},
     )
+    task: Literal["auto", "embed", "rerank", "classify"] = setting(
+        "auto",
+        "What the models are wanted for, where their files leave it open; auto: what each was made for.",
+        choices=("auto", "embed", "rerank", "classify"),
+    )
     default_prompt_name: str | None = setting(None, "Prompt put before texts when the request names none.")
+    composites: tuple[str, ...] = setting(
+        (), "Names over several models: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, of served models."
+    )
+    pinned_models: tuple[str, ...] = setting(
+        (), "Served names that load at start and are never unloaded by themselves."
+    )
+    model_catalogue: str | None = setting(
+        None,
+        "YAML file of further models: name, hf_repo_id, handler.",
+        env=("MODEL_CONFIG",),
+        flags=("--config-models",),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConfig:
     """Device: what computes, in which numbers, and how much at once."""
 
-    backend: str = setting("auto", "openvino, torch or fake; auto: torch for a GPU that it finds, else openvino.")
+    backend: str = setting(
+        "auto",
+        "openvino, torch, onnx, transformers, handler or fake; auto: torch for a GPU that it finds, else openvino, and "
+        "what a model needs that neither runs.",
+    )
     device: str = setting(
         "auto",
         "auto, cpu, cuda, cuda:N or mps.",
@@ -185,11 +206,26 @@ class EngineConfig:
         at_least=1,
         at_most=2**40,
     )
+    model_loading: Literal["start", "first-use"] = setting(
+        "start", "When models load that are not pinned.", choices=("start", "first-use")
+    )
+    model_idle_s: float = setting(
+        0.0, "Seconds after which a model that nobody used is unloaded; 0: never.", at_least=0, at_most=10_000_000
+    )
+    model_memory_bytes: int | None = setting(
+        None,
+        "What loaded models may hold together, by the size of their weights; the longest unused make room.",
+        at_least=1,
+        at_most=2**50,
+    )
     cache_bytes: int = setting(
         64 * 2**20, "Room for vectors of texts seen before; 0: no cache.", at_least=0, at_most=2**50
     )
     tokenization_workers: int | None = setting(
         None, "Threads that tokenise; default: as many as the processor threads.", at_least=1, at_most=1024
+    )
+    force_dimensions: bool = setting(
+        False, "Cut dense vectors to any width asked for, also of models that were not trained to be cut."
     )
     auto_truncate: bool | None = setting(
         None, "Cut over-long texts (true) or refuse them (false); default: as each dialect does."
@@ -222,6 +258,9 @@ class ServerConfig:
         env=("API_TOKEN", "INFINITY_API_KEY", "LLAMA_API_KEY"),
         secret=True,
     )
+    admin_key: str | None = setting(
+        None, "Key for loading and unloading models; without it those routes do not exist.", secret=True
+    )
     payload_limit: int = setting(
         32 * 2**20, "Bytes a body may have, after decompression too; 413 above.", at_least=1024, at_most=2**40
     )
@@ -235,7 +274,7 @@ class ServerConfig:
         30.0, "Seconds that accepted requests get to finish after SIGTERM.", at_least=0, at_most=3600
     )
     dialects: tuple[str, ...] = setting(
-        ("openai", "tei"), "Which APIs are served; on a path that several speak the first one answers."
+        ("openai", "tei", "vectord"), "Which APIs are served; on a path that several speak the first one answers."
     )
 
 

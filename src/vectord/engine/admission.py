@@ -18,6 +18,7 @@ MAX_QUEUED_TOKENS = (
     2**25
 )  # above this nothing joins a queue, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
 RETRY_AFTER_LEAST_S = 1.0
+SHUT_DOWN = "The server has shut down."
 
 
 class Admission:

@@ -6,44 +6,55 @@ nothing here has a thread or a clock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
-from vectord.backends.base import Int32
 from vectord.errors import VectordError
-from vectord.schema import Float32, Lane
+from vectord.schema import Float32, Int32, Lane, Sparse
 
-Output: TypeAlias = Literal["dense", "tokens"]
-Key: TypeAlias = tuple[str, bytes, bytes]  # fingerprint, token ids, type ids: what decides a dense row
+# What a text is asked for. dense (M, D), scores (M, L): a row a span, usually one; colbert and tokens (n, .): a row a
+# token; sparse: a Sparse.
+Kind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens", "scores"]
+Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
+Key: TypeAlias = tuple[str, bytes, bytes, bytes, frozenset[Kind]]  # fingerprint, ids, type ids, spans and keys, kinds
 
 
 class Waiter(Protocol):
-    """Who gets an item's row; lives on the event loop."""
+    """Who gets an item's answer; lives on the event loop."""
 
-    def fill(self, index: int, row: Float32, started_s: float, ended_s: float) -> None: ...
+    def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None: ...
 
     def fail(self, index: int, error: VectordError) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prefix:
+    """Tokens that several texts of a causal model begin with. Compared by identity: it runs once a batch."""
+
+    ids: Int32  # (p,)
 
 
 @dataclass(slots=True, eq=False)
 class Item:
     """One text. Compared by identity: two equal texts are two items unless the cache joins them."""
 
-    ids: Int32  # (n,)
+    ids: Int32  # (n,), without those of the prefix
     type_ids: Int32  # (n,)
-    tokens: int  # n
-    output: Output
+    tokens: int  # n and the prefix's
+    kinds: frozenset[Kind]
     client: str
     lane: Lane
     key: Key | None = None  # None: neither cached nor shared
+    spans: Int32 | None = None  # (m, 2) rows of this text to pool; None: all of them, once
+    keys: int | None = None  # only so many of its first rows are attended to; None: all
+    prefix: Prefix | None = None
     waiters: list[tuple[Waiter, int]] = field(default_factory=list)  # touched on the event loop only
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     items: Sequence[Item]
-    output: Output
     tokens: int
     alone: bool  # one text, no other stream at work, nothing waiting: the whole device may work on it
     pressed: bool  # more was waiting: the device was running at the speed of a busy server

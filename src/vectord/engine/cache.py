@@ -1,6 +1,6 @@
-"""Rows of texts seen before, and texts under way that several requests wait for. Owned by the event loop.
+"""Answers for texts seen before, of all models. Owned by the event loop.
 
-runner.py looks here before it makes an Item. A row is kept raw: the model's dense output in float32, before
+runner.py looks here before it makes an Item. A dense row is kept raw: the model's output in float32, before
 `dimensions` and normalisation, so that every request can use it.
 """
 
@@ -8,68 +8,58 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import numpy as np
+from vectord.engine.batch import Answer, Key, Kind
+from vectord.schema import Float32, Int32, Sparse
 
-from vectord.backends.base import Int32
-from vectord.engine.batch import Item, Key
-from vectord.schema import Float32
-
-# Objects around one row: key, array header, dict node. Measured: 242 (tests/engine/test_cache.py); malloc rounds up.
-ENTRY_BYTES = 320
+# What is kept: a few kB a text. One vector a token is a hundred times that and would push everything else out.
+KEPT_KINDS: frozenset[Kind] = frozenset({"dense", "sparse", "scores"})
+# Objects around one answer: key, dict, array headers, nodes. Measured: 505 (dense) to 700 (dense and sparse).
+ENTRY_BYTES = 768
 
 
-def cache_key(fingerprint: str, ids: Int32, type_ids: Int32) -> Key:
-    """What decides a dense row. Type ids count only where one is not 0, which is rare."""
+def cache_key(fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind]) -> Key:
+    """What decides an answer. Type ids count only where one is not 0, which is rare. layout: spans and keys."""
     types = type_ids.tobytes()
-    return (fingerprint, ids.tobytes(), types if types.strip(b"\0") else b"")
+    return (fingerprint, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
 
 
-class VectorCache:
-    """Least recently used rows go first once `max_bytes` is full. max_bytes=0: keeps nothing and joins nothing."""
+class AnswerCache:
+    """Least recently used answers go first once `max_bytes` is full. max_bytes=0: keeps nothing."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self.bytes = 0
-        self._rows: OrderedDict[Key, Float32] = OrderedDict()
-        self._under_way: dict[Key, Item] = {}
+        self._answers: OrderedDict[Key, Answer] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._answers)
 
     @property
     def enabled(self) -> bool:
         return self.max_bytes > 0
 
-    def get(self, key: Key) -> Float32 | None:
-        """The row (D,), to be copied and not changed."""
-        row = self._rows.get(key)
-        if row is not None:
-            self._rows.move_to_end(key)
-        return row
+    def get(self, key: Key) -> Answer | None:
+        """The answer, to be read and not changed."""
+        answer = self._answers.get(key)
+        if answer is not None:
+            self._answers.move_to_end(key)
+        return answer
 
-    def under_way(self, key: Key) -> Item | None:
-        return self._under_way.get(key)
-
-    def start(self, key: Key, item: Item) -> None:
-        """From now on whoever asks for `key` may wait for `item`."""
-        self._under_way[key] = item
-
-    def abandon(self, key: Key, item: Item) -> None:
-        """`item` failed, or nobody wants it any more."""
-        if self._under_way.get(key) is item:
-            del self._under_way[key]
-
-    def finish(self, key: Key, item: Item, row: Float32) -> None:
-        """`item` has its row (D,): keep a copy, since the row is a view on its whole batch."""
-        self.abandon(key, item)
-        size = _entry_bytes(key, row)
-        if key in self._rows or size > self.max_bytes:
+    def keep(self, key: Key, answer: Answer) -> None:
+        """answer: its arrays are its own (execution.py sees to that), no views on those of its whole batch."""
+        size = _entry_bytes(key, answer)
+        if key in self._answers or size > self.max_bytes:
             return
-        self._rows[key] = np.array(row, dtype=np.float32)
+        self._answers[key] = answer
         self.bytes += size
         while self.bytes > self.max_bytes:
-            self.bytes -= _entry_bytes(*self._rows.popitem(last=False))
+            self.bytes -= _entry_bytes(*self._answers.popitem(last=False))
 
 
-def _entry_bytes(key: Key, row: Float32) -> int:
-    return ENTRY_BYTES + len(key[1]) + len(key[2]) + row.nbytes
+def _entry_bytes(key: Key, answer: Answer) -> int:
+    _, ids, types, layout, _ = key
+    return ENTRY_BYTES + len(ids) + len(types) + len(layout) + sum(map(_bytes, answer.values()))
+
+
+def _bytes(value: Float32 | Sparse) -> int:
+    return value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes

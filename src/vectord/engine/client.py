@@ -18,7 +18,10 @@ class EngineClient(Protocol):
         ...
 
     def readiness(self) -> dict[str, str]:
-        """Served name -> "loading" | "ready" | "failed" | "stalled". Ready to serve when every value is "ready"."""
+        """Served name -> "unloaded" | "loading" | "ready" | "failed" | "stalled".
+
+        Requests are answered when every value is "ready", or "unloaded": such a model loads on its next use.
+        """
         ...
 
     async def drain(self) -> None:

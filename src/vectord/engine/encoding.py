@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
-from vectord.backends.base import Int32
-from vectord.schema import Input, TextLength, TextOptions, Token
+from vectord.engine.admission import SHUT_DOWN
+from vectord.errors import Unavailable
+from vectord.schema import ChunkOptions, Input, Int32, TextLength, TextOptions, Token
 
 T = TypeVar("T")
 
@@ -35,10 +36,70 @@ class EncodedText(Protocol):
     def type_ids(self) -> Int32: ...  # (n,)
     @property
     def length(self) -> TextLength: ...
+    @property
+    def prompt_tokens(self) -> int: ...  # how many of the first tokens belong to the prompt, specials included
+
+
+class EncodedPair(Protocol):
+    """A query and a passage as the model reads them, one behind the other."""
+
+    @property
+    def ids(self) -> Int32: ...  # (n,)
+    @property
+    def type_ids(self) -> Int32: ...  # (n,)
+    @property
+    def length(self) -> TextLength: ...  # of both, specials included
+    @property
+    def query(self) -> TextLength: ...
+    @property
+    def passage(self) -> TextLength: ...
+
+
+class EncodedColbert(Protocol):
+    """One text as a ColBERT model reads it."""
+
+    @property
+    def ids(self) -> Int32: ...  # (n,)
+    @property
+    def type_ids(self) -> Int32: ...  # (n,)
+    @property
+    def length(self) -> TextLength: ...
+    @property
+    def kept(self) -> Int32: ...  # rows whose vectors count
+    @property
+    def attended(self) -> int: ...  # how many of the first tokens are attended to
+
+
+class Chunk(Protocol):
+    """A piece of a document: characters start to stop, so many content tokens."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+
+
+class Window(Protocol):
+    """A stretch of a document that the model reads at once, and the rows of each chunk whose vector comes from it."""
+
+    @property
+    def ids(self) -> Int32: ...  # (n,), specials included
+    @property
+    def type_ids(self) -> Int32: ...  # (n,)
+    @property
+    def spans(self) -> Int32: ...  # (chunks, 2) rows of these ids
 
 
 class Encoder(Protocol):
-    """Blocks; may be called from several threads at once. Raises InvalidRequest with field and index."""
+    """Blocks; may be called from several threads at once. Raises InvalidRequest with field and index.
+
+    part: only these of the inputs; errors still name the place among all of them.
+    """
+
+    @property
+    def special_ids(self) -> Int32: ...  # ids that are no words
 
     def encode(
         self,
@@ -48,8 +109,61 @@ class Encoder(Protocol):
         truncate: bool,
         field: str,
         part: range | None = None,
-    ) -> Sequence[EncodedText]:
-        """part: only these of the inputs; errors still name the place among all of them."""
+    ) -> Sequence[EncodedText]: ...
+
+    def encode_colbert(
+        self,
+        inputs: Sequence[Input],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str,
+        part: range | None = None,
+    ) -> Sequence[EncodedColbert]:
+        """As queries if `options.kind` says so, else as documents."""
+        ...
+
+    def encode_pairs(
+        self,
+        query: str,
+        passages: Sequence[str],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str,
+        field: str,
+        part: range | None = None,
+    ) -> Sequence[EncodedPair]: ...
+
+    def encode_pair_list(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        options: TextOptions,
+        *,
+        truncate: bool,
+        field: str,
+        part: range | None = None,
+    ) -> Sequence[EncodedPair]: ...
+
+    def encode_yes_no(
+        self,
+        query: str,
+        passages: Sequence[str],
+        instruction: str | None,
+        options: TextOptions,
+        *,
+        truncate: bool,
+        query_field: str,
+        field: str,
+        part: range | None = None,
+    ) -> Sequence[EncodedPair]: ...
+
+    def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> Sequence[Chunk]:
+        """The chunks of a document, in order."""
+        ...
+
+    def encode_windows(self, text: str, chunks: Sequence[Chunk], options: TextOptions) -> Sequence[Window]:
+        """The whole document for late chunking: windows whose spans, taken in order, are those of `chunks`."""
         ...
 
     def tokenize(
@@ -64,26 +178,41 @@ class EncoderPool:
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
+        self._closed = False
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-tokenize")
 
     def close(self) -> None:
+        """Whoever still waits for a thread gets Unavailable."""
+        self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, characters: int, call: Callable[[], T]) -> T:
         """The result of `call`; on a thread if it is about more than a few characters."""
         if characters <= INLINE_CHARACTERS:
             return call()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        if self._closed:
+            raise Unavailable(SHUT_DOWN)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        except asyncio.CancelledError:
+            if self._closed:
+                raise Unavailable(SHUT_DOWN) from None
+            raise
 
-    async def encode(
-        self, encoder: Encoder, inputs: Sequence[Input], options: TextOptions, *, truncate: bool, field: str
-    ) -> list[EncodedText]:
-        """One result an input, in order. Long requests go in waves of one part a thread, so others get their turn."""
-        encode = partial(encoder.encode, inputs, options, truncate=truncate, field=field)
-        encoded: list[EncodedText] = []
+    async def spread(
+        self, inputs: Sequence[Input | tuple[str, str]], encode: Callable[[range], Sequence[T]], *, beside: int = 0
+    ) -> list[T]:
+        """What `encode` makes of each part of `inputs`, joined in order.
+
+        beside: characters that every part costs beside its own. Long requests go in waves of one part a thread, so
+        others get their turn.
+        """
+        encoded: list[T] = []
         parts = list(_parts(inputs))
         for start in range(0, len(parts), self.workers):
-            wave = [self.run(size, partial(encode, part=part)) for part, size in parts[start : start + self.workers]]
+            wave = [
+                self.run(size + beside, partial(encode, part)) for part, size in parts[start : start + self.workers]
+            ]
             for result in await asyncio.gather(*wave, return_exceptions=True) if wave[1:] else [await wave[0]]:
                 if isinstance(result, BaseException):
                     raise result
@@ -91,16 +220,20 @@ class EncoderPool:
         return encoded
 
 
-def characters(inputs: Sequence[Input]) -> int:
+def characters(inputs: Sequence[Input | tuple[str, str]]) -> int:
     """How much work the inputs are, in characters of text."""
     return sum(map(_characters, inputs))
 
 
-def _characters(one: Input) -> int:
-    return INPUT_CHARACTERS + (len(one) if isinstance(one, str) else ID_CHARACTERS * len(one))
+def _characters(one: Input | tuple[str, str]) -> int:
+    if isinstance(one, str):
+        return INPUT_CHARACTERS + len(one)
+    if isinstance(one, tuple) and isinstance(one[0], str):
+        return INPUT_CHARACTERS + sum(map(len, one))
+    return INPUT_CHARACTERS + ID_CHARACTERS * len(one)
 
 
-def _parts(inputs: Sequence[Input]) -> Iterator[tuple[range, int]]:
+def _parts(inputs: Sequence[Input | tuple[str, str]]) -> Iterator[tuple[range, int]]:
     """Runs of inputs and their size in characters, in order; one long input makes a part of its own."""
     start = size = 0
     for index, one in enumerate(inputs):

@@ -1,7 +1,8 @@
 """The engine in this process: canonical requests in, results out. Lives on the event loop that called `start`.
 
 server/ sees it as client.EngineClient; compose.py makes it. What happens to a request, in order: a place is taken
-(admission), its model found (registry), its texts become tokens (encoding), rows (runner), and the result.
+(admission), its model found (registry) and in memory (lifecycle), and then its operation does the rest: embedding.py,
+reranking.py, classifying.py, documents.py, each by way of the model's runner.
 """
 
 from __future__ import annotations
@@ -10,42 +11,47 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
-from vectord.engine import dense, loading
+from vectord.engine import embedding
 from vectord.engine.admission import Admission
-from vectord.engine.cache import VectorCache
-from vectord.engine.encoding import EncodedText, Encoder, EncoderPool, characters
+from vectord.engine.cache import AnswerCache
+from vectord.engine.classifying import classifies, classify
+from vectord.engine.documents import embed_documents
+from vectord.engine.encoding import Encoder, EncoderPool, characters
+from vectord.engine.lifecycle import Lifecycle, Policy
 from vectord.engine.observer import Observer, Silent
-from vectord.engine.registry import ModelSource, Registry, Served
-from vectord.engine.runner import CLOSE_TIMEOUT_S, ModelRunner, Ran
-from vectord.errors import EmptyInput, InvalidField, TooManyInputs, VectordError
+from vectord.engine.registry import Composite, ModelSource, Registry, Served, Target
+from vectord.engine.reranking import method_of, rerank
+from vectord.engine.runner import ModelRunner
+from vectord.engine.task import Task
+from vectord.errors import FingerprintMismatch, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
     Caller,
+    ClassifyRequest,
     DecodeRequest,
     DecodeResult,
+    DocumentsRequest,
     EmbedRequest,
-    EmbedResult,
-    Float32,
-    Input,
     Limits,
     ListModels,
+    LoadModel,
     ModelList,
     Request,
+    RerankRequest,
     Result,
     SimilarityRequest,
-    SimilarityResult,
     TextLength,
     Timings,
     TokenizeRequest,
     TokenizeResult,
+    UnloadModel,
     Usage,
+    VectorKind,
 )
 
-INLINE_NUMBERS = 262_144  # a larger answer is normalised on a thread: about 1 ms of the loop
+DENSE: frozenset[VectorKind] = frozenset({"dense"})
 
 
 class Engine:
@@ -57,28 +63,29 @@ class Engine:
         config: EngineConfig | None = None,
         max_batch_requests: int | None = None,
         observer: Observer | None = None,
+        composites: Sequence[Composite] = (),
     ) -> None:
-        """models: the first is the default. max_batch_requests: texts a forward runs at most. Starts nothing yet."""
+        """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet."""
         self._config = config or EngineConfig()
         self._max_batch_requests = max_batch_requests
         self._observer = observer or Silent()
-        self._registry = Registry(models)
+        self._registry = Registry(models, composites)
         self._admission = Admission(self._config.max_concurrent_requests)
-        self._cache = VectorCache(self._config.cache_bytes)
+        self._cache = AnswerCache(self._config.cache_bytes)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
-        self._loading: asyncio.Task[None] | None = None
-        self.loaded = asyncio.Event()  # set once every model is ready or failed; `readiness` says which
+        policy = Policy(
+            at_start=self._config.model_loading == "start",
+            idle_s=self._config.model_idle_s,
+            budget_bytes=self._config.model_memory_bytes,
+        )
+        self._lifecycle = Lifecycle(self._registry.models, policy, self._make_runner, self._observer)
+        self.loaded = self._lifecycle.loaded  # set once what loads at start is ready or failed
 
     # --- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns at once; the models load one after the other in the background, the default first."""
-        self._loading = asyncio.create_task(self._load(), name="vectord-load")
-
-    async def _load(self) -> None:
-        for served in self._registry.models:
-            await loading.load(served, self._make_runner, self._observer)
-        self.loaded.set()
+        """Returns at once; what loads at start does so in the background, one model after the other."""
+        self._lifecycle.start()
 
     def _make_runner(self, served: Served, encoder: Encoder, backend: Backend) -> ModelRunner:
         return ModelRunner(
@@ -88,7 +95,6 @@ class Engine:
             backend,
             config=self._config,
             max_batch_requests=self._max_batch_requests,
-            pool=self._pool,
             cache=self._cache,
             observer=self._observer,
             stalled_changed=lambda stalled: self._observer.model_changed(
@@ -104,13 +110,7 @@ class Engine:
     async def close(self) -> None:
         """Answer what still waits with Unavailable, end the threads, close the backends."""
         self._admission.draining = True
-        if self._loading is not None:
-            self._loading.cancel()
-            await asyncio.wait([self._loading])
-        for runner in self._runners():
-            runner.stop()
-        for runner in self._runners():
-            await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+        await self._lifecycle.close()
         self._pool.close()
 
     def readiness(self) -> dict[str, str]:
@@ -121,94 +121,101 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):
             return self._list_models(request)
-        started_s = time.perf_counter()
+        if isinstance(request, LoadModel | UnloadModel):
+            return await self._manage(request)
+        task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
         try:
             with self._admission.request():
-                served = self._registry.resolve(request.model)
-                model = served.name
-                result = await self._answer(served, request, caller, started_s)
+                target = self._target(request)
+                model = target.name
+                _check_fingerprint(target, request, caller)
+                result = await self._answer(target, request, task)
         except BaseException as error:
-            timings = Timings(total_s=time.perf_counter() - started_s)
+            timings = Timings(total_s=time.perf_counter() - task.started_s)
             self._observer.request_answered(model, _operation(request), _failure(error), 0, 0, timings)
             raise
         self._report(model, request, result)
         return result
 
-    async def _answer(
-        self,
-        served: Served,
-        request: EmbedRequest | SimilarityRequest | TokenizeRequest | DecodeRequest,
-        caller: Caller,
-        started_s: float,
-    ) -> EmbedResult | SimilarityResult | TokenizeResult | DecodeResult:
+    def _target(self, request: Request) -> Target:
+        """The model the request names, else the first that can do what it asks."""
         match request:
             case EmbedRequest():
-                return await self._embed(served, request, caller, started_s)
+                what = f"make {' and '.join(sorted(request.outputs))} vectors"
+                return self._registry.resolve(request.model, lambda target: request.outputs <= target.kinds, what)
+            case DocumentsRequest() | SimilarityRequest():
+                return self._registry.resolve(request.model, lambda target: target.kinds >= DENSE, "make dense vectors")
+            case RerankRequest():
+                return self._reranker(request)
+            case ClassifyRequest():
+                return self._registry.resolve(request.model, _classifies, "classify")
+        return self._registry.resolve(request.model, lambda target: isinstance(target, Served), "tokenize")
+
+    def _reranker(self, request: RerankRequest) -> Target:
+        """By its own scores if a served model has such; else by vectors."""
+        for method in (request.method,) if request.method else ("scores", None):
+            for target in self._registry.targets if request.model is None else ():
+                if isinstance(target, Served) and method_of(target.kinds, target.spec.reranks, method):
+                    return target
+        return self._registry.resolve(request.model, lambda target: False, "rerank")
+
+    async def _answer(self, target: Target, request: Request, task: Task) -> Result:
+        match request:
+            case EmbedRequest():
+                return await embedding.embed(target, request, task)
+            case DocumentsRequest():
+                return await embed_documents(target.lead, target.name, request, task)
             case SimilarityRequest():
-                return await self._similarity(served, request, caller, started_s)
+                return await embedding.similarity(target.lead, target.name, request, task)
+            case RerankRequest():
+                return await rerank(target.lead, target.name, request, task)
+            case ClassifyRequest():
+                return await classify(target.lead, target.name, request, task)
             case TokenizeRequest():
-                return await self._tokenize(served, request, started_s)
+                return await self._tokenize(target, request, task)
             case DecodeRequest():
-                return await self._decode(served, request)
+                return await self._decode(target, request, task)
+        raise AssertionError("answered by `answer` itself")
 
-    async def _embed(self, served: Served, request: EmbedRequest, caller: Caller, started_s: float) -> EmbedResult:
-        runner = served.ready_runner()
-        self._check_count(len(request.inputs), request.field)
-        _check_dimensions(request, served.source.spec.dimensions)
-        runner.check_wait(caller)
-        encoded = await runner.encode(request.inputs, request.text, request.field)
-        tokenized_s = time.perf_counter() - started_s
-        ran = await runner.rows(encoded, request.output, caller, request.field)
-        vectors = ran.rows
-        if isinstance(vectors, np.ndarray):
-            vectors = await _finish(vectors, request.dimensions, request.normalize)
-        usage = _usage(request.inputs, encoded, ran, tokenized_s, started_s)
-        return EmbedResult(model=served.name, vectors=vectors, usage=usage)
-
-    async def _similarity(
-        self, served: Served, request: SimilarityRequest, caller: Caller, started_s: float
-    ) -> SimilarityResult:
-        runner = served.ready_runner()
-        self._check_count(len(request.sentences), "sentences")
-        runner.check_wait(caller)
-        encoded = await runner.encode([request.source], request.text, "source_sentence")
-        encoded += await runner.encode(request.sentences, request.text, "sentences")
-        tokenized_s = time.perf_counter() - started_s
-        ran = await runner.rows(encoded, "dense", caller, "sentences")
-        rows = await _finish(np.asarray(ran.rows), None, normalize=True)
-        usage = _usage([request.source, *request.sentences], encoded, ran, tokenized_s, started_s)
-        return SimilarityResult(model=served.name, scores=dense.cosines(rows), usage=usage)
-
-    async def _tokenize(self, served: Served, request: TokenizeRequest, started_s: float) -> TokenizeResult:
-        encoder = served.ready_runner().encoder
-        self._check_count(len(request.inputs), "inputs")
-        tokens = await self._pool.run(
-            characters(request.inputs),
-            lambda: encoder.tokenize(
-                request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
-            ),
-        )
-        total_s = time.perf_counter() - started_s
+    async def _tokenize(self, target: Target, request: TokenizeRequest, task: Task) -> TokenizeResult:
+        task.check_count(len(request.inputs), "inputs")
+        async with task.use(target.lead) as runner:
+            began_s = time.perf_counter()
+            tokens = await self._pool.run(
+                characters(request.inputs),
+                lambda: runner.encoder.tokenize(
+                    request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
+                ),
+            )
+        now_s = time.perf_counter()
         usage = Usage(
             lengths=[TextLength(seen=len(row), kept=len(row)) for row in tokens],
             characters=sum(map(len, request.inputs)),
-            timings=Timings(tokenize_s=total_s / len(tokens), total_s=total_s),
+            timings=Timings(tokenize_s=(now_s - began_s) / len(tokens), total_s=now_s - task.started_s),
         )
-        return TokenizeResult(model=served.name, tokens=tokens, usage=usage)
+        return TokenizeResult(model=target.name, tokens=tokens, usage=usage)
 
-    async def _decode(self, served: Served, request: DecodeRequest) -> DecodeResult:
-        encoder = served.ready_runner().encoder
-        self._check_count(len(request.ids), "ids")
-        texts = await self._pool.run(
-            characters(request.ids),
-            lambda: encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
-        )
-        return DecodeResult(model=served.name, texts=texts)
+    async def _decode(self, target: Target, request: DecodeRequest, task: Task) -> DecodeResult:
+        task.check_count(len(request.ids), "ids")
+        async with task.use(target.lead) as runner:
+            texts = await self._pool.run(
+                characters(request.ids),
+                lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
+            )
+        return DecodeResult(model=target.name, texts=texts)
+
+    async def _manage(self, request: LoadModel | UnloadModel) -> ModelList:
+        served = self._registry.named(request.model).lead
+        if isinstance(request, LoadModel):
+            await self._lifecycle.load(served)
+        else:
+            await self._lifecycle.unload(served)
+        return self._list_models(ListModels(model=request.model))
 
     def _list_models(self, request: ListModels) -> ModelList:
-        models = self._registry.models if request.model is None else [self._registry.resolve(request.model)]
-        runner = models[0].runner
+        targets = self._registry.targets if request.model is None else [self._registry.named(request.model)]
+        runner = targets[0].lead.runner
         limits = Limits(
             max_inputs_per_request=self._config.max_client_batch_size,
             max_batch_tokens=runner.backend.facts.max_batch_tokens if runner else 0,
@@ -217,18 +224,9 @@ class Engine:
             tokenization_workers=self._pool.workers,
             truncates=self._config.auto_truncate,
         )
-        return ModelList(models=[served.info() for served in models], limits=limits)
+        return ModelList(models=[target.info() for target in targets], limits=limits)
 
     # --- checks and reports -----------------------------------------------------------------------------------
-
-    def _check_count(self, count: int, field: str) -> None:
-        limit = self._config.max_client_batch_size
-        if count == 0:
-            raise EmptyInput(f"`{field}` must hold at least one input.", field=field)
-        if count > limit:
-            raise TooManyInputs(
-                f"`{field}` may hold at most {limit} inputs; got {count}.", field=field, limit=limit, given=count
-            )
 
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
@@ -237,50 +235,33 @@ class Engine:
         queued = [runner.queued() for runner in self._runners()]
         self._observer.queue_changed(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued))
 
-    def _report(
-        self, model: str, request: Request, result: EmbedResult | SimilarityResult | TokenizeResult | DecodeResult
-    ) -> None:
+    def _report(self, model: str, request: Request, result: Result) -> None:
         operation = _operation(request)
-        if isinstance(result, DecodeResult):
-            self._observer.request_answered(model, operation, None, len(result.texts), 0, Timings())
-        else:
-            usage = result.usage
+        usage = getattr(result, "usage", None)
+        if isinstance(usage, Usage):
             self._observer.request_answered(model, operation, None, len(usage.lengths), usage.tokens, usage.timings)
+        else:
+            texts = len(result.texts) if isinstance(result, DecodeResult) else 0
+            self._observer.request_answered(model, operation, None, texts, 0, Timings())
 
 
-def _check_dimensions(request: EmbedRequest, dimensions: int) -> None:
-    if request.dimensions is None:
+def _classifies(target: Target) -> bool:
+    return isinstance(target, Served) and classifies(target.spec)
+
+
+def _check_fingerprint(target: Target, request: Request, caller: Caller) -> None:
+    """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
+    expected, dimensions = caller.expect_fingerprint, None
+    if isinstance(request, EmbedRequest | DocumentsRequest):
+        expected, dimensions = expected or request.expect_fingerprint, request.dimensions
+    if expected is None:
         return
-    if request.output != "dense":
-        raise InvalidField("`dimensions` applies to one vector a text, not to one a token.", field="dimensions")
-    if not 1 <= request.dimensions <= dimensions:
-        raise InvalidField(
-            f"`dimensions` must be between 1 and {dimensions}; got {request.dimensions}.",
-            field="dimensions",
-            limit=dimensions,
-            given=request.dimensions,
+    actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions)
+    if expected != actual:
+        raise FingerprintMismatch(
+            f"The vectors of {target.name} belong to the space {actual}, not to the one expected.",
+            field="expect_fingerprint",
         )
-
-
-async def _finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
-    if rows.size <= INLINE_NUMBERS:
-        return dense.finish(rows, dimensions, normalize)
-    return await asyncio.to_thread(dense.finish, rows, dimensions, normalize)
-
-
-def _usage(
-    inputs: Sequence[Input], encoded: Sequence[EncodedText], ran: Ran, tokenized_s: float, started_s: float
-) -> Usage:
-    return Usage(
-        lengths=[text.length for text in encoded],
-        characters=sum(len(one) for one in inputs if isinstance(one, str)),
-        timings=Timings(
-            tokenize_s=tokenized_s / len(encoded),
-            queue_s=ran.queue_s,
-            inference_s=ran.inference_s,
-            total_s=time.perf_counter() - started_s,
-        ),
-    )
 
 
 def _operation(request: Request) -> str:

@@ -1,31 +1,24 @@
-"""One request's texts under way, and how their rows come back together in order. Lives on the event loop."""
+"""One request's texts under way, and how their answers come back together in order. Lives on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-import numpy as np
-
-from vectord.engine.batch import Item, Output
+from vectord.engine.batch import Answer, Item
 from vectord.errors import VectordError
-from vectord.schema import Float32
 
 
 class Job:
-    """Implements batch.Waiter. One future for all texts: it ends when the last row is in, or with the first error."""
+    """Implements batch.Waiter. One future for all texts: done when the last answer is in, or with the first error."""
 
-    def __init__(self, texts: int, output: Output, dimensions: int, field: str, now_s: float) -> None:
-        """dimensions: width of a dense row; field: what the caller calls its inputs, for errors."""
+    def __init__(self, texts: int, field: str, now_s: float) -> None:
+        """field: what the caller calls its inputs, for errors."""
         self.items: list[Item] = []  # what this job waits for, its own and those it shares
         self.queue_s = 0.0  # sums over the texts, of the time since this job began
         self.inference_s = 0.0
         self._began_s = now_s
-        self._rows: Float32 | list[Float32]
-        if output == "dense":
-            self._rows = np.empty((texts, dimensions), np.float32)
-        else:
-            self._rows = [np.empty((0, 0), np.float32)] * texts
+        self._answers: list[Answer] = [{}] * texts
         self._missing = texts
         self._field = field
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -38,15 +31,15 @@ class Job:
         item.waiters.append((self, index))
         self.items.append(item)
 
-    def fill(self, index: int, row: Float32, started_s: float, ended_s: float) -> None:
+    def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
         """started_s, ended_s: of the forward, which a job that joined late did not wait for from its start."""
         self.queue_s += max(0.0, started_s - self._began_s)
         self.inference_s += max(0.0, ended_s - max(started_s, self._began_s))
-        self.fill_known(index, row)
+        self.fill_known(index, answer)
 
-    def fill_known(self, index: int, row: Float32) -> None:
-        """A row that took no time."""
-        self._rows[index] = row  # dense: copied into the request's own array
+    def fill_known(self, index: int, answer: Answer) -> None:
+        """An answer that took no time."""
+        self._answers[index] = answer
         self._missing -= 1
         if not self._missing and not self._done.done():
             self._done.set_result(None)
@@ -61,16 +54,16 @@ class Job:
         if not self._done.done():
             self._done.set_exception(error)
 
-    async def rows(self) -> Float32 | Sequence[Float32]:
-        """dense: (N, D); tokens: N arrays (n, H). In input order."""
+    async def answers(self) -> Sequence[Answer]:
+        """One a text, in input order. They may be views on what a whole batch gave."""
         await self._done
-        return self._rows
+        return self._answers
 
     def leave(self) -> list[Item]:
         """Wait no more; returns the items that nobody waits for now."""
         if not self._done.cancel() and not self._done.cancelled():
             self._done.exception()  # seen: asyncio need not warn that nobody looked
-        self._rows = []  # an error's traceback may keep this job alive for a while, and rows are large
+        self._answers = []  # an error's traceback may keep this job alive for a while, and answers are large
         for item in self.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not self]
         return [item for item in self.items if not item.waiters]

@@ -11,18 +11,17 @@ import heapq
 from collections import OrderedDict
 from itertools import count
 
-from vectord.engine.batch import Item, Output
+from vectord.engine.batch import Item
 
 
 class Flow:
-    """What one client has waiting in one lane for one output, first come first served."""
+    """What one client has waiting in one lane, first come first served."""
 
-    __slots__ = ("client", "items", "lane", "output", "start", "waiting_since_s")
+    __slots__ = ("client", "items", "lane", "start", "waiting_since_s")
 
-    def __init__(self, lane: LaneQueue, client: str, output: Output) -> None:
+    def __init__(self, lane: LaneQueue, client: str) -> None:
         self.lane = lane
         self.client = client
-        self.output = output
         self.items: OrderedDict[Item, None] = OrderedDict()  # O(1) at the front and in the middle
         self.start = 0.0  # virtual time: tokens served, level with the others at entry
         self.waiting_since_s = 0.0  # last served, or begun to wait
@@ -42,17 +41,17 @@ class LaneQueue:
         self.tokens_by_client: dict[str, int] = {}
         self._clock = 0.0  # virtual time of the flow served last
         self._count = count()  # breaks ties in the heap: equals take turns
-        self._flows: dict[tuple[str, Output], Flow] = {}
+        self._flows: dict[str, Flow] = {}
         # One entry a flow. A flow's start only grows, so an entry may lag behind its flow and is put right on top.
         # A flow that runs empty stays, with its debt, until `first` meets it: that is when the others have caught up.
-        self._heaps: dict[Output, list[tuple[float, int, Flow]]] = {"dense": [], "tokens": []}
+        self._heap: list[tuple[float, int, Flow]] = []
 
     def add(self, item: Item) -> Flow:
-        flow = self._flows.get((item.client, item.output))
+        flow = self._flows.get(item.client)
         if flow is None:
-            flow = self._flows[item.client, item.output] = Flow(self, item.client, item.output)
+            flow = self._flows[item.client] = Flow(self, item.client)
             flow.start = self._clock
-            heapq.heappush(self._heaps[item.output], (flow.start, next(self._count), flow))
+            heapq.heappush(self._heap, (flow.start, next(self._count), flow))
         flow.items[item] = None
         self.tokens += item.tokens
         self.tokens_by_client[item.client] = self.tokens_by_client.get(item.client, 0) + item.tokens
@@ -71,16 +70,16 @@ class LaneQueue:
         flow.start += tokens
         self.start += tokens / self.weight
 
-    def first(self, output: Output) -> Flow | None:
+    def first(self) -> Flow | None:
         """The least served flow that has something waiting. Forgets the empty flows it meets."""
-        heap = self._heaps[output]
+        heap = self._heap
         while heap:
             start, _, flow = heap[0]
             if start < flow.start:
                 heapq.heapreplace(heap, (flow.start, next(self._count), flow))
             elif not flow.items:
                 heapq.heappop(heap)
-                del self._flows[flow.client, output]
+                del self._flows[flow.client]
             else:
                 self._clock = max(self._clock, start)
                 return flow

@@ -1,6 +1,6 @@
 """Bring the models to life behind an open port: load in a thread, prove the real path, then say ready.
 
-engine.py starts this as a task on the event loop. A model that fails is logged and leaves the others serving.
+lifecycle.py runs this as a task on the event loop. A model that fails is logged and leaves the others serving.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from vectord.backends.base import Backend
+from vectord.engine import dense
+from vectord.engine.batch import Kind
 from vectord.engine.encoding import Encoder
 from vectord.engine.observer import Observer
 from vectord.engine.registry import Served
-from vectord.engine.runner import CLOSE_TIMEOUT_S, ModelRunner
+from vectord.engine.runner import CLOSE_TIMEOUT_S, ModelRunner, Text
 from vectord.errors import InferenceFailed, VectordError
-from vectord.schema import Caller, Float32, TextOptions
+from vectord.schema import Caller, Float32, Sparse, TextOptions
 
 logger = logging.getLogger("vectord.engine")
 
@@ -28,6 +30,8 @@ T = TypeVar("T")
 MakeRunner: TypeAlias = Callable[[Served, Encoder, Backend], ModelRunner]
 SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
 LEAST_COSINE = 0.99  # of one text alone with itself in a batch; bfloat16 stays above 0.9999
+KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
+MOST_SPREAD = 0.1  # of its logits, against their size
 
 
 async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> None:
@@ -52,31 +56,62 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
 async def self_test(runner: ModelRunner, streams: int) -> None:
     """One known text by the real path, alone and then in batches on every stream. Raises InferenceFailed.
 
-    The rows must be finite (the worker sees to that), not all zero, and the same text must be the same vector.
+    Every kind of answer the model gives: the numbers must be finite (the worker sees to that), vectors not all zero,
+    and one text must be given one answer.
     """
-    alone = await _embed(runner, 1)
-    together = await _embed(runner, 2 * streams)
-    norms = np.linalg.norm(together, axis=1) * np.linalg.norm(alone[0])  # (2 * streams,)
-    if not norms.all():
-        raise InferenceFailed("the self-test gave a vector of zeros")
-    least = float((together @ alone[0] / norms).min())
-    if not least >= LEAST_COSINE:
-        raise InferenceFailed(f"the self-test gave one text two vectors (cosine {least:.4f})")
+    kinds = frozenset(runner.kinds)
+    (encoded,) = runner.encoder.encode([SELF_TEST_TEXT], TextOptions(), truncate=True, field="input")
+    text = Text(ids=encoded.ids, type_ids=encoded.type_ids)
+    (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
+    together = await runner.run([text] * (2 * streams), kinds, Caller(), "input", fresh=True)
+    for kind in sorted(kinds):
+        for answer in together.answers:
+            _check_same(kind, alone[kind], answer[kind])
+    await _check_known(runner)
 
 
-async def _embed(runner: ModelRunner, copies: int) -> Float32:
-    encoded = await runner.encode([SELF_TEST_TEXT], TextOptions(truncate=True), "input")
-    ran = await runner.rows(encoded * copies, "dense", Caller(), "input", fresh=True)
-    return np.asarray(ran.rows, np.float64)
+async def _check_known(runner: ModelRunner) -> None:
+    """Texts whose cosine is known for the published weights have it here. Raises InferenceFailed."""
+    known = runner.spec.known_cosines
+    if not known or "dense" not in runner.kinds:
+        return
+    inputs = [text for first, second, _ in known for text in (first, second)]
+    encoded = runner.encoder.encode(inputs, TextOptions(), truncate=True, field="input")
+    texts = [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
+    ran = await runner.run(texts, frozenset({"dense"}), Caller(), "input", fresh=True)
+    rows = dense.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
+    for i, (_, _, cosine) in enumerate(known):
+        found = float(rows[2 * i] @ rows[2 * i + 1])
+        if abs(found - cosine) > KNOWN_TOLERANCE:
+            raise InferenceFailed(
+                f"the self-test gave a pair of texts the cosine {found:.3f} that is known as {cosine}"
+            )
+
+
+def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:
+    if isinstance(one, Sparse) or isinstance(other, Sparse):
+        return  # which words are just above 0 may differ by a rounding
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    if kind == "scores":
+        least, spread = 1.0, float(np.abs(a - b).max() / (1.0 + np.abs(a).max()))
+    else:
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        if not norms.all():
+            raise InferenceFailed(f"the self-test gave a {kind} vector of zeros")
+        least, spread = float((np.einsum("nd,nd->n", a, b) / norms).min()), 0.0
+    if not (least >= LEAST_COSINE and spread <= MOST_SPREAD):
+        raise InferenceFailed(
+            f"the self-test gave one text two {kind} answers (cosine {least:.4f}, {spread:.4f} apart)"
+        )
 
 
 async def _failed(served: Served, cause: Exception) -> None:
-    served.state = "failed"
-    served.failure = type(cause).__name__
     runner, served.runner = served.runner, None
     if runner is not None:
         runner.stop()
         await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+    served.state = "failed"  # only now: whoever sees it may load the model again
+    served.failure = type(cause).__name__
     # A VectordError says what is wrong in one line; anything else is our bug and needs its trace.
     logger.error(
         "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause

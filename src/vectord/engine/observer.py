@@ -13,7 +13,7 @@ class Observer(Protocol):
     def request_answered(
         self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
     ) -> None:
-        """operation: embed, similarity, tokenize, decode; model: "" if the request named none that is served.
+        """operation: embed, documents, similarity, rerank, classify, tokenize, decode; model: "" if none was found.
 
         error: None for success, the VectordError's class name, Cancelled for a caller who left, or InternalError.
         """

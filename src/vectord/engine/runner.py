@@ -1,46 +1,66 @@
-"""One loaded model at work: texts in, rows out. Lives on the event loop; engine.py calls it.
+"""One loaded model at work: texts in, answers out. Lives on the event loop; engine.py calls it.
 
-encode ── EncoderPool ──> tokens
-rows ──> cache ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> rows
+run ──> cache ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
-from vectord.engine.admission import Speed, check_room, check_wait
-from vectord.engine.batch import Item, Key, Output
-from vectord.engine.cache import VectorCache, cache_key
-from vectord.engine.encoding import EncodedText, Encoder, EncoderPool
-from vectord.engine.execution import Execution
+from vectord.engine.admission import SHUT_DOWN, Speed, check_room, check_wait
+from vectord.engine.batch import Answer, Item, Key, Kind, Prefix
+from vectord.engine.cache import KEPT_KINDS, AnswerCache, cache_key
+from vectord.engine.encoding import Encoder
+from vectord.engine.execution import Execution, output_of
 from vectord.engine.job import Job
 from vectord.engine.observer import Observer
 from vectord.engine.scheduler import Scheduler
 from vectord.engine.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, Unavailable
-from vectord.schema import Caller, Float32, Input, Lane, TextOptions
+from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
 
-SHUT_DOWN = "The server has shut down."
+logger = logging.getLogger("vectord.engine")
+
 CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs
 CHUNK = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
 
-Unknown: TypeAlias = tuple[int, EncodedText, Key | None]  # index, text, key
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Text:
+    """One text for the network, and how it is to be read."""
+
+    ids: Int32  # (n,), those of the prefix included
+    type_ids: Int32  # (n,)
+    spans: Int32 | None = None  # (m, 2) rows behind the prefix to pool; None: all of them, once
+    keys: int | None = None  # only so many of the first rows behind the prefix are attended to; None: all
+    prefix: Prefix | None = None  # the same object in every text that begins so; of causal models, pooled at the end
+
+
+Unknown: TypeAlias = tuple[int, Text, Key | None]  # index, text, key
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    rows: Float32 | Sequence[Float32]  # dense: (N, D), raw; tokens: N arrays (n, H)
+    answers: Sequence[Answer]  # one a text, in order
     queue_s: float  # means over the texts
     inference_s: float
+
+    def rows(self, kind: Kind) -> Float32:
+        """The dense vectors or scores of all spans of all texts, in an array of their own: (M, D)."""
+        return np.concatenate([answer[kind] for answer in self.answers])
+
+    def each(self, kind: Kind) -> list[Any]:
+        """That kind of answer for each text."""
+        return [answer[kind] for answer in self.answers]
 
 
 class ModelRunner:
@@ -55,8 +75,7 @@ class ModelRunner:
         *,
         config: EngineConfig,
         max_batch_requests: int | None,
-        pool: EncoderPool,
-        cache: VectorCache,
+        cache: AnswerCache,
         observer: Observer,
         stalled_changed: Callable[[bool], None],
         queue_changed: Callable[[], None],
@@ -64,27 +83,28 @@ class ModelRunner:
         """queue_changed: called on the loop when texts came or went; stalled_changed: see Worker."""
         self.encoder = encoder
         self.backend = backend
+        self.spec = spec
+        self.kinds = frozenset(output_of(spec))  # what the model can be asked for
         self._name = name
-        self._spec = spec
         self._config = config
-        self._pool = pool
         self._cache = cache
         self._observer = observer
         self._queue_changed = queue_changed
         self._jobs: set[Job] = set()
+        self._under_way: dict[Key, Item] = {}  # texts that whoever asks for them too may wait for
         self._stopped = False
         self._speed = Speed(backend.facts.streams)
         scheduler = Scheduler(
             max_batch_tokens=backend.facts.max_batch_tokens,
             cost=backend.facts.cost,
-            max_batch_requests=max_batch_requests,
+            max_batch_requests=_least(max_batch_requests, backend.facts.max_batch_texts),
             max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
         )
         loop = asyncio.get_running_loop()
         self._worker = Worker(
             name,
-            Execution(backend, spec.dimensions),
+            Execution(backend, spec, encoder.special_ids),
             scheduler,
             loop,
             streams=backend.facts.streams,
@@ -101,42 +121,42 @@ class ModelRunner:
         """Texts and tokens that wait."""
         return self._worker.queued()
 
-    async def encode(self, inputs: Sequence[Input], options: TextOptions, field: str) -> list[EncodedText]:
-        said = (options.truncate, self._config.auto_truncate, options.truncate_by_default)
-        truncate = next(choice for choice in said if choice is not None)
-        return await self._pool.encode(self.encoder, inputs, options, truncate=truncate, field=field)
-
     def check_wait(self, caller: Caller) -> None:
         """Raises Overloaded if even one token more would wait too long: asked before tokens are made of the texts."""
         self._admit(caller.lane or "interactive", caller.client, 1)
 
-    async def rows(
-        self, encoded: Sequence[EncodedText], output: Output, caller: Caller, field: str, *, fresh: bool = False
-    ) -> Ran:
-        """All rows in order. Cancelling takes what still waits out of the queue.
+    def truncates(self, options: TextOptions) -> bool:
+        """Whether an over-long text is cut: as the request says, else the server, else the dialect."""
+        said = (options.truncate, self._config.auto_truncate, options.truncate_by_default)
+        return next(choice for choice in said if choice is not None)
 
-        fresh: run every text, whatever the cache knows or others wait for. Raises Overloaded, InferenceFailed with
-        the index, and Unavailable when the engine closes first.
+    async def run(
+        self, texts: Sequence[Text], kinds: frozenset[Kind], caller: Caller, field: str, *, fresh: bool = False
+    ) -> Ran:
+        """The answers to all texts, in order. Cancelling takes what still waits out of the queue.
+
+        kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for. Raises
+        Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(encoded), output, self._spec.dimensions, field, self._worker.now_s())
+        job = Job(len(texts), field, self._worker.now_s())
         self._jobs.add(job)
         try:
-            shares = output == "dense" and self._cache.enabled and not fresh
-            unknown = await self._fill_from_cache(job, encoded) if shares else _all_unknown(encoded)
+            shares = kinds <= KEPT_KINDS and self._cache.enabled and not fresh
+            unknown = await self._fill_from_cache(job, texts, kinds) if shares else _all_unknown(texts)
             if unknown:
-                lane = caller.lane or self._lane(encoded)
+                lane = caller.lane or self._lane(texts)
                 self._admit(lane, caller.client, sum(len(text.ids) for _, text, _ in unknown))
-                await self._queue(job, unknown, output, lane, caller.client)
-            rows = await job.rows()
+                await self._queue(job, unknown, kinds, lane, caller.client)
+            answers = await job.answers()
         except BaseException:
             self._abandon(job)
             raise
         finally:
             self._jobs.discard(job)
-            job.items.clear()  # they point back here: without this the rows would wait for the garbage collector
-        return Ran(rows, job.queue_s / len(encoded), job.inference_s / len(encoded))
+            job.items.clear()  # they point back here: without this the answers would wait for the garbage collector
+        return Ran(answers, job.queue_s / len(texts), job.inference_s / len(texts))
 
     def stop(self) -> None:
         """Run nothing more; whoever still waits gets Unavailable."""
@@ -149,27 +169,33 @@ class ModelRunner:
         """Blocks until the threads have ended, then closes the backend; False if one is still in a forward."""
         ended = self._worker.join(timeout_s)
         if ended:
-            self.backend.close()
+            self._close_backend()
         return ended
+
+    def _close_backend(self) -> None:
+        try:
+            self.backend.close()
+        except Exception:  # whatever the device's library says, the others' lives go on
+            logger.exception("closing the backend of %s failed", self._name)
 
     # --- on the way in ----------------------------------------------------------------------------------------
 
-    def _lane(self, encoded: Sequence[EncodedText]) -> Lane:
-        return "bulk" if sum(len(text.ids) for text in encoded) > self._config.bulk_tokens else "interactive"
+    def _lane(self, texts: Sequence[Text]) -> Lane:
+        return "bulk" if sum(len(text.ids) for text in texts) > self._config.bulk_tokens else "interactive"
 
-    async def _fill_from_cache(self, job: Job, encoded: Sequence[EncodedText]) -> list[Unknown]:
+    async def _fill_from_cache(self, job: Job, texts: Sequence[Text], kinds: frozenset[Kind]) -> list[Unknown]:
         """What the cache does not know."""
         unknown: list[Unknown] = []
-        for index, text in enumerate(encoded):
+        for index, text in enumerate(texts):
             if index and index % CHUNK == 0:
                 await asyncio.sleep(0)
-            key = cache_key(self._spec.fingerprint, text.ids, text.type_ids)
-            row = self._cache.get(key)
-            if row is None:
+            key = cache_key(self.spec.fingerprint, text.ids, text.type_ids, _layout(text), kinds)
+            answer = self._cache.get(key)
+            if answer is None:
                 unknown.append((index, text, key))
             else:
-                job.fill_known(index, row)
-        self._observer.cache_looked_up(self._name, len(encoded) - len(unknown), len(unknown))
+                job.fill_known(index, answer)
+        self._observer.cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
         return unknown
 
     def _admit(self, lane: Lane, client: str, tokens: int) -> None:
@@ -179,7 +205,7 @@ class ModelRunner:
         if queued_tokens / speed > self._config.max_queue_wait_s:
             check_wait(self._worker.tokens_ahead(lane, client, tokens), speed, self._config.max_queue_wait_s)
 
-    async def _queue(self, job: Job, texts: Sequence[Unknown], output: Output, lane: Lane, client: str) -> None:
+    async def _queue(self, job: Job, texts: Sequence[Unknown], kinds: frozenset[Kind], lane: Lane, client: str) -> None:
         for start in range(0, len(texts), CHUNK):
             if start:
                 await asyncio.sleep(0)
@@ -189,11 +215,10 @@ class ModelRunner:
             for index, text, key in texts[start : start + CHUNK]:
                 item = self._join(key, lane, client)
                 if item is None:
-                    ids = text.ids
-                    item = Item(ids, text.type_ids, len(ids), output, client, lane, key)
+                    item = _item(text, kinds, client, lane, key)
                     items.append(item)
                     if key is not None:
-                        self._cache.start(key, item)
+                        self._under_way[key] = item
                 job.wait_for(item, index)
             if items:
                 self._worker.put(items)
@@ -201,16 +226,15 @@ class ModelRunner:
 
     def _join(self, key: Key | None, lane: Lane, client: str) -> Item | None:
         """The same text under way, if there is one; drawn into the interactive lane by a caller who is there."""
-        item = None if key is None else self._cache.under_way(key)
+        item = None if key is None else self._under_way.get(key)
         if item is not None and item.lane == "bulk" and lane == "interactive":
             self._worker.promote(item, client)
         return item
 
     def _abandon(self, job: Job) -> None:
         cancelled = self._worker.cancel(job.leave())
-        for item in cancelled:  # what runs already goes on, and the cache keeps its row
-            if item.key is not None:
-                self._cache.abandon(item.key, item)
+        for item in cancelled:  # what runs already goes on, and the cache keeps its answer
+            self._settle(item)
         if cancelled:
             self._queue_changed()
 
@@ -219,11 +243,11 @@ class ModelRunner:
     def _deliver(self, outcome: Outcome) -> None:
         failed = False
         for item, answer in zip(outcome.batch.items, outcome.answers, strict=True):
-            if isinstance(answer, np.ndarray):
-                self._fill(item, answer, outcome)
-            else:
+            if isinstance(answer, InferenceFailed):
                 failed = True
                 self._fail(item, answer)
+            else:
+                self._fill(item, answer, outcome)
         batch = outcome.batch
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
@@ -232,18 +256,50 @@ class ModelRunner:
         self._observer.batch_ran(self._name, len(batch.items), batch.tokens, budget, seconds, failed)
         self._queue_changed()
 
-    def _fill(self, item: Item, row: Float32, outcome: Outcome) -> None:
+    def _fill(self, item: Item, answer: Answer, outcome: Outcome) -> None:
+        self._settle(item)
         if item.key is not None:
-            self._cache.finish(item.key, item, row)
+            self._cache.keep(item.key, answer)
         for waiter, index in item.waiters:
-            waiter.fill(index, row, outcome.started_s, outcome.ended_s)
+            waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
 
     def _fail(self, item: Item, error: InferenceFailed) -> None:
-        if item.key is not None:
-            self._cache.abandon(item.key, item)
+        self._settle(item)
         for waiter, index in item.waiters:
             waiter.fail(index, error)
 
+    def _settle(self, item: Item) -> None:
+        """Nobody joins it any more: it has its answer, or nobody wants it."""
+        if item.key is not None:
+            self._under_way.pop(item.key, None)
 
-def _all_unknown(encoded: Sequence[EncodedText]) -> list[Unknown]:
-    return [(index, text, None) for index, text in enumerate(encoded)]
+
+def _least(*limits: int | None) -> int | None:
+    """Of those that are limits."""
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _all_unknown(texts: Sequence[Text]) -> list[Unknown]:
+    return [(index, text, None) for index, text in enumerate(texts)]
+
+
+def _layout(text: Text) -> bytes:
+    """What beside its tokens decides a text's answer, for the cache."""
+    spans = b"" if text.spans is None else text.spans.tobytes()
+    return spans if text.keys is None else b"%d:%b" % (text.keys, spans)
+
+
+def _item(text: Text, kinds: frozenset[Kind], client: str, lane: Lane, key: Key | None) -> Item:
+    begun = 0 if text.prefix is None else len(text.prefix.ids)
+    return Item(
+        text.ids[begun:],
+        text.type_ids[begun:],
+        len(text.ids),
+        kinds,
+        client,
+        lane,
+        key,
+        text.spans,
+        text.keys,
+        text.prefix,
+    )

@@ -1,7 +1,7 @@
 """Which texts run next. A pure object: no clock, no thread, no tensor; the worker calls it under its lock.
 
     two lanes (interactive 8 : bulk 1, in virtual time)
-      └── a flow per client and output, equal shares of tokens (lane.py)
+      └── a flow per client, equal shares of tokens (lane.py)
             └── items, first come first served
 
 On top of that the age guard: a client that nothing has been taken from for `max_age_s` goes first, longest wait first,
@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 from typing import Literal
 
-from vectord.engine.batch import Batch, Item, Output
+from vectord.engine.batch import Batch, Item
 from vectord.engine.lane import Flow, LaneQueue
 from vectord.schema import Lane
 
 INTERACTIVE_WEIGHT = 8.0  # tokens the interactive lane gets for each one of bulk, while both wait
-OUTPUTS: tuple[Output, ...] = ("dense", "tokens")
 
 
 class Scheduler:
@@ -46,17 +44,12 @@ class Scheduler:
         self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
         self._clock = 0.0  # virtual time of the lane served last
         self._flow_of: dict[Item, Flow] = {}
-        self._tokens: dict[Output, int] = dict.fromkeys(OUTPUTS, 0)
-        # Flows with something waiting, the one that has stood still longest first.
-        self._waiting: dict[Output, OrderedDict[Flow, None]] = {output: OrderedDict() for output in OUTPUTS}
+        self.tokens = 0  # that wait
+        self._waiting: OrderedDict[Flow, None] = OrderedDict()  # the flow that has stood still longest first
         self._opened_s = 0.0  # when the queue was last empty until
 
     def __len__(self) -> int:
         return len(self._flow_of)
-
-    @property
-    def tokens(self) -> int:
-        return sum(self._tokens.values())
 
     def add(self, item: Item, now_s: float) -> None:
         if not self._flow_of:
@@ -67,9 +60,9 @@ class Scheduler:
         flow = lane.add(item)
         if len(flow.items) == 1:
             flow.waiting_since_s = now_s
-            self._waiting[item.output][flow] = None
+            self._waiting[flow] = None
         self._flow_of[item] = flow
-        self._tokens[item.output] += item.tokens
+        self.tokens += item.tokens
 
     def cancel(self, item: Item) -> bool:
         """Take a waiting item out of the queue; False if it is not there (any more)."""
@@ -121,10 +114,9 @@ class Scheduler:
         """
         if self.hold_s(now_s) != 0.0:
             return None
-        flow = self._next_flow(now_s, OUTPUTS)
+        flow = self._next_flow(now_s)
         assert flow is not None
-        output = flow.output
-        share = math.ceil(self._tokens[output] / idle_streams)
+        share = math.ceil(self.tokens / idle_streams)
         items: list[Item] = []
         tokens = longest = 0
         while flow is not None:
@@ -136,30 +128,29 @@ class Scheduler:
             self._take(item, flow, now_s)
             items.append(item)
             tokens += item.tokens
-            flow = self._next_flow(now_s, (output,))
+            flow = self._next_flow(now_s)
         alone = len(items) == 1 and not busy_streams and not self._flow_of
-        return Batch(items, output, tokens, alone, pressed=bool(self._flow_of))
+        return Batch(items, tokens, alone, pressed=bool(self._flow_of))
 
     def _fits(self, texts: int, tokens: int, longest: int, share: int) -> bool:
         cost = longest * texts if self._padded else tokens
         return cost <= self._max_batch_tokens and tokens <= share and texts <= self._max_batch_requests
 
-    def _next_flow(self, now_s: float, outputs: Sequence[Output]) -> Flow | None:
-        return self._aged_flow(now_s, outputs) or self._fair_flow(outputs)
+    def _next_flow(self, now_s: float) -> Flow | None:
+        return self._aged_flow(now_s) or self._fair_flow()
 
-    def _aged_flow(self, now_s: float, outputs: Iterable[Output]) -> Flow | None:
-        longest = [next(iter(self._waiting[output])) for output in outputs if self._waiting[output]]
-        flow = min(longest, key=lambda flow: flow.waiting_since_s, default=None)
+    def _aged_flow(self, now_s: float) -> Flow | None:
+        flow = next(iter(self._waiting), None)
         if flow is None or now_s - flow.waiting_since_s < self._max_age_s:
             return None
         return flow
 
-    def _fair_flow(self, outputs: Sequence[Output]) -> Flow | None:
+    def _fair_flow(self) -> Flow | None:
         for lane in sorted(self._lanes.values(), key=lambda lane: lane.start):
-            flows = [flow for output in outputs if (flow := lane.first(output)) is not None]
-            if flows:
+            flow = lane.first()
+            if flow is not None:
                 self._clock = max(self._clock, lane.start)
-                return min(flows, key=lambda flow: flow.start)
+                return flow
         return None
 
     def _take(self, item: Item, flow: Flow, now_s: float) -> None:
@@ -167,11 +158,11 @@ class Scheduler:
         flow.lane.charge(flow, item.tokens)
         flow.waiting_since_s = now_s
         if flow.items:
-            self._waiting[flow.output].move_to_end(flow)
+            self._waiting.move_to_end(flow)
 
     def _remove(self, item: Item, flow: Flow) -> None:
         del self._flow_of[item]
-        self._tokens[item.output] -= item.tokens
+        self.tokens -= item.tokens
         flow.lane.remove(flow, item)
         if not flow.items:
-            del self._waiting[item.output][flow]
+            del self._waiting[flow]

@@ -1,0 +1,264 @@
+"""A query and passages to scores, by whatever the model has: one door for every kind of reranker.
+
+    scores    a cross-encoder's logit, or a language model's probability of "yes", for each pair
+    dense     cosine of the query's vector with each passage's
+    colbert   for each of the query's tokens its best match among the passage's, summed (BGE-M3: averaged)
+    sparse    product of the sparse vectors
+    weighted  BGE-M3's: a weighted mean of dense, sparse and colbert
+
+Called by engine.py. With vectors the query is read once; with pairs it is tokenised once, and a causal model runs the
+tokens that all pairs begin with once a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vectord.artifacts.spec import ModelSpec
+from vectord.engine import dense, ranking
+from vectord.engine.batch import Kind, Prefix
+from vectord.engine.embedding import Vectors, vectors_of
+from vectord.engine.encoding import Chunk
+from vectord.engine.registry import Served
+from vectord.engine.runner import ModelRunner, Ran, Text
+from vectord.engine.task import Task, blaming, compute, together, usage_of
+from vectord.errors import InvalidField, ModelCannot
+from vectord.schema import (
+    Float32,
+    Int32,
+    RerankMethod,
+    RerankRequest,
+    RerankResult,
+    ScoreKind,
+    Span,
+    TextLength,
+    VectorKind,
+)
+
+# The vectors each method needs of a model, in the order in which they are chosen where the request names none.
+NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
+    "scores": frozenset(),
+    "weighted": frozenset({"dense", "sparse", "colbert"}),
+    "dense": frozenset({"dense"}),
+    "colbert": frozenset({"colbert"}),
+    "sparse": frozenset({"sparse"}),
+}
+LEAST_SHARED_TOKENS = 8  # fewer are not worth a text of their own in the batch
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What is scored: the passages, or their chunks."""
+
+    texts: Sequence[str]
+    spans: Sequence[Span]
+    owners: Sequence[int]  # the passage of each text; every passage has one at least
+
+    def best(self, scores: Float32) -> list[int]:
+        """The place of each passage's best text, the first one of equals."""
+        best: dict[int, int] = {}
+        for place, owner in enumerate(self.owners):
+            if owner not in best or scores[place] > scores[best[owner]]:
+                best[owner] = place
+        return list(best.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    scores: Float32  # (passages,)
+    kind: ScoreKind
+    ran: Ran
+    query: TextLength
+    passages: Sequence[TextLength]
+    run: Sequence[TextLength]  # what the model read, for usage
+    further_tokens: int = 0
+
+
+def method_of(kinds: frozenset[Kind], reranks: bool, wanted: RerankMethod | None) -> RerankMethod | None:
+    """The method for a model of these kinds of answers; None if it has none, or not the one wanted."""
+    able = [method for method, needs in NEEDS.items() if (needs <= kinds if needs else reranks)]
+    if wanted is not None:
+        return wanted if wanted in able else None
+    return able[0] if able else None
+
+
+async def rerank(served: Served, name: str, request: RerankRequest, task: Task) -> RerankResult:
+    """The score of every passage, in order. Raises ModelCannot if the model has no such method."""
+    method = _check(served, name, request, task)
+    async with task.use(served) as runner:
+        runner.check_wait(task.caller)
+        cut = await _cut(runner, request, task)
+        if method == "scores":
+            scored = await _by_pairs(runner, request, cut, task)
+        else:
+            scored = await _by_vectors(runner, method, request, cut, task)
+    best = cut.best(scored.scores)
+    return RerankResult(
+        model=name,
+        fingerprint=served.fingerprint,
+        scores=scored.scores[best],
+        kind=scored.kind,
+        usage=usage_of(
+            task, scored.run, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
+        ),
+        query=scored.query,
+        passages=[scored.passages[place] for place in best],
+        max_tokens=served.spec.max_tokens,
+        spans=[cut.spans[place] for place in best] if request.chunks is not None else None,
+    )
+
+
+def _check(served: Served, name: str, request: RerankRequest, task: Task) -> RerankMethod:
+    """What can be refused before the model is in memory. Returns how the model is to score."""
+    method = method_of(served.kinds, served.spec.reranks, request.method)
+    if method is None:
+        raise ModelCannot(f"The model {name} cannot rerank by {request.method or 'anything it has'}.", field="model")
+    if request.instruction is not None and (method != "scores" or served.spec.yes_no is None):
+        raise InvalidField("`instruction` is for language models; this model reads none.", field="instruction")
+    weights = request.weights
+    if weights is not None and not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
+        raise InvalidField("`weights` must be three numbers from 0 on, not all of them 0.", field="weights")
+    task.check_count(len(request.passages), request.field)
+    return method
+
+
+async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Cut:
+    passages, options = request.passages, request.chunks
+    if options is None:
+        return Cut(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
+    chunked = await task.encode(
+        passages,
+        lambda part: [runner.encoder.chunk(passages[i], options, field=request.field, index=i) for i in part],
+    )
+    spans = [_spans(passage, chunks) for passage, chunks in zip(passages, chunked, strict=True)]
+    owners = [i for i, own in enumerate(spans) for _ in own]
+    task.check_count(len(owners), request.field, "chunk")
+    texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
+    return Cut(texts, [span for own in spans for span in own], owners)
+
+
+def _spans(passage: str, chunks: Sequence[Chunk]) -> list[Span]:
+    """Those of its chunks; a passage without text has none, and is scored as it is."""
+    return [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]
+
+
+# --- pairs ----------------------------------------------------------------------------------------------------
+
+
+async def _by_pairs(runner: ModelRunner, request: RerankRequest, cut: Cut, task: Task) -> Scored:
+    spec = runner.spec
+    encode: Any = partial(runner.encoder.encode_pairs, request.query, cut.texts)
+    if spec.yes_no is not None:
+        encode = partial(runner.encoder.encode_yes_no, request.query, cut.texts, request.instruction)
+    encode = partial(
+        encode,
+        request.text,
+        truncate=runner.truncates(request.text),
+        query_field=request.query_field,
+        field=request.field,
+    )
+    with blaming(cut.owners):
+        pairs = await task.encode(cut.texts, lambda part: encode(part=part), beside=len(request.query))
+        prefix = _shared(runner, [pair.ids for pair in pairs])
+        texts = [Text(ids=pair.ids, type_ids=pair.type_ids, prefix=prefix) for pair in pairs]
+        ran = await runner.run(texts, frozenset({"scores"}), task.caller, request.field)
+    scores, kind = _judged(spec, ran.rows("scores"), request.raw)
+    return Scored(scores, kind, ran, pairs[0].query, [pair.passage for pair in pairs], [pair.length for pair in pairs])
+
+
+def _shared(runner: ModelRunner, pairs: Sequence[Int32]) -> Prefix | None:
+    """The tokens that all pairs begin with, where a causal model may read them once; at least one stays each pair's.
+
+    A backend that pads reads every text on its own: it would gain nothing.
+    """
+    if runner.spec.yes_no is None or runner.backend.facts.cost == "padded" or len(pairs) < 2:
+        return None
+    first = pairs[0]
+    most = min(map(len, pairs)) - 1
+    same = min(_agree(first[:most], pair[:most]) for pair in pairs[1:])
+    return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
+
+
+def _agree(a: Int32, b: Int32) -> int:
+    differ = np.flatnonzero(a != b)
+    return int(differ[0]) if len(differ) else len(a)
+
+
+def _judged(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
+    """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability."""
+    by_words = spec.yes_no is not None and spec.yes_no.token_ids is not None
+    odds = logits[:, 1] - logits[:, 0] if by_words else logits[:, 0]  # (N,) by words: of "yes" against "no"
+    if raw is None:
+        raw = spec.yes_no is None
+    return (odds, "logit") if raw else (ranking.sigmoid(odds), "probability")
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+async def _by_vectors(
+    runner: ModelRunner, method: RerankMethod, request: RerankRequest, cut: Cut, task: Task
+) -> Scored:
+    kinds = NEEDS[method]
+    asked, found = await together(
+        [
+            vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task, request.query_field),
+            _vectors_of_passages(runner, request, kinds, cut, task),
+        ]
+    )
+    scores = {kind: await _likeness(kind, runner.spec, asked, found) for kind in sorted(kinds)}
+    values, kind = _combined(method, scores, request.weights)
+    return Scored(
+        values, kind, found.ran, asked.lengths[0], found.lengths, found.lengths, further_tokens=asked.lengths[0].kept
+    )
+
+
+async def _vectors_of_passages(
+    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], cut: Cut, task: Task
+) -> Vectors:
+    with blaming(cut.owners):
+        return await vectors_of(runner, cut.texts, replace(request.text, kind="document"), kinds, task, request.field)
+
+
+async def _likeness(kind: VectorKind, spec: ModelSpec, asked: Vectors, found: Vectors) -> Float32:
+    """How like the query each passage is by one kind of vector. (passages,)"""
+    if kind == "sparse":
+        words = found.ran.each("sparse")
+        return await compute(
+            sum(passage.values.size for passage in words),
+            partial(ranking.dots, asked.ran.each("sparse")[0], words),
+        )
+    if kind == "dense":
+        rows = np.concatenate([asked.ran.rows("dense"), found.ran.rows("dense")])
+        return await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
+    assert asked.colbert is not None and found.colbert is not None, "both were asked for colbert"
+    (query,) = asked.colbert
+    size = sum(rows.size for rows in found.colbert)
+    sums = await compute(size, partial(ranking.sums_of_best, query, found.colbert))
+    mean = spec.colbert is not None and spec.colbert.linear is not None  # BGE-M3: FlagEmbedding averages
+    return sums / np.float32(max(1, len(query))) if mean else sums
+
+
+_KINDS: Mapping[RerankMethod, ScoreKind] = {
+    "dense": "cosine",
+    "colbert": "maxsim",
+    "sparse": "dot",
+    "weighted": "weighted",
+}
+
+
+def _combined(
+    method: RerankMethod, scores: Mapping[VectorKind, Float32], weights: tuple[float, float, float] | None
+) -> tuple[Float32, ScoreKind]:
+    if method != "weighted":
+        (values,) = scores.values()
+        return values, _KINDS[method]
+    shares = np.array(weights or (1.0, 1.0, 1.0))
+    shares /= shares.sum()
+    columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (passages, 3)
+    return (columns @ shares).astype(np.float32), "weighted"

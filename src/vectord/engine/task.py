@@ -1,0 +1,111 @@
+"""What the operations of the engine (embedding, reranking, classifying, documents) know beside their request."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+from vectord.engine.encoding import EncoderPool
+from vectord.engine.registry import Served
+from vectord.engine.runner import ModelRunner, Ran
+from vectord.errors import EmptyInput, TooManyInputs, VectordError
+from vectord.schema import Caller, Input, TextLength, Timings, Usage
+
+T = TypeVar("T")
+Use: TypeAlias = Callable[[Served], AbstractAsyncContextManager[ModelRunner]]
+
+INLINE_NUMBERS = 262_144  # work on more numbers than this is done on a thread: about 1 ms of the loop
+
+
+@dataclass(slots=True)
+class Task:
+    """One request under way. Lives on the event loop."""
+
+    caller: Caller
+    pool: EncoderPool
+    use: Use  # lifecycle.py's: what can be refused without the model is refused before it is asked for
+    max_inputs: int
+    started_s: float = field(default_factory=time.perf_counter)
+    tokenized_s: float = 0.0  # spent on making tokens so far
+
+    async def encode(
+        self, inputs: Sequence[Input | tuple[str, str]], encode: Callable[[range], Sequence[T]], *, beside: int = 0
+    ) -> list[T]:
+        """`EncoderPool.spread`, its time on record."""
+        began_s = time.perf_counter()
+        encoded = await self.pool.spread(inputs, encode, beside=beside)
+        self.tokenized_s += time.perf_counter() - began_s
+        return encoded
+
+    def check_count(self, count: int, field: str, what: str = "input") -> None:
+        """Raises EmptyInput for none, TooManyInputs for more than one request may carry."""
+        if count == 0:
+            raise EmptyInput(f"`{field}` must hold at least one {what}.", field=field)
+        if count > self.max_inputs:
+            raise TooManyInputs(
+                f"`{field}` may hold at most {self.max_inputs} {what}s; got {count}.",
+                field=field,
+                limit=self.max_inputs,
+                given=count,
+            )
+
+
+async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
+    """All results, in order. The first failure takes the others out of the queue; when this returns, all have ended."""
+    if len(work) == 1:
+        return [await work[0]]
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def compute(numbers: int, call: Callable[[], T]) -> T:
+    """The result of `call`, which works on so many numbers; on a thread if they are many."""
+    return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
+
+
+@contextmanager
+def blaming(owners: Sequence[int]) -> Iterator[None]:
+    """An error about a piece names the input that the piece is of. owners: for each piece, that input's place."""
+    try:
+        yield
+    except VectordError as error:
+        if error.index is not None:
+            error.index = owners[error.index]
+        raise
+
+
+def usage_of(
+    task: Task,
+    lengths: Sequence[TextLength],
+    inputs: Sequence[Input | tuple[str, str]],
+    ran: Ran,
+    *,
+    further_tokens: int = 0,
+) -> Usage:
+    """What was read and how long it took, as of now. inputs: as they were sent, for their characters."""
+    return Usage(
+        lengths=lengths,
+        characters=sum(map(_characters, inputs)),
+        timings=Timings(
+            tokenize_s=task.tokenized_s / max(1, len(lengths)),
+            queue_s=ran.queue_s,
+            inference_s=ran.inference_s,
+            total_s=time.perf_counter() - task.started_s,
+        ),
+        further_tokens=further_tokens,
+    )
+
+
+def _characters(one: Input | tuple[str, str]) -> int:
+    if isinstance(one, str):
+        return len(one)
+    return sum(len(text) for text in one if isinstance(text, str))

@@ -1,0 +1,155 @@
+"""Long texts in pieces: a vector for each chunk, read alone or in its surroundings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.engine.fakes import CROSS_ENCODER, WIDTH, expected_row, ids_of, serving_one, spec
+
+from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
+from vectord.schema import Caller, ChunkOptions, DocumentsRequest, Span, TextOptions
+
+ANYONE = Caller()
+DENSE = spec(("dense",))
+DOCUMENTS = ["abcdefghij", "klm", "nopqrstuvwxyzab"]
+FOURS = ChunkOptions(max_tokens=4)
+
+
+def ask(**changes: object) -> DocumentsRequest:
+    facts = {"documents": DOCUMENTS, "chunks": FOURS, "normalize": False}
+    return DocumentsRequest(**(facts | changes))  # type: ignore[arg-type]
+
+
+def pieces(document: str) -> list[str]:
+    return [document[start : start + 4] for start in range(0, len(document), 4)]
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
+async def test_every_document_has_its_own_chunks_and_vectors(late):
+    """In order, whatever windows and batches they were run in."""
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask(late=late), ANYONE)
+    for document, made in zip(DOCUMENTS, result.documents, strict=True):
+        texts = pieces(document)
+        assert [document[c.span.start : c.span.stop] for c in made.chunks] == texts
+        assert [chunk.tokens for chunk in made.chunks] == [len(text) for text in texts]
+        np.testing.assert_array_equal(made.vectors, [expected_row(text) for text in texts])
+        assert made.mean is None
+
+
+async def test_one_by_one_each_chunk_is_a_text():
+    """And what was read of each document is what its chunks have."""
+    async with serving_one(DENSE) as (engine, backend):
+        result = await engine.answer(ask(), ANYONE)
+    assert sorted(backend.texts_run()) == sorted(text for document in DOCUMENTS for text in pieces(document))
+    assert [length.kept for length in result.usage.lengths] == [10, 3, 15]
+    assert result.usage.characters == 28
+
+
+async def test_late_the_model_reads_whole_stretches():
+    """Each chunk's rows are pooled where they stand; two tokens of each window are specials, and billed."""
+    async with serving_one(DENSE) as (engine, backend):
+        result = await engine.answer(ask(late=True), ANYONE)
+    (batch,) = backend.batches
+    windows = np.split(batch.texts.ids, batch.texts.cu_seqlens[1:-1])
+    assert [window[1:-1].tolist() for window in windows] == [
+        ids_of(stretch).tolist() for stretch in ("abcdefgh", "ij", "klm", "nopqrstu", "vwxyzab")
+    ]
+    assert [length.kept for length in result.usage.lengths] == [10 + 4, 3 + 2, 15 + 4]
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+async def test_the_mean_of_a_document_is_that_of_its_chunks(normalize):
+    """As they are given: of length 1 itself if they are."""
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask(mean=True, normalize=normalize), ANYONE)
+    for made in result.documents:
+        mean = made.vectors.astype(np.float64).mean(axis=0)
+        expected = mean / np.linalg.norm(mean) if normalize else mean
+        np.testing.assert_allclose(made.mean, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
+async def test_a_document_without_text_has_no_chunks(late):
+    """It stands in its place among the others, and a mean of nothing is none."""
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask(documents=["abc", "", "def"], late=late, mean=True), ANYONE)
+    assert [len(made.chunks) for made in result.documents] == [1, 0, 1]
+    assert [made.vectors.shape for made in result.documents] == [(1, WIDTH), (0, WIDTH), (1, WIDTH)]
+    assert [made.mean is None for made in result.documents] == [False, True, False]
+    assert result.usage.lengths[1].seen == 0
+
+
+async def test_documents_without_any_text_are_refused():
+    """There is nothing to do, and the device is not asked to do it."""
+    async with serving_one(DENSE) as (engine, backend):
+        with pytest.raises(EmptyInput) as refused:
+            await engine.answer(ask(documents=["", ""]), ANYONE)
+    assert refused.value.field == "documents"
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("pooling", ["cls", "last", "max"])
+async def test_late_chunking_needs_a_model_that_takes_the_mean(pooling):
+    """A chunk's own first token is no summary of it."""
+    async with serving_one(spec(("dense",), pooling=pooling)) as (engine, backend):
+        with pytest.raises(ModelCannot) as refused:
+            await engine.answer(ask(late=True), ANYONE)
+        assert refused.value.field == "late"
+        assert not backend.batches
+        await engine.answer(ask(), ANYONE)
+
+
+async def test_a_model_without_dense_vectors_is_refused():
+    """By name; without one, none is found."""
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        for name in ("m0", None):
+            with pytest.raises(ModelCannot):
+                await engine.answer(ask(model=name), ANYONE)
+    assert not backend.batches
+
+
+async def test_chunks_are_counted_too():
+    """One document cannot carry more pieces than a request may carry texts."""
+    async with serving_one(DENSE, max_client_batch_size=5) as (engine, backend):
+        with pytest.raises(TooManyInputs, match="chunks") as refused:
+            await engine.answer(ask(), ANYONE)
+        assert (refused.value.field, refused.value.limit, refused.value.given) == ("documents", 5, 8)
+        assert not backend.batches
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
+async def test_an_error_about_a_chunk_names_its_document(late):
+    """The caller knows no chunks."""
+    async with serving_one(DENSE) as (engine, backend):
+        backend.poison = ord("w")
+        with pytest.raises(InferenceFailed) as failed:
+            await engine.answer(ask(late=late), ANYONE)
+    assert failed.value.index == 2
+
+
+async def test_a_chunk_that_is_too_long_names_its_document():
+    """With a prompt before it, for one."""
+    text = TextOptions(prompt="p" * 61, truncate=False)
+    async with serving_one(DENSE) as (engine, _):
+        with pytest.raises(InputTooLong) as refused:
+            await engine.answer(ask(documents=["abc", "abcd"], text=text), ANYONE)
+    assert (refused.value.field, refused.value.index) == ("documents", 1)
+
+
+async def test_dimensions_cut_every_vector():
+    """And name the space; a width the model does not have is refused."""
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask(dimensions=3, normalize=True, mean=True), ANYONE)
+        assert {made.vectors.shape[1] for made in result.documents} == {3}
+        assert result.documents[0].mean.shape == (3,)
+        assert result.fingerprint == DENSE.fingerprint + ":3"
+        with pytest.raises(InvalidField):
+            await engine.answer(ask(dimensions=WIDTH + 1), ANYONE)
+
+
+async def test_spans_are_of_the_text_as_sent():
+    """text[start:stop] is the chunk."""
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask(documents=["abcdef"]), ANYONE)
+    assert [chunk.span for chunk in result.documents[0].chunks] == [Span(0, 4), Span(4, 6)]
