@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 
 import numpy as np
+import numpy.typing as npt
 
-from vectord.backends.base import TokenBatch
+from vectord.backends.base import POOLED, Answers, TokenBatch
 from vectord.backends.fake import FakeBackend
-from vectord.schema import Float32
+from vectord.ops.base import PackedTexts
 
 
 class ScriptedBackend(FakeBackend):
-    """FakeBackend that fails as told, and records every batch it was given.
+    """FakeBackend for dense vectors and those of tokens that fails as told, and records every batch it was given.
 
-    raise_on, nan_on, kill_on: a token id. A batch that holds it raises RuntimeError, has NaN in that text's answer,
+    raise_on, nan_on, kill_on: a token id. A batch that holds it raises RuntimeError, has NaN in that text's answers,
     or ends the worker's thread (SystemExit). memory_tokens: more tokens than this in a batch raise MemoryError.
     blocked: forwards wait in `forward` until `release`. error: raised by every forward.
     """
@@ -33,7 +34,8 @@ class ScriptedBackend(FakeBackend):
         error: BaseException | None = None,
         blocked: bool = False,
     ) -> None:
-        super().__init__(dimensions, hidden_size, streams=streams, max_batch_tokens=max_batch_tokens)
+        widths = {"dense": dimensions, "tokens": hidden_size}
+        super().__init__(widths, streams=streams, max_batch_tokens=max_batch_tokens)
         self.batches: list[TokenBatch] = []
         self.closed = False
         self.error = error
@@ -46,22 +48,24 @@ class ScriptedBackend(FakeBackend):
         if not blocked:
             self._gate.set()
 
-    def forward(self, batch: TokenBatch, stream: int) -> Float32:
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
         self.batches.append(batch)
         self._entered.release()
         assert self._gate.wait(timeout=30), "a test left the backend blocked"
         if self.error is not None:
             raise self.error
-        if self._memory_tokens is not None and batch.ids.size > self._memory_tokens:
+        ids = batch.texts.ids
+        if self._memory_tokens is not None and ids.size > self._memory_tokens:
             raise MemoryError("the fake device is full")
-        if self._raise_on in batch.ids:
+        if self._raise_on in ids:
             raise RuntimeError("the fake device failed")
-        if self._kill_on in batch.ids:
+        if self._kill_on in ids:
             raise SystemExit
-        answer = super().forward(batch, stream)
-        if self._nan_on in batch.ids:
-            answer[self._rows_with(self._nan_on, batch)] = np.nan
-        return answer
+        answers = super().forward(batch, stream)
+        for output, rows in answers.items():
+            hit = _texts_with(self._nan_on, batch.texts)
+            rows[hit if output in POOLED else np.repeat(hit, np.diff(batch.texts.cu_seqlens))] = np.nan
+        return answers
 
     def close(self) -> None:
         self.closed = True
@@ -78,11 +82,7 @@ class ScriptedBackend(FakeBackend):
         """Return when one more forward than last time has begun."""
         assert self._entered.acquire(timeout=timeout_s), "no forward began"
 
-    def _rows_with(self, token: int | None, batch: TokenBatch) -> list[int]:
-        """Rows of the answer that belong to texts holding `token`."""
-        starts = batch.cu_seqlens[:-1]
-        hits = np.flatnonzero(batch.ids == token)
-        texts = sorted(set((np.searchsorted(starts, hits, side="right") - 1).tolist()))
-        if batch.output == "dense":
-            return texts
-        return [row for text in texts for row in range(batch.cu_seqlens[text], batch.cu_seqlens[text + 1])]
+
+def _texts_with(token: int | None, texts: PackedTexts) -> npt.NDArray[np.bool_]:
+    """Whether each text holds `token`. (N,)"""
+    return np.array([token in ids for ids in np.split(texts.ids, texts.cu_seqlens[1:-1])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Annotated, Literal
 
 import msgspec
 import pytest
@@ -24,6 +25,10 @@ class Body(msgspec.Struct):
     number: Count | None = None
     ratio: float | None = None
     inner: Inner | None = None
+    share: Annotated[float, msgspec.Meta(ge=0, le=0.5)] | None = None
+    word: Annotated[str, msgspec.Meta(max_length=6)] | None = None
+    kinds: Annotated[list[Literal["a", "b"]], msgspec.Meta(min_length=1)] | None = None
+    pairs: list[tuple[str, str]] | None = None
 
 
 DECODER = msgspec.json.Decoder(Body)
@@ -100,6 +105,28 @@ def test_what_is_not_json_is_malformed(body, says):
             id="string as bool",
         ),
         pytest.param(b'{"input": "a", "ratio": 1e999}', "`ratio` is out of range.", "ratio", None, id="1e999"),
+        pytest.param(b'{"input": "a", "share": -1}', "`share` must be a number >= 0.0.", "share", None, id="too low"),
+        pytest.param(b'{"input": "a", "share": 1}', "`share` must be a number <= 0.5.", "share", None, id="too high"),
+        pytest.param(
+            b'{"input": "a", "word": "zqzqzqz"}', "`word` must have a length of at most 6.", "word", None, id="too long"
+        ),
+        pytest.param(
+            b'{"input": "a", "kinds": []}', "`kinds` must have a length of at least 1.", "kinds", None, id="too short"
+        ),
+        pytest.param(
+            b'{"input": "a", "pairs": [["a", "b"], ["a"]]}',
+            "`pairs[1]` must have a length of 2.",
+            "pairs",
+            1,
+            id="half a pair",
+        ),
+        pytest.param(
+            b'{"input": "a", "kinds": ["a", "zq"]}',
+            "`kinds[1]` must be one of the words that /docs lists for it.",
+            "kinds",
+            1,
+            id="another word",
+        ),
     ],
 )
 def test_a_wrong_type_names_the_field_and_what_was_expected(body, message, field, index):

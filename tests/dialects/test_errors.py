@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.dialects.results import incoming
 
-from vectord.dialects import openai, plain, tei_errors
+from vectord.dialects import openai, plain, tei_errors, vectord_errors
 from vectord.dialects.folder import dialect_names, load_dialects
 from vectord.errors import MethodNotAllowed, Overloaded, StartError, VectordError
 
@@ -59,6 +59,7 @@ def test_every_error_has_an_answer(renderer, kind):
     [
         pytest.param(set(openai.ERRORS), id="openai"),
         pytest.param({*tei_errors.ERRORS, *tei_errors.TEXT_ERRORS, *tei_errors.BARE_STATUS}, id="tei"),
+        pytest.param(set(vectord_errors.ERRORS), id="vectord"),
         pytest.param(set(plain.ERRORS), id="plain"),
     ],
 )
@@ -92,6 +93,10 @@ KEYS = [
     *("input", "inputs", "ids", "text", "source_sentence", "sentences", "parameters"),
     *("model", "encoding_format", "dimensions", "normalized", "normalize", "prompt_name", "user"),
     *("truncate", "truncation", "truncation_direction", "add_special_tokens", "skip_special_tokens"),
+    *("task", "input_type", "expect_fingerprint", "query", "texts", "raw_scores", "return_text", "raw", "late", "mean"),
+    *("outputs", "precisions", "encoding", "kind", "prompt", "truncate_side", "force_dimensions", "instruction"),
+    *("passages", "method", "weights", "scores", "chunk", "top_n", "return_passages", "documents", "source"),
+    *("max_tokens", "by", "overlap_tokens", "dense", "sparse", "colbert"),
 ]
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4).map(lambda text: MARK + text),

@@ -12,7 +12,7 @@ from vectord.errors import ConfigError
 def test_every_dialect_is_named_as_its_module():
     """A name in the configuration, a module and a URL prefix are one word."""
     names = dialect_names()
-    assert {"openai", "tei"} <= set(names)
+    assert {"openai", "tei", "vectord"} <= set(names)
     assert [dialect.name for dialect in load_dialects(names)] == names
 
 
@@ -24,14 +24,14 @@ def test_dialects_come_in_the_order_asked_for():
 @pytest.mark.parametrize("name", ["opnai", "", "base", "folder", "..errors", "openai.ERRORS"])
 def test_another_name_lists_what_there_is(name):
     """Neither a typing error, nor a module that is no dialect, nor a path out of the folder loads anything."""
-    with pytest.raises(ConfigError, match="openai, tei"):
+    with pytest.raises(ConfigError, match="openai, tei, vectord"):
         load_dialects([name])
 
 
 @pytest.mark.parametrize("dialect", load_dialects(dialect_names()), ids=lambda dialect: dialect.name)
 def test_no_route_stands_twice(dialect):
-    """One method and path, one route."""
-    routes = [(route.method, route.path) for route in dialect.routes]
+    """One method, path and telling key, one route."""
+    routes = [(route.method, route.path, key) for route in dialect.routes for key in route.keys or {None}]
     assert len(set(routes)) == len(routes)
 
 
@@ -44,9 +44,10 @@ def test_no_route_stands_twice(dialect):
     ],
 )
 def test_a_route_tells_itself_by_keys_its_body_has(route):
-    """Every POST has a body for OpenAPI, a key to be told by, and that key is required."""
-    if route.method == "GET":
-        assert route.body is None
+    """What reads a body shows it in OpenAPI and has a key to be told by, which is required; what changes the server
+    reads none."""
+    if route.method == "GET" or route.admin:
+        assert route.body is None and not route.keys
         return
     required = {field.name for field in msgspec.structs.fields(route.body) if field.required}
     assert route.keys

@@ -12,7 +12,16 @@ from tests.dialects.results import VECTORS, embed_result, incoming, model_list, 
 from vectord.dialects import openai
 from vectord.dialects.base import Incoming
 from vectord.dialects.vectors import to_base64
-from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelNotFound, Overloaded, Unavailable, WrongType
+from vectord.errors import (
+    EmptyInput,
+    FingerprintMismatch,
+    InputTooLong,
+    InvalidField,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+    WrongType,
+)
 from vectord.schema import EmbedRequest, ListModels, TextOptions
 
 
@@ -52,11 +61,15 @@ def test_null_is_the_same_as_absent():
             "model",
             "encoding_format",
             "dimensions",
+            "force_dimensions",
             "user",
             "truncate",
             "truncation",
             "normalized",
             "prompt_name",
+            "task",
+            "input_type",
+            "expect_fingerprint",
             "unknown",
         )
     )
@@ -75,17 +88,21 @@ def test_every_option_arrives():
         model="m",
         encoding_format="base64",
         dimensions=8,
+        force_dimensions=True,
         user="u",
         truncate=True,
         normalized=False,
         prompt_name="query",
+        expect_fingerprint="0123456789abcdef:8",
     )
     assert request == EmbedRequest(
         inputs=("a",),
         model="m",
         encoding="base64",
         dimensions=8,
+        force_dimensions=True,
         normalize=False,
+        expect_fingerprint="0123456789abcdef:8",
         text=TextOptions(truncate=True, prompt_name="query"),
     )
 
@@ -104,6 +121,26 @@ def test_every_option_arrives():
 def test_truncation_by_either_name(body, truncate):
     """`truncate` and `truncation` are one option, and string booleans count."""
     assert parse(input="a", **body).text.truncate is truncate
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        pytest.param({"task": "retrieval.query"}, "query", id="Jina's query"),
+        pytest.param({"task": "retrieval.passage"}, "document", id="Jina's passage"),
+        pytest.param({"input_type": "query"}, "query", id="Voyage's query"),
+        pytest.param({"input_type": "document"}, "document", id="Voyage's document"),
+        pytest.param({"input_type": "passage"}, "document", id="NVIDIA's passage"),
+        pytest.param({"input_type": "search_query"}, "query", id="Cohere's query"),
+        pytest.param({"input_type": "search_document"}, "document", id="Cohere's document"),
+        pytest.param({"task": "text-matching"}, None, id="another task"),
+        pytest.param({"task": "text-matching", "input_type": "query"}, "query", id="one of them known"),
+        pytest.param({"task": "retrieval.query", "input_type": "document"}, "query", id="task goes first"),
+    ],
+)
+def test_queries_and_documents_by_any_products_words(body, kind):
+    """They choose the model's prompt for such inputs; words that mean nothing here are ignored."""
+    assert parse(input="a", **body).text.kind == kind
 
 
 def test_zero_dimensions_are_all_dimensions():
@@ -127,6 +164,7 @@ def test_zero_dimensions_are_all_dimensions():
         pytest.param({"input": "a", "truncate": "END"}, "truncate", id="truncate's word"),
         pytest.param({"input": "a", "normalized": 1}, "normalized", id="normalized's type"),
         pytest.param({"input": "a", "model": ["m"]}, "model", id="model's type"),
+        pytest.param({"input": "a", "expect_fingerprint": "zq"}, "expect_fingerprint", id="no fingerprint"),
     ],
 )
 def test_a_bad_field_is_named(body, field):
@@ -238,6 +276,12 @@ def test_an_error_is_openais_object_and_seed_002s_detail():
         },
         "detail": "There is no such model.",
     }
+
+
+def test_another_vector_space_is_412():
+    """Never 409, which the SDK would retry."""
+    rendered = openai.render_error(FingerprintMismatch("Another space.", field="expect_fingerprint"))
+    assert (rendered.status, json.loads(rendered.body)["error"]["code"]) == (412, "fingerprint_mismatch")
 
 
 def test_too_long_carries_the_code_clients_look_for():

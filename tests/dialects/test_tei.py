@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
-from tests.dialects.results import VECTORS, embed_result, incoming, model_list, usage
+from tests.dialects.results import (
+    VECTORS,
+    classify_result,
+    embed_result,
+    incoming,
+    model_info,
+    model_list,
+    rerank_result,
+    usage,
+)
 
 from vectord import __version__
 from vectord.dialects import tei
 from vectord.dialects.base import Incoming
-from vectord.dialects.tei_wire import Info, OpenAIAnswer, TokenAnswer
+from vectord.dialects.tei_wire import Info, OpenAIAnswer, Prediction, Rank, SparseEntry, TokenAnswer
 from vectord.dialects.vectors import to_base64
 from vectord.errors import (
     EmptyInput,
@@ -32,13 +42,16 @@ from vectord.errors import (
     WrongType,
 )
 from vectord.schema import (
+    ClassifyRequest,
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
     EmbedResult,
     ListModels,
+    RerankRequest,
     SimilarityRequest,
     SimilarityResult,
+    Sparse,
     TextOptions,
     Token,
     TokenizeRequest,
@@ -74,12 +87,14 @@ def test_embed_takes_every_option():
         "prompt_name": "query",
         "normalize": False,
         "dimensions": 64,
+        "force_dimensions": True,
     }
     assert tei.parse_embed(incoming(body)) == EmbedRequest(
         inputs=("a",),
         text=TextOptions(truncate=True, truncate_by_default=True, truncate_side="left", prompt_name="query"),
         normalize=False,
         dimensions=64,
+        force_dimensions=True,
         field="inputs",
     )
 
@@ -105,7 +120,18 @@ def test_the_direction_in_any_case(direction, side):
 
 def test_embed_all_asks_for_tokens():
     """One vector a token."""
-    assert tei.parse_embed_all(incoming({"inputs": "a"})).output == "tokens"
+    assert tei.parse_embed_all(incoming({"inputs": "a"})).outputs == {"tokens"}
+
+
+def test_embed_sparse_asks_for_words():
+    """As embed without normalize and dimensions, which sparse vectors do not have."""
+    body = {"inputs": ["a"], "truncate": False, "truncation_direction": "left", "prompt_name": "q"}
+    assert tei.parse_embed_sparse(incoming(body)) == EmbedRequest(
+        inputs=["a"],
+        text=TextOptions(truncate=False, truncate_by_default=True, truncate_side="left", prompt_name="q"),
+        outputs=frozenset({"sparse"}),
+        field="inputs",
+    )
 
 
 def test_similarity():
@@ -134,6 +160,104 @@ def test_the_root_refuses_what_its_routes_refuse(body):
     """A look at the kind of `inputs` lets nothing through."""
     with pytest.raises((WrongType, MalformedBody)):
         tei.parse_root(Incoming(body=body))
+
+
+@pytest.mark.parametrize(
+    ("facts", "request_kind", "outputs"),
+    [
+        pytest.param({}, EmbedRequest, {"dense"}, id="embeds"),
+        pytest.param({"outputs": {"dense", "sparse"}, "labels": ("a", "b")}, EmbedRequest, {"dense"}, id="does it all"),
+        pytest.param({"outputs": {"sparse"}}, EmbedRequest, {"sparse"}, id="SPLADE"),
+        pytest.param({"outputs": set(), "labels": ("a", "b")}, ClassifyRequest, None, id="classifies"),
+        pytest.param({"outputs": set(), "labels": ("a",), "reranks": True}, ClassifyRequest, None, id="reranks"),
+        pytest.param({"outputs": set(), "reranks": True}, EmbedRequest, {"dense"}, id="a language model that reranks"),
+    ],
+)
+def test_the_root_does_what_the_first_model_is_for(facts, request_kind, outputs):
+    """TEI serves one model and dispatches by its kind; where it has no answer, the engine says that nothing embeds."""
+    models = [model_info(**facts), model_info(outputs={"dense", "sparse"}, labels=("x",))]
+    request = tei.parse_root(Incoming(body=b'{"inputs": "a"}', models=models))
+    assert type(request) is request_kind
+    assert outputs is None or request.outputs == outputs
+
+
+@pytest.mark.parametrize("path", ["/", "/invocations"])
+def test_the_root_tells_reranking_by_its_key(path):
+    """`texts` are reranked whatever the first model is; everything else is for `inputs`."""
+    first, second = (route for route in tei.DIALECT.routes if route.path == path)
+    assert (first.keys, first.parse, first.sees_models) == ({"inputs"}, tei.parse_root, True)
+    assert (second.keys, second.parse, second.render) == ({"texts"}, tei.parse_rerank, tei.render_rerank)
+
+
+def test_rerank_takes_every_option():
+    """Each option lands in its canonical place; errors name `texts`."""
+    body = {
+        "query": "q",
+        "texts": ["a", "b"],
+        "truncate": True,
+        "truncation_direction": "Left",
+        "raw_scores": True,
+        "return_text": True,
+    }
+    assert tei.parse_rerank(incoming(body)) == RerankRequest(
+        query="q",
+        passages=["a", "b"],
+        text=TextOptions(truncate=True, truncate_by_default=True, truncate_side="left"),
+        raw=True,
+        with_passages=True,
+        field="texts",
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, dict.fromkeys(("truncate", "truncation_direction", "raw_scores", "return_text"))],
+    ids=["absent", "null"],
+)
+def test_rerank_without_options(body):
+    """Scores between 0 and 1, no texts, the server's truncation."""
+    assert tei.parse_rerank(incoming({"query": "q", "texts": ["a"], **body})) == RerankRequest(
+        query="q", passages=["a"], text=TextOptions(truncate_by_default=True), raw=False, field="texts"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "inputs", "single"),
+    [
+        pytest.param("a", ["a"], True, id="a text"),
+        pytest.param(["a"], ["a"], True, id="a text in a list"),
+        pytest.param(["a", "b"], [("a", "b")], True, id="two texts are one pair"),
+        pytest.param(["", "b"], [("", "b")], True, id="half a pair"),
+        pytest.param([["a"]], ["a"], False, id="a batch of one"),
+        pytest.param([["a"], ["b"]], ["a", "b"], False, id="texts"),
+        pytest.param([["a", "b"], ["c"], ["d", "e"]], [("a", "b"), "c", ("d", "e")], False, id="pairs and texts"),
+    ],
+)
+def test_the_shapes_of_what_is_predicted(value, inputs, single):
+    """TEI's nesting, in which the number of brackets decides."""
+    request = tei.parse_predict(incoming({"inputs": value}))
+    assert (list(request.inputs), request.single, request.raw) == (inputs, single, False)
+    assert request.text == TextOptions(truncate_by_default=True)
+
+
+def test_predict_takes_every_option():
+    """Each option lands in its canonical place."""
+    body = {"inputs": "a", "truncate": False, "truncation_direction": "Left", "raw_scores": True}
+    request = tei.parse_predict(incoming(body))
+    assert request.raw
+    assert request.text == TextOptions(truncate=False, truncate_by_default=True, truncate_side="left")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [["a", "b", "c"], ["a", ["b"]], [["a"], "b"], [["a", "b", "c"]], [[]], [["a"], []], [[["a"]]], [1], {}, None],
+    ids=str,
+)
+def test_other_nestings_are_refused(value):
+    """In plain text, as TEI's framework does."""
+    with pytest.raises(WrongType) as caught:
+        tei.parse_predict(incoming({"inputs": value}))
+    assert tei.render_error(caught.value).status == 422
 
 
 def test_tokenize():
@@ -171,6 +295,12 @@ def test_the_openai_routes_ignore_the_model():
         pytest.param(tei.parse_embed, {"inputs": [[]]}, "`inputs` cannot be empty", id="embed ids"),
         pytest.param(tei.parse_embed_all, {"inputs": []}, "`inputs` cannot be empty", id="embed_all"),
         pytest.param(tei.parse_root, {"inputs": []}, "`inputs` cannot be empty", id="root"),
+        pytest.param(tei.parse_embed_sparse, {"inputs": ""}, "`inputs` cannot be empty", id="embed_sparse"),
+        pytest.param(tei.parse_rerank, {"query": "q", "texts": []}, "`texts` cannot be empty", id="rerank"),
+        pytest.param(tei.parse_rerank, {"query": "", "texts": ["a", ""]}, "`texts` cannot be empty", id="empty pair"),
+        pytest.param(tei.parse_predict, {"inputs": ""}, "`inputs` cannot be empty", id="predict text"),
+        pytest.param(tei.parse_predict, {"inputs": []}, "`inputs` cannot be empty", id="predict list"),
+        pytest.param(tei.parse_predict, {"inputs": [["a"], ["", ""]]}, "`inputs` cannot be empty", id="predict pair"),
         pytest.param(tei.parse_openai, {"input": ""}, "`input` cannot be empty", id="openai"),
         pytest.param(tei.parse_tokenize, {"inputs": []}, "`inputs` cannot be empty", id="tokenize list"),
         pytest.param(tei.parse_tokenize, {"inputs": [""]}, "`inputs` cannot be empty", id="tokenize text"),
@@ -248,25 +378,64 @@ def test_one_input_still_gives_two_dimensions():
     assert rendered.body == b"[[0.1,-0.2,0.33333334]]"
 
 
-@pytest.mark.parametrize(
-    "vectors",
-    [
-        pytest.param(np.arange(8, dtype=np.float32).reshape(2, 4)[:, :2], id="a view of wider rows"),
-        pytest.param([np.array([0, 1], np.float32), np.array([4, 5], np.float32)], id="a list of rows"),
-    ],
-)
-def test_rows_need_not_be_one_block(vectors):
-    """The engine may hand on views and lists."""
+def test_rows_need_not_be_one_block():
+    """The engine may hand on a view of wider rows."""
+    vectors = np.arange(8, dtype=np.float32).reshape(2, 4)[:, :2]
     assert json.loads(tei.render_embed(ASKED, embed_result(vectors)).body) == [[0, 1], [4, 5]]
 
 
 def test_embed_all_answers_an_array_a_text():
     """Texts of different lengths side by side."""
     tokens = [np.ones((1, 2), np.float32), np.zeros((3, 4), np.float32)[:, ::2]]
-    result = EmbedResult(model="served", vectors=tokens, usage=usage())
+    result = EmbedResult(model="served", fingerprint="f00d", tokens=tokens, usage=usage())
     rendered = tei.render_embed_all(ASKED, result)
     assert json.loads(rendered.body) == [[[1, 1]], [[0, 0], [0, 0], [0, 0]]]
     assert rendered.headers == HEADERS
+
+
+@pytest.mark.parametrize("render", [tei.render_embed_sparse, tei.render_root], ids=lambda f: f.__name__)
+def test_embed_sparse_answers_pairs_of_index_and_value(render):
+    """A list a text, one without any word too, with the shortest digits of float32."""
+    sparse = [Sparse(np.array([7, 3], np.int32), np.array([0.1, 2], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
+    result = EmbedResult(model="served", fingerprint="f00d", sparse=sparse, usage=usage())
+    rendered = render(EmbedRequest(inputs=["a", "b"], outputs=frozenset({"sparse"})), result)
+    assert rendered.body == b'[[{"index":7,"value":0.1},{"index":3,"value":2.0}],[]]'
+    assert rendered.headers == HEADERS
+    assert msgspec.json.decode(rendered.body, type=list[list[SparseEntry]])[1] == []
+
+
+RERANK = RerankRequest(query="qq", passages=["a", "bb", "c", "d"], field="texts")
+RANKED = rerank_result(0.1, 0.9, -3, 0.9)
+
+
+def test_rerank_answers_best_first():
+    """Equal scores in the order of the texts; TEI counts the query's characters with each of them."""
+    rendered = tei.render_rerank(RERANK, RANKED)
+    assert rendered.body == (
+        b'[{"index":1,"score":0.9},{"index":3,"score":0.9},{"index":0,"score":0.1},{"index":2,"score":-3.0}]'
+    )
+    assert rendered.headers == HEADERS | {"x-compute-characters": "13", "x-compute-tokens": "36"}
+    assert msgspec.json.decode(rendered.body, type=list[Rank])[0].text is msgspec.UNSET
+
+
+def test_rerank_shows_texts_when_asked():
+    """Each its own, wherever it ended up."""
+    rendered = tei.render_rerank(replace(RERANK, with_passages=True), RANKED)
+    assert [rank["text"] for rank in json.loads(rendered.body)] == ["bb", "d", "a", "c"]
+
+
+@pytest.mark.parametrize("render", [tei.render_predict, tei.render_root], ids=lambda f: f.__name__)
+def test_predict_answers_one_input_flat_and_several_in_lists(render):
+    """Labels best first; equal ones in the model's order."""
+    one = render(ClassifyRequest(inputs=["a"], single=True), classify_result([0.2, 0.7, 0.1]))
+    glad, sad, mad = ({"score": 0.7, "label": "glad"}, {"score": 0.2, "label": "sad"}, {"score": 0.1, "label": "mad"})
+    assert json.loads(one.body) == [glad, sad, mad]
+    two = render(ClassifyRequest(inputs=["a", ("b", "c")]), classify_result([0.2, 0.7, 0.1], [0.5, 0.5, 0]))
+    shown = json.loads(two.body)
+    assert shown[0] == [glad, sad, mad]
+    assert [prediction["label"] for prediction in shown[1]] == ["sad", "glad", "mad"]
+    assert msgspec.json.decode(two.body, type=list[list[Prediction]])[0][0].label == "glad"
+    assert two.headers == HEADERS | {"x-compute-tokens": "6"}
 
 
 @pytest.mark.parametrize("render", [tei.render_similarity, tei.render_root], ids=lambda f: f.__name__)
@@ -339,6 +508,30 @@ def test_info_is_what_is_enforced(setting, shown):
         "docker_label": None,
     }
     assert msgspec.json.decode(rendered.body, type=Info).auto_truncate is shown
+
+
+LABELS = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "model_type"),
+    [
+        pytest.param({"outputs": {"dense", "sparse"}}, {"embedding": {"pooling": "mean"}}, id="embeds"),
+        pytest.param({"outputs": {"sparse"}, "pooling": ""}, {"embedding": {"pooling": "splade"}}, id="SPLADE"),
+        pytest.param({"outputs": {"colbert"}, "pooling": ""}, {"embedding": {"pooling": ""}}, id="ColBERT"),
+        pytest.param(
+            {"outputs": set(), "reranks": True, "labels": ("LABEL_0",)}, {"reranker": ONE_LABEL}, id="reranks"
+        ),
+        pytest.param({"outputs": set(), "reranks": True}, {"reranker": ONE_LABEL}, id="a language model that reranks"),
+        pytest.param({"outputs": set(), "labels": ("no", "yes")}, {"classifier": LABELS}, id="classifies"),
+    ],
+)
+def test_info_says_what_the_model_is_for(facts, model_type):
+    """By the first key of `model_type`, which clients go by."""
+    rendered = tei.render_info(ListModels(), model_list(model_info(**facts)))
+    assert json.loads(rendered.body)["model_type"] == model_type
+    assert msgspec.json.decode(rendered.body, type=Info).max_input_length == 256
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

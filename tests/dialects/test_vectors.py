@@ -45,6 +45,14 @@ def test_a_strided_vector_is_packed_in_order():
     assert base64.b64decode(to_base64(wide[:, 1])) == struct.pack("<3f", 1, 5, 9)
 
 
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_bytes_stay_bytes(kind):
+    """Vectors of one byte a number are as many bytes in base64 and whole numbers in JSON."""
+    vector = np.array([1, 100, 127], kind)
+    assert base64.b64decode(to_base64(vector)) == bytes([1, 100, 127])
+    assert dump_json([vector]) == b"[[1,100,127]]"
+
+
 def test_items_are_in_input_order():
     """Item i carries index i and vector i, in both encodings."""
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -51,8 +51,11 @@ def test_token_arrays_equal_their_texts(client, reference):
 
 
 def test_dimensions_slice_then_normalise(client, reference):
-    """The SDK's `dimensions` gives unit vectors of that width."""
-    got = np.array(vectors(client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64)))
+    """The SDK's `dimensions` gives unit vectors of that width; of a model not trained for it only when forced."""
+    with pytest.raises(openai.BadRequestError, match="not trained"):
+        client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64)
+    forced = {"force_dimensions": True}
+    got = np.array(vectors(client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64, extra_body=forced)))
     assert got.shape == (len(TEXTS), 64)
     assert np.allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
     assert cosines(got, reference[:, :64]).min() >= 0.999
@@ -71,6 +74,21 @@ def test_models_are_listed_and_found_by_an_id_with_a_slash(client):
     """client.models.list and .retrieve."""
     assert [model.id for model in client.models.list()] == [MODEL]
     assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_a_vector_space_can_be_insisted_on(client):
+    """By header or in the body; the answer names its space in a header. Another one is 412, which no SDK retries."""
+    answer = client.embeddings.with_raw_response.create(model=MODEL, input="x")
+    space = answer.headers["x-vectord-fingerprint"]
+    client.embeddings.create(model=MODEL, input="x", extra_body={"expect_fingerprint": space})
+    client.embeddings.create(model=MODEL, input="x", extra_headers={"x-vectord-expect-fingerprint": space})
+    for other in (
+        {"extra_body": {"expect_fingerprint": "f00d"}},
+        {"extra_headers": {"x-vectord-expect-fingerprint": "0"}},
+    ):
+        with pytest.raises(openai.APIStatusError) as refused:
+            client.embeddings.create(model=MODEL, input="x", **other)
+        assert refused.value.status_code == 412
 
 
 def test_sdk_errors_are_the_sdks_own_classes(client, server):

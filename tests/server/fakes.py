@@ -7,12 +7,25 @@ import json
 from collections.abc import Sequence
 
 import numpy as np
+from tests.dialects.results import model_list
 
 from vectord.dialects.base import Dialect, Incoming, Rendered, Route
 from vectord.errors import InvalidField, MalformedBody, Unavailable, VectordError
-from vectord.schema import Caller, EmbedRequest, EmbedResult, Request, Result, TextLength, Usage
+from vectord.schema import (
+    Caller,
+    EmbedRequest,
+    EmbedResult,
+    ListModels,
+    LoadModel,
+    Request,
+    Result,
+    TextLength,
+    UnloadModel,
+    Usage,
+)
 
 MODEL = "fake-model"
+FINGERPRINT = "0123456789abcdef"
 
 
 class FakeEngine:
@@ -39,7 +52,9 @@ class FakeEngine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self.draining:
             raise Unavailable("The engine accepts nothing new.")
-        assert isinstance(request, EmbedRequest)
+        if isinstance(request, ListModels):
+            return model_list(*self.states)
+        assert isinstance(request, EmbedRequest | LoadModel | UnloadModel)
         self.callers.append(caller)
         self.running += 1
         self.idle.clear()
@@ -55,8 +70,11 @@ class FakeEngine:
                 self.idle.set()
         if self.error is not None:
             raise self.error
-        vectors = np.stack([self._vector] * len(request.inputs))
-        return EmbedResult(model=MODEL, vectors=vectors, usage=Usage(lengths=self.lengths, characters=1))
+        if not isinstance(request, EmbedRequest):
+            return model_list(request.model)
+        dense = {"float": np.stack([self._vector] * len(request.inputs))}
+        used = Usage(lengths=self.lengths, characters=1)
+        return EmbedResult(model=MODEL, fingerprint=FINGERPRINT, dense=dense, usage=used)
 
     async def before_answer(self) -> None:
         await self.gate.wait()
@@ -90,7 +108,7 @@ def route(name: str, path: str, method: str = "POST", keys: Sequence[str] = ("in
     def render(request: Request, result: Result) -> Rendered:
         assert isinstance(request, EmbedRequest)
         assert isinstance(result, EmbedResult)
-        shown = {"dialect": name, "inputs": request.inputs, "vectors": result.vectors.tolist()}
+        shown = {"dialect": name, "inputs": request.inputs, "vectors": result.dense["float"].tolist()}
         return Rendered(body=json.dumps(shown).encode())
 
     return Route(method=method, path=path, parse=parse, render=render, summary=f"{name} {path}", keys=frozenset(keys))
@@ -104,6 +122,7 @@ def _failed(name: str, error: VectordError) -> Rendered:
 STATUSES = {
     "VectordError": 500,
     "Unauthorized": 401,
+    "Forbidden": 403,
     "NoSuchRoute": 404,
     "MethodNotAllowed": 405,
     "PayloadTooLarge": 413,

@@ -10,14 +10,14 @@ from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
 from vectord.dialects.folder import load_dialects
-from vectord.errors import Unauthorized
+from vectord.errors import NoSuchRoute, Unauthorized
 from vectord.server.app import build_table, create_app
 from vectord.server.auth import Keys
 from vectord.server.routing import Endpoint
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.metrics import Metrics
 
-DIALECTS = load_dialects(("openai", "tei"))
+DIALECTS = load_dialects(("openai", "tei", "vectord"))
 PUBLIC = {
     "/",
     "/health",
@@ -38,12 +38,17 @@ def endpoints() -> list[Endpoint]:
     return list(build_table(FakeEngine(), DIALECTS, Shutdown(), Metrics("0")))
 
 
+def path_of(endpoint: Endpoint) -> str:
+    return re.sub(r"\{.*?\}", "some/model", endpoint.path)
+
+
 @pytest.mark.parametrize("endpoint", endpoints(), ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
-async def test_every_route_but_the_public_ones_demands_the_key(endpoint: Endpoint) -> None:
+@pytest.mark.parametrize("admin_key", [None, "admin"])
+async def test_every_route_but_the_public_ones_demands_the_key(endpoint: Endpoint, admin_key: str | None) -> None:
     """Walks the route table: without the key 401 and no work, on every route that is not in the list above."""
     engine = FakeEngine()
-    app = create_app(engine, DIALECTS, ServerConfig(api_key="secret"), Metrics("0"))
-    path = re.sub(r"\{.*?\}", "some/model", endpoint.path)
+    app = create_app(engine, DIALECTS, ServerConfig(api_key="secret", admin_key=admin_key), Metrics("0"))
+    path = path_of(endpoint)
     reply = await call(app, endpoint.method, path, b'{"input": "x", "inputs": "x"}')
     if endpoint.method == "GET" and endpoint.path in PUBLIC:
         assert reply.status == 200
@@ -51,6 +56,56 @@ async def test_every_route_but_the_public_ones_demands_the_key(endpoint: Endpoin
         assert reply.status == 401
         assert reply.headers["www-authenticate"] == "Bearer"
     assert engine.callers == []
+
+
+ADMIN = [endpoint for endpoint in endpoints() if endpoint.admin]
+
+
+def test_what_changes_the_server_is_the_operators() -> None:
+    """Loading and unloading, at both of their paths, and nothing else."""
+    assert {(endpoint.method, endpoint.path) for endpoint in ADMIN} == {
+        ("POST", f"{prefix}/vectord/models/{{model:path}}/{change}")
+        for prefix in ("", "/dialects/vectord")
+        for change in ("load", "unload")
+    }
+
+
+@pytest.mark.parametrize("endpoint", ADMIN, ids=lambda endpoint: endpoint.path)
+@pytest.mark.parametrize(
+    ("keys", "sent", "status"),
+    [
+        pytest.param({}, None, 404, id="open server, no admin key"),
+        pytest.param({}, "guess", 404, id="open server, no admin key, a guess"),
+        pytest.param({"api_key": "secret"}, None, 401, id="no admin key, no key sent"),
+        pytest.param({"api_key": "secret"}, "guess", 401, id="no admin key, a guess"),
+        pytest.param({"api_key": "secret"}, "secret", 404, id="no admin key, the ordinary key"),
+        pytest.param({"admin_key": "admin"}, None, 401, id="admin key alone, no key sent"),
+        pytest.param({"admin_key": "admin"}, "guess", 401, id="admin key alone, a guess"),
+        pytest.param({"admin_key": "admin"}, "admin", 200, id="admin key alone, sent"),
+        pytest.param({"api_key": "secret", "admin_key": "admin"}, None, 401, id="both, none sent"),
+        pytest.param({"api_key": "secret", "admin_key": "admin"}, "", 401, id="both, an empty one sent"),
+        pytest.param({"api_key": "secret", "admin_key": "admin"}, "secret", 403, id="both, the ordinary one sent"),
+        pytest.param({"api_key": "secret", "admin_key": "admin"}, "admin", 200, id="both, the admin's sent"),
+    ],
+)
+async def test_only_the_admin_key_opens_the_operators_routes(
+    endpoint: Endpoint, keys: dict[str, str], sent: str | None, status: int
+) -> None:
+    """Without an admin key they do not exist; with one, nothing else opens them, and nothing is done for others."""
+    engine = FakeEngine()
+    app = create_app(engine, DIALECTS, ServerConfig(**keys))
+    for header in ("x-api-key", "authorization"):
+        headers = {} if sent is None else {header: sent}
+        assert (await call(app, "POST", path_of(endpoint), headers=headers)).status == status
+    assert len(engine.callers) == (2 if status == 200 else 0)
+
+
+async def test_without_an_admin_key_its_routes_are_as_any_that_is_not_there() -> None:
+    """The very same answer, so that nobody can tell."""
+    app = create_app(FakeEngine(), DIALECTS, ServerConfig())
+    hidden = await call(app, "POST", "/vectord/models/m/load")
+    absent = await call(app, "POST", "/vectord/nothing")
+    assert (hidden.status, hidden.body) == (absent.status, absent.body)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/docs/nothing", "/health/nothing", "/dialects/tei/no"])
@@ -106,13 +161,21 @@ def test_nothing_else_opens(headers: dict[str, str]) -> None:
         Keys("secret").check(headers)
 
 
-def test_any_of_several_keys_opens() -> None:
-    """Each key stands for itself; an absent or empty one opens nothing."""
-    keys = Keys("one", None, "two", "")
-    keys.check({"x-api-key": "one"})
-    keys.check({"x-api-key": "two"})
+def test_the_admin_key_opens_what_the_ordinary_one_does() -> None:
+    """The operator needs one key; without an ordinary key everyone may ask, whether there is an admin key or not."""
+    keys = Keys("secret", "admin")
+    keys.check({"x-api-key": "secret"})
+    keys.check({"x-api-key": "admin"})
     with pytest.raises(Unauthorized):
         keys.check({"x-api-key": ""})
+    Keys(None, "admin").check({})
+
+
+@pytest.mark.parametrize("admin_key", [None, ""])
+def test_an_empty_admin_key_is_none(admin_key: str | None) -> None:
+    """It opens nothing, not even to those who send an empty one."""
+    with pytest.raises(NoSuchRoute):
+        Keys(None, admin_key).check_admin({"x-api-key": ""})
 
 
 @pytest.mark.parametrize("key", [None, ""])
@@ -124,4 +187,5 @@ def test_without_a_key_everyone_may_ask(key: str | None) -> None:
 
 def test_keys_are_not_kept() -> None:
     """A dump of the object shows digests only."""
-    assert "secret" not in repr(vars(Keys("secret")))
+    shown = repr(vars(Keys("secret", "admin-key")))
+    assert "secret" not in shown and "admin-key" not in shown

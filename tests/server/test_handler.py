@@ -6,16 +6,18 @@ import asyncio
 import gzip
 import json
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.server.asgi import call
-from tests.server.fakes import EMBED, MODEL, FakeEngine, dialect, route
+from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
 from tests.server.live import Reply
 
 from vectord.config import ServerConfig
+from vectord.dialects.base import Incoming
 from vectord.errors import InputTooLong, Overloaded
-from vectord.schema import TextLength
+from vectord.schema import Request, TextLength
 from vectord.server.app import create_app
 from vectord.telemetry.metrics import Metrics
 
@@ -64,6 +66,41 @@ async def test_an_unknown_lane_is_refused() -> None:
     reply = await ask(headers={"x-vectord-lane": "express"})
     assert (reply.status, reply.json["error"]) == (400, "InvalidField")
     assert b"express" not in reply.body
+
+
+async def test_an_answer_names_the_space_of_its_vectors() -> None:
+    """In a header, whatever the dialect."""
+    assert (await ask()).headers["x-vectord-fingerprint"] == FINGERPRINT
+
+
+async def test_the_engine_is_told_which_space_is_expected() -> None:
+    """It alone knows which model answers, and so whether the expectation holds."""
+    engine = FakeEngine()
+    await ask(engine=engine, headers={"x-vectord-expect-fingerprint": f"{FINGERPRINT}:256"})
+    assert [caller.expect_fingerprint for caller in engine.callers] == [f"{FINGERPRINT}:256"]
+
+
+@pytest.mark.parametrize("value", ["", "zq9", "A0", "a" * 41, "0 1"], ids=repr)
+async def test_what_is_no_fingerprint_is_refused(value: str) -> None:
+    """Nothing runs, and nothing is echoed."""
+    engine = FakeEngine()
+    reply = await ask(engine=engine, headers={"x-vectord-expect-fingerprint": value})
+    assert (reply.status, reply.json["error"], engine.callers) == (400, "InvalidField", [])
+    assert b"zq9" not in reply.body
+
+
+@pytest.mark.parametrize("sees", [True, False])
+async def test_only_a_route_that_needs_them_sees_the_models(sees: bool) -> None:
+    """What is served is asked for once a request, and only where the body's meaning hangs on it."""
+    seen = []
+    plain = route("first", "/v1/embed")
+
+    def parse(incoming: Incoming) -> Request:
+        seen.extend(info.name for info in incoming.models)
+        return plain.parse(incoming)
+
+    await ask(dialects=(dialect("first", replace(plain, parse=parse, sees_models=sees)),))
+    assert seen == ([MODEL] if sees else [])
 
 
 @pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", "cat")])

@@ -16,7 +16,7 @@ from vectord.server.openapi import openapi
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.metrics import Metrics
 
-DIALECTS = load_dialects(("openai", "tei"))
+DIALECTS = load_dialects(("openai", "tei", "vectord"))
 TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), Metrics("0"))
 DESCRIBED: dict[str, Any] = openapi(TABLE, "1.2.3")
 
@@ -74,7 +74,19 @@ def test_a_path_that_two_dialects_share_takes_either_body() -> None:
         assert len(body["anyOf"]) == len(endpoint.choices)
 
 
-def test_the_length_contract_is_described() -> None:
-    """Its headers are part of what a client may rely on."""
-    headers = DESCRIBED["paths"]["/v1/embeddings"]["post"]["responses"]["200"]["headers"]
-    assert {"x-request-id", "x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncated"} <= set(headers)
+def test_the_headers_are_described() -> None:
+    """Those of the length contract and those a client may send or compare are part of what it may rely on."""
+    operation = DESCRIBED["paths"]["/v1/embeddings"]["post"]
+    headers = set(operation["responses"]["200"]["headers"])
+    assert {"x-request-id", "x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncated"} <= headers
+    assert {"x-vectord-fingerprint", "x-vectord-score-kind"} <= headers
+    sent = {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "header"}
+    assert sent == {"x-request-id", "x-vectord-lane", "x-vectord-expect-fingerprint"}
+
+
+def test_the_operators_routes_are_described_as_such() -> None:
+    """No security requirement of theirs can be left out, and the ordinary key is refused."""
+    operation = DESCRIBED["paths"]["/vectord/models/{model}/load"]["post"]
+    assert operation["security"] == [{"bearer": []}, {"x-api-key": []}]
+    assert "403" in operation["responses"]
+    assert "403" not in DESCRIBED["paths"]["/vectord/embed"]["post"]["responses"]

@@ -24,14 +24,32 @@ def app(**states: str) -> Any:
     [
         ({"a": "ready", "b": "ready"}, 200),
         ({"a": "ready", "b": "loading"}, 503),
+        ({"a": "failed", "b": "loading"}, 503),
+        ({"a": "ready", "b": "unloaded"}, 200),
+        ({"a": "unloaded"}, 200),
         ({"a": "failed"}, 503),
         ({"a": "stalled"}, 503),
+        ({"a": "failed", "b": "ready"}, 200),
+        ({"a": "stalled", "b": "unloaded"}, 200),
+        ({"a": "failed", "b": "stalled"}, 503),
     ],
-    ids=["ready", "loading", "failed", "stalled"],
+    ids=str,
 )
-async def test_ready_means_every_model_is_ready(path: str, states: dict[str, str], status: int) -> None:
-    """One model that is not ready is enough to say so, on every route that health checks ask."""
+async def test_ready_means_that_requests_will_be_answered(path: str, states: dict[str, str], status: int) -> None:
+    """The loading of the start is over and one model answers, be it after being loaded; one that failed or stalled
+    takes the server away from nobody else. The same on every route that health checks ask."""
     assert (await call(app(**states), "GET", path)).status == status
+
+
+async def test_a_model_that_loads_later_takes_nothing_away() -> None:
+    """Once ready, a model that its first use or its next one loads leaves the server ready."""
+    engine = FakeEngine()
+    served = create_app(engine, [EMBED], ServerConfig())
+    seen = []
+    for state in ("loading", "ready", "unloaded", "loading", "ready", "failed", "loading"):
+        engine.states = {"a": state}
+        seen.append((await call(served, "GET", "/health/ready")).status)
+    assert seen == [503, 200, 200, 200, 200, 503, 200]
 
 
 async def test_alive_whatever_the_models_do() -> None:
@@ -49,8 +67,10 @@ async def test_health_serves_every_products_reader() -> None:
     assert (body["error"], body["error_type"], body["status"]) == ("unhealthy", "Unhealthy", "unhealthy")
 
 
-async def test_ready_names_what_is_not() -> None:
-    """The state of each model, by its served name."""
+async def test_ready_names_every_state() -> None:
+    """The state of each model, by its served name, whether the server is ready or not."""
+    body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json
+    assert body == {"status": "ready", "models": {"a": "ready", "b": "failed"}}
     body = (await call(app(a="ready", b="loading"), "GET", "/health/ready")).json
     assert body == {"status": "not ready", "models": {"a": "ready", "b": "loading"}}
 

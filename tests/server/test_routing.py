@@ -120,6 +120,30 @@ def test_a_wrong_method_names_the_right_ones() -> None:
     assert error.allowed == ("GET", "HEAD")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "template", "name"),
+    [
+        ("POST", "/m/org/x/load", "/m/{name:path}/load", "org/x"),
+        ("POST", "/m/load/load", "/m/{name:path}/load", "load"),
+        ("GET", "/m/org/x/load", "/m/{name:path}", "org/x/load"),
+        ("HEAD", "/m/org/x/load", "/m/{name:path}", "org/x/load"),
+    ],
+)
+def test_of_two_templates_the_method_decides(method: str, path: str, template: str, name: str) -> None:
+    """A name may hold slashes, and so look like a longer template."""
+    ant = dialect("ant", route("ant", "/m/{name:path}", "GET"), route("ant", "/m/{name:path}/load"))
+    found = table(ant).find(method, path)
+    assert (found.endpoint.path, found.endpoint.error, found.values) == (template, None, {"name": name})
+
+
+def test_one_dialect_may_claim_a_path_twice() -> None:
+    """Told apart by keys, like two dialects; the first one has what nobody's key names."""
+    twice = dialect("a", route("a", "/say", keys=("inputs",)), route("a", "/say", keys=("texts",)))
+    endpoint = table(twice).find("POST", "/say").endpoint
+    assert endpoint.choices[0] is endpoint.choose(b'{"inputs": 1}') is endpoint.choose(b"{}")
+    assert endpoint.choices[1] is endpoint.choose(b'{"texts": 1}')
+
+
 def test_head_is_served_by_get() -> None:
     """HEAD finds what GET would."""
     assert table(DOG).find("HEAD", "/dogs/rex").endpoint.error is None
@@ -130,14 +154,16 @@ def test_head_is_served_by_get() -> None:
     [
         ("/v1/nothing", {"dialect", "error", "message"}),
         ("/nothing", {"detail", "error", "error_type", "message"}),
+        ("/vectord/nothing", {"dialect", "error", "message"}),
         ("/dialects/cat/nothing", {"dialect", "error", "message"}),
         ("/dialects/cow/nothing", {"detail", "error", "error_type", "message"}),
     ],
 )
 def test_who_says_that_a_path_does_not_exist(path: str, shape: set[str]) -> None:
-    """OpenAI's shape under /v1, a dialect's own under its prefix, all shapes at once elsewhere."""
+    """OpenAI's shape under /v1, ours under /vectord, a dialect's own under its prefix, all shapes at once elsewhere."""
     openai = dialect("openai", route("openai", "/v1/embed"))
-    endpoint = table(openai, CAT).find("GET", path).endpoint
+    own = dialect("vectord", route("vectord", "/vectord/embed"))
+    endpoint = table(openai, own, CAT).find("GET", path).endpoint
     assert endpoint.error is not None
     assert set(json.loads(endpoint.render_error(endpoint.error).body)) == shape
 

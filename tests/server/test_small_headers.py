@@ -7,7 +7,7 @@ import re
 import pytest
 
 from vectord.errors import UnsupportedMediaType
-from vectord.schema import TextLength, Usage
+from vectord.schema import TextLength
 from vectord.server.length_headers import MAX_INDICES, length_headers
 from vectord.server.media_type import check_media_type
 from vectord.server.request_id import request_id
@@ -33,7 +33,7 @@ def test_made_ids_differ() -> None:
 def test_lengths_are_summed_and_cut_inputs_named() -> None:
     """Tokens seen and kept over all inputs, how many were cut, and which."""
     lengths = [TextLength(5, 5), TextLength(9, 4), TextLength(3, 3, characters_cut=7)]
-    assert length_headers(Usage(lengths=lengths, characters=0)) == {
+    assert length_headers(lengths) == {
         "x-vectord-tokens-seen": "17",
         "x-vectord-tokens-kept": "12",
         "x-vectord-truncated": "2",
@@ -41,16 +41,28 @@ def test_lengths_are_summed_and_cut_inputs_named() -> None:
     }
 
 
+def test_models_that_read_the_same_inputs_are_summed() -> None:
+    """Tokens over all models; an input that two of them cut is one input."""
+    one = [TextLength(5, 5), TextLength(9, 4), TextLength(9, 4)]
+    other = [TextLength(6, 2), TextLength(8, 4), TextLength(7, 7)]
+    assert length_headers(one, other) == {
+        "x-vectord-tokens-seen": "44",
+        "x-vectord-tokens-kept": "26",
+        "x-vectord-truncated": "3",
+        "x-vectord-truncated-inputs": "0,1,2",
+    }
+
+
 def test_nothing_cut_names_nothing() -> None:
     """The list is there only when it has something to list."""
-    headers = length_headers(Usage(lengths=[TextLength(5, 5)], characters=0))
+    headers = length_headers([TextLength(5, 5)])
     assert headers["x-vectord-truncated"] == "0"
     assert "x-vectord-truncated-inputs" not in headers
 
 
 def test_the_list_of_cut_inputs_is_bounded() -> None:
     """2,048 cut inputs do not make a header that proxies refuse; the count still says all."""
-    headers = length_headers(Usage(lengths=[TextLength(2, 1)] * 2048, characters=0))
+    headers = length_headers([TextLength(2, 1)] * 2048)
     assert headers["x-vectord-truncated"] == "2048"
     assert headers["x-vectord-truncated-inputs"].count(",") == MAX_INDICES - 1
 

@@ -11,23 +11,32 @@ import httpx
 import pytest
 from tests.real_server import running
 
+from vectord.dialects.folder import dialect_names
+
+DIALECTS = ",".join(dialect_names())
 HUNDRED_THOUSAND = 100_000
+SHORT = {"dimensions": 1, "force_dimensions": True}  # answers of one number each
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that lets requests carry 100,000 inputs, so that the tiny ones are run and not just counted."""
     log = tmp_path_factory.mktemp("hostile") / "log"
-    with running(log, "--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600") as (url, _):
+    options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600", "--dialects", DIALECTS)
+    with running(log, *options) as (url, _):
         yield url
 
 
 def openai_body(value: object) -> bytes:
-    return json.dumps({"input": value, "truncate": True, "dimensions": 1}).encode()
+    return json.dumps({"input": value, "truncate": True, **SHORT}).encode()
 
 
 def tei_body(value: object) -> bytes:
-    return json.dumps({"inputs": value, "dimensions": 1}).encode()
+    return json.dumps({"inputs": value, **SHORT}).encode()
+
+
+def vectord_body(value: object) -> bytes:
+    return json.dumps({"inputs": value, "truncate": True, **SHORT}).encode()
 
 
 # What is sent as the inputs, and the status that OpenAI's and TEI's clients get.
@@ -107,6 +116,14 @@ def check_openai(answer: httpx.Response, status: int) -> None:
     assert answer.headers["x-request-id"]
 
 
+def check_vectord(answer: httpx.Response, status: int) -> None:
+    assert answer.status_code == status, answer.text[:300]
+    if status != 200:
+        error = answer.json()["error"]
+        assert error["message"] and set(error) == {"type", "message", "field", "index", "limit", "given"}
+    assert answer.headers["x-request-id"]
+
+
 def check_tei(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, answer.text[:300]
     if status != 200 and answer.headers["content-type"].startswith("application/json"):
@@ -122,6 +139,7 @@ async def test_hostile_inputs_harm_nobody(server, name):
     async with polite_client(server):
         check_openai(await post(server, "/v1/embeddings", openai_body(value)), openai_status)
         check_tei(await post(server, "/embed", tei_body(value)), tei_status)
+        check_vectord(await post(server, "/vectord/embed", vectord_body(value)), openai_status)
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -131,3 +149,4 @@ async def test_hostile_bodies_harm_nobody(server, name):
     async with polite_client(server):
         check_openai(await post(server, "/v1/embeddings", body), openai_status)
         check_tei(await post(server, "/embed", body), tei_status)
+        check_vectord(await post(server, "/vectord/embed", body), openai_status)

@@ -6,6 +6,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from tests.real_server import running
 
+from vectord.dialects.folder import dialect_names
+
 # Without shrinking: each try is a request. schemathesis's pytest plugin does not run under pytest 9.
 QUICKLY = settings(
     max_examples=15,
@@ -19,7 +21,8 @@ QUICKLY = settings(
 
 def test_whatever_the_description_allows_is_answered(tmp_path):
     """Every route, with bodies and parameters made from its schema: no 5xx, and JSON where JSON is said."""
-    with running(tmp_path / "log", "--backend", "fake", "--max-client-batch-size", "64") as (url, _):
+    options = ("--backend", "fake", "--max-client-batch-size", "64", "--dialects", ",".join(dialect_names()))
+    with running(tmp_path / "log", *options) as (url, _):
         operations = [found.ok() for found in schemathesis.openapi.from_url(f"{url}/openapi.json").get_all_operations()]
         for operation in operations:
 
@@ -32,4 +35,4 @@ def test_whatever_the_description_allows_is_answered(tmp_path):
                     answer.json()
 
             answered()
-    assert len(operations) > 30
+    assert len(operations) > 60

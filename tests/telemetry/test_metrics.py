@@ -39,6 +39,8 @@ TEI = {
     "te_request_failure": "counter",
     "te_embed_count": "counter",
     "te_embed_success": "counter",
+    "te_predict_count": "counter",
+    "te_predict_success": "counter",
     "te_request_duration": "histogram",
     "te_request_tokenization_duration": "histogram",
     "te_request_queue_duration": "histogram",
@@ -124,11 +126,13 @@ def test_what_the_engine_tells() -> None:
     observer.request_answered("m", "embed", "Overloaded", 0, 0, Timings())
     observer.request_answered("", "embed", "ModelNotFound", 0, 0, Timings())
     observer.request_answered("m", "embed", "Cancelled", 0, 0, Timings())
+    observer.request_answered("m", "rerank", None, 3, 30, times)
+    observer.request_answered("m", "classify", None, 1, 5, times)
     observer.batch_ran("m", 17, 912, 1024, 0.02, failed=False)
     observer.queue_changed(3, 200)
     observer.cache_looked_up("m", 1, 16)
     shown = samples(metrics)
-    assert shown['vectord_tokens_total{model="m"}'] == 917
+    assert shown['vectord_tokens_total{model="m"}'] == 952
     assert shown['vectord_model_ready{model="m"}'] == 1
     assert (shown["vectord_queue_texts"], shown["vectord_queue_tokens"], shown["te_queue_size"]) == (3, 200, 3)
     assert (shown["vectord_batch_texts_sum"], shown["vectord_batch_tokens_sum"]) == (17, 912)
@@ -136,15 +140,16 @@ def test_what_the_engine_tells() -> None:
     assert shown['te_batch_next_size_bucket{le="32.0"}'] == 1
     assert shown['vectord_cache_hits_total{model="m"}'] == 1
     assert shown['vectord_cache_misses_total{model="m"}'] == 16
-    assert shown['te_request_count{method="single"}'] == 4
-    assert shown['te_request_count{method="batch"}'] == 1
-    assert shown['te_request_success{method="single"}'] == 1
+    assert shown['te_request_count{method="single"}'] == 5
+    assert shown['te_request_count{method="batch"}'] == 2
+    assert shown['te_request_success{method="single"}'] == 2
     assert shown['te_request_failure{err="overloaded"}'] == 1
     assert shown['te_request_failure{err="validation"}'] == 1
     assert shown['te_request_failure{err="dropped"}'] == 1
     assert (shown["te_embed_count"], shown["te_embed_success"]) == (17, 17)
-    assert shown["te_request_duration_count"] == 2
-    assert shown["te_request_queue_duration_sum"] == pytest.approx(0.004)
+    assert (shown["te_predict_count"], shown["te_predict_success"]) == (4, 4)
+    assert shown["te_request_duration_count"] == 4
+    assert shown["te_request_queue_duration_sum"] == pytest.approx(0.008)
 
 
 def test_every_error_of_a_request_has_a_name_in_tei() -> None:
@@ -154,6 +159,7 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
         "UnsupportedMediaType",
         "PayloadTooLarge",
         "Unauthorized",
+        "Forbidden",
         "NoSuchRoute",
         "MethodNotAllowed",
         "StartError",

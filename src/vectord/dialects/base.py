@@ -7,13 +7,13 @@ folder.py; `server/` shares paths between them by body keys, then by their order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from vectord.errors import VectordError
-from vectord.schema import Request, Result
+from vectord.schema import ModelInfo, Request, Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ class Incoming:
     body: bytes = b""
     path: Mapping[str, str] = field(default_factory=dict)  # values of the path's {placeholders}
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    models: Sequence[ModelInfo] = ()  # those served, the default first; only for routes that see them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +41,9 @@ class Route:
     """parse: Incoming -> canonical request, raises VectordError. render: (request, result) -> Rendered.
 
     path: Starlette syntax, "/v1/models/{model:path}". keys: top-level body keys that tell this dialect from
-    others on the same path; the first dialect in the profile's order whose key is present answers. body, answer:
-    the wire types, for OpenAPI.
+    others on the same path; the first route in the profile's order whose key is present answers. body, answer: the
+    wire types, for OpenAPI. sees_models: what the body means depends on which models are served. admin: for the
+    operator's key only; on a shared path that holds for all its routes.
     """
 
     method: str
@@ -52,6 +54,8 @@ class Route:
     body: type[msgspec.Struct] | None = None
     answer: object | None = None
     keys: frozenset[str] = frozenset()
+    sees_models: bool = False
+    admin: bool = False
     render_error: Callable[[VectordError], Rendered] | None = None  # None: the dialect's
 
 

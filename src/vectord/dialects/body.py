@@ -21,9 +21,11 @@ TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _SYNTAX = re.compile(r"^JSON is malformed: (?P<what>.+) \(byte (?P<byte>\d+)\)$")
-_TYPE = re.compile(r"^Expected `(?P<want>[\w |]+)`(?:, got `(?P<got>\w+)`| (?P<bound>[<>]= \d+))$")
+_TYPE = re.compile(r"^Expected `(?P<want>[\w |]+)`(?:, got `(?P<got>\w+)`| (?P<bound>[<>]= [\d.]+))$")
+_LENGTH = re.compile(r"^Expected `(?:array|str)` of length (?P<bound>[<>]= )?(?P<length>\d+)$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>\w+)`$")
 _RANGE = re.compile(r"^(Number|Integer value) out of range$")
+_BOUNDS = {None: "", ">= ": "at least ", "<= ": "at most "}
 _WORDS = {
     "str": "a string",
     "int": "an integer",
@@ -77,6 +79,10 @@ def _complaint(what: str) -> str:
     if match := _TYPE.match(what):
         want = " or ".join(_WORDS.get(word, word) for word in match["want"].split(" | "))
         return f"must be {want} {match['bound']}" if match["bound"] else f"must be {want}, not {_word(match['got'])}"
+    if match := _LENGTH.match(what):
+        return f"must have a length of {_BOUNDS[match['bound']]}{match['length']}"
+    if what.startswith("Invalid enum value"):
+        return "must be one of the words that /docs lists for it"
     return "is out of range" if _RANGE.match(what) else "has a wrong type or value"
 
 

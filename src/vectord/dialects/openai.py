@@ -16,10 +16,13 @@ import msgspec
 from vectord.dialects.base import Dialect, Incoming, Rendered, Route
 from vectord.dialects.body import Count, decode
 from vectord.dialects.failures import headers_of, retry_after_s, row_of
+from vectord.dialects.fingerprint import read_fingerprint
 from vectord.dialects.inputs import TextsIdsOrItems, read_inputs
 from vectord.dialects.vectors import dump_json, embedding_items, read_encoding
 from vectord.errors import (
     EmptyInput,
+    FingerprintMismatch,
+    Forbidden,
     InferenceFailed,
     InputTooLong,
     InvalidField,
@@ -43,6 +46,7 @@ from vectord.errors import (
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
+    InputKind,
     ListModels,
     ModelInfo,
     ModelList,
@@ -55,6 +59,9 @@ from vectord.schema import (
 # --- wire types -----------------------------------------------------------------------------------------------
 
 Switch = bool | str | None  # clients of other products send "true" and "false" as strings
+Task = Annotated[
+    str | None, msgspec.Meta(description="of Jina, Voyage and others: whether these are queries or documents")
+]
 
 
 class EmbeddingsBody(msgspec.Struct):
@@ -64,11 +71,17 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    force_dimensions: Switch = None
     user: str | None = None
     truncate: Switch = None
     truncation: Switch = None
     normalized: Switch = None
     prompt_name: str | None = None
+    task: Task = None
+    input_type: Task = None
+    expect_fingerprint: Annotated[str | None, msgspec.Meta(description="answer only in this vector space, or 412")] = (
+        None
+    )
 
 
 class EmbeddingItem(msgspec.Struct):
@@ -118,11 +131,31 @@ def parse_embeddings(incoming: Incoming) -> EmbedRequest:
     return EmbedRequest(
         inputs=read_inputs(body.input, "input"),
         model=body.model or None,
-        text=TextOptions(truncate=_switch(truncate, "truncate"), prompt_name=body.prompt_name),
+        text=TextOptions(
+            truncate=_switch(truncate, "truncate"), prompt_name=body.prompt_name, kind=_kind(body.task, body.input_type)
+        ),
         normalize=_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or None,
+        force_dimensions=_switch(body.force_dimensions, "force_dimensions") is True,
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint, "expect_fingerprint"),
         encoding=read_encoding(body.encoding_format),
     )
+
+
+# What Jina's `task` and other products' `input_type` say of the inputs. Their further tasks have no meaning here.
+_KINDS: Mapping[str, InputKind] = {
+    "query": "query",
+    "retrieval.query": "query",
+    "search_query": "query",
+    "document": "document",
+    "passage": "document",
+    "retrieval.passage": "document",
+    "search_document": "document",
+}
+
+
+def _kind(*words: str | None) -> InputKind | None:
+    return next((_KINDS[word] for word in words if word is not None and word in _KINDS), None)
 
 
 def _switch(value: Switch, field: str) -> bool | None:
@@ -138,7 +171,7 @@ def render_embeddings(request: Request, result: Result) -> Rendered:
     assert isinstance(request, EmbedRequest) and isinstance(result, EmbedResult)
     shown = {
         "object": "list",
-        "data": embedding_items(result.vectors, request.encoding),
+        "data": embedding_items(result.dense["float"], request.encoding),
         "model": result.model,
         "usage": _usage(result.usage),
         "id": f"embd-{uuid.uuid4().hex}",
@@ -209,7 +242,9 @@ ERRORS: Mapping[type[VectordError], tuple[int, str, str | None]] = {
     Untokenizable: (400, _INVALID, None),
     ModelNotFound: (404, _INVALID, "model_not_found"),
     ModelCannot: (400, _INVALID, None),
+    FingerprintMismatch: (412, _INVALID, "fingerprint_mismatch"),
     Unauthorized: (401, "authentication_error", "invalid_api_key"),
+    Forbidden: (403, "permission_error", None),
     NoSuchRoute: (404, _INVALID, None),
     MethodNotAllowed: (405, _INVALID, None),
     Overloaded: (429, "rate_limit_error", "rate_limit_exceeded"),

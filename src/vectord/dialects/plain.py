@@ -9,6 +9,8 @@ from vectord.dialects.failures import headers_of, row_of
 from vectord.dialects.vectors import dump_json
 from vectord.errors import (
     EmptyInput,
+    FingerprintMismatch,
+    Forbidden,
     InferenceFailed,
     InputTooLong,
     InvalidField,
@@ -45,7 +47,9 @@ ERRORS: Mapping[type[VectordError], tuple[int, str]] = {
     Untokenizable: (422, "Tokenizer"),
     ModelNotFound: (404, "Validation"),
     ModelCannot: (400, "Backend"),
+    FingerprintMismatch: (412, "Validation"),
     Unauthorized: (401, "Validation"),
+    Forbidden: (403, "Validation"),
     NoSuchRoute: (404, "Validation"),
     MethodNotAllowed: (405, "Validation"),
     Overloaded: (429, "Overloaded"),

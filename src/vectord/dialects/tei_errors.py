@@ -9,6 +9,8 @@ from vectord.dialects.failures import headers_of, row_of
 from vectord.dialects.vectors import dump_json
 from vectord.errors import (
     EmptyInput,
+    FingerprintMismatch,
+    Forbidden,
     InferenceFailed,
     InputTooLong,
     InvalidField,
@@ -41,6 +43,8 @@ ERRORS: Mapping[type[VectordError], tuple[int, str, str]] = {
     Untokenizable: (422, "Tokenizer", "tokenizer error {}"),
     ModelNotFound: (404, "Validation", "{}"),
     ModelCannot: (424, "Backend", "Backend error: {}"),
+    FingerprintMismatch: (412, "Validation", "{}"),
+    Forbidden: (403, "Validation", "{}"),
     NoSuchRoute: (404, "Validation", "{}"),
     MethodNotAllowed: (405, "Validation", "{}"),
     Overloaded: (429, "Overloaded", "Model is overloaded"),

@@ -1,4 +1,4 @@
-"""Bodies and answers of text-embeddings-inference, as tei.py reads and OpenAPI shows them.
+"""Bodies and answers of text-embeddings-inference, as tei_requests.py reads and OpenAPI shows them.
 
 null is the same as absent; unknown keys are ignored.
 """
@@ -14,6 +14,9 @@ from vectord.dialects.inputs import TextsOrIds
 
 Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
 
+# Ours: TEI cuts vectors of every model, also of those whose first numbers matter no more than the others.
+Force = Annotated[bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")]
+
 
 class EmbedBody(msgspec.Struct):
     inputs: TextsOrIds
@@ -22,13 +25,32 @@ class EmbedBody(msgspec.Struct):
     prompt_name: str | None = None
     normalize: bool | None = True
     dimensions: Count | None = None
+    force_dimensions: Force = False
 
 
-class EmbedAllBody(msgspec.Struct):
+class TextsBody(msgspec.Struct):
     inputs: TextsOrIds
     truncate: bool | None = None
     truncation_direction: Direction | None = "Right"
     prompt_name: str | None = None
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    texts: list[str]
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    raw_scores: bool | None = False
+    return_text: bool | None = False
+
+
+class PredictBody(msgspec.Struct):
+    """`inputs`: "a" is one text, ["a", "b"] ONE PAIR, [["a"], ["b", "c"]] a text and a pair."""
+
+    inputs: str | list[str | list[str]]
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    raw_scores: bool | None = False
 
 
 class SimilarityInputs(msgspec.Struct):
@@ -72,6 +94,7 @@ class OpenAIBody(msgspec.Struct):
     user: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
     dimensions: Count | None = None
+    force_dimensions: Force = False
 
 
 class TokenAnswer(msgspec.Struct):
@@ -82,6 +105,22 @@ class TokenAnswer(msgspec.Struct):
     special: bool
     start: int | None
     stop: int | None
+
+
+class SparseEntry(msgspec.Struct):
+    index: int
+    value: float
+
+
+class Rank(msgspec.Struct):
+    index: int
+    score: float
+    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
+
+
+class Prediction(msgspec.Struct):
+    score: float
+    label: str
 
 
 class OpenAIItem(msgspec.Struct):
@@ -106,8 +145,17 @@ class Pooling(msgspec.Struct):
     pooling: str
 
 
-class EmbeddingKind(msgspec.Struct):
-    embedding: Pooling
+class Labels(msgspec.Struct):
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(msgspec.Struct):
+    """One of these; the key says what the model is for."""
+
+    embedding: Pooling | msgspec.UnsetType = msgspec.UNSET
+    reranker: Labels | msgspec.UnsetType = msgspec.UNSET
+    classifier: Labels | msgspec.UnsetType = msgspec.UNSET
 
 
 class Info(msgspec.Struct):
@@ -115,7 +163,7 @@ class Info(msgspec.Struct):
     model_sha: str | None
     model_dtype: str
     served_model_name: str
-    model_type: EmbeddingKind
+    model_type: ModelType
     max_concurrent_requests: int
     max_input_length: int
     max_batch_tokens: int

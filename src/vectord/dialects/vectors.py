@@ -1,22 +1,26 @@
-"""Vectors on the wire: JSON numbers of the shortest float32 round trip, or base64 of little-endian float32.
+"""Vectors on the wire: JSON numbers of the shortest float32 round trip, or base64 of little-endian numbers.
 
-Shared by the dialects whose answers are OpenAI's list of items.
+Shared by all dialects; `embedding_items` by those whose answers are OpenAI's list of items.
 """
 
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 
 from vectord.errors import InvalidField
-from vectord.schema import Encoding, Float32
+from vectord.schema import Encoding
+
+Vector: TypeAlias = npt.NDArray[np.generic]  # (D,) float32, or int8 and uint8 where a precision says so
 
 
 def dump_json(answer: object) -> bytes:
-    """`answer` as JSON. It may hold C-contiguous float32 arrays; the engine has made sure that they are finite."""
+    """`answer` as JSON. It may hold C-contiguous arrays of numbers; the engine has made sure that they are finite."""
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
@@ -29,12 +33,18 @@ def read_encoding(name: str | None) -> Encoding:
     raise InvalidField("`encoding_format` must be 'float' or 'base64'.", field="encoding_format")
 
 
-def embedding_items(vectors: Float32 | Sequence[Float32], encoding: Encoding) -> list[dict[str, object]]:
+def embedding_items(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[dict[str, object]]:
     """OpenAI's `data`: one item a vector (D,), in order."""
-    shown: Iterable[object] = map(to_base64, vectors) if encoding == "base64" else vectors
+    shown = encoded_rows(vectors, encoding)
     return [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(shown)]
 
 
-def to_base64(vector: Float32) -> str:
-    """vector (D,) -> base64 of its 4 * D bytes, little-endian, without line breaks."""
-    return b2a_base64(np.ascontiguousarray(vector, dtype="<f4").data, newline=False).decode("ascii")
+def encoded_rows(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[Any]:
+    """Each row as an answer holds it: an array that dump_json writes as numbers, or base64."""
+    return [to_base64(vector) for vector in vectors] if encoding == "base64" else list(vectors)
+
+
+def to_base64(vector: Vector) -> str:
+    """vector (D,) -> base64 of its numbers' bytes, little-endian, without line breaks."""
+    little_endian = np.ascontiguousarray(vector, dtype=vector.dtype.newbyteorder("<"))
+    return b2a_base64(little_endian.data, newline=False).decode("ascii")

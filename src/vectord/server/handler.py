@@ -11,25 +11,26 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from vectord.config import ServerConfig
 from vectord.dialects.base import Incoming, Rendered
+from vectord.dialects.fingerprint import read_fingerprint
 from vectord.engine.client import EngineClient
 from vectord.errors import InferenceFailed, InvalidField, Unavailable, VectordError
-from vectord.schema import Caller, Lane, Usage
+from vectord.schema import Caller, Lane, ListModels, ModelInfo, ModelList, Result, Usage
 from vectord.server.auth import Keys
 from vectord.server.body_limit import Body, BodyRoom, ClientLeft, Receive
 from vectord.server.body_shape import check_shape
 from vectord.server.compression import accepts_gzip, gzipped
 from vectord.server.departure import while_connected
-from vectord.server.length_headers import length_headers
 from vectord.server.media_type import check_media_type
 from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.request_id import request_id
+from vectord.server.result_headers import result_headers
 from vectord.server.routing import Choice, Found, RenderError, Table
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.logs import log_answer, log_failure
@@ -37,6 +38,7 @@ from vectord.telemetry.logs import log_answer, log_failure
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 LANE = "x-vectord-lane"
+EXPECT_FINGERPRINT = "x-vectord-expect-fingerprint"
 BODYLESS = (204, 304)  # statuses whose answers have neither body nor Content-Length
 CLIENT_LEFT_STATUS = 499  # nginx's word for it, in logs and metrics only
 LINGER_BODIES = 4  # and how much of it, in times what a body may have
@@ -66,8 +68,15 @@ class Answer:
 
     dialect: str
     rendered: Rendered | None
-    model: str | None = None
-    usage: Usage | None = None
+    result: Result | None = None  # None: an error, or a page
+
+    @property
+    def model(self) -> str | None:
+        return getattr(self.result, "model", None)
+
+    @property
+    def usage(self) -> Usage | None:
+        return getattr(self.result, "usage", None)
 
 
 class Handler:
@@ -83,7 +92,7 @@ class Handler:
         self._table = table
         self._shutdown = shutdown
         self._observer = observer
-        self._keys = Keys(config.api_key)
+        self._keys = Keys(config.api_key, config.admin_key)
         self._room = BodyRoom(config.payload_limit)
         self._gzip_min_bytes = config.gzip_min_bytes
 
@@ -97,7 +106,7 @@ class Handler:
         answer = await self._answer(asked, body, receive)
         if answer.rendered is not None:
             with suppress(OSError):  # ASGI's word for a client that left while it was being answered
-                await self._send(asked, answer.rendered, answer.usage, body, send)
+                await self._send(asked, answer.rendered, answer.result, body, send)
         self._tell(asked, answer, time.perf_counter() - began_s)
 
     def _asked(self, scope: Mapping[str, Any]) -> Asked:
@@ -143,7 +152,10 @@ class Handler:
         endpoint = asked.found.endpoint
         if endpoint.page is not None:
             return Answer(endpoint.speaker, endpoint.page.show(asked.headers))
-        self._keys.check(asked.headers)
+        if endpoint.admin:
+            self._keys.check_admin(asked.headers)
+        else:
+            self._keys.check(asked.headers)
         if endpoint.error is not None:
             raise endpoint.error
         if self._shutdown.begun:
@@ -159,18 +171,29 @@ class Handler:
 
     async def _converse(self, choice: Choice, content: bytes, asked: Asked, receive: Receive) -> Answer:
         """One request in one dialect."""
-        incoming = Incoming(body=content, path=asked.found.values, headers=asked.headers)
+        caller = Caller(
+            client=asked.address,
+            lane=_lane(asked.headers),
+            request_id=asked.request_id,
+            expect_fingerprint=read_fingerprint(asked.headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
+        )
+        models = await self._models(caller) if choice.route.sees_models else ()
+        incoming = Incoming(body=content, path=asked.found.values, headers=asked.headers, models=models)
         request = choice.route.parse(incoming)
-        caller = Caller(client=asked.address, lane=_lane(asked.headers), request_id=asked.request_id)
         result = await while_connected(self._engine.answer(request, caller), receive)
         rendered = choice.route.render(request, result)
-        return Answer(choice.dialect.name, rendered, getattr(result, "model", None), getattr(result, "usage", None))
+        return Answer(choice.dialect.name, rendered, result)
 
-    async def _send(self, asked: Asked, rendered: Rendered, usage: Usage | None, body: Body, send: Send) -> None:
+    async def _models(self, caller: Caller) -> Sequence[ModelInfo]:
+        listed = await self._engine.answer(ListModels(), caller)
+        assert isinstance(listed, ModelList)
+        return listed.models
+
+    async def _send(self, asked: Asked, rendered: Rendered, result: Result | None, body: Body, send: Send) -> None:
         content = rendered.body
         headers = {REQUEST_ID: asked.request_id, **rendered.headers}
-        if usage is not None:
-            headers.update(length_headers(usage))
+        if result is not None:
+            headers.update(result_headers(result))
         if self._is_worth_gzip(content) and "content-encoding" not in headers:
             headers["vary"] = "accept-encoding"
             if accepts_gzip(asked.headers.get("accept-encoding")):

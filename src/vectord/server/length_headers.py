@@ -1,16 +1,19 @@
-"""The honest length contract in headers, whatever the dialect: how much of the inputs the model saw.
+"""The honest length contract in headers, whatever the dialect: how much of the inputs was read.
 
 `x-vectord-tokens-seen`       tokens the inputs have, all together
-`x-vectord-tokens-kept`       tokens the model read
+`x-vectord-tokens-kept`       tokens that were read
 `x-vectord-truncated`         how many inputs were cut
 `x-vectord-truncated-inputs`  which, from 0, comma separated; the first 100; only if any was
 
-Called by handler.py for every result that read texts.
+Where several models read the same inputs, each with its own tokenizer, tokens are summed over the models, and an input
+counts as cut if any of them cut it. Called by result_headers.py for every result that read texts.
 """
 
 from __future__ import annotations
 
-from vectord.schema import Usage
+from collections.abc import Sequence
+
+from vectord.schema import TextLength
 
 TOKENS_SEEN = "x-vectord-tokens-seen"
 TOKENS_KEPT = "x-vectord-tokens-kept"
@@ -20,15 +23,17 @@ TRUNCATED_INPUTS = "x-vectord-truncated-inputs"
 MAX_INDICES = 100  # bounds the header to some 700 bytes; proxies commonly refuse answers above 4 kB of headers
 
 
-def length_headers(usage: Usage) -> dict[str, str]:
+def length_headers(*readings: Sequence[TextLength]) -> dict[str, str]:
+    """readings: of each model, the lengths of all inputs."""
     seen = kept = 0
-    cut = []
-    for index, length in enumerate(usage.lengths):
-        seen += length.seen
-        kept += length.kept
-        if length.truncated:
-            cut.append(index)
+    cut = set()
+    for lengths in readings:
+        for index, length in enumerate(lengths):
+            seen += length.seen
+            kept += length.kept
+            if length.truncated:
+                cut.add(index)
     headers = {TOKENS_SEEN: str(seen), TOKENS_KEPT: str(kept), TRUNCATED: str(len(cut))}
     if cut:
-        headers[TRUNCATED_INPUTS] = ",".join(map(str, cut[:MAX_INDICES]))
+        headers[TRUNCATED_INPUTS] = ",".join(map(str, sorted(cut)[:MAX_INDICES]))
     return headers

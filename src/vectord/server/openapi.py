@@ -17,6 +17,8 @@ import orjson
 from vectord.dialects.base import Rendered, Route
 from vectord.errors import (
     EmptyInput,
+    FingerprintMismatch,
+    Forbidden,
     InferenceFailed,
     InputTooLong,
     InvalidField,
@@ -30,10 +32,10 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.server import length_headers
-from vectord.server.handler import LANE
+from vectord.server import length_headers, result_headers
+from vectord.server.handler import EXPECT_FINGERPRINT, LANE
 from vectord.server.request_id import HEADER as REQUEST_ID
-from vectord.server.routing import Choice, Endpoint, Page, Table
+from vectord.server.routing import Endpoint, Page, Table
 
 Json = dict[str, Any]
 
@@ -51,14 +53,25 @@ _ANY_BODY: Sequence[VectordError] = (
     UnsupportedMediaType("Content-Encoding must be gzip, deflate or identity."),
     EmptyInput("`input` cannot be empty.", field="input"),
     WrongType("`input` must be a string, strings or token ids.", field="input"),
+    FingerprintMismatch("The vectors belong to another space than the one expected.", field="expect_fingerprint"),
     InputTooLong("Input 0 has 600 tokens; the model reads 512.", field="input", index=0, limit=512, given=600),
 )
 
-_LENGTH_HEADERS: Mapping[str, str] = {
+_ADMIN: Sequence[VectordError] = (Forbidden("This key may not load or unload models; that takes the admin key."),)
+
+_PARAMETERS: Mapping[str, Json] = {
+    REQUEST_ID: {"type": "string"},
+    LANE: {"type": "string", "enum": ["interactive", "bulk"]},
+    EXPECT_FINGERPRINT: {"type": "string", "pattern": "^[0-9a-f:]{1,40}$"},
+}
+_RESULT_HEADERS: Mapping[str, str] = {
     length_headers.TOKENS_SEEN: "Tokens the inputs have",
     length_headers.TOKENS_KEPT: "Tokens the model read",
     length_headers.TRUNCATED: "How many inputs were cut",
     length_headers.TRUNCATED_INPUTS: f"Which inputs were cut, the first {length_headers.MAX_INDICES}",
+    result_headers.FINGERPRINT: "The space the vectors belong to",
+    result_headers.SCORE_KIND: "What kind of number the scores are",
+    result_headers.QUERY_TRUNCATED: "Whether the query to rank by was cut",
 }
 
 
@@ -131,9 +144,11 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
         "tags": [_tag(endpoint)],
-        "parameters": [*_path_parameters(endpoint.path), _header_parameter(REQUEST_ID), _header_parameter(LANE)],
-        "responses": {"200": _success(routes, schemas), **_failures(endpoint.choices)},
+        "parameters": [*_path_parameters(endpoint.path), *_header_parameters()],
+        "responses": {"200": _success(routes, schemas), **_failures(endpoint)},
     }
+    if endpoint.admin:
+        operation["security"] = [{"bearer": []}, {"x-api-key": []}]
     bodies = [route.body for route in routes if route.body is not None]
     if bodies:
         content = {"application/json": {"schema": _any_of(bodies, schemas)}}
@@ -149,7 +164,7 @@ def _tag(endpoint: Endpoint) -> str:
 
 
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
-    headers = {name: _header(meaning) for name, meaning in _LENGTH_HEADERS.items()}
+    headers = {name: _header(meaning) for name, meaning in _RESULT_HEADERS.items()}
     response: Json = {"description": "OK", "headers": {REQUEST_ID: _header("The request's name in the log"), **headers}}
     answers = [route.answer for route in routes if route.answer is not None]
     if answers:
@@ -157,11 +172,12 @@ def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     return response
 
 
-def _failures(choices: Sequence[Choice]) -> Json:
+def _failures(endpoint: Endpoint) -> Json:
     """Each error that can happen, under its status, as the path's owner renders it."""
-    owner = choices[0]
+    owner = endpoint.choices[0]
+    with_body = _ANY_BODY if owner.route.body is not None else ()
     responses: dict[str, Json] = {}
-    for error in (*_ANY_REQUEST, *(_ANY_BODY if owner.route.body is not None else ())):
+    for error in (*_ANY_REQUEST, *(_ADMIN if endpoint.admin else ()), *with_body):
         rendered = owner.render_error(error)
         response = responses.setdefault(str(rendered.status), _failure(rendered))
         if rendered.body:
@@ -188,9 +204,9 @@ def _path_parameters(path: str) -> Iterator[Json]:
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
 
 
-def _header_parameter(name: str) -> Json:
-    kind: Json = {"type": "string", "enum": ["interactive", "bulk"]} if name == LANE else {"type": "string"}
-    return {"name": name, "in": "header", "required": False, "schema": kind}
+def _header_parameters() -> Iterator[Json]:
+    for name, kind in _PARAMETERS.items():
+        yield {"name": name, "in": "header", "required": False, "schema": kind}
 
 
 def _header(meaning: str = "") -> Json:

@@ -2,8 +2,13 @@
 
 `/health`        for everyone's health check: 200 with a superset body, 503 in TEI's words while not ready
 `/health/live`   200 as long as the process answers
-`/health/ready`  200 when every model is ready, else 503 with the state of each
+`/health/ready`  200 when requests will be answered, else 503; the state of each model either way
 `/ping`, `/`     as `/health`, with no body and with a small one (GET / is TEI's health route too)
+
+Ready means: no model of the start is still loading, and at least one answers. A model that is not in memory counts as
+one that does: its next request loads it, and an orchestrator must not take the server away for that. A model that
+failed or stalled takes only itself away from the others, whose requests go on being answered; its state is in every
+body here and in vectord_model_ready. Once ready, a model that loads again changes nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +24,19 @@ from vectord.engine.client import EngineClient
 from vectord.server.routing import Page
 from vectord.server.shutdown import Shutdown
 
+ANSWERING = frozenset({"ready", "unloaded", "loading"})  # states of a model that answers, after the start
+
 
 def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Sequence[Page]:
     probes = Probes(engine, shutdown, version)
     return (
         Page(path="/health", show=probes.health, summary="Whether requests will be answered, and by which models"),
         Page(path="/health/live", show=probes.live, summary="Whether the process answers"),
-        Page(path="/health/ready", show=probes.ready, summary="Whether every model is ready, and the state of each"),
+        Page(
+            path="/health/ready",
+            show=probes.ready,
+            summary="Whether requests will be answered, and the state of each model",
+        ),
         Page(path="/ping", show=probes.ping, summary="As /health, with no body"),
         Page(path="/", show=probes.front, summary="What this is"),
     )
@@ -36,6 +47,7 @@ class Probes:
         self._engine = engine
         self._shutdown = shutdown
         self._version = version
+        self._started = False  # whether the loading of the start is over
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
         states = self._engine.readiness()
@@ -67,7 +79,9 @@ class Probes:
         return _json(body, 200 if self._is_ready(states) else 503)
 
     def _is_ready(self, states: Mapping[str, str]) -> bool:
-        return not self._shutdown.begun and all(state == "ready" for state in states.values())
+        found = set(states.values())
+        self._started = self._started or "loading" not in found
+        return self._started and not self._shutdown.begun and not found.isdisjoint(ANSWERING)
 
 
 def _json(body: Mapping[str, Any], status: int = 200) -> Rendered:

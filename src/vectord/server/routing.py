@@ -18,6 +18,7 @@ from vectord.errors import MethodNotAllowed, NoSuchRoute, VectordError
 
 RenderError = Callable[[VectordError], Rendered]
 
+_OWNERS = {"/v1/": "openai", "/vectord/": "vectord"}
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -38,7 +39,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One dialect's claim on a path."""
+    """One route's claim on a path."""
 
     dialect: Dialect
     route: Route
@@ -50,7 +51,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What is behind one method of one path: a page, one dialect, several, or (an unserved path) an error.
+    """What is behind one method of one path: a page, one route, several, or (an unserved path) an error.
 
     path is the template, "" when nothing is served there. render_error speaks until the body has told the dialect.
     """
@@ -66,6 +67,10 @@ class Endpoint:
     def speaker(self) -> str:
         """The owner's name in logs and metrics: a dialect's, or "server"."""
         return self.choices[0].dialect.name if self.choices else "server"
+
+    @property
+    def admin(self) -> bool:
+        return any(choice.route.admin for choice in self.choices)
 
     def choose(self, body: bytes) -> Choice:
         """The first claim one of whose keys the body has; the owner's where none has, or the body is not an object."""
@@ -99,20 +104,24 @@ class Table:
 
     def find(self, method: str, path: str) -> Found:
         """The endpoint of `path`; one that carries NoSuchRoute or MethodNotAllowed if there is none."""
-        methods, values = self._methods(path.rstrip("/") or "/")
-        endpoint = methods.get(method) or (methods.get("GET") if method == "HEAD" else None)
+        wanted = "GET" if method == "HEAD" else method
+        methods, values = self._methods(wanted, path.rstrip("/") or "/")
+        endpoint = methods.get(method) or methods.get(wanted)
         if endpoint is None:
             return Found(self._unserved(method, path, methods))
         return Found(endpoint, values)
 
-    def _methods(self, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
+    def _methods(self, wanted: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
+        """What `path` answers. Of several templates the first with the `wanted` method: POST /models/{model}/load is
+        no GET /models/{model}, although its path could be one."""
         methods = self._exact.get(path)
         if methods is not None:
             return methods, NO_VALUES
-        for pattern, methods in self._patterns:
-            if match := pattern.fullmatch(path):
-                return methods, match.groupdict()
-        return {}, NO_VALUES
+        found = [(methods, match) for pattern, methods in self._patterns if (match := pattern.fullmatch(path))]
+        if not found:
+            return {}, NO_VALUES
+        methods, match = next((each for each in found if wanted in each[0]), found[0])
+        return methods, match.groupdict()
 
     def _add(self, endpoint: Endpoint) -> None:
         if "{" not in endpoint.path:
@@ -140,8 +149,9 @@ class Table:
 
     def _speaker(self, path: str) -> RenderError:
         """Who says that a path does not exist: by its prefix, as contracts put it, OpenAI under /v1."""
-        if path.startswith("/v1/") and "openai" in self._dialects:
-            return self._dialects["openai"].render_error
+        for prefix, name in _OWNERS.items():
+            if path.startswith(prefix) and name in self._dialects:
+                return self._dialects[name].render_error
         if path.startswith("/dialects/"):
             dialect = self._dialects.get(path.split("/", 3)[2])
             return dialect.render_error if dialect else self._plain

@@ -33,6 +33,7 @@ TEI_FAILURES: Mapping[str, str] = {
     "Unavailable": "overloaded",
     "ModelCannot": "model_type",
     "ModelNotFound": "validation",
+    "FingerprintMismatch": "validation",
     "InvalidRequest": "validation",
     "InvalidField": "validation",
     "WrongType": "validation",
@@ -43,7 +44,8 @@ TEI_FAILURES: Mapping[str, str] = {
     "OutOfMemory": "inference",
     "Cancelled": "dropped",
 }
-TEI_OPERATIONS = frozenset({"embed", "similarity"})  # TEI counts neither tokenize nor decode
+TEI_EMBEDS = frozenset({"embed", "documents", "similarity"})
+TEI_PREDICTS = frozenset({"classify", "rerank"})  # TEI counts neither tokenize nor decode
 
 
 class Metrics:
@@ -75,8 +77,8 @@ class Metrics:
     ) -> None:
         if error is None and model in self._models:
             self._own.tokens.add(tokens, model)
-        if operation in TEI_OPERATIONS:
-            self._tei.answered(error, texts, timings)
+        if operation in TEI_EMBEDS | TEI_PREDICTS:
+            self._tei.answered(operation, error, texts, timings)
 
     def batch_ran(self, model: str, texts: int, tokens: int, budget: int, seconds: float, failed: bool) -> None:
         with self._batches:
@@ -152,7 +154,8 @@ class _Own:
 class _Tei:
     """te_*: text-embeddings-inference's families, as far as they can be told truly.
 
-    Not told: te_request_input_length and te_embed_*_duration, which are per text where the engine speaks of requests.
+    Not told: te_request_input_length, te_embed_*_duration and te_predict_*_duration, which are per text where the
+    engine speaks of requests.
     """
 
     def __init__(self) -> None:
@@ -161,6 +164,8 @@ class _Tei:
         self.failure = Counter("te_request_failure", "Inference requests that failed", ("err",))
         self.texts = Counter("te_embed_count", "Texts to embed")
         self.texts_success = Counter("te_embed_success", "Texts embedded")
+        self.pairs = Counter("te_predict_count", "Texts or pairs to score")
+        self.pairs_success = Counter("te_predict_success", "Texts or pairs scored")
         self.seconds = Histogram("te_request_duration", "Seconds in all", TEI_SECONDS)
         self.tokenize_seconds = Histogram("te_request_tokenization_duration", "Seconds tokenising", TEI_SECONDS)
         self.queue_seconds = Histogram("te_request_queue_duration", "Seconds waiting", TEI_SECONDS)
@@ -174,15 +179,16 @@ class _Tei:
         for failure in TEI_FAILURES.values():
             self.failure.expect(failure)
 
-    def answered(self, error: str | None, texts: int, timings: Timings) -> None:
+    def answered(self, operation: str, error: str | None, texts: int, timings: Timings) -> None:
         method = "batch" if texts > 1 else "single"  # a failed request tells no number
+        predicts = operation in TEI_PREDICTS
         self.count.add(1, method)
-        self.texts.add(texts)
+        (self.pairs if predicts else self.texts).add(texts)
         if error is not None:
             self.failure.add(1, TEI_FAILURES.get(error, "inference"))
             return
         self.success.add(1, method)
-        self.texts_success.add(texts)
+        (self.pairs_success if predicts else self.texts_success).add(texts)
         self.seconds.observe(timings.total_s)
         self.tokenize_seconds.observe(timings.tokenize_s)
         self.queue_seconds.observe(timings.queue_s)
@@ -195,7 +201,8 @@ class _Tei:
     def counters_text(self) -> bytes:
         """The counters in the text format. Label values are our own words and need no escaping."""
         lines = []
-        for counter in (self.count, self.success, self.failure, self.texts, self.texts_success):
+        counters = [instrument for instrument in vars(self).values() if type(instrument) is Counter]
+        for counter in counters:
             lines += [f"# HELP {counter.name} {counter.meaning}", f"# TYPE {counter.name} counter"]
             for values, value in counter.values.items():
                 labels = ",".join(f'{label}="{text}"' for label, text in zip(counter.labels, values, strict=True))

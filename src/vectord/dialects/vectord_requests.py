@@ -1,0 +1,192 @@
+"""Bodies of our own dialect -> canonical requests. Pure; vectord.py puts these on its routes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from vectord.dialects.base import Incoming
+from vectord.dialects.body import decode
+from vectord.dialects.fingerprint import read_fingerprint
+from vectord.dialects.inputs import read_inputs
+from vectord.dialects.vectord_wire import (
+    Chunking,
+    ClassifyBody,
+    DecodeBody,
+    DocumentsBody,
+    EmbedBody,
+    Prompting,
+    Reading,
+    RerankBody,
+    SimilarityBody,
+    TokenizeBody,
+)
+from vectord.errors import InvalidField
+from vectord.schema import (
+    ChunkOptions,
+    ClassifyRequest,
+    DecodeRequest,
+    DocumentsRequest,
+    EmbedRequest,
+    ListModels,
+    LoadModel,
+    RerankRequest,
+    SimilarityRequest,
+    TextOptions,
+    TokenizeRequest,
+    UnloadModel,
+)
+
+LEAST_WEIGHTS = 0.001  # together; sums of float32 products by much less vanish
+
+_embed_body = msgspec.json.Decoder(EmbedBody)
+_documents_body = msgspec.json.Decoder(DocumentsBody)
+_rerank_body = msgspec.json.Decoder(RerankBody)
+_classify_body = msgspec.json.Decoder(ClassifyBody)
+_similarity_body = msgspec.json.Decoder(SimilarityBody)
+_tokenize_body = msgspec.json.Decoder(TokenizeBody)
+_decode_body = msgspec.json.Decoder(DecodeBody)
+
+
+def parse_embed(incoming: Incoming) -> EmbedRequest:
+    body = decode(_embed_body, incoming.body)
+    return EmbedRequest(
+        inputs=read_inputs(body.inputs, "inputs"),
+        model=body.model or None,
+        text=_prompted(body),
+        outputs=frozenset(body.outputs or ("dense",)),
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        force_dimensions=body.force_dimensions is True,
+        precisions=tuple(dict.fromkeys(body.precisions or ("float",))),
+        encoding=body.encoding or "float",
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint, "expect_fingerprint"),
+        field="inputs",
+    )
+
+
+def parse_documents(incoming: Incoming) -> DocumentsRequest:
+    body = decode(_documents_body, incoming.body)
+    return DocumentsRequest(
+        documents=body.documents,
+        chunks=_chunks(body.chunk),
+        model=body.model or None,
+        text=_prompted(body),
+        late=body.late is True,
+        mean=body.mean is True,
+        normalize=body.normalize is not False,
+        dimensions=body.dimensions,
+        force_dimensions=body.force_dimensions is True,
+        encoding=body.encoding or "float",
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint, "expect_fingerprint"),
+    )
+
+
+def parse_rerank(incoming: Incoming) -> RerankRequest:
+    body = decode(_rerank_body, incoming.body)
+    return RerankRequest(
+        query=body.query,
+        passages=body.passages,
+        model=body.model or None,
+        text=_read(body),
+        method=body.method,
+        weights=_weights(body),
+        raw=_raw(body),
+        instruction=body.instruction,
+        chunks=_chunks(body.chunk) if body.chunk else None,
+        top_n=body.top_n or None,
+        with_passages=body.return_passages is True,
+    )
+
+
+def parse_classify(incoming: Incoming) -> ClassifyRequest:
+    body = decode(_classify_body, incoming.body)
+    inputs = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    return ClassifyRequest(inputs=inputs, model=body.model or None, text=_read(body), raw=body.raw is True)
+
+
+def parse_similarity(incoming: Incoming) -> SimilarityRequest:
+    body = decode(_similarity_body, incoming.body)
+    return SimilarityRequest(
+        source=body.source, sentences=body.sentences, model=body.model or None, text=_prompted(body)
+    )
+
+
+def parse_tokenize(incoming: Incoming) -> TokenizeRequest:
+    body = decode(_tokenize_body, incoming.body)
+    return TokenizeRequest(
+        inputs=[body.inputs] if isinstance(body.inputs, str) else body.inputs,
+        model=body.model or None,
+        add_special_tokens=body.add_special_tokens is not False,
+        prompt_name=body.prompt_name,
+    )
+
+
+def parse_decode(incoming: Incoming) -> DecodeRequest:
+    body = decode(_decode_body, incoming.body)
+    return DecodeRequest(
+        ids=body.ids, model=body.model or None, skip_special_tokens=body.skip_special_tokens is not False
+    )
+
+
+def parse_models(incoming: Incoming) -> ListModels:
+    return ListModels()
+
+
+def parse_model(incoming: Incoming) -> ListModels:
+    return ListModels(model=incoming.path["model"])
+
+
+def parse_load(incoming: Incoming) -> LoadModel:
+    return LoadModel(model=incoming.path["model"])
+
+
+def parse_unload(incoming: Incoming) -> UnloadModel:
+    return UnloadModel(model=incoming.path["model"])
+
+
+# --- fields ---------------------------------------------------------------------------------------------------
+
+
+def _read(body: Reading) -> TextOptions:
+    return TextOptions(truncate=body.truncate, truncate_side=body.truncate_side or "right")
+
+
+def _prompted(body: Prompting) -> TextOptions:
+    return TextOptions(
+        truncate=body.truncate,
+        truncate_side=body.truncate_side or "right",
+        prompt_name=body.prompt_name,
+        kind=body.kind,
+        prompt=body.prompt,
+    )
+
+
+def _chunks(chunk: Chunking) -> ChunkOptions:
+    overlap_tokens = chunk.overlap_tokens or 0
+    if overlap_tokens >= chunk.max_tokens:
+        raise InvalidField(
+            f"`chunk.overlap_tokens` must be below `chunk.max_tokens`, {chunk.max_tokens}; got {overlap_tokens}.",
+            field="chunk.overlap_tokens",
+            limit=chunk.max_tokens - 1,
+            given=overlap_tokens,
+        )
+    return ChunkOptions(max_tokens=chunk.max_tokens, by=chunk.by or "tokens", overlap_tokens=overlap_tokens)
+
+
+def _weights(body: RerankBody) -> tuple[float, float, float] | None:
+    if body.weights is None:
+        return None
+    if body.method != "weighted":
+        raise InvalidField("`weights` are for the method 'weighted'.", field="weights")
+    weights = (body.weights.dense, body.weights.sparse, body.weights.colbert)
+    if sum(weights) < LEAST_WEIGHTS:
+        raise InvalidField(f"`weights` must have a sum of at least {LEAST_WEIGHTS}.", field="weights")
+    return weights
+
+
+def _raw(body: RerankBody) -> bool | None:
+    if body.scores in (None, "model"):
+        return None
+    if body.method not in (None, "scores"):
+        raise InvalidField("`scores` is for the method 'scores'; others have one kind of score.", field="scores")
+    return body.scores == "raw"

@@ -1,0 +1,305 @@
+"""Our dialect and TEI's before whole servers: tiny random models of every kind, and the numbers of their libraries."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.models import CORPUS, write_bert, write_sentence_bert
+from tests.reference.reference_models import write_bge_m3
+from tests.server.live import Reply
+
+from vectord import compose
+from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+
+Ask = Callable[..., Any]
+
+QUERY = "many small birds"
+PASSAGES = ["a lazy dog", "birds sing in green trees", "the quick brown fox jumps", "a lazy dog"]
+LABELS = ["sad", "glad", "mad"]
+ADMIN = {"x-api-key": "admin"}
+
+
+@asynccontextmanager
+async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
+    """A function that posts a body to the ready server of these models, named by their folders.
+
+    settings: fields of ModelConfig and EngineConfig.
+    """
+    model = {key: settings.pop(key) for key in ("composites",) if key in settings}
+    names = tuple(folder.name for folder in folders)
+    config = Config(
+        model=ModelConfig(models=tuple(map(str, folders)), served_model_name=names, offline=True, **model),
+        device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
+        engine=EngineConfig(tokenization_workers=1, **settings),
+        server=ServerConfig(dialects=("tei", "openai", "vectord"), admin_key="admin"),
+    )
+    composed = compose.build(config)
+
+    async def ask(path: str, verb: str = "POST", /, headers: dict[str, str] | None = None, **body: Any) -> Reply:
+        answer = await client.request(verb, path, headers=headers, json=body or None)
+        return Reply(answer.status_code, dict(answer.headers), answer.content)
+
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord")
+    async with composed.app.router.lifespan_context(composed.app), client:
+        await composed.engine.loaded.wait()
+        yield ask
+
+
+def write_classifier(folder: Path, labels: list[str]) -> Path:
+    """A random BERT with a score a label; with one label, a cross-encoder."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    write_bert(folder)
+    config = BertConfig.from_pretrained(folder, num_labels=len(labels), id2label=dict(enumerate(labels)))
+    model = BertForSequenceClassification(config).eval()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    names = ["input_ids", "token_type_ids", "attention_mask"]  # as a BERT's own tokenizer says
+    AutoTokenizer.from_pretrained(folder, model_input_names=names).save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+def write_splade(folder: Path) -> Path:
+    """A random BERT with its language model's head, as sentence-transformers saves a SPLADE."""
+    import torch
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    source = write_bert(folder / "source")
+    model = BertForMaskedLM(BertConfig.from_pretrained(source)).eval()
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    AutoTokenizer.from_pretrained(source).save_pretrained(source)
+    model.save_pretrained(source)
+    encoder = SparseEncoder(modules=[MLMTransformer(str(source)), SpladePooling()], device="cpu")
+    saved = folder / "splade"
+    encoder.save(str(saved), create_model_card=False)
+    return saved
+
+
+@pytest.fixture(scope="module")
+def embedder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_bert(tmp_path_factory.mktemp("embedder"))
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classifier(tmp_path_factory.mktemp("r") / "reranker", ["LABEL_0"])
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_classifier(tmp_path_factory.mktemp("c") / "classifier", LABELS)
+
+
+def logits_of(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray[Any, Any]:
+    """By sentence-transformers: (N, labels)."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    model = CrossEncoder(str(folder), device="cpu")
+    return np.asarray(model.predict(pairs, activation_fn=torch.nn.Identity())).reshape(len(pairs), -1)
+
+
+def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return 1 / (1 + np.exp(-logits.astype(np.float64)))
+
+
+def assert_sorted(results: list[dict[str, Any]]) -> None:
+    """Best first, equal ones in order, each passage once."""
+    order = [(-result["score"], result["index"]) for result in results]
+    assert order == sorted(order)
+    assert sorted(result["index"] for result in results) == list(range(len(PASSAGES)))
+
+
+def by_index(results: list[dict[str, Any]]) -> list[float]:
+    return [result["score"] for result in sorted(results, key=lambda result: result["index"])]
+
+
+async def test_scores_of_a_reranker(reranker: Path, embedder: Path) -> None:
+    """A cross-encoder's logits and what becomes of them, sorted; twice the same passage is twice the same score.
+
+    It is asked although another model is the first, and its kind of score stands in a header.
+    """
+    logits = logits_of(reranker, [(QUERY, passage) for passage in PASSAGES])[:, 0]
+    async with served(embedder, reranker) as ask:
+        own = await ask("/vectord/rerank", query=QUERY, passages=PASSAGES)
+        probable = await ask("/vectord/rerank", query=QUERY, passages=PASSAGES, scores="probability")
+        raw = await ask("/rerank", query=QUERY, texts=PASSAGES, raw_scores=True)
+        tei = await ask("/rerank", query=QUERY, texts=PASSAGES, return_text=True)
+        root = await ask("/", query=QUERY, texts=PASSAGES, return_text=True)
+        cut = await ask("/vectord/rerank", query=QUERY, passages=["dog " * 600, *PASSAGES[1:]], truncate=True)
+    for reply, results, kind, expected in (
+        (own, own.json["results"], "logit", logits),
+        (probable, probable.json["results"], "probability", sigmoid(logits)),
+        (raw, raw.json, "logit", logits),
+        (tei, tei.json, "probability", sigmoid(logits)),
+    ):
+        assert_sorted(results)
+        np.testing.assert_allclose(by_index(results), expected, atol=2e-4)
+        assert reply.headers["x-vectord-score-kind"] == kind
+    assert own.json["score_kind"] == "logit"
+    assert [rank["text"] for rank in tei.json] == [PASSAGES[rank["index"]] for rank in tei.json]
+    assert root.json == tei.json
+    (warning,) = cut.json["warnings"]
+    assert (warning["type"], warning["index"], warning["max_tokens"]) == ("passage_truncated", 0, 512)
+    assert warning["kept"] < warning["seen"]
+    assert cut.headers["x-vectord-truncated-inputs"] == "0"
+
+
+async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
+    """Its span is that of the text which alone has this score."""
+    passage = " ".join([CORPUS] * 3)
+    async with served(reranker) as ask:
+        asked = {"query": QUERY, "passages": [passage], "chunk": {"max_tokens": 20, "overlap_tokens": 2}}
+        (found,) = (await ask("/vectord/rerank", **asked, return_passages=True)).json["results"]
+        chunk = found["passage"][found["span"]["start"] : found["span"]["stop"]]
+        (alone,) = (await ask("/vectord/rerank", query=QUERY, passages=[chunk])).json["results"]
+    assert 0 < len(chunk) < len(passage)
+    assert found["score"] == pytest.approx(alone["score"], abs=2e-4)
+
+
+async def test_labels_of_a_classifier(classifier: Path) -> None:
+    """transformers' own shares of a text and of a pair, in TEI's nesting, at its root too, and in ours."""
+    import torch
+
+    logits = logits_of(classifier, [("birds sing", "in trees")])
+    expected = torch.softmax(torch.tensor(logits), dim=1)[0].tolist()
+    async with served(classifier) as ask:
+        flat = await ask("/predict", inputs=["birds sing", "in trees"])
+        root = await ask("/", inputs=["birds sing", "in trees"])
+        nested = await ask("/predict", inputs=[["birds sing", "in trees"], ["birds"]], raw_scores=True)
+        ours = await ask("/vectord/classify", inputs=[["birds sing", "in trees"], "birds"])
+        info = await ask("/info", "GET")
+        refused = await ask("/embed", inputs="birds")
+    shares = {prediction["label"]: prediction["score"] for prediction in flat.json}
+    np.testing.assert_allclose([shares[label] for label in LABELS], expected, atol=2e-4)
+    assert root.json == flat.json == sorted(flat.json, key=lambda prediction: -prediction["score"])
+    raw = {prediction["label"]: prediction["score"] for prediction in nested.json[0]}
+    np.testing.assert_allclose([raw[label] for label in LABELS], logits[0], atol=2e-4)
+    assert len(nested.json) == 2
+    assert ours.json["data"][0]["labels"] == [
+        {"label": prediction["label"], "score": pytest.approx(prediction["score"], abs=1e-5)}
+        for prediction in flat.json
+    ]
+    assert ours.headers["x-vectord-score-kind"] == ours.json["score_kind"] == "probability"
+    assert info.json["model_type"]["classifier"]["label2id"] == {"sad": 0, "glad": 1, "mad": 2}
+    assert (refused.status, refused.json["error_type"]) == (424, "Backend")
+
+
+async def test_words_of_a_splade(tmp_path: Path) -> None:
+    """sentence-transformers' own weights, in TEI's pairs, at its root too, and in ours."""
+    from sentence_transformers import SparseEncoder
+
+    folder = write_splade(tmp_path)
+    expected = SparseEncoder(str(folder), device="cpu").encode(PASSAGES, convert_to_tensor=True).to_dense().numpy()
+    async with served(folder) as ask:
+        tei = await ask("/embed_sparse", inputs=PASSAGES)
+        root = await ask("/", inputs=PASSAGES)
+        ours = await ask("/vectord/embed", inputs=PASSAGES, outputs=["sparse"])
+    got = np.zeros_like(expected)
+    for row, entries in zip(got, tei.json, strict=True):
+        for entry in entries:
+            row[entry["index"]] = entry["value"]
+    np.testing.assert_allclose(got, expected, atol=2e-4)
+    assert root.json == tei.json
+    assert [item["sparse"] for item in ours.json["data"]] == [
+        {"indices": [entry["index"] for entry in entries], "values": [entry["value"] for entry in entries]}
+        for entries in tei.json
+    ]
+    assert "dense" not in ours.json["data"][0]
+
+
+async def test_every_vector_in_one_answer_and_from_two_models(tmp_path: Path, embedder: Path) -> None:
+    """BGE-M3 makes three kinds at once; a composite takes each kind from its own model, and counts both's tokens."""
+    m3 = write_bge_m3(tmp_path / "m3")
+    composite = f"both=dense:{embedder.name}+sparse:m3"
+    asked = {"inputs": ["birds sing", "the lazy dog"], "outputs": ["dense", "sparse", "colbert"]}
+    async with served(m3, embedder, composites=(composite,)) as ask:
+        one = await ask("/vectord/embed", **asked, precisions=["float", "int8", "ubinary"])
+        two = await ask("/vectord/embed", inputs=asked["inputs"], model="both", outputs=["dense", "sparse"])
+        lone = await ask("/vectord/embed", inputs=asked["inputs"], model="m3", outputs=["sparse"])
+        dense = await ask("/vectord/embed", inputs=asked["inputs"], model=embedder.name)
+        scores = await ask("/vectord/rerank", query="birds", passages=asked["inputs"], model="m3", method="weighted")
+        kinds = await ask("/vectord/models", "GET")
+    (first, _) = one.json["data"]
+    assert set(first) == {"index", "dense", "sparse", "colbert"}
+    assert [len(first["dense"][precision]) for precision in ("float", "int8", "ubinary")] == [32, 32, 4]
+    np.testing.assert_allclose(np.linalg.norm(first["colbert"], axis=1), 1, atol=1e-5)
+    assert two.json["sources"] == {"dense": embedder.name, "sparse": "m3"}
+    assert [item["sparse"] for item in two.json["data"]] == [item["sparse"] for item in lone.json["data"]]
+    np.testing.assert_allclose(
+        [item["dense"] for item in two.json["data"]], [item["dense"] for item in dense.json["data"]], atol=1e-5
+    )
+    seen = [int(reply.headers["x-vectord-tokens-seen"]) for reply in (two, lone, dense)]
+    assert seen[0] == seen[1] + seen[2] == two.json["usage"]["tokens"]
+    assert scores.json["score_kind"] == scores.headers["x-vectord-score-kind"] == "weighted"
+    assert [model["name"] for model in kinds.json["models"]] == ["m3", embedder.name, "both"]
+    assert kinds.json["models"][0]["outputs"] == ["colbert", "dense", "sparse", "tokens"]
+
+
+async def test_documents_in_chunks(embedder: Path) -> None:
+    """A chunk's vector is the one its text has alone; the mean is theirs."""
+    document = " ".join([CORPUS] * 2)
+    async with served(embedder) as ask:
+        asked = {"documents": [document, "birds"], "chunk": {"max_tokens": 20}, "mean": True}
+        reply = await ask("/vectord/documents", **asked)
+        late = await ask("/vectord/documents", **asked, late=True)
+        first, second = reply.json["data"]
+        texts = [document[chunk["start"] : chunk["stop"]] for chunk in first["chunks"]]
+        alone = await ask("/vectord/embed", inputs=texts)
+    vectors = [chunk["vector"] for chunk in first["chunks"]]
+    np.testing.assert_allclose(vectors, [item["dense"] for item in alone.json["data"]], atol=1e-5)
+    assert len(texts) > 2 and all(chunk["tokens"] <= 20 for chunk in first["chunks"])
+    mean = np.mean(vectors, axis=0)
+    np.testing.assert_allclose(first["mean"], mean / np.linalg.norm(mean), atol=1e-5)
+    assert (second["chunks"][0]["start"], second["chunks"][0]["stop"]) == (0, 5)
+    assert [len(each["chunks"]) for each in late.json["data"]] == [len(first["chunks"]), 1]
+
+
+async def test_a_space_that_is_expected_must_be_the_one(embedder: Path) -> None:
+    """By header and in the body; one's own name is accepted, with its width, and any other is 412."""
+    async with served(embedder) as ask:
+        space = (await ask("/embed", inputs="birds")).headers["x-vectord-fingerprint"]
+        narrow = await ask("/vectord/embed", inputs="birds", dimensions=8, force_dimensions=True)
+        assert narrow.json["fingerprint"] == narrow.headers["x-vectord-fingerprint"] == f"{space}:8"
+        own = [
+            await ask("/embed", inputs="birds", headers={"x-vectord-expect-fingerprint": space}),
+            await ask("/vectord/embed", inputs="birds", expect_fingerprint=space),
+            await ask("/v1/embeddings", input="birds", expect_fingerprint=space),
+        ]
+        assert [reply.status for reply in own] == [200] * 3
+        other = [
+            await ask("/embed", inputs="birds", headers={"x-vectord-expect-fingerprint": f"{space}:8"}),
+            await ask("/vectord/embed", inputs="birds", expect_fingerprint="f00d"),
+            await ask("/vectord/documents", documents=["a"], chunk={"max_tokens": 20}, expect_fingerprint="f00d"),
+        ]
+        assert [reply.status for reply in other] == [412] * 3
+        assert other[1].json["error"]["type"] == "fingerprint_mismatch"
+
+
+async def test_models_are_loaded_and_unloaded_by_the_operator(embedder: Path) -> None:
+    """What was unloaded says so, leaves the server ready, and is loaded by its next use."""
+    path = f"/vectord/models/{embedder.name}"
+    async with served(embedder) as ask:
+        assert (await ask(f"{path}/unload")).status == 401
+        assert (await ask(f"{path}/unload", headers=ADMIN)).json["state"] == "unloaded"
+        assert (await ask(path, "GET")).json["state"] == "unloaded"
+        assert (await ask("/health/ready", "GET")).json == {"status": "ready", "models": {embedder.name: "unloaded"}}
+        assert (await ask("/embed", inputs="birds")).status == 200
+        assert (await ask(f"{path}/unload", headers=ADMIN)).status == 200
+        assert (await ask(f"{path}/load", headers=ADMIN)).json["state"] == "ready"
+        assert (await ask("/vectord/models/none/load", headers=ADMIN)).status == 404
