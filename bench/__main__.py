@@ -1,4 +1,4 @@
-"""`python -m bench [peers | soak]`: the command behind `make bench` and `make bench-peers`."""
+"""`python -m bench [peers | soak | large]`: behind `make bench`, `make bench-peers` and `make bench-large`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import peers, run
+from bench import large, peers, run
 from bench.child import REPOSITORY
 from bench.machine import conditions
 from bench.report import Report, Row, show
@@ -24,6 +24,15 @@ def main() -> None:
     if not options.command.exists():
         sys.exit(f"{options.command} is missing: `make serve` installs it, or name another with --command")
     machine = conditions()  # before we load it
+    if options.measure == "large":
+        found = large.measure(options.command, options.backend, options.models_folder, options.rounds)
+        about = {"models": "random weights in the shapes named, float32 files (Qwen3: bfloat16)"}
+        figures = {"figures": f"the best of {options.rounds} rounds"}
+        report = Report(
+            title="vectord large", conditions=machine | about | figures, rows=large.rows(found), rounds=found
+        )
+        show(report, options.json)
+        return
     with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
         subject = make_subject(options.command, options.backend, options.dtype, Path(folder))
         rows, rounds = _measure(options, subject)
@@ -56,12 +65,19 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak"),
-        help="bench: vectord alone; peers: beside sentence-transformers and infinity; soak: memory over minutes",
+        choices=("bench", "peers", "soak", "large"),
+        help="bench: vectord alone; peers: beside sentence-transformers and infinity; soak: memory over minutes; "
+        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
     parser.add_argument("--texts", type=int, default=2048, help="texts of the corpus a round (default: %(default)s)")
+    parser.add_argument(
+        "--models-folder",
+        type=Path,
+        default=REPOSITORY / "models/bench",
+        help="where large writes its random models, once, 5.6 GB (default: %(default)s)",
+    )
     parser.add_argument("--minutes", type=float, default=10, help="of the soak (default: %(default)s)")
     parser.add_argument("--backend", default="openvino", help="default: %(default)s")
     parser.add_argument("--dtype", default="auto", help="default: %(default)s")

@@ -1,13 +1,14 @@
 """How fast this machine multiplies matrices: the rate no forward can beat. A child process; torch lives here only.
 
-The shapes are all-MiniLM-L6-v2's, weighted as its forward uses them: four 384 x 384 products a layer, one 384 x 1536
-and one 1536 x 384, six layers, 21.2 MFLOP a token. float32 is MKL's here, which is slow on AMD; OpenVINO uses oneDNN's,
-so a float32 forward may pass this mark. bfloat16 is oneDNN's in both.
+The shapes are those of a model's linear layers, weighted as its forward uses them. float32 is MKL's here, which is slow
+on AMD; OpenVINO uses oneDNN's, so a float32 forward may pass this mark. bfloat16 is oneDNN's in both.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,25 +16,48 @@ import torch
 from bench.child import answer
 
 ROWS = 4096
-LAYERS = 6
 RUN_S = 0.3
 WARM_PRODUCTS = 20
-SHAPES = {(384, 384): 4, (384, 1536): 1, (1536, 384): 1}  # (in, out): products a layer
-FLOP_PER_TOKEN = LAYERS * sum(2 * width * out * count for (width, out), count in SHAPES.items())
+
+Shape = tuple[int, int]  # (in, out)
 
 
-def tokens_per_s(flop_per_s: dict[tuple[int, int], float]) -> float:
-    """What a forward of nothing but its matrix products would reach, given the rate of each shape."""
-    return 1 / sum(LAYERS * count * 2 * width * out / flop_per_s[width, out] for (width, out), count in SHAPES.items())
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The matrix work of a token: so many layers, and so many products of each shape in one."""
+
+    layers: int
+    shapes: Mapping[Shape, int]
+
+    @property
+    def flop_per_token(self) -> int:
+        return self.layers * sum(2 * width * out * count for (width, out), count in self.shapes.items())
+
+    def tokens_per_s(self, flop_per_s: Mapping[Shape, float]) -> float:
+        """What a forward of nothing but its matrix products would reach, given the rate of each shape."""
+        return 1 / sum(
+            self.layers * count * 2 * width * out / flop_per_s[width, out]
+            for (width, out), count in self.shapes.items()
+        )
 
 
-def measure(threads: int, dtype: str) -> dict[str, Any]:
-    """One round: each shape for RUN_S. dtype: "bfloat16" or "float32"."""
+MODELS = {
+    "minilm": Products(6, {(384, 384): 4, (384, 1536): 1, (1536, 384): 1}),
+    "bge-m3": Products(24, {(1024, 1024): 4, (1024, 4096): 1, (4096, 1024): 1}),
+    # 16 heads of 128 and 8 of keys and values: queries are twice as wide as the model.
+    "qwen3": Products(28, {(1024, 2048): 1, (1024, 1024): 2, (2048, 1024): 1, (1024, 3072): 2, (3072, 1024): 1}),
+}
+
+
+def measure(threads: int, dtype: str, model: str = "minilm") -> dict[str, Any]:
+    """One round: each of the model's shapes for RUN_S. dtype: "bfloat16" or "float32"."""
     torch.set_num_threads(threads)
-    rates = {shape: _flop_per_s(*shape, getattr(torch, dtype)) for shape in SHAPES}
-    tokens = tokens_per_s(rates)
+    products = MODELS[model]
+    rates = {shape: _flop_per_s(*shape, getattr(torch, dtype)) for shape in products.shapes}
+    tokens = products.tokens_per_s(rates)
     shapes = {f"{width} x {out}": rate / 1e9 for (width, out), rate in rates.items()}
-    return {"tokens_per_s": tokens, "gflop_per_s": tokens * FLOP_PER_TOKEN / 1e9, "shapes_gflop_per_s": shapes}
+    gflop_per_s = tokens * products.flop_per_token / 1e9
+    return {"tokens_per_s": tokens, "gflop_per_s": gflop_per_s, "shapes_gflop_per_s": shapes}
 
 
 def _flop_per_s(width: int, out: int, dtype: torch.dtype) -> float:

@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ import numpy as np
 
 from bench.child import answer
 from vectord.artifacts.hub import resolve
-from vectord.artifacts.spec import read_spec
-from vectord.backends.base import Backend, BackendOptions, TokenBatch
+from vectord.artifacts.reader import read_spec
+from vectord.artifacts.spec import Output
+from vectord.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
 from vectord.config import DEFAULT_MODEL
 
 LATENCY_RUNS = 300
@@ -92,10 +93,11 @@ def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int) -> list[Token
     return [pack(batch, alone=False) for batch in batches]
 
 
-def pack(texts: Sequence[Sequence[int]], *, alone: bool) -> TokenBatch:
+def pack(texts: Sequence[Sequence[int]], *, alone: bool, outputs: Collection[Output] = ("dense",)) -> TokenBatch:
     ids = np.concatenate([np.asarray(text, np.int32) for text in texts])
     cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    return TokenBatch(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens, alone=alone)
+    packed = PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens)
+    return TokenBatch(texts=packed, outputs=frozenset(outputs), alone=alone)
 
 
 if __name__ == "__main__":

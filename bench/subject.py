@@ -9,7 +9,7 @@ from pathlib import Path
 from bench.corpus import Corpus, make_corpus
 from bench.server_process import Server, free_port
 from vectord.artifacts.hub import resolve
-from vectord.artifacts.spec import read_spec
+from vectord.artifacts.reader import read_spec
 from vectord.config import DEFAULT_MODEL
 
 CHECKED_TEXTS = 64

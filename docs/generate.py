@@ -1,12 +1,18 @@
-"""Write .env.example and docs/configuration.md from the settings: `make format`. A test says when they are stale."""
+"""Write what follows from the code: `make format`. A test says when it is stale.
+
+.env.example, docs/configuration.md   from the settings
+docs/models.md, README.md's table     from the catalogue of models; of README.md only what is between its two marks
+"""
 
 from __future__ import annotations
 
 import sys
 import textwrap
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
+from vectord.artifacts.catalogue import CATALOGUE, Entry
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting
 from vectord.config.sources import CONFIG_FILE, PROFILES, profiles
 
@@ -106,7 +112,73 @@ def _description(profile: str) -> str:
     return str(tomllib.loads((PROFILES / f"{profile}.toml").read_text("utf-8"))["description"])
 
 
-FILES = {".env.example": env_example, "docs/configuration.md": configuration}
+# --- models ---------------------------------------------------------------------------------------------------
+
+MARKS = ("<!-- models: written by make format -->", "<!-- end of models -->")
+
+
+def readme() -> str:
+    """README.md with its table of models made anew."""
+    before, _, rest = (ROOT / "README.md").read_text("utf-8").partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    return "\n".join([before + MARKS[0], *_families(), MARKS[1]]) + after
+
+
+def models() -> str:
+    """The reference page."""
+    lines = [
+        "# Models",
+        "",
+        "`make format` writes this page from the catalogue. Any other model of these architectures is served too, by",
+        "its hub id or its folder: what a model's own files say outranks this page. A dash: read from the files.",
+        "",
+        "| model | also called | architecture | gives | width | tokens | pooling | may be cut to | prompts |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    return "\n".join([*lines, *map(_model_row, CATALOGUE)]) + "\n"
+
+
+def _families() -> list[str]:
+    """One row an architecture and kind of answer, with the models the catalogue knows of it."""
+    families: dict[tuple[str, str], list[str]] = {}
+    for entry in CATALOGUE:
+        families.setdefault((entry.model_type, _gives(entry)), []).append(entry.hub_id)
+    rows = [f"| `{kind}` | {gives} | {_brief(names)} |" for (kind, gives), names in sorted(families.items())]
+    return ["| `model_type` | gives | among them |", "|---|---|---|", *rows]
+
+
+def _brief(names: Sequence[str]) -> str:
+    shown = ", ".join(name.rpartition("/")[2] for name in names[:4])
+    return f"{shown} and {len(names) - 4} more" if names[4:] else shown
+
+
+def _gives(entry: Entry) -> str:
+    return "scores of pairs" if entry.task == "rerank" else " + ".join(entry.outputs)
+
+
+def _model_row(entry: Entry) -> str:
+    width = [] if entry.matryoshka is None else list(entry.matryoshka)
+    cut = "-" if entry.matryoshka is None else f"{width[0]} to {width[-1]}" if width[3:] else ", ".join(map(str, width))
+    cells = (
+        f"`{entry.hub_id}`",
+        ", ".join(f"`{name}`" for name in entry.names[1:]),
+        entry.model_type,
+        _gives(entry),
+        str(entry.dimensions or "-"),
+        str(entry.max_tokens or "-"),
+        entry.pooling or "-",
+        cut or "no",
+        ", ".join(entry.prompts) or "-",
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+FILES = {
+    ".env.example": env_example,
+    "docs/configuration.md": configuration,
+    "docs/models.md": models,
+    "README.md": readme,
+}
 
 
 def main() -> int:

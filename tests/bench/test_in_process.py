@@ -13,8 +13,8 @@ def test_batches_keep_the_order_and_the_budget() -> None:
     """Texts run as they would arrive; only a text longer than the budget runs over it, alone."""
     ids = [[1] * length for length in (4, 5, 2, 12, 1, 9, 1)]
     batches = arrival_batches(ids, max_tokens=10)
-    assert [batch.cu_seqlens.tolist() for batch in batches] == [[0, 4, 9], [0, 2], [0, 12], [0, 1, 10], [0, 1]]
-    assert [token for batch in batches for token in batch.ids] == [token for text in ids for token in text]
+    assert [batch.texts.cu_seqlens.tolist() for batch in batches] == [[0, 4, 9], [0, 2], [0, 12], [0, 1, 10], [0, 1]]
+    assert [token for batch in batches for token in batch.texts.ids] == [token for text in ids for token in text]
 
 
 def test_a_child_measures_a_backend(tmp_path: Path) -> None:

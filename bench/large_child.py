@@ -1,0 +1,105 @@
+"""One large model in a process of its own: what a batch costs, and what memory is the process's own.
+
+Texts are random ids of the lengths the corpus has: speed does not depend on which words they are.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.child import answer
+from bench.in_process import pack
+from vectord.artifacts.hub import resolve
+from vectord.artifacts.reader import read_spec
+from vectord.backends.base import Backend, BackendOptions, TokenBatch
+
+SAMPLE_S = 0.01
+
+
+class MostAnonymous:
+    """Looks every SAMPLE_S, on a thread of its own, for as long as the process lives."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while True:
+            self.bytes = max(self.bytes, _anonymous_bytes())
+            time.sleep(SAMPLE_S)
+
+
+def _anonymous_bytes() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+class Large:
+    def __init__(self, backend: str, folder: str) -> None:
+        self._most = MostAnonymous()
+        start = time.perf_counter()
+        spec = read_spec(resolve(folder))
+        self.backend: Backend = import_module(f"vectord.backends.{backend}").load(spec, BackendOptions())
+        self.loaded_s = time.perf_counter() - start
+        self.words = 150_000
+
+    def __call__(self, measure: str, **arguments: Any) -> Any:
+        assert measure in {"facts", "throughput", "longest", "most_anonymous"}
+        return getattr(self, measure)(**arguments)
+
+    def facts(self) -> dict[str, Any]:
+        facts = self.backend.facts
+        return {"dtype": facts.dtype, "streams": facts.streams, "loaded_s": self.loaded_s}
+
+    def throughput(self, lengths: list[int], outputs: list[str]) -> dict[str, Any]:
+        """Texts of these lengths in full batches, one stream's after the other on every stream."""
+        batches = self._batches(lengths, outputs)
+        start = time.perf_counter()
+        threads = [
+            threading.Thread(target=self._run, args=(batches[stream :: self.backend.facts.streams], stream))
+            for stream in range(self.backend.facts.streams)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return {"tokens": sum(lengths), "elapsed_s": time.perf_counter() - start}
+
+    def longest(self, tokens: int) -> dict[str, Any]:
+        """One text of so many tokens."""
+        (batch,) = self._batches([tokens], ["dense"])
+        start = time.perf_counter()
+        self.backend.forward(batch, 0)
+        return {"tokens": tokens, "elapsed_s": time.perf_counter() - start}
+
+    def most_anonymous(self) -> int:
+        """Bytes of memory that is no file's, the most there was at any time until now, loading included."""
+        return self._most.bytes
+
+    def _batches(self, lengths: list[int], outputs: list[str]) -> list[TokenBatch]:
+        rng = np.random.default_rng(0)
+        texts = [rng.integers(5, self.words, length).tolist() for length in lengths]
+        batches: list[list[list[int]]] = []
+        room = 0
+        for text in texts:
+            if len(text) > room or not batches:
+                batches.append([])
+                room = self.backend.facts.max_batch_tokens
+            batches[-1].append(text)
+            room -= len(text)
+        return [pack(batch, alone=False, outputs=outputs) for batch in batches]
+
+    def _run(self, batches: list[TokenBatch], stream: int) -> None:
+        for batch in batches:
+            self.backend.forward(batch, stream)
+
+
+if __name__ == "__main__":
+    answer(Large(*sys.argv[1:]))

@@ -1,0 +1,90 @@
+"""BGE-M3's three vectors, its scores and its reranker: FlagEmbedding's, on tiny random models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.answers.serving import serving
+from tests.reference.ragged import unpack
+from tests.reference.reference_models import write_bge_m3, write_bge_reranker
+from tests.reference.references import run_reference
+
+from vectord.schema import EmbedRequest, RerankRequest, TextOptions
+
+TEXTS = ["the quick brown fox", "fox", "a lazy dog jumps over the lazy dog", "old green trees near water " * 4]
+QUERY = "quick fox"
+BACKENDS = ["openvino", "torch"]
+CUT = TextOptions(truncate=True)
+THREE = frozenset({"dense", "sparse", "colbert"})
+
+
+@pytest.fixture(scope="module")
+def bge_m3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bge_m3(tmp_path_factory.mktemp("bge-m3"))
+
+
+@pytest.fixture(scope="module")
+def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bge_reranker(tmp_path_factory.mktemp("bge-reranker"))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_three_vectors_of_one_pass_are_flag_embeddings(bge_m3: Path, backend: str) -> None:
+    """Dense, lexical weights and ColBERT rows, asked for together."""
+    want = run_reference("flag_embedding", bge_m3, {"embed": {"texts": TEXTS, "max_length": 256}})
+    async with serving(bge_m3, backend=backend) as server:
+        result = await server.ask(EmbedRequest(inputs=TEXTS, outputs=THREE, text=CUT))
+    np.testing.assert_allclose(result.dense["float"], want["dense_vecs"], atol=1e-4)
+    weights = zip(unpack(want, "lexical_ids"), unpack(want, "lexical_weights"), result.sparse, strict=True)
+    for ids, values, sparse in weights:
+        assert sparse.indices.tolist() == ids.tolist()
+        np.testing.assert_allclose(sparse.values, values, atol=1e-4)
+    for rows, colbert in zip(unpack(want, "colbert_vecs"), result.colbert, strict=True):
+        np.testing.assert_allclose(colbert, rows, atol=1e-4)
+
+
+@pytest.mark.parametrize("kinds", [{"dense"}, {"sparse"}, {"colbert"}, {"dense", "colbert"}], ids="+".join)
+async def test_any_subset_is_the_same_as_all(bge_m3: Path, kinds: set[str]) -> None:
+    """What is asked for beside a vector does not change it, and what is not asked for is not there."""
+    async with serving(bge_m3) as server:
+        three = await server.ask(EmbedRequest(inputs=TEXTS, outputs=THREE, text=CUT))
+        some = await server.ask(EmbedRequest(inputs=TEXTS, outputs=frozenset(kinds), text=CUT))  # type: ignore[arg-type]
+    assert (bool(some.dense), some.sparse is not None, some.colbert is not None) == (
+        "dense" in kinds,
+        "sparse" in kinds,
+        "colbert" in kinds,
+    )
+    if some.dense:
+        np.testing.assert_allclose(some.dense["float"], three.dense["float"], atol=1e-6)
+    for mine, theirs in zip(some.colbert or [], three.colbert, strict=False):
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dense", "sparse", "colbert", "weighted"])
+async def test_scores_are_flag_embeddings(bge_m3: Path, method: str) -> None:
+    """compute_score's five modes; the weighted one with weights of its own."""
+    weights = (0.4, 0.2, 0.4)
+    pairs = [[QUERY, text] for text in TEXTS]
+    want = run_reference("flag_embedding", bge_m3, {"score": {"pairs": pairs, "weights": weights}})
+    async with serving(bge_m3) as server:
+        request = RerankRequest(query=QUERY, passages=TEXTS, method=method, weights=weights, text=CUT)  # type: ignore[arg-type]
+        result = await server.ask(request)
+    named = "colbert+sparse+dense" if method == "weighted" else method
+    np.testing.assert_allclose(result.scores, want[f"score_{named}"], atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("raw", "key"), [(None, "rerank_logits"), (False, "rerank_scores")], ids=["logit", "sigmoid"])
+async def test_reranker_scores_are_flag_rerankers(reranker: Path, backend: str, raw: bool | None, key: str) -> None:
+    """A cross-encoder's logit, and its sigmoid, for short pairs and for one whose passage must be cut."""
+    passages = [*TEXTS, "the fox and the dog " * 90]
+    pairs = [[QUERY, passage] for passage in passages]
+    want = run_reference("flag_embedding", reranker, {"rerank": {"pairs": pairs, "max_length": 256}})
+    async with serving(reranker, backend=backend) as server:
+        result = await server.ask(RerankRequest(query=QUERY, passages=passages, raw=raw, text=CUT))
+    np.testing.assert_allclose(result.scores, want[key], atol=1e-4)
+    assert result.kind == ("logit" if raw is None else "probability")
+    assert result.passages[-1].truncated and not any(length.truncated for length in result.passages[:-1])
+    assert not result.query.truncated

@@ -1,0 +1,99 @@
+"""What FlagEmbedding answers for BGE-M3 and BGE reranker folders.
+
+    python flag_embedding.py MODEL_FOLDER INPUTS.json ANSWERS.npz
+
+Run by tests/reference/references.py in the reference environment, never imported. INPUTS.json names the tasks to do
+(embed, score, rerank) and the arguments of each, which are those of the functions here.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from FlagEmbedding import BGEM3FlagModel, FlagReranker
+from ragged import pack
+
+Pair = tuple[str, str]
+
+
+def embed(folder: str, texts: list[str], max_length: int = 512) -> dict[str, np.ndarray]:
+    """The three kinds of vectors of every text.
+
+    dense_vecs (N, D); lexical_ids and lexical_weights, ragged, (R,); colbert_vecs, ragged, (R, D).
+    """
+    model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
+    vectors = model.encode(
+        texts, max_length=max_length, return_dense=True, return_sparse=True, return_colbert_vecs=True
+    )
+    lexical = vectors["lexical_weights"]
+    return {
+        "dense_vecs": vectors["dense_vecs"],
+        **pack("lexical_ids", [np.array(list(map(int, row)), np.int64) for row in lexical]),
+        **pack("lexical_weights", [np.array(list(row.values()), np.float32) for row in lexical]),
+        **pack("colbert_vecs", vectors["colbert_vecs"]),
+    }
+
+
+def score(
+    folder: str,
+    pairs: list[Pair],
+    weights: Sequence[float] | None = None,
+    max_query_length: int = 512,
+    max_passage_length: int = 512,
+    batch_size: int = 1,
+) -> dict[str, np.ndarray]:
+    """score_dense, score_sparse, score_colbert, score_sparse+dense, score_colbert+sparse+dense, each (N,).
+
+    weights are of dense, sparse and colbert. With a batch_size above 1 the ColBERT scores depend on the neighbours: a
+    passage that is padded gets rows of zeros, and no row of the query can match it worse than 0.
+    """
+    model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
+    scores = model.compute_score(
+        pairs,
+        batch_size=batch_size,
+        max_query_length=max_query_length,
+        max_passage_length=max_passage_length,
+        weights_for_different_modes=weights,
+    )
+    return {f"score_{mode}": np.array(values, np.float64) for mode, values in scores.items()}
+
+
+def rerank(
+    folder: str, pairs: list[Pair], max_length: int = 512, query_max_length: int | None = None
+) -> dict[str, np.ndarray]:
+    """rerank_logits and rerank_scores (their sigmoid), (N,), and the token ids the model was given: rerank_ids, ragged.
+
+    A pair at a time, so that the ids are neither padded nor sorted by length.
+    """
+    reranker = FlagReranker(folder, use_fp16=False, devices="cpu", query_max_length=query_max_length)
+    seen: list[np.ndarray] = []
+
+    def keep_ids(_module: Any, _args: Any, inputs: dict[str, Any]) -> None:
+        seen.append(inputs["input_ids"][0].numpy())
+
+    reranker.model.register_forward_pre_hook(keep_ids, with_kwargs=True)
+    logits, scores, ids = [], [], []
+    for pair in pairs:
+        logits += reranker.compute_score([pair], max_length=max_length, normalize=False)
+        scores += reranker.compute_score([pair], max_length=max_length, normalize=True)
+        ids.append(seen[-1])
+    return {"rerank_logits": np.array(logits), "rerank_scores": np.array(scores), **pack("rerank_ids", ids)}
+
+
+TASKS = {"embed": embed, "score": score, "rerank": rerank}
+
+
+def main(folder: str, inputs: str, answers: str) -> None:
+    arrays: dict[str, np.ndarray] = {}
+    for task, arguments in json.loads(Path(inputs).read_text()).items():
+        arrays |= TASKS[task](folder, **arguments)
+    np.savez(answers, **arrays)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
