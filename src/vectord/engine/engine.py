@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
@@ -123,6 +124,8 @@ class Engine:
             return self._list_models(request)
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request)
+        if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
+            request = replace(request, force_dimensions=True)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
         try:

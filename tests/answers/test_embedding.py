@@ -1,0 +1,60 @@
+"""Dense vectors of a whole engine: sentence-transformers', through truncation, prompts, dimensions and company."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+from tests.answers.serving import serving
+from tests.models import write_sentence_bert
+
+from vectord.config import EngineConfig
+from vectord.errors import InvalidField
+from vectord.schema import EmbedRequest, Side, TextOptions
+
+TEXTS = ["the quick brown fox", "jumps", "over a lazy dog while many small birds sing " * 80, "near water"]
+BACKENDS = ["openvino", "torch"]
+
+
+@pytest.fixture(scope="module", params=["mean", "cls", "last", "max"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_bert(tmp_path_factory.mktemp("model"), pooling=request.param, dense=(24, 16))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("side", ["right", "left"])
+async def test_vectors_are_sentence_transformers(folder: Path, backend: str, side: Side) -> None:
+    """Pooling, two Dense modules and a text that is cut on either side, among short ones."""
+    reference = SentenceTransformer(str(folder), device="cpu")
+    reference.tokenizer.truncation_side = side
+    want = reference.encode(TEXTS, batch_size=1)
+    async with serving(folder, backend=backend) as server:
+        options = TextOptions(truncate=True, truncate_side=side)
+        result = await server.ask(EmbedRequest(inputs=TEXTS, text=options))
+    np.testing.assert_allclose(result.dense["float"], want, atol=1e-4)
+    assert [length.truncated for length in result.usage.lengths] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_text_has_one_vector_whatever_its_company(folder: Path, backend: str) -> None:
+    """Alone, among others, and beside longer ones."""
+    async with serving(folder, backend=backend, engine=EngineConfig(cache_bytes=0)) as server:
+        options = TextOptions(truncate=True)
+        together = await server.ask(EmbedRequest(inputs=TEXTS, text=options))
+        alone = [await server.ask(EmbedRequest(inputs=[text], text=options)) for text in TEXTS]
+    stacked = np.concatenate([result.dense["float"] for result in alone])
+    np.testing.assert_allclose(together.dense["float"], stacked, atol=1e-5)
+
+
+async def test_a_fixture_not_trained_to_be_cut_is_not(folder: Path) -> None:
+    """The operator may allow it for all; a request for itself."""
+    cut = EmbedRequest(inputs=["fox"], dimensions=8)
+    async with serving(folder, engine=EngineConfig(force_dimensions=True)) as server:
+        forced = await server.ask(cut)
+    assert forced.dense["float"].shape == (1, 8)
+    np.testing.assert_allclose(np.linalg.norm(forced.dense["float"]), 1.0, atol=1e-6)
+    async with serving(folder) as server:
+        with pytest.raises(InvalidField, match="at most|between"):
+            await server.ask(EmbedRequest(inputs=["fox"], dimensions=17))
