@@ -12,7 +12,7 @@ from tests.models import write_sentence_bert
 
 from vectord.config import EngineConfig
 from vectord.errors import InvalidField
-from vectord.schema import EmbedRequest, Side, TextOptions
+from vectord.schema import EmbedRequest, Precision, Side, TextOptions
 
 TEXTS = ["the quick brown fox", "jumps", "over a lazy dog while many small birds sing " * 80, "near water"]
 BACKENDS = ["openvino", "torch"]
@@ -48,7 +48,7 @@ async def test_a_text_has_one_vector_whatever_its_company(folder: Path, backend:
     np.testing.assert_allclose(together.dense["float"], stacked, atol=1e-5)
 
 
-async def test_a_fixture_not_trained_to_be_cut_is_not(folder: Path) -> None:
+async def test_dimensions_are_cut_only_where_that_is_allowed(folder: Path) -> None:
     """The operator may allow it for all; a request for itself."""
     cut = EmbedRequest(inputs=["fox"], dimensions=8)
     async with serving(folder, engine=EngineConfig(force_dimensions=True)) as server:
@@ -56,5 +56,13 @@ async def test_a_fixture_not_trained_to_be_cut_is_not(folder: Path) -> None:
     assert forced.dense["float"].shape == (1, 8)
     np.testing.assert_allclose(np.linalg.norm(forced.dense["float"]), 1.0, atol=1e-6)
     async with serving(folder) as server:
-        with pytest.raises(InvalidField, match="at most|between"):
+        with pytest.raises(InvalidField, match="between 1 and 16"):
             await server.ask(EmbedRequest(inputs=["fox"], dimensions=17))
+
+
+@pytest.mark.parametrize("precision", ["int8", "uint8"])
+async def test_whole_numbers_are_for_unit_vectors(folder: Path, precision: Precision) -> None:
+    """Raw vectors would be cut at the ends of the range, and nobody could see it."""
+    async with serving(folder) as server:
+        with pytest.raises(InvalidField, match="length 1"):
+            await server.ask(EmbedRequest(inputs=["fox"], normalize=False, precisions=(precision,)))

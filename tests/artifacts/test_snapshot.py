@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub.utils import filter_repo_objects
+from tests.artifacts.files.onnx_bytes import graph, model
 from tests.artifacts.folders import write_dense, write_json, write_sentence_model, write_transformer
-from tests.artifacts.onnx_bytes import graph, model
 
 from vectord.artifacts import catalogue
 from vectord.artifacts.snapshot import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.artifacts.files.onnx_bytes import external_tensor, field, graph, model
 from tests.artifacts.folders import write_json, write_transformer
-from tests.artifacts.onnx_bytes import external_tensor, field, graph, model
 from tests.artifacts.reading import refusal, spec_of
 
 OUTPUTS = {"last_hidden_state": ["n", "l", 8]}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.artifacts.onnx_bytes import external_tensor, field, graph, model, node, tensor
+from tests.artifacts.files.onnx_bytes import external_tensor, field, graph, model, node, tensor
 from tests.models import batch_of, pack_texts, read_tiny_spec
 from tests.networks.case import pad, padded_states, randomize, texts_of
 

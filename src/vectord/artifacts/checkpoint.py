@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vectord.artifacts.json_file import read_json_object
-from vectord.artifacts.safetensors_file import read_safetensors
-from vectord.artifacts.torch_file import read_torch_file
-from vectord.artifacts.weight import Weight
+from vectord.artifacts.files.json_file import read_json_object
+from vectord.artifacts.files.safetensors_file import read_safetensors
+from vectord.artifacts.files.torch_file import read_torch_file
+from vectord.artifacts.files.weight import Weight
 from vectord.errors import ModelUnavailable
 
 __all__ = ["Checkpoint", "Weight", "find_weights", "open_checkpoint"]

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from vectord.artifacts import catalogue
+from vectord.artifacts.files.json_file import read_json_object, read_optional_json_object
 from vectord.artifacts.hub import Located
-from vectord.artifacts.json_file import read_json_object, read_optional_json_object
 from vectord.artifacts.modules import Module, read_modules
 from vectord.errors import ModelUnavailable
 

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.artifacts.checkpoint import find_weights
-from vectord.artifacts.json_file import read_json, read_json_object
+from vectord.artifacts.files.json_file import read_json, read_json_object
 from vectord.artifacts.spec import DenseActivation, DenseModule
 from vectord.errors import ModelUnavailable
 

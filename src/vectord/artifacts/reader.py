@@ -14,19 +14,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vectord.artifacts.classifier import add_classifier
-from vectord.artifacts.colbert import add_colbert, keeps_own_lengths
-from vectord.artifacts.embedding import add_embedding
 from vectord.artifacts.fingerprint import fingerprint
 from vectord.artifacts.hub import Located
-from vectord.artifacts.kind import Kind, Task, find_kind
+from vectord.artifacts.kinds.classifier import add_classifier
+from vectord.artifacts.kinds.colbert import add_colbert, keeps_own_lengths
+from vectord.artifacts.kinds.embedding import add_embedding
+from vectord.artifacts.kinds.kind import Kind, Task, find_kind
+from vectord.artifacts.kinds.splade import add_splade
+from vectord.artifacts.kinds.yes_no import add_judge
 from vectord.artifacts.lengths import read_max_tokens
 from vectord.artifacts.model_folder import ModelFolder, open_folder
 from vectord.artifacts.prompts import choose_default, read_prompts
 from vectord.artifacts.spec import ModelSpec, Pooling
-from vectord.artifacts.splade import add_splade
 from vectord.artifacts.weight_files import find_weight_files
-from vectord.artifacts.yes_no import add_judge
 from vectord.errors import ConfigError, ModelUnavailable
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vectord.artifacts.catalogue import Entry
 from vectord.artifacts.checkpoint import find_weights
-from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.files.json_file import read_json_object
 from vectord.artifacts.modules import Module, read_modules
 from vectord.artifacts.weight_files import find_weight_files
 from vectord.errors import ModelUnavailable

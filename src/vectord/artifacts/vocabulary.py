@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.files.json_file import read_json_object
 from vectord.errors import ModelUnavailable
 
 TOKENIZER_LIMIT_BYTES = 64 * 2**20  # Gemma's, with 262,144 tokens, has 33 MB

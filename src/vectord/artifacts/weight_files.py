@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vectord.artifacts.checkpoint import find_weights
-from vectord.artifacts.onnx_file import read_onnx
+from vectord.artifacts.files.onnx_file import read_onnx
 from vectord.errors import ModelUnavailable
 
 GRAPHS = ("onnx/model.onnx", "model.onnx")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.artifacts.json_file import read_optional_json_object
+from vectord.artifacts.files.json_file import read_optional_json_object
 from vectord.errors import ModelUnavailable
 
 VOCABULARY_LIMIT_BYTES = 16 * 2**20  # the longest seen (LaBSE, 501,153 words) has 5 MB

@@ -32,6 +32,7 @@ from vectord.schema import (
 )
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ def space_of(target: Target, dimensions: int | None) -> str:
 def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
         raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
+    if not request.normalize and not OF_UNIT_VECTORS.isdisjoint(request.precisions):
+        raise InvalidField(
+            "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on, or ask for floats or bits.",
+            field="precisions",
+        )
     for served, kinds in parts:
         if "dense" in kinds:
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)

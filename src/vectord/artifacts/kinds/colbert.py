@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vectord.artifacts.checkpoint import open_checkpoint
-from vectord.artifacts.json_file import read_json_object, read_optional_json_object
+from vectord.artifacts.files.json_file import read_json_object, read_optional_json_object
 from vectord.artifacts.model_folder import ModelFolder
 from vectord.artifacts.modules import Module, chain_width, read_dense, wrong_order
 from vectord.artifacts.prompts import PROMPT_LIMIT_CHARACTERS

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vectord.artifacts.bge_m3 import add_heads, has_heads
-from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.files.json_file import read_json_object
+from vectord.artifacts.kinds.bge_m3 import add_heads, has_heads
 from vectord.artifacts.model_folder import ModelFolder
 from vectord.artifacts.modules import Module, chain_width, read_dense, wrong_order
 from vectord.artifacts.spec import DenseModule, ModelSpec, Pooling

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.files.json_file import read_json_object
 from vectord.artifacts.model_folder import ModelFolder
 from vectord.artifacts.modules import wrong_order
 from vectord.artifacts.spec import ModelSpec

@@ -12,10 +12,10 @@ from typing import TypeGuard
 
 from vectord.artifacts import catalogue
 from vectord.artifacts.catalogue import YesNoTemplate
-from vectord.artifacts.json_file import read_json_object
+from vectord.artifacts.files.json_file import read_json_object
+from vectord.artifacts.kinds.score_activation import read_score_activation
 from vectord.artifacts.model_folder import ModelFolder
 from vectord.artifacts.modules import wrong_order
-from vectord.artifacts.score_activation import read_score_activation
 from vectord.artifacts.spec import ModelSpec, YesNo
 from vectord.artifacts.vocabulary import find_ids
 from vectord.errors import ModelUnavailable

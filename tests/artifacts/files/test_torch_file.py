@@ -14,11 +14,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.artifacts.torch_files import PICKLED_FLOATS, map_bytes, map_file, pack, torch_members
+from tests.artifacts.files.torch_files import PICKLED_FLOATS, map_bytes, map_file, pack, torch_members
 
-from vectord.artifacts.torch_file import read_torch_file
-from vectord.artifacts.torch_pickle import PICKLE_LIMIT_BYTES
-from vectord.artifacts.weight import Weight
+from vectord.artifacts.files.torch_file import read_torch_file
+from vectord.artifacts.files.torch_pickle import PICKLE_LIMIT_BYTES
+from vectord.artifacts.files.weight import Weight
 from vectord.errors import ModelUnavailable
 
 

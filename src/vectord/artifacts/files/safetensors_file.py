@@ -16,8 +16,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from vectord.artifacts.json_file import parse_json
-from vectord.artifacts.weight import KEPT, Dtype, Weight, array_over, is_shape
+from vectord.artifacts.files.json_file import parse_json
+from vectord.artifacts.files.weight import KEPT, Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
 
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.artifacts.torch_files import map_bytes, map_file, pack
+from tests.artifacts.files.torch_files import map_bytes, map_file, pack
 
-from vectord.artifacts.stored_zip import DIRECTORY_LIMIT_BYTES, read_members
+from vectord.artifacts.files.stored_zip import DIRECTORY_LIMIT_BYTES, read_members
 from vectord.errors import ModelUnavailable
 
 MEMBERS = {"m/data.pkl": b"pickle", "m/data/0": b"0123456789", "m/data/1": b"", "m/version": b"3\n"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from vectord.artifacts.kinds.score_activation import read_score_activation
+from vectord.artifacts.kinds.yes_no import fill, find_template
 from vectord.artifacts.model_folder import ModelFolder
-from vectord.artifacts.score_activation import read_score_activation
 from vectord.artifacts.spec import ModelSpec
-from vectord.artifacts.yes_no import fill, find_template
 from vectord.errors import ModelUnavailable
 
 LABELS_LIMIT = 2**16  # the most seen are 21,000

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.artifacts.onnx_bytes import external_tensor, field, graph, model, node, tensor, varint
+from tests.artifacts.files.onnx_bytes import external_tensor, field, graph, model, node, tensor, varint
 
-from vectord.artifacts import onnx_file
-from vectord.artifacts.onnx_file import OnnxFile, read_onnx
+from vectord.artifacts.files import onnx_file
+from vectord.artifacts.files.onnx_file import OnnxFile, read_onnx
 from vectord.errors import ModelUnavailable
 
 OUTPUTS = {"last_hidden_state": ["n", "l", 4]}

@@ -16,9 +16,9 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-from vectord.artifacts.stored_zip import Member, read_members
-from vectord.artifacts.torch_pickle import PICKLE_LIMIT_BYTES, StoredTensor, read_tensors
-from vectord.artifacts.weight import KEPT, Dtype, Weight, array_over
+from vectord.artifacts.files.stored_zip import Member, read_members
+from vectord.artifacts.files.torch_pickle import PICKLE_LIMIT_BYTES, StoredTensor, read_tensors
+from vectord.artifacts.files.weight import KEPT, Dtype, Weight, array_over
 from vectord.errors import ModelUnavailable
 
 

@@ -19,7 +19,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
-from vectord.artifacts.weight import is_shape
+from vectord.artifacts.files.weight import is_shape
 from vectord.errors import ModelUnavailable
 
 PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; a byte may cost 64 of memory

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
+from vectord.artifacts.kinds.splade import is_splade
+from vectord.artifacts.kinds.yes_no import is_judge
 from vectord.artifacts.model_folder import ModelFolder
 from vectord.artifacts.modules import wrong_order
-from vectord.artifacts.splade import is_splade
-from vectord.artifacts.yes_no import is_judge
 from vectord.errors import ConfigError
 
 Task: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # what the operator wants of a model

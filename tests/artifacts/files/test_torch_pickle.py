@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.artifacts.torch_files import PICKLED_FLOATS
+from tests.artifacts.files.torch_files import PICKLED_FLOATS
 
-from vectord.artifacts.torch_pickle import PICKLE_LIMIT_BYTES, Storage, StorageType, StoredTensor, read_tensors
+from vectord.artifacts.files.torch_pickle import PICKLE_LIMIT_BYTES, Storage, StorageType, StoredTensor, read_tensors
 from vectord.errors import ModelUnavailable
 
 FILE = Path("pytorch_model.bin")
