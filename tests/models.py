@@ -89,7 +89,6 @@ def read_tiny_spec(folder: Path, **facts: Any) -> ModelSpec:
         "tokenizer": folder / "tokenizer.json",
         "pooling": "mean",
         "dense_modules": modules,
-        "normalizes": True,
         "hidden_size": width,
         "dimensions": modules[-1].out_features if modules else width,
         "max_tokens": config["max_position_embeddings"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import shutil
 from dataclasses import replace
@@ -182,6 +183,7 @@ def test_a_composite_names_served_models_by_any_of_their_names() -> None:
         "no members": ("smart", "expected NAME=dense:MODEL"),
         "unknown kind": ("smart=thick:text-embed", "got 'thick'"),
         "a kind twice": ("smart=dense:text-embed+dense:text-embed", "each once"),
+        "not its vectors": ("smart=colbert:text-embed", "makes no colbert vectors"),
         "unknown model": ("smart=dense:nobody", "no model is served as 'nobody'"),
         "a model's name": ("text-embed=dense:text-embed", "is the name of a model"),
     }.values(),
@@ -210,3 +212,23 @@ def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
     assert (model.name, model.spec.handler, model.spec.outputs) == ("house", "my.models.House", {"dense"})
     (native,) = opened(str(folder))
     assert model.spec.fingerprint != native.spec.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("saved", "dtype", "share"),
+    [
+        pytest.param({"torch_dtype": "float32"}, "auto", 0.5, id="halved"),
+        pytest.param({"dtype": "bfloat16"}, "auto", 1, id="as it is"),
+        pytest.param({"torch_dtype": "float16"}, "float32", 2, id="doubled"),
+        pytest.param({}, "float32", 1, id="float32"),
+    ],
+)
+def test_room_for_a_model_goes_by_its_numbers(tmp_path: Path, saved: dict[str, str], dtype: str, share: float) -> None:
+    """The budget counts the weights as they are held, whatever they were saved in."""
+    folder = model_folder(tmp_path / "mine")
+    path = folder / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if "dtype" not in key}
+    path.write_text(json.dumps({**config, **saved}))
+    device = replace(FAKE, dtype=dtype)
+    (model,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
+    assert model.memory_bytes == share * (folder / "model.safetensors").stat().st_size

@@ -26,6 +26,7 @@ from vectord.artifacts.reader import read_spec
 from vectord.artifacts.spec import ModelSpec, Pooling
 from vectord.backends.base import Backend, BackendOptions
 from vectord.config import Config, DeviceConfig, ModelConfig
+from vectord.engine.execution import output_of
 from vectord.engine.registry import Composite, ModelSource
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.networks.network import architectures
@@ -73,7 +74,7 @@ def open_models(config: Config) -> list[ModelSource]:
             spec=spec,
             load=partial(_load, spec, backend, options),
             pinned=name in pinned,
-            memory_bytes=_memory_bytes(spec),
+            memory_bytes=_memory_bytes(spec, config.device.dtype),
         )
         for name, spec, backend in zip(names, specs, backends_of, strict=True)
     ]
@@ -123,9 +124,12 @@ def _without_hearsay(spec: ModelSpec, backend: str) -> ModelSpec:
     return replace(spec, known_cosines=()) if backend == "fake" else spec
 
 
-def _memory_bytes(spec: ModelSpec) -> int:
-    """An estimate of what it holds while loaded: half its files, as computing in 16 bits takes."""
-    return sum(path.stat().st_size for path in spec.weights) // 2
+def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
+    """An estimate of what it holds while loaded: its weights in the numbers it computes in, 16 bits unless told."""
+    saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # as its files say; newer ones by the first name
+    saved_bytes = 2 if saved in ("bfloat16", "float16") else 4
+    held_bytes = 4 if dtype == "float32" else 2
+    return sum(path.stat().st_size for path in spec.weights) * held_bytes // saved_bytes
 
 
 # --- names ----------------------------------------------------------------------------------------------------
@@ -170,11 +174,11 @@ _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[
 
 def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[Composite]:
     """NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, of models by any of their names. Raises ConfigError."""
-    by_name = {name: model.name for model in models for name in (model.name, *model.aliases)}
+    by_name = {name: model for model in models for name in (model.name, *model.aliases)}
     return [_composite(value, by_name) for value in values]
 
 
-def _composite(value: str, by_name: Mapping[str, str]) -> Composite:
+def _composite(value: str, by_name: Mapping[str, ModelSource]) -> Composite:
     match = _COMPOSITE.fullmatch(value)
     if match is None:
         raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
@@ -185,7 +189,9 @@ def _composite(value: str, by_name: Mapping[str, str]) -> Composite:
             raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
         if model not in by_name:
             raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
-        members[cast(VectorKind, kind)] = by_name[model]
+        if kind not in output_of(by_name[model].spec):
+            raise ConfigError(f"composites: {match['name']}: {model} makes no {kind} vectors")
+        members[cast(VectorKind, kind)] = by_name[model].name
     if match["name"] in by_name:
         raise ConfigError(f"composites: {match['name']} is the name of a model")
     return Composite(match["name"], members)

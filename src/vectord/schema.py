@@ -300,6 +300,7 @@ class RerankResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassifyResult:
     model: str
+    fingerprint: str
     labels: Sequence[str]
     scores: Float32  # (N, labels)
     kind: ScoreKind
@@ -309,6 +310,7 @@ class ClassifyResult:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimilarityResult:
     model: str
+    fingerprint: str
     scores: Float32  # (N,) cosine
     usage: Usage
 

@@ -45,7 +45,6 @@ def test_the_fingerprint_is_of_the_vectors_not_of_the_place(tmp_path: Path) -> N
 CHANGES: Mapping[str, Callable[[Path], object]] = {
     "weights": lambda folder: write_sentence_model(folder, weight=1.5),
     "pooling": lambda folder: write_sentence_model(folder, pooling={"pooling_mode_cls_token": True}),
-    "no Normalize": lambda folder: write_sentence_model(folder, kinds=["Transformer", "Pooling"]),
     "prompts": lambda folder: write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}}),
     "architecture": lambda folder: write_sentence_model(folder, model_type="roberta", max_position_embeddings=None),
     "config": lambda folder: write_sentence_model(folder, rope_theta=5.0),

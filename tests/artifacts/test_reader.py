@@ -27,11 +27,21 @@ def test_the_default_model() -> None:
     spec = read_spec(resolve("sentence-transformers/all-MiniLM-L6-v2", offline=True))
     assert spec.model_id == "sentence-transformers/all-MiniLM-L6-v2"
     assert spec.model_type == "bert"
-    assert (spec.pooling, spec.include_prompt, spec.normalizes, spec.dense_modules) == ("mean", True, True, ())
+    assert (spec.pooling, spec.include_prompt, spec.dense_modules) == ("mean", True, ())
     assert (spec.hidden_size, spec.dimensions, spec.max_tokens) == (384, 384, 256)
     assert (dict(spec.prompts), spec.default_prompt_name) == ({}, None)
     assert [path.name for path in (*spec.weights, spec.tokenizer)] == ["model.safetensors", "tokenizer.json"]
     assert len(bytes.fromhex(spec.fingerprint)) == 8
+
+
+def test_a_language_model_known_to_read_both_ways_does(folder: Path) -> None:
+    """Its own code says so, which is never run; config.json may leave it out, and outranks the catalogue if not."""
+    name = "Alibaba-NLP/gte-Qwen2-7B-instruct"
+    write_transformer(folder, model_type="qwen2")
+    assert spec_of(folder, name=name).config["is_causal"] is False
+    assert "is_causal" not in spec_of(folder, name="Qwen/Qwen2.5-7B").config
+    write_transformer(folder, model_type="qwen2", is_causal=True)
+    assert spec_of(folder, name=name).config["is_causal"] is True
 
 
 def test_reading_the_default_model_is_quick() -> None:
@@ -60,6 +70,7 @@ BROKEN: Mapping[str, Callable[[Path], object]] = {
         folder / "config.json", {"model_type": "a b", "hidden_size": 8}
     ),
     "a key occurs twice": lambda folder: (folder / "config.json").write_text('{"a": 1, "a": 2}'),
+    "half a surrogate pair": lambda folder: (folder / "config.json").write_text('{"id2label": {"0": "\\uDC00"}}'),
 }
 
 

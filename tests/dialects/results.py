@@ -57,7 +57,9 @@ def rerank_result(*scores: float, **facts: Any) -> RerankResult:
 def classify_result(*rows: Sequence[float], labels: Sequence[str] = ("sad", "glad", "mad")) -> ClassifyResult:
     used = usage([(3, 3)] * len(rows))
     scores = np.array(rows, np.float32)
-    return ClassifyResult(model="served", labels=labels, scores=scores, kind="probability", usage=used)
+    return ClassifyResult(
+        model="served", fingerprint="f00d", labels=labels, scores=scores, kind="probability", usage=used
+    )
 
 
 def model_info(name: str = "served", **facts: Any) -> ModelInfo:

@@ -441,7 +441,7 @@ def test_predict_answers_one_input_flat_and_several_in_lists(render):
 @pytest.mark.parametrize("render", [tei.render_similarity, tei.render_root], ids=lambda f: f.__name__)
 def test_similarity_answers_the_scores(render):
     """One cosine a sentence."""
-    result = SimilarityResult(model="served", scores=np.array([0.5, -1], np.float32), usage=usage())
+    result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
     rendered = render(SimilarityRequest(source="a", sentences=["b", "c"]), result)
     assert rendered.body == b"[0.5,-1.0]"
     assert rendered.headers == HEADERS

@@ -539,9 +539,15 @@ def test_a_cut_input_to_classify_is_told():
 
 def test_similarity_answers_cosines():
     """One a sentence, in order."""
-    result = SimilarityResult(model="served", scores=np.array([0.5, -1], np.float32), usage=usage())
+    result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
     shown = answer("similarity", SimilarityRequest(source="a", sentences=["b", "c"]), result, wire.SimilarityAnswer)
-    assert shown == {"model": "served", "score_kind": "cosine", "scores": [0.5, -1.0], **FIGURES}
+    assert shown == {
+        "model": "served",
+        "fingerprint": "f00d",
+        "score_kind": "cosine",
+        "scores": [0.5, -1.0],
+        **FIGURES,
+    }
 
 
 # --- tokens and models ----------------------------------------------------------------------------------------

@@ -355,7 +355,7 @@ class Recorder:
     ) -> None:
         self.requests.append((model, operation, error, texts, tokens))
 
-    def batch_ran(self, model: str, texts: int, tokens: int, budget: int, seconds: float, failed: bool) -> None:
+    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
         self.batches.append((texts, tokens, failed))
 
     def queue_changed(self, texts: int, tokens: int) -> None:
@@ -390,7 +390,6 @@ def spec(outputs: Collection[Output] = ("dense", "tokens"), **changes: object) -
         "weights": (),
         "tokenizer": Path(),
         "pooling": "mean" if "dense" in outputs else None,
-        "normalizes": True,
         "hidden_size": WIDTH,
         "dimensions": WIDTH if "dense" in outputs else 0,
         "max_tokens": MAX_TOKENS,

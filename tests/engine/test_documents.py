@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.engine.fakes import CROSS_ENCODER, WIDTH, expected_row, ids_of, serving_one, spec
+from tests.engine.fakes import CROSS_ENCODER, WIDTH, ByteEncoder, expected_row, ids_of, serving_one, spec
 
 from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
 from vectord.schema import Caller, ChunkOptions, DocumentsRequest, Span, TextOptions
@@ -114,8 +114,21 @@ async def test_chunks_are_counted_too():
     async with serving_one(DENSE, max_client_batch_size=5) as (engine, backend):
         with pytest.raises(TooManyInputs, match="chunks") as refused:
             await engine.answer(ask(), ANYONE)
-        assert (refused.value.field, refused.value.limit, refused.value.given) == ("documents", 5, 8)
+        assert (refused.value.field, refused.value.limit) == ("documents", 5)
         assert not backend.batches
+
+
+async def test_no_document_is_read_once_there_are_too_many_chunks(monkeypatch):
+    """A body of 32 MB holds a million of them, which would keep the tokenising threads busy for half a minute."""
+    read = []
+    chunk = ByteEncoder.chunk
+    monkeypatch.setattr(
+        ByteEncoder, "chunk", lambda *given, **how: (read.append(how["index"]), chunk(*given, **how))[1]
+    )
+    async with serving_one(DENSE, max_client_batch_size=5) as (engine, _):
+        with pytest.raises(TooManyInputs):
+            await engine.answer(ask(documents=["a" * 24, "b", "c"]), ANYONE)
+    assert read == [0]
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])

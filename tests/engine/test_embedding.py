@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -33,9 +34,18 @@ from tests.engine.fakes import (
 )
 
 from vectord.artifacts.spec import Colbert
+from vectord.engine import embedding
 from vectord.engine.registry import Composite
 from vectord.errors import FingerprintMismatch, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
-from vectord.schema import Caller, ChunkOptions, DocumentsRequest, EmbedRequest, SimilarityRequest, TextOptions
+from vectord.schema import (
+    Caller,
+    ChunkOptions,
+    DocumentsRequest,
+    EmbedRequest,
+    RerankRequest,
+    SimilarityRequest,
+    TextOptions,
+)
 
 ANYONE = Caller()
 ALL = frozenset({"dense", "sparse", "colbert", "tokens"})
@@ -379,3 +389,42 @@ async def test_too_many_inputs_load_no_model():
         with pytest.raises(InvalidField):
             await engine.answer(EmbedRequest(inputs=["a"], dimensions=99), ANYONE)
         assert engine.readiness() == {"m0": "unloaded"}
+
+
+# --- limits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["tokens", "colbert"])
+async def test_vectors_of_tokens_that_no_answer_has_room_for_are_not_made(kind, monkeypatch):
+    """600 texts of MiniLM would be an answer of 700 MB, 2,048 of BGE-M3 one of 200 GB."""
+    width = WIDTH if kind == "tokens" else COLBERT_WIDTH
+    monkeypatch.setattr(embedding, "MAX_SHOWN_NUMBERS", 6 * width)
+    async with serving_one(M3) as (engine, backend):
+        await engine.answer(EmbedRequest(inputs=["abc", "def"], outputs=frozenset({kind})), ANYONE)
+        asked = len(backend.batches)
+        with pytest.raises(TooManyInputs) as refused:
+            await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({kind})), ANYONE)
+        assert refused.value.field == "input"
+        assert "at most 6 tokens" in refused.value.message
+        assert len(backend.batches) == asked
+        await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({"dense", "sparse"})), ANYONE)
+
+
+async def test_passages_whose_vectors_would_fill_memory_are_refused(monkeypatch):
+    """Scores are small; what they are made of is not."""
+    monkeypatch.setattr(embedding, "MAX_HELD_NUMBERS", 6 * COLBERT_WIDTH)
+    async with serving_one(M3) as (engine, _):
+        await engine.answer(RerankRequest(query="a", passages=["abc", "def"], method="colbert"), ANYONE)
+        with pytest.raises(TooManyInputs) as refused:
+            await engine.answer(RerankRequest(query="a", passages=["abc", "defg"], method="colbert"), ANYONE)
+        assert refused.value.field == "passages"
+
+
+async def test_texts_under_a_long_prompt_are_not_read_on_the_loop():
+    """The prompt is read once for each of them: 60 empty texts would hold it for 0.1 s."""
+    async with serving_one(DENSE_ONE) as (engine, _):
+        encoder = engine._registry.models[0].runner.encoder
+        encoder.threads.clear()
+        text = TextOptions(prompt="p" * 60)
+        await engine.answer(EmbedRequest(inputs=[""] * 60, text=text), ANYONE)
+        assert threading.current_thread().name not in encoder.threads

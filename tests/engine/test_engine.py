@@ -33,7 +33,7 @@ from vectord.engine.batch import Item
 from vectord.engine.engine import Engine
 from vectord.engine.job import Job
 from vectord.engine.registry import ModelSource
-from vectord.engine.runner import CHUNK
+from vectord.engine.runner import TEXTS_PER_TURN
 from vectord.errors import (
     EmptyInput,
     InferenceFailed,
@@ -137,18 +137,6 @@ async def test_similarity_is_the_cosine_of_the_first_with_each():
     cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
     np.testing.assert_allclose(result.scores, [1, cosine], rtol=1e-5)
     assert result.usage.tokens == 1 + 1 + 3
-
-
-async def test_tokens_and_back():
-    """Tokenising needs no device; decoding takes the ids back to text."""
-    backend = FakeBackend()
-    async with serving(backend) as engine:
-        tokenized = await engine.answer(TokenizeRequest(inputs=["ab", "c"]), ANYONE)
-        ids = [[token.id for token in row] for row in tokenized.tokens]
-        decoded = await engine.answer(DecodeRequest(ids=ids), ANYONE)
-    assert decoded.texts == ["ab", "c"]
-    assert tokenized.usage.tokens == 3
-    assert not backend.batches
 
 
 async def test_the_fake_backend_of_the_server_works_as_well():
@@ -612,7 +600,7 @@ async def test_a_request_that_has_failed_queues_no_more_of_its_texts():
         runner._worker.put = lambda items: (puts.append(len(items)), runner.stop())
         with pytest.raises(Unavailable):
             await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
-    assert puts == [CHUNK]
+    assert puts == [TEXTS_PER_TURN]
 
 
 async def test_an_idle_server_refuses_nothing_for_its_size():

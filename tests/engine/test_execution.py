@@ -23,7 +23,7 @@ from tests.engine.fakes import (
 from vectord.artifacts.spec import Output
 from vectord.backends.base import Answers, TokenBatch
 from vectord.engine.batch import Batch, Item, Kind
-from vectord.engine.execution import Execution, Result, output_of
+from vectord.engine.execution import Execution, Reply, output_of
 from vectord.errors import InferenceFailed, OutOfMemory
 from vectord.schema import Sparse
 
@@ -41,11 +41,11 @@ def item(text: str, kinds: frozenset[Kind] = DENSE) -> Item:
     return Item(ids, np.zeros_like(ids), len(ids), kinds, "", "interactive")
 
 
-def run(backend: FakeBackend, given: Batch, model=M3) -> list[Result]:
+def run(backend: FakeBackend, given: Batch, model=M3) -> list[Reply]:
     return Execution(backend, model, SPECIAL_IDS).run(given, stream=0)
 
 
-def check_row(answer: Result, text: str) -> None:
+def check_row(answer: Reply, text: str) -> None:
     np.testing.assert_array_equal(answer["dense"], [expected_row(text)])
 
 

@@ -71,8 +71,9 @@ async def test_long_work_is_done_off_the_loop(numbers, inline):
 def test_an_error_about_a_piece_names_its_input():
     """A client knows its documents, and nothing of their chunks."""
     with pytest.raises(InputTooLong) as refused, blaming([0, 0, 1, 4]):
-        raise InputTooLong("too long", field="documents", index=3)
+        raise InputTooLong("`documents[3]` is too long", field="documents", index=3)
     assert refused.value.index == 4
+    assert refused.value.message == "`documents[4]` is too long"
 
 
 def test_an_error_about_no_piece_stays_as_it_is():

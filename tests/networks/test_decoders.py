@@ -175,12 +175,20 @@ def test_sequence_classes_are_those_of_transformers(tmp_path: Path, model_type: 
 def test_no_and_yes_are_what_the_language_model_would_say_next(tmp_path: Path, model_type: str, tied: bool) -> None:
     """Two numbers a text: the logits of those two words behind its last token."""
     head = "AutoModelForCausalLM"
-    folder, texts = write(model_type, tmp_path, head=head, tie_word_embeddings=tied), random_texts(LENGTHS)
+    folder, texts = (
+        write(model_type, tmp_path, head=head, tie_word_embeddings=tied, **causal(model_type)),
+        random_texts(LENGTHS),
+    )
     ids, mask = pad(texts, VOCAB_SIZE - 1)
     with torch.no_grad():
         logits = load_reference(folder, head)(input_ids=ids, attention_mask=mask).logits
     want = logits[range(len(texts)), mask.sum(1) - 1][:, [NO, YES]].numpy()
     assert_same(run(yes_no_spec(folder), pack_texts(*texts), "scores")["scores"], want)
+
+
+def causal(model_type: str) -> dict[str, bool]:
+    """What a config says of a model that reads forwards: of Gemma's, the tiny ones read both ways."""
+    return {"use_bidirectional_attention": False} if model_type == "gemma3_text" else {}
 
 
 def yes_no_spec(folder: Path, token_ids: tuple[int, int] = (NO, YES), **facts: Any) -> ModelSpec:
@@ -190,7 +198,7 @@ def yes_no_spec(folder: Path, token_ids: tuple[int, int] = (NO, YES), **facts: A
 
 def test_gemma_says_words_by_its_word_vectors_unless_it_says_otherwise(tmp_path: Path) -> None:
     """Published configs of Gemma leave tie_word_embeddings out, whose default differs from that of the others."""
-    folder = write("gemma3_text", tmp_path)
+    folder = write("gemma3_text", tmp_path, **causal("gemma3_text"))
     config = dict(read_tiny_spec(folder).config)
     assert config.pop("tie_word_embeddings")
     texts = pack_texts(*random_texts(LENGTHS))
@@ -208,8 +216,7 @@ def test_a_word_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_texts_that_begin_alike_share_what_they_begin_with(tmp_path: Path, model_type: str) -> None:
     """In a causal model a beginning that is computed once serves all its texts, as if each had its own."""
-    causal = {"use_bidirectional_attention": False} if model_type == "gemma3_text" else {}
-    folder = write(model_type, tmp_path, **causal)
+    folder = write(model_type, tmp_path, **causal(model_type))
     prefix, *rests = random_texts((2 * WINDOW, 5, 20, 1))
     shared = pack_texts(prefix, *rests, parents=np.array([-1, 0, 0, 0], np.int32))
     spec = read_tiny_spec(folder)
@@ -219,8 +226,15 @@ def test_texts_that_begin_alike_share_what_they_begin_with(tmp_path: Path, model
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
+def test_a_judge_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
+    """The engine runs what several pairs begin with once: the numbers would be plausible and wrong."""
+    spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
+    with pytest.raises(ModelUnavailable, match="reads both ways"):
+        Network(spec, open_checkpoint(spec.weights), NumpyOps())
+
+
 def test_only_a_causal_body_says_so(tmp_path: Path) -> None:
-    """What the engine decides by, whether texts may share a beginning."""
+    """By that a judge is refused which reads both ways."""
     from vectord.networks import gemma3_text, qwen3
     from vectord.networks.weights import WeightReader
 
@@ -319,7 +333,7 @@ def test_config_that_does_not_fit_is_refused(
 def test_softcapped_words_are_refused_only_where_words_are_scored(folders: Mapping[str, Path]) -> None:
     """final_logit_softcapping bends what a language model says, and nothing else."""
     folder = folders["gemma3_text"]
-    config = {**read_tiny_spec(folder).config, "final_logit_softcapping": 30.0}
+    config = {**read_tiny_spec(folder).config, **causal("gemma3_text"), "final_logit_softcapping": 30.0}
     weights = open_checkpoint((folder / "model.safetensors",))
     Network(read_tiny_spec(folder, config=config), weights, NumpyOps())
     with pytest.raises(ModelUnavailable, match=r"final_logit_softcapping must be None; found 30\.0"):

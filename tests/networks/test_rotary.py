@@ -63,6 +63,13 @@ def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any]) -
     np.testing.assert_allclose(found.sin, np.sin(angles) * amplitude, atol=1e-4)
 
 
+@pytest.mark.parametrize("turns", ["beta_fast", "beta_slow"])
+def test_edges_without_measure_make_a_table(turns: str) -> None:
+    """What a config may say is computed with, however small."""
+    found = table(read({"rope_type": "yarn", "factor": 2.0, turns: 5e-324}))
+    assert np.isfinite(found.cos).all()
+
+
 def test_no_mapping_is_no_scaling() -> None:
     """Configs say nothing, null, an empty mapping or "default" for the plain positions."""
     plain = Rotary(theta=1000.0)
@@ -102,7 +109,7 @@ def test_positions_nobody_turns_here_are_refused(scaling: object, message: str) 
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_made() -> None:
     """A config of a few bytes cannot ask for gigabytes."""
-    with pytest.raises(ModelUnavailable, match="16777216 positions times a head size of 128 is above the limit"):
-        table(Rotary(theta=1e4), head_size=128, positions=2**24)
+    with pytest.raises(ModelUnavailable, match="262145 positions times a head size of 128 is above the limit"):
+        table(Rotary(theta=1e4), head_size=128, positions=2**18 + 1)
     with pytest.raises(ModelUnavailable, match="heads are 7 wide"):
         table(Rotary(theta=1e4), head_size=7)

@@ -25,7 +25,7 @@ from vectord.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.ops.groups import PIECE_ROWS
 from vectord.ops.numpy import NumpyOps
 
-NOT_OP_SETS = {"base", "groups"}
+NOT_OP_SETS = {"base", "groups", "padding"}
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
 
 HEADS = AttentionSpec(heads=4, head_size=8)
@@ -84,7 +84,7 @@ def run_openvino(program: Program, groups: int = 4) -> Runnable:
 
     def run(texts: PackedTexts, alive: OpenvinoOps = openvino_ops) -> np.ndarray:
         # `alive`: the constants' memory is the op set's, which must outlive the compiled graph.
-        answer = np.array(compiled(graph.pack(texts))[0])
+        answer = np.array(compiled(graph.pack(texts, ()))[0])
         # Rows that were added to make T round belong to no text.
         return answer if len(answer) == len(texts.pooled) else answer[: texts.ids.size]
 

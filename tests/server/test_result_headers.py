@@ -12,7 +12,7 @@ from vectord.schema import DecodeResult, DocumentsResult, EmbedResult, Result, S
 from vectord.server.result_headers import result_headers
 
 LENGTHS = {"x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncated"}
-SIMILARITY = SimilarityResult(model="m", scores=np.zeros(1, np.float32), usage=usage([(3, 3)]))
+SIMILARITY = SimilarityResult(model="m", fingerprint="f00d", scores=np.zeros(1, np.float32), usage=usage([(3, 3)]))
 DOCUMENTS = DocumentsResult(model="m", fingerprint="f00d", documents=[], usage=usage([(3, 3)]))
 
 
@@ -28,8 +28,12 @@ def lengths_of(*lengths: tuple[int, int]) -> Sequence[TextLength]:
         pytest.param(
             rerank_result(0.5), {"x-vectord-fingerprint": "f00d", "x-vectord-score-kind": "logit"}, id="rerank"
         ),
-        pytest.param(classify_result([0.1, 0.2, 0.7]), {"x-vectord-score-kind": "probability"}, id="classify"),
-        pytest.param(SIMILARITY, {}, id="similarity"),
+        pytest.param(
+            classify_result([0.1, 0.2, 0.7]),
+            {"x-vectord-fingerprint": "f00d", "x-vectord-score-kind": "probability"},
+            id="classify",
+        ),
+        pytest.param(SIMILARITY, {"x-vectord-fingerprint": "f00d"}, id="similarity"),
     ],
 )
 def test_lengths_space_and_kind_of_score(result: Result, further: dict[str, str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -128,7 +127,7 @@ def test_what_the_engine_tells() -> None:
     observer.request_answered("m", "embed", "Cancelled", 0, 0, Timings())
     observer.request_answered("m", "rerank", None, 3, 30, times)
     observer.request_answered("m", "classify", None, 1, 5, times)
-    observer.batch_ran("m", 17, 912, 1024, 0.02, failed=False)
+    observer.batch_ran("m", 17, 912, 0.02, failed=False)
     observer.queue_changed(3, 200)
     observer.cache_looked_up("m", 1, 16)
     shown = samples(metrics)
@@ -206,23 +205,6 @@ def restless_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless_threads")
-def test_workers_count_from_their_threads() -> None:
-    """Batches of several workers at once lose nothing."""
-    metrics = Metrics("0")
-
-    def work() -> None:
-        for _ in range(2000):
-            metrics.batch_ran("m", 2, 10, 1024, 0.01, failed=False)
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    shown = samples(metrics)
-    assert (shown["vectord_batch_texts_count"], shown["vectord_batch_texts_sum"]) == (8000, 16000)
-
-
 def test_two_servers_count_apart() -> None:
     """Nothing is global."""
     one, two = Metrics("0"), Metrics("0")
@@ -242,7 +224,7 @@ def test_counting_a_request_costs_little() -> None:
             metrics.request_answered("m", "embed", None, 1, 12, times)
             metrics.queue_changed(1, 12)
             metrics.cache_looked_up("m", 0, 1)
-            metrics.batch_ran("m", 1, 12, 1024, 0.02, failed=False)
+            metrics.batch_ran("m", 1, 12, 0.02, failed=False)
             metrics.http_answered("openai", "/v1/embeddings", 200, 0.03)
         return (time.thread_time() - began_s) / n
 

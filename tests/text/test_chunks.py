@@ -194,10 +194,10 @@ def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        (by("tokens", 19), "max_tokens"),
-        (by("tokens", 63), "max_tokens"),
-        (by("tokens", 20, 11), "overlap_tokens"),
-        (by("tokens", 20, -1), "overlap_tokens"),
+        (by("tokens", 19), "chunk.max_tokens"),
+        (by("tokens", 63), "chunk.max_tokens"),
+        (by("tokens", 20, 11), "chunk.overlap_tokens"),
+        (by("tokens", 20, -1), "chunk.overlap_tokens"),
     ],
 )
 def test_options_out_of_bounds_are_refused(tmp_path: Path, options: ChunkOptions, field: str) -> None:
@@ -296,7 +296,7 @@ def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
     """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
-    with pytest.raises(InvalidField, match="`max_tokens` of a chunk must be at most 52 beside this prompt; got 62"):
+    with pytest.raises(InvalidField, match=r"`chunk\.max_tokens` must be at most 52 beside this prompt; got 62"):
         windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
     for text in ("dog", ""):
         with pytest.raises(InvalidField, match="at most 0 beside this prompt"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
@@ -466,6 +467,19 @@ def test_specials_that_fill_the_limit_stop_the_start(tmp_path: Path) -> None:
     """A model that can read no content would give one vector for all texts."""
     with pytest.raises(ModelUnavailable, match="fill all 2 tokens"):
         tiny(tmp_path, max_tokens=2)
+
+
+@pytest.mark.parametrize("part", ["single", "pair"])
+def test_types_that_the_model_has_no_rows_for_are_refused(part: str, spec: ModelSpec, tmp_path: Path) -> None:
+    """One device makes zeros of them, another fails for good and takes every model with it."""
+    tokenizer = json.loads(spec.tokenizer.read_text())
+    for piece in tokenizer["post_processor"][part]:
+        for one in piece.values():
+            one["type_id"] = 5
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(tokenizer))
+    with pytest.raises(ModelUnavailable, match="gives tokens the type 5; the model has types below 2"):
+        TextEncoder(replace(spec, tokenizer=path))
 
 
 def test_decode_is_bounded(encoder: TextEncoder) -> None:

@@ -30,7 +30,7 @@ class ModelFolder:
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
     model_type: str
     architectures: tuple[str, ...]  # classes of transformers; the first says what the model was saved as
-    config: Mapping[str, Any]  # config.json
+    config: Mapping[str, Any]  # config.json, with the is_causal that the catalogue knows where it says none
     sentence: Mapping[str, Any]  # config_sentence_transformers.json; {} without one, as those below
     transformer_module: Mapping[str, Any]  # sentence_bert_config.json
     tokenizer_config: Mapping[str, Any]
@@ -52,11 +52,12 @@ def open_folder(located: Located) -> ModelFolder:
     """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of no known kind."""
     modules = read_modules(located.folder)
     transformer = modules[0].folder if modules else located.folder
-    config = read_json_object(transformer / "config.json")
+    entry = catalogue.find(located.model_id)
+    config = _with_direction(read_json_object(transformer / "config.json"), entry)
     return ModelFolder(
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
-        entry=catalogue.find(located.model_id),
+        entry=entry,
         modules=modules,
         transformer=transformer,
         model_type=_model_type(transformer / "config.json", config),
@@ -66,6 +67,13 @@ def open_folder(located: Located) -> ModelFolder:
         transformer_module=_transformer_module(transformer),
         tokenizer_config=read_optional_json_object(transformer / "tokenizer_config.json"),
     )
+
+
+def _with_direction(config: Mapping[str, Any], entry: catalogue.Entry | None) -> Mapping[str, Any]:
+    """Some models read both ways by their own code, which is never run, and their config.json may not say so."""
+    if entry is None or entry.is_causal is None:
+        return config
+    return {"is_causal": entry.is_causal, **config}
 
 
 def _model_type(path: Path, config: Mapping[str, Any]) -> str:

@@ -82,7 +82,6 @@ class ModelSpec:
     pooling: Pooling | None = None  # None: it does not embed
     include_prompt: bool = True  # whether pooling counts the prompt's tokens
     dense_modules: tuple[DenseModule, ...] = ()
-    normalizes: bool = False  # whether the model's own pipeline ends in Normalize
     dimensions: int = 0  # of the dense vector, after dense_modules
     matryoshka: tuple[int, ...] | None = None  # the dimensions it was trained to be cut to; (): none; None: not known
     # sparse and ColBERT

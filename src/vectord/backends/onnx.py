@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from vectord.artifacts.onnx_file import read_onnx
+from vectord.artifacts.files.onnx_file import read_onnx
 from vectord.artifacts.spec import ModelSpec, Output
 from vectord.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.backends.openvino import Precision, choose_precision, choose_wide_streams

@@ -148,6 +148,7 @@ def render_classify(request: Request, result: Result) -> Rendered:
     lengths = {result.model: result.usage.lengths}
     return _answer(
         model=result.model,
+        fingerprint=result.fingerprint,
         score_kind=result.kind,
         data=[
             {"index": index, "labels": _labels(result.labels, scores), **_cut(lengths, {}, index)}
@@ -163,7 +164,13 @@ def _labels(labels: Sequence[str], scores: Float32) -> list[dict[str, Any]]:
 
 def render_similarity(request: Request, result: Result) -> Rendered:
     assert isinstance(result, SimilarityResult)
-    return _answer(model=result.model, score_kind="cosine", scores=result.scores, **_figures(result.usage))
+    return _answer(
+        model=result.model,
+        fingerprint=result.fingerprint,
+        score_kind="cosine",
+        scores=result.scores,
+        **_figures(result.usage),
+    )
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from vectord.dialects.inputs import TextsOrIds
 from vectord.schema import InputKind, Precision, RerankMethod, ScoreKind, Side, VectorKind
 
 # A prompt goes before every text, so that its length counts as often as there are texts.
-MAX_PROMPT_CHARACTERS = 4096
+MAX_PROMPT_CHARACTERS = 2000  # what text/prompts.py takes
 MAX_WEIGHT = 1000
 
 Size: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -241,6 +241,7 @@ class Classified(msgspec.Struct):
 
 class ClassifyAnswer(msgspec.Struct):
     model: str
+    fingerprint: str
     score_kind: ScoreKind
     data: list[Classified]
     usage: Usage
@@ -249,6 +250,7 @@ class ClassifyAnswer(msgspec.Struct):
 
 class SimilarityAnswer(msgspec.Struct):
     model: str
+    fingerprint: str
     score_kind: ScoreKind
     scores: list[float]
     usage: Usage

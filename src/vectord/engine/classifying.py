@@ -35,6 +35,7 @@ async def classify(served: Served, name: str, request: ClassifyRequest, task: Ta
     scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
     return ClassifyResult(
         model=name,
+        fingerprint=served.spec.fingerprint,
         labels=served.spec.labels,
         scores=scores,
         kind=kind,

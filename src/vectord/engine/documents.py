@@ -35,7 +35,7 @@ async def embed_documents(served: Served, name: str, request: DocumentsRequest, 
     _check(served, name, request, task)
     async with task.use(served) as runner:
         runner.check_wait(task.caller)
-        chunked = await _chunks(runner, request, task)
+        chunked = await task.chunk(runner, request.documents, request.chunks, request.field)
         task.check_count(sum(map(len, chunked)), request.field, "chunk")
         made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
@@ -56,21 +56,13 @@ class Made:
 
 def _check(served: Served, name: str, request: DocumentsRequest, task: Task) -> None:
     require(served, DENSE)
-    if request.late and served.spec.pooling != "mean":
+    if request.late and (served.spec.pooling != "mean" or served.spec.handler is not None):
         raise ModelCannot(
-            f"The model {name} pools by {served.spec.pooling}: late chunking needs one that takes the mean.",
+            f"Late chunking needs a model that takes the mean of its tokens; {name} does not, or not here.",
             field="late",
         )
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
     task.check_count(len(request.documents), request.field)
-
-
-async def _chunks(runner: ModelRunner, request: DocumentsRequest, task: Task) -> Sequence[Sequence[Chunk]]:
-    chunk, options = runner.encoder.chunk, request.chunks
-    return await task.encode(
-        request.documents,
-        lambda part: [chunk(request.documents[i], options, field=request.field, index=i) for i in part],
-    )
 
 
 async def _one_by_one(
@@ -86,7 +78,7 @@ async def _one_by_one(
         field=request.field,
     )
     with blaming(owners):
-        encoded = await task.encode(texts, lambda part: encode(part=part))
+        encoded = await task.encode(texts, lambda part: encode(part=part), each=len(request.text.prompt or ""))
         run = [Text(ids=text.ids, type_ids=text.type_ids, spans=pooled_span(runner.spec, text)) for text in encoded]
         ran = await runner.run(run, DENSE, task.caller, request.field)
     return Made(ran, _sums(owners, [text.length for text in encoded], len(chunked)))

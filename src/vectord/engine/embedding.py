@@ -17,7 +17,7 @@ from vectord.engine.encoding import EncodedText
 from vectord.engine.registry import Served, Target, require
 from vectord.engine.runner import ModelRunner, Ran, Text
 from vectord.engine.task import Task, compute, together, usage_of
-from vectord.errors import InvalidField
+from vectord.errors import InvalidField, TooManyInputs
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -32,6 +32,8 @@ from vectord.schema import (
 )
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
+MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in an answer: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
+MAX_HELD_NUMBERS = 2**27  # of those that an answer is made of: 512 MiB; 256 passages of 512 tokens of BGE-M3
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
 
 
@@ -86,7 +88,10 @@ async def similarity(served: Served, name: str, request: SimilarityRequest, task
     scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
     lengths = [text.length for text in encoded]
     return SimilarityResult(
-        model=name, scores=scores, usage=usage_of(task, lengths, [request.source, *request.sentences], ran)
+        model=name,
+        fingerprint=served.spec.fingerprint,
+        scores=scores,
+        usage=usage_of(task, lengths, [request.source, *request.sentences], ran),
     )
 
 
@@ -97,9 +102,15 @@ async def vectors_of(
     kinds: frozenset[VectorKind],
     task: Task,
     field: str,
+    *,
+    shown: bool = False,
 ) -> Vectors:
-    """What the model makes of the texts, raw."""
+    """What the model makes of the texts, raw; shown: vectors of tokens are themselves the answer.
+
+    Raises TooManyInputs for more numbers of those than fit.
+    """
     encoded = await _read(runner, inputs, options, task, field)
+    _check_numbers(runner.spec, encoded, kinds, field, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     asked: frozenset[Kind] = frozenset(kinds)
     ran = await runner.run([_text(runner.spec, text) for text in encoded], asked, task.caller, field)
     colbert = (
@@ -146,7 +157,7 @@ def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: Embed
         raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
     if not request.normalize and not OF_UNIT_VECTORS.isdisjoint(request.precisions):
         raise InvalidField(
-            "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on, or ask for floats or bits.",
+            "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on or ask for another.",
             field="precisions",
         )
     for served, kinds in parts:
@@ -154,10 +165,28 @@ def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: Embed
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
 
 
+def _check_numbers(
+    spec: ModelSpec, texts: Sequence[Any], kinds: frozenset[VectorKind], field: str, max_numbers: int
+) -> None:
+    """Raises TooManyInputs before any is made: a vector a token is a hundred times a vector a text."""
+    width = 0
+    if "tokens" in kinds:
+        width += spec.hidden_size
+    if "colbert" in kinds and spec.colbert is not None:
+        width += spec.colbert.dimensions
+    tokens = sum(len(text.ids) for text in texts) if width else 0
+    if tokens * width > max_numbers:
+        raise TooManyInputs(
+            f"`{field}` may have at most {max_numbers // width} tokens in all where each gets vectors of {width} "
+            f"numbers; got {tokens}.",
+            field=field,  # without limit and given, which some dialects word as numbers of inputs
+        )
+
+
 async def _of_one_model(served: Served, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task) -> Vectors:
     async with task.use(served) as runner:
         runner.check_wait(task.caller)
-        return await vectors_of(runner, request.inputs, request.text, kinds, task, request.field)
+        return await vectors_of(runner, request.inputs, request.text, kinds, task, request.field, shown=True)
 
 
 async def _read(
@@ -171,7 +200,7 @@ async def _read(
         truncate=runner.truncates(options),
         field=field,
     )
-    return await task.encode(inputs, lambda part: encode(part=part))
+    return await task.encode(inputs, lambda part: encode(part=part), each=len(options.prompt or ""))
 
 
 def _reads_as_colbert(spec: ModelSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Texts to tokens, off the event loop. runner.py calls this on the loop; the work runs on a small pool of threads.
+"""Texts to tokens, off the event loop. task.py calls this on the loop; the work runs on a small pool of threads.
 
 The encoder itself belongs to text/; what the engine needs of one is written down here.
 """
@@ -200,20 +200,28 @@ class EncoderPool:
             raise
 
     async def spread(
-        self, inputs: Sequence[Input | tuple[str, str]], encode: Callable[[range], Sequence[T]], *, beside: int = 0
+        self,
+        inputs: Sequence[Input | tuple[str, str]],
+        encode: Callable[[range], Sequence[T]],
+        *,
+        beside: int = 0,
+        each: int = 0,
     ) -> list[T]:
         """What `encode` makes of each part of `inputs`, joined in order.
 
-        beside: characters that every part costs beside its own. Long requests go in waves of one part a thread, so
-        others get their turn.
+        beside, each: characters that every part, or every input, costs beside its own: a prompt's, for one. Long
+        requests go in waves of one part a thread, so others get their turn.
         """
         encoded: list[T] = []
-        parts = list(_parts(inputs))
+        parts = list(_parts(inputs, each))
         for start in range(0, len(parts), self.workers):
             wave = [
                 self.run(size + beside, partial(encode, part)) for part, size in parts[start : start + self.workers]
             ]
-            for result in await asyncio.gather(*wave, return_exceptions=True) if wave[1:] else [await wave[0]]:
+            if len(wave) == 1:  # the usual request, and gather takes longer than its tokens
+                encoded.extend(await wave[0])
+                continue
+            for result in await asyncio.gather(*wave, return_exceptions=True):
                 if isinstance(result, BaseException):
                     raise result
                 encoded.extend(result)
@@ -233,11 +241,11 @@ def _characters(one: Input | tuple[str, str]) -> int:
     return INPUT_CHARACTERS + ID_CHARACTERS * len(one)
 
 
-def _parts(inputs: Sequence[Input | tuple[str, str]]) -> Iterator[tuple[range, int]]:
+def _parts(inputs: Sequence[Input | tuple[str, str]], each: int = 0) -> Iterator[tuple[range, int]]:
     """Runs of inputs and their size in characters, in order; one long input makes a part of its own."""
     start = size = 0
     for index, one in enumerate(inputs):
-        size += _characters(one)
+        size += _characters(one) + each
         if size >= PART_CHARACTERS or index + 1 - start == PART_INPUTS:
             yield range(start, index + 1), size
             start, size = index + 1, 0

@@ -2,7 +2,7 @@
 
 server/ sees it as client.EngineClient; compose.py makes it. What happens to a request, in order: a place is taken
 (admission), its model found (registry) and in memory (lifecycle), and then its operation does the rest: embedding.py,
-reranking.py, classifying.py, documents.py, each by way of the model's runner.
+reranking.py, classifying.py, documents.py, tokenizing.py, each by way of the model's runner.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from vectord.engine.admission import Admission
 from vectord.engine.cache import AnswerCache
 from vectord.engine.classifying import classifies, classify
 from vectord.engine.documents import embed_documents
-from vectord.engine.encoding import Encoder, EncoderPool, characters
+from vectord.engine.embedding import DENSE
+from vectord.engine.encoding import Encoder, EncoderPool
 from vectord.engine.lifecycle import Lifecycle, Policy
 from vectord.engine.observer import Observer, Silent
 from vectord.engine.registry import Composite, ModelSource, Registry, Served, Target
 from vectord.engine.reranking import method_of, rerank
 from vectord.engine.runner import ModelRunner
 from vectord.engine.task import Task
-from vectord.errors import FingerprintMismatch, VectordError
+from vectord.engine.tokenizing import decode, tokenize
+from vectord.errors import FingerprintMismatch, ModelCannot, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
     Caller,
@@ -43,16 +45,11 @@ from vectord.schema import (
     RerankRequest,
     Result,
     SimilarityRequest,
-    TextLength,
     Timings,
     TokenizeRequest,
-    TokenizeResult,
     UnloadModel,
     Usage,
-    VectorKind,
 )
-
-DENSE: frozenset[VectorKind] = frozenset({"dense"})
 
 
 class Engine:
@@ -156,12 +153,14 @@ class Engine:
         return self._registry.resolve(request.model, lambda target: isinstance(target, Served), "tokenize")
 
     def _reranker(self, request: RerankRequest) -> Target:
-        """By its own scores if a served model has such; else by vectors."""
+        """Without a name, the first that has scores of its own; else the first that reranks by vectors."""
+        if request.model is not None:
+            return self._registry.named(request.model)
         for method in (request.method,) if request.method else ("scores", None):
-            for target in self._registry.targets if request.model is None else ():
-                if isinstance(target, Served) and method_of(target.kinds, target.spec.reranks, method):
-                    return target
-        return self._registry.resolve(request.model, lambda target: False, "rerank")
+            for served in self._registry.models:
+                if method_of(served.kinds, served.spec.reranks, method):
+                    return served
+        raise ModelCannot("No model served here can rerank.", field="model")
 
     async def _answer(self, target: Target, request: Request, task: Task) -> Result:
         match request:
@@ -176,37 +175,10 @@ class Engine:
             case ClassifyRequest():
                 return await classify(target.lead, target.name, request, task)
             case TokenizeRequest():
-                return await self._tokenize(target, request, task)
+                return await tokenize(target.lead, target.name, request, task)
             case DecodeRequest():
-                return await self._decode(target, request, task)
+                return await decode(target.lead, target.name, request, task)
         raise AssertionError("answered by `answer` itself")
-
-    async def _tokenize(self, target: Target, request: TokenizeRequest, task: Task) -> TokenizeResult:
-        task.check_count(len(request.inputs), "inputs")
-        async with task.use(target.lead) as runner:
-            began_s = time.perf_counter()
-            tokens = await self._pool.run(
-                characters(request.inputs),
-                lambda: runner.encoder.tokenize(
-                    request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
-                ),
-            )
-        now_s = time.perf_counter()
-        usage = Usage(
-            lengths=[TextLength(seen=len(row), kept=len(row)) for row in tokens],
-            characters=sum(map(len, request.inputs)),
-            timings=Timings(tokenize_s=(now_s - began_s) / len(tokens), total_s=now_s - task.started_s),
-        )
-        return TokenizeResult(model=target.name, tokens=tokens, usage=usage)
-
-    async def _decode(self, target: Target, request: DecodeRequest, task: Task) -> DecodeResult:
-        task.check_count(len(request.ids), "ids")
-        async with task.use(target.lead) as runner:
-            texts = await self._pool.run(
-                characters(request.ids),
-                lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
-            )
-        return DecodeResult(model=target.name, texts=texts)
 
     async def _manage(self, request: LoadModel | UnloadModel) -> ModelList:
         served = self._registry.named(request.model).lead

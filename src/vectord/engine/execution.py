@@ -18,16 +18,16 @@ from typing import TypeAlias
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec, Output
-from vectord.backends.base import Answers, Backend
+from vectord.backends.base import POOLED, Answers, Backend
 from vectord.engine import sparse
 from vectord.engine.batch import Answer, Batch, Item, Kind
-from vectord.engine.packing import POOLED, Packed, pack
+from vectord.engine.packing import Packed, pack
 from vectord.errors import InferenceFailed, OutOfMemory
 from vectord.schema import Float32, Int32, Sparse
 
 logger = logging.getLogger("vectord.engine")
 
-Result: TypeAlias = Answer | InferenceFailed
+Reply: TypeAlias = Answer | InferenceFailed
 
 
 class Execution:
@@ -40,11 +40,11 @@ class Execution:
         self._widths = _widths(spec)
         self._unused = unused
 
-    def run(self, batch: Batch, stream: int) -> list[Result]:
+    def run(self, batch: Batch, stream: int) -> list[Reply]:
         """One result an item, in order. Never raises an Exception."""
         return self._run(batch.items, stream, batch.alone)
 
-    def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Result]:
+    def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
         try:
             packed = pack(items, self._outputs, alone)
             answers = self._backend.forward(packed.batch, stream)
@@ -74,7 +74,7 @@ class Execution:
             if shape != (rows, width):
                 raise ValueError(f"expected {output} of shape {(rows, width)}, got {shape}")
 
-    def _split(self, items: Sequence[Item], packed: Packed, answers: Answers) -> list[Result]:
+    def _split(self, items: Sequence[Item], packed: Packed, answers: Answers) -> list[Reply]:
         finite = all(map(_is_finite, answers.values()))
         return [
             self._answer(item, packed, answers, index)
@@ -83,7 +83,7 @@ class Execution:
             for index, item in enumerate(items)
         ]
 
-    def _once_more(self, item: Item) -> Result:
+    def _once_more(self, item: Item) -> Reply:
         """What is asked about a text, computed in float32: its numbers in another precision were not all finite."""
         try:
             packed = pack((item,), self._outputs, alone=False)

@@ -41,7 +41,7 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     try:
         encoder, backend = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
         served.runner = make_runner(served, encoder, backend)
-        await self_test(served.runner, backend.facts.streams)
+        await self_test(served.runner)
     except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
         await _failed(served, cause)
         observer.model_changed(served.name, "failed", time.monotonic() - started_s)
@@ -53,17 +53,17 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     observer.model_changed(served.name, "ready", load_s)
 
 
-async def self_test(runner: ModelRunner, streams: int) -> None:
+async def self_test(runner: ModelRunner) -> None:
     """One known text by the real path, alone and then in batches on every stream. Raises InferenceFailed.
 
     Every kind of answer the model gives: the numbers must be finite (the worker sees to that), vectors not all zero,
     and one text must be given one answer.
     """
-    kinds = frozenset(runner.kinds)
+    kinds = runner.kinds
     (encoded,) = runner.encoder.encode([SELF_TEST_TEXT], TextOptions(), truncate=True, field="input")
     text = Text(ids=encoded.ids, type_ids=encoded.type_ids)
     (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
-    together = await runner.run([text] * (2 * streams), kinds, Caller(), "input", fresh=True)
+    together = await runner.run([text] * (2 * runner.backend.facts.streams), kinds, Caller(), "input", fresh=True)
     for kind in sorted(kinds):
         for answer in together.answers:
             _check_same(kind, alone[kind], answer[kind])

@@ -19,7 +19,7 @@ class Observer(Protocol):
         """
         ...
 
-    def batch_ran(self, model: str, texts: int, tokens: int, budget: int, seconds: float, failed: bool) -> None: ...
+    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None: ...
 
     def queue_changed(self, texts: int, tokens: int) -> None: ...
 
@@ -36,7 +36,7 @@ class Silent:
     ) -> None:
         pass
 
-    def batch_ran(self, model: str, texts: int, tokens: int, budget: int, seconds: float, failed: bool) -> None:
+    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
         pass
 
     def queue_changed(self, texts: int, tokens: int) -> None:

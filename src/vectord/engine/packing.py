@@ -9,11 +9,9 @@ from itertools import accumulate
 import numpy as np
 
 from vectord.artifacts.spec import Output
-from vectord.backends.base import Answers, PackedTexts, TokenBatch
+from vectord.backends.base import POOLED, Answers, PackedTexts, TokenBatch
 from vectord.engine.batch import Item, Kind, Prefix
 from vectord.schema import Float32, Int32
-
-POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # a row a span; the others have a row a token
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,10 +131,7 @@ async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Cut:
     passages, options = request.passages, request.chunks
     if options is None:
         return Cut(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    chunked = await task.encode(
-        passages,
-        lambda part: [runner.encoder.chunk(passages[i], options, field=request.field, index=i) for i in part],
-    )
+    chunked = await task.chunk(runner, passages, options, request.field)
     spans = [_spans(passage, chunks) for passage, chunks in zip(passages, chunked, strict=True)]
     owners = [i for i, own in enumerate(spans) for _ in own]
     task.check_count(len(owners), request.field, "chunk")
@@ -153,7 +150,9 @@ def _spans(passage: str, chunks: Sequence[Chunk]) -> list[Span]:
 async def _by_pairs(runner: ModelRunner, request: RerankRequest, cut: Cut, task: Task) -> Scored:
     spec = runner.spec
     encode: Any = partial(runner.encoder.encode_pairs, request.query, cut.texts)
-    if spec.yes_no is not None:
+    each = 0
+    if spec.yes_no is not None:  # which is one text, query and all, for each passage
+        each = len(request.query) + len(request.instruction or "")
         encode = partial(runner.encoder.encode_yes_no, request.query, cut.texts, request.instruction)
     encode = partial(
         encode,
@@ -163,7 +162,7 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, cut: Cut, task:
         field=request.field,
     )
     with blaming(cut.owners):
-        pairs = await task.encode(cut.texts, lambda part: encode(part=part), beside=len(request.query))
+        pairs = await task.encode(cut.texts, lambda part: encode(part=part), beside=len(request.query), each=each)
         prefix = _shared(runner, [pair.ids for pair in pairs])
         texts = [Text(ids=pair.ids, type_ids=pair.type_ids, prefix=prefix) for pair in pairs]
         ran = await runner.run(texts, frozenset({"scores"}), task.caller, request.field)

@@ -31,7 +31,7 @@ from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
 logger = logging.getLogger("vectord.engine")
 
 CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs
-CHUNK = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
+TEXTS_PER_TURN = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +187,7 @@ class ModelRunner:
         """What the cache does not know."""
         unknown: list[Unknown] = []
         for index, text in enumerate(texts):
-            if index and index % CHUNK == 0:
+            if index and index % TEXTS_PER_TURN == 0:
                 await asyncio.sleep(0)
             key = cache_key(self.spec.fingerprint, text.ids, text.type_ids, _layout(text), kinds)
             answer = self._cache.get(key)
@@ -206,13 +206,13 @@ class ModelRunner:
             check_wait(self._worker.tokens_ahead(lane, client, tokens), speed, self._config.max_queue_wait_s)
 
     async def _queue(self, job: Job, texts: Sequence[Unknown], kinds: frozenset[Kind], lane: Lane, client: str) -> None:
-        for start in range(0, len(texts), CHUNK):
+        for start in range(0, len(texts), TEXTS_PER_TURN):
             if start:
                 await asyncio.sleep(0)
             if job.over:  # one of the first texts has failed already
                 return
             items: list[Item] = []
-            for index, text, key in texts[start : start + CHUNK]:
+            for index, text, key in texts[start : start + TEXTS_PER_TURN]:
                 item = self._join(key, lane, client)
                 if item is None:
                     item = _item(text, kinds, client, lane, key)
@@ -252,8 +252,7 @@ class ModelRunner:
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
             self._speed.ran(batch.tokens, seconds)
-        budget = self.backend.facts.max_batch_tokens
-        self._observer.batch_ran(self._name, len(batch.items), batch.tokens, budget, seconds, failed)
+        self._observer.batch_ran(self._name, len(batch.items), batch.tokens, seconds, failed)
         self._queue_changed()
 
     def _fill(self, item: Item, answer: Answer, outcome: Outcome) -> None:
@@ -292,14 +291,14 @@ def _layout(text: Text) -> bytes:
 def _item(text: Text, kinds: frozenset[Kind], client: str, lane: Lane, key: Key | None) -> Item:
     begun = 0 if text.prefix is None else len(text.prefix.ids)
     return Item(
-        text.ids[begun:],
-        text.type_ids[begun:],
-        len(text.ids),
-        kinds,
-        client,
-        lane,
-        key,
-        text.spans,
-        text.keys,
-        text.prefix,
+        ids=text.ids[begun:],
+        type_ids=text.type_ids[begun:],
+        tokens=len(text.ids),
+        kinds=kinds,
+        client=client,
+        lane=lane,
+        key=key,
+        spans=text.spans,
+        keys=text.keys,
+        prefix=text.prefix,
     )

@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from vectord.engine.encoding import EncoderPool
+from vectord.engine.encoding import Chunk, EncoderPool
 from vectord.engine.registry import Served
 from vectord.engine.runner import ModelRunner, Ran
 from vectord.errors import EmptyInput, TooManyInputs, VectordError
-from vectord.schema import Caller, Input, TextLength, Timings, Usage
+from vectord.schema import Caller, ChunkOptions, Input, TextLength, Timings, Usage
 
 T = TypeVar("T")
 Use: TypeAlias = Callable[[Served], AbstractAsyncContextManager[ModelRunner]]
@@ -33,18 +33,42 @@ class Task:
     tokenized_s: float = 0.0  # spent on making tokens so far
 
     async def encode(
-        self, inputs: Sequence[Input | tuple[str, str]], encode: Callable[[range], Sequence[T]], *, beside: int = 0
+        self,
+        inputs: Sequence[Input | tuple[str, str]],
+        encode: Callable[[range], Sequence[T]],
+        *,
+        beside: int = 0,
+        each: int = 0,
     ) -> list[T]:
         """`EncoderPool.spread`, its time on record."""
         began_s = time.perf_counter()
-        encoded = await self.pool.spread(inputs, encode, beside=beside)
+        encoded = await self.pool.spread(inputs, encode, beside=beside, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
+
+    async def chunk(
+        self, runner: ModelRunner, texts: Sequence[str], options: ChunkOptions, field: str
+    ) -> list[Sequence[Chunk]]:
+        """The chunks of each text. Raises TooManyInputs as soon as there are too many: a body holds a million."""
+        counts: list[int] = []  # of the texts done so far, on whichever thread
+
+        def chunk(part: range) -> list[Sequence[Chunk]]:
+            chunked = []
+            for index in part:
+                chunked.append(runner.encoder.chunk(texts[index], options, field=field, index=index))
+                counts.append(len(chunked[-1]))
+                self._check_most(sum(counts), field, "chunk")
+            return chunked
+
+        return await self.encode(texts, chunk)
 
     def check_count(self, count: int, field: str, what: str = "input") -> None:
         """Raises EmptyInput for none, TooManyInputs for more than one request may carry."""
         if count == 0:
             raise EmptyInput(f"`{field}` must hold at least one {what}.", field=field)
+        self._check_most(count, field, what)
+
+    def _check_most(self, count: int, field: str, what: str) -> None:
         if count > self.max_inputs:
             raise TooManyInputs(
                 f"`{field}` may hold at most {self.max_inputs} {what}s; got {count}.",
@@ -79,7 +103,9 @@ def blaming(owners: Sequence[int]) -> Iterator[None]:
         yield
     except VectordError as error:
         if error.index is not None:
-            error.index = owners[error.index]
+            owner = owners[error.index]
+            error.message = error.message.replace(f"`{error.field}[{error.index}]`", f"`{error.field}[{owner}]`")
+            error.index = owner
         raise
 
 

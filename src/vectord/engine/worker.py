@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vectord.engine.batch import Batch, Item
-from vectord.engine.execution import Execution, Result
+from vectord.engine.execution import Execution, Reply
 from vectord.engine.scheduler import Scheduler
 from vectord.errors import InferenceFailed
 from vectord.schema import Lane
@@ -32,7 +32,7 @@ class Outcome:
     """What became of one batch: `answers[i]` belongs to `batch.items[i]`."""
 
     batch: Batch
-    answers: Sequence[Result]
+    answers: Sequence[Reply]
     started_s: float
     ended_s: float
 
@@ -163,7 +163,7 @@ class Worker:
                 self._condition.wait(self._scheduler.hold_s(now_s))
             return None
 
-    def _finish(self, batch: Batch, answers: Sequence[Result], started_s: float) -> None:
+    def _finish(self, batch: Batch, answers: Sequence[Reply], started_s: float) -> None:
         ended_s = self.now_s()
         with self._condition:
             self._busy_streams -= 1

@@ -85,7 +85,6 @@ class Decoder(Generic[T]):
     """Tokens to last hidden states."""
 
     def __init__(self, spec: DecoderSpec, weights: DecoderWeights[T], ops: Ops[T]) -> None:
-        self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
         self.max_tokens = spec.max_tokens
         self.causal = spec.causal

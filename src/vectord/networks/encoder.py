@@ -70,7 +70,6 @@ class Encoder(Generic[T]):
     causal = False
 
     def __init__(self, spec: EncoderSpec, weights: EncoderWeights[T], ops: Ops[T]) -> None:
-        self.vocab_size = spec.vocab_size
         self.hidden_size = spec.hidden_size
         self.max_tokens = spec.max_tokens
         self._spec = spec

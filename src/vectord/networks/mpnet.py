@@ -17,9 +17,9 @@ from vectord.errors import ModelUnavailable
 from vectord.networks import facts
 from vectord.networks.bert import WORDS, encoder_spec
 from vectord.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
-from vectord.networks.heads.projection import Projection
 from vectord.networks.heads.scores import Classifier, classify_first
-from vectord.networks.heads.splade import MaskedLM, output_words
+from vectord.networks.heads.splade import MaskedLM
+from vectord.networks.roberta import lm_head
 from vectord.networks.weights import WeightReader
 from vectord.ops.base import Ops, T
 
@@ -55,14 +55,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """MPNetForMaskedLM's head. Raises ModelUnavailable."""
-    spec = _spec(config)
-    width = spec.hidden_size
-    dense, norm = weights.linear("lm_head.dense", width, width), weights.norm("lm_head.layer_norm", width)
-    return MaskedLM(
-        transform=Projection(dense, "gelu", norm, spec.norm_eps),
-        words=output_words(config, weights, "lm_head.decoder.weight", _body(weights), WORDS, (spec.vocab_size, width)),
-        bias=weights.tensor(weights.first_of("lm_head.decoder.bias", "lm_head.bias"), spec.vocab_size),
-    )
+    return lm_head(config, _spec(config), weights, _body(weights))
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

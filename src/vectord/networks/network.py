@@ -11,16 +11,15 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Generic, Protocol, TypeAlias
+from typing import Generic, Protocol
 
 from vectord import networks
 from vectord.artifacts.checkpoint import Weight
 from vectord.artifacts.spec import ModelSpec, Output
 from vectord.errors import ModelUnavailable
-from vectord.networks.heads.dense import DenseHead
+from vectord.networks.heads.any_body import Head, heads_of
 from vectord.networks.heads.scores import ClassifierHead, YesNoHead
 from vectord.networks.heads.splade import SpladeHead
-from vectord.networks.heads.tokens import ColbertHead, LexicalHead
 from vectord.networks.weights import WeightReader
 from vectord.ops.base import Ops, T, Tokens
 
@@ -31,15 +30,11 @@ _PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary",
 class Body(Protocol[T]):
     """What an architecture module's `load(config, weights, ops)` returns: tokens to last hidden states (T, H)."""
 
-    vocab_size: int
     hidden_size: int
     max_tokens: int  # tokens of one text, as far as positions reach
     causal: bool  # no token sees what comes after it
 
     def __call__(self, tokens: Tokens[T]) -> T: ...
-
-
-Head: TypeAlias = Callable[[T, Tokens[T]], T]  # last hidden states (T, H) to an answer
 
 
 class Network(Generic[T]):
@@ -51,7 +46,7 @@ class Network(Generic[T]):
         reader = WeightReader(weights, ops)
         self._body: Body[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
-        self._heads = {output: _head(output, module, spec, reader, ops) for output in sorted(spec.outputs)}
+        self._heads = heads_of(spec, ops) | _own_heads(module, spec, reader, ops)
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """The answers asked for; their shapes stand with `Output` in artifacts/spec.py."""
@@ -79,27 +74,27 @@ def _check(body: Body[T], spec: ModelSpec) -> None:
         raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
     if body.max_tokens < spec.max_tokens:
         raise ModelUnavailable(f"the network reads {body.max_tokens} tokens, fewer than the {spec.max_tokens} promised")
+    if spec.yes_no is not None and not body.causal:  # the engine reads what several pairs begin with only once
+        raise ModelUnavailable(
+            "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
+        )
 
 
-def _head(output: Output, module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
-    match output:
-        case "tokens":
-            return lambda x, tokens: x
-        case "dense":
-            return DenseHead(spec, ops)
-        case "colbert":
-            assert spec.colbert is not None
-            return ColbertHead(spec, spec.colbert, ops)
-        case "lexical":
-            assert spec.lexical is not None
-            return LexicalHead(spec, spec.lexical, ops)
-        case "splade":
-            return SpladeHead(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
-        case "scores" if spec.yes_no is not None and spec.yes_no.token_ids is not None:
-            return YesNoHead(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
-        case "scores":
-            labels = len(spec.labels)
-            return ClassifierHead(_part(module, "classifier", spec)(spec.config, weights, ops, labels), ops)
+def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
+    """The heads whose weights every architecture keeps under names of its own."""
+    heads: dict[Output, Head[T]] = {}
+    if "splade" in spec.outputs:
+        heads["splade"] = SpladeHead(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
+    if "scores" in spec.outputs:
+        heads["scores"] = _scores_head(module, spec, weights, ops)
+    return heads
+
+
+def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
+    if spec.yes_no is not None and spec.yes_no.token_ids is not None:
+        return YesNoHead(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
+    labels = len(spec.labels)
+    return ClassifierHead(_part(module, "classifier", spec)(spec.config, weights, ops, labels), ops)
 
 
 def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., T]:

@@ -49,12 +49,18 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """RobertaForMaskedLM's head. Raises ModelUnavailable."""
-    spec = _spec(config)
+    return lm_head(config, _spec(config), weights, _body(weights))
+
+
+def lm_head(
+    config: Mapping[str, Any], spec: EncoderSpec, weights: WeightReader[T], body: WeightReader[T]
+) -> MaskedLM[T]:
+    """The head under RoBERTa's names, which MPNet keeps. Raises ModelUnavailable."""
     width = spec.hidden_size
     dense, norm = weights.linear("lm_head.dense", width, width), weights.norm("lm_head.layer_norm", width)
     return MaskedLM(
         transform=Projection(dense, "gelu", norm, spec.norm_eps),
-        words=output_words(config, weights, "lm_head.decoder.weight", _body(weights), WORDS, (spec.vocab_size, width)),
+        words=output_words(config, weights, "lm_head.decoder.weight", body, WORDS, (spec.vocab_size, width)),
         bias=weights.tensor(weights.first_of("lm_head.decoder.bias", "lm_head.bias"), spec.vocab_size),
     )
 

@@ -20,7 +20,7 @@ from vectord.networks import facts
 from vectord.networks.weights import WeightReader
 from vectord.ops.base import Ops, T, Tokens
 
-MAX_TABLE_SIZE = 2**27  # positions times head size: a million positions of 128, 0.5 GB a table
+MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 64 MB a table
 
 # The kinds of scaling, each with the keys it may have beside rope_type and rope_theta. "dynamic" changes nothing up to
 # max_position_embeddings, and no text is longer.
@@ -100,8 +100,14 @@ def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, posit
         )
     frequencies, amplitude = _frequencies(rotary, head_size)
     angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
-    cos, sin = np.cos(angles) * amplitude, np.sin(angles) * amplitude
+    cos, sin = (_scaled(turn(angles), amplitude) for turn in (np.cos, np.sin))
     return RotaryTable(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
+
+
+def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[np.float32]:
+    """In place: of the largest table allowed, each copy in float64 takes 128 MB."""
+    numbers *= amplitude
+    return numbers.astype(np.float32)
 
 
 def turns(ops: Ops[T], table: RotaryTable[T], tokens: Tokens[T]) -> Turns[T]:
@@ -151,7 +157,8 @@ def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.f
     """From 0, kept, at the frequency that makes fast_turns to 1, divided, at the one that makes slow_turns."""
 
     def index(turns: float) -> float:
-        return head_size * math.log(yarn.trained_positions / (turns * 2 * math.pi)) / (2 * math.log(theta))
+        logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)
+        return head_size * logarithm / (2 * math.log(theta))
 
     low = max(math.floor(index(yarn.fast_turns)), 0)
     high = min(math.ceil(index(yarn.slow_turns)), head_size - 1)

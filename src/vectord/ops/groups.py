@@ -18,6 +18,9 @@ import numpy.typing as npt
 from vectord.ops.base import PackedTexts
 from vectord.schema import Int32
 
+PAIRS_A_PLACE = (
+    64  # scoring so many pairs costs what bringing one place there and back does (measured: 32 and 128 also)
+)
 PIECE_ROWS = 256  # what a text is cut into where a window is narrow: shorter pieces mostly reread their neighbours
 
 
@@ -100,7 +103,7 @@ def _parents(texts: PackedTexts, parents: Int32) -> Runs:
 
 
 def length_groups(pieces: Pieces, max_groups: int, length_step: int) -> list[Group]:
-    """Put P >= 1 pieces into at most `max_groups` groups, so that the padded places are as few as can be.
+    """Put P >= 1 pieces into at most `max_groups` groups, so that padding costs as little as it can.
 
     The places of a group's queries, and those of its keys, are those of its longest rounded up to `length_step`.
     Groups come in the order of their queries' lengths, and so do pieces inside a group.
@@ -159,22 +162,23 @@ def _rectangle(runs: Runs, before: Runs | None, chosen: Int32, places: int) -> R
 
 
 def _cuts(queries: Int32, keys: Int32, max_groups: int) -> list[tuple[int, int]]:
-    """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups hold the fewest places together.
+    """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups cost the least together.
 
-    Exact, by dynamic programming over the distinct pairs, of which rounding leaves few: best[j] is the least
-    number of places that g groups need for the pairs 0..j.
+    Exact, by dynamic programming over the distinct sizes, of which rounding leaves few: best[j] is the least
+    that g groups cost for the sizes 0..j.
     """
     changes = (np.diff(queries) != 0) | (np.diff(keys) != 0)
-    ends = np.append(np.flatnonzero(changes) + 1, queries.size)  # (U,) one past the last piece of a pair
+    ends = np.append(np.flatnonzero(changes) + 1, queries.size)  # (U,) one past the last piece of a size
     begins = np.append(0, ends[:-1])
     above = np.tri(ends.size, k=-1, dtype=bool)  # (U, U): i > j, no group
-    longest = np.maximum.accumulate(np.where(above, 0, keys[ends - 1]), axis=1)  # (U, U) of the keys of i..j
-    places = (ends - begins[:, None]) * (queries[ends - 1] + longest)  # (U, U): one group of the pairs i..j
-    places = np.where(above, np.iinfo(np.int64).max // 2, places)
-    best = places[0]
+    longest = queries[ends - 1].astype(np.int64)  # (U,) of the queries of i..j
+    longest_key = np.maximum.accumulate(np.where(above, 0, keys[ends - 1]), axis=1)  # (U, U) of the keys of i..j
+    costs = (ends - begins[:, None]) * (PAIRS_A_PLACE * (longest + longest_key) + longest * longest_key)
+    costs = np.where(above, np.iinfo(np.int64).max // 2, costs)  # (U, U) of one group of the sizes i..j
+    best = costs[0]
     choices = []
     for _ in range(min(max_groups, ends.size) - 1):
-        totals = places + np.append(0, best[:-1])[:, None]
+        totals = costs + np.append(0, best[:-1])[:, None]
         choices.append(totals.argmin(axis=0))
         best = totals.min(axis=0)
     cuts = []

@@ -204,14 +204,18 @@ def _take(scores: Array, places: Array) -> Array:
 
 
 def _mix(scores: Array, distances: Array, v: Array, spec: AttentionSpec) -> Array:
-    """scores (heads, L, K), v (K, kv_heads * head_size) -> (L, heads * head_size): softmax of what may be seen."""
+    """scores (heads, L, K), v (K, kv_heads * head_size) -> (L, heads * head_size): softmax of what may be seen.
+
+    A query that may see nothing gets zeros. Source: torch's scaled_dot_product_attention.
+    """
     hidden = np.zeros(distances.shape, bool)
     if spec.causal:
         hidden |= distances < 0
     if spec.window is not None:
         hidden |= abs(distances) > spec.window
     scores = np.where(hidden, -np.inf, scores)
-    shares = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    shares /= shares.sum(axis=-1, keepdims=True)
+    largest = scores.max(axis=-1, keepdims=True)
+    shares = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    shares /= np.maximum(shares.sum(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
     mixed: Array = shares @ _keys_by_head(v, spec)  # (heads, L, head_size)
     return mixed.swapaxes(0, 1).reshape(-1, spec.width)

@@ -8,7 +8,7 @@ the model to compile, and `pack`, which makes that model's inputs of one batch. 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -87,6 +87,7 @@ class Layout:
         self._groups = groups
         self._parameters: dict[str, ov.Node] = {}
         self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
+        self._sighted: dict[tuple[bool, int], list[ov.Node]] = {}
         self._biases: dict[str, list[ov.Node]] = {}
         self.windows: set[int | None] = set()  # of the attentions so far
 
@@ -124,6 +125,18 @@ class Layout:
         if (causal, window) not in self._hidden:
             self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
         return self._hidden[causal, window]
+
+    def sighted(self, causal: bool, window: int) -> list[ov.Node]:
+        """Of each group: (n, 1, Q, 1) 1, and 0 for a query that may see no key. All layers share it.
+
+        There are such where some rows of a text are no keys, and the window of another holds no others.
+        """
+        if (causal, window) not in self._sighted:
+            self._sighted[causal, window] = [
+                op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32")
+                for hide in self.hidden(causal, window)
+            ]
+        return self._sighted[causal, window]
 
     def _hide(self, ending: str, causal: bool, window: int | None) -> ov.Node:
         queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
@@ -183,11 +196,11 @@ class Graph:
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
 
-    def pack(self, texts: PackedTexts) -> list[Array]:
+    def pack(self, texts: PackedTexts, outputs: Collection[Output]) -> list[Array]:
         """One batch as the model's inputs, in their order.
 
-        Rows are added up to a round number (they belong to no text), and groups that the batch does not need get
-        no pieces.
+        outputs: those of the results by token that get rows. Rows are added up to a round number (they belong to no
+        text), and groups that the batch does not need get no pieces.
         """
         rows = _round_rows(texts.ids.size)
         at = positions(texts)
@@ -196,6 +209,7 @@ class Graph:
             "type_ids": _extend(texts.type_ids, rows),
             "positions": _extend(at, rows),
             **_spans(texts.pooled),
+            **{_answered(name): np.arange(texts.ids.size * (name in outputs), dtype=np.int32) for name in self.outputs},
         }
         for window in self.windows:
             arrays |= self._attending(texts, window, at, rows)
@@ -215,21 +229,32 @@ class Graph:
         return arrays
 
     def _filled(self, found: Sequence[Group]) -> list[Group]:
-        return [*found, *[_NO_PIECES] * (self.groups - len(found))]
+        return [*[_NO_PIECES] * (self.groups - len(found)), *found]
 
 
-def build(network: Callable[[Tokens[ov.Node]], Mapping[Output, ov.Node]], groups: int) -> Graph:
+def build(
+    network: Callable[[Tokens[ov.Node]], Mapping[Output, ov.Node]], groups: int, by_token: Collection[Output] = ()
+) -> Graph:
     """The graph of one network: `network` is called once, its answers become the results, in float32.
 
     groups: how many length groups attention may use; each costs a little in compile time and in every forward.
+    by_token: answers of a row a token, which leave the graph only when `pack` is told so.
     """
     layout = Layout(groups)
     ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
-    answers = network(Tokens(ids, type_ids, positions, layout))
+    answers = {
+        name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
+        for name, answer in network(Tokens(ids, type_ids, positions, layout)).items()
+    }
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
     model = ov.Model(results, layout.parameters, "network")
     return Graph(model, inputs, tuple(answers), groups, tuple(layout.windows))
+
+
+def _answered(output: Output) -> str:
+    """Name of the parameter that says which rows of an answer by token are wanted."""
+    return f"{output}_rows"
 
 
 def _spans(spans: Int32) -> dict[str, Array]:
@@ -322,7 +347,6 @@ class OpenvinoOps:
     ) -> ov.Node:
         """A bias goes by places in a text: there is no parent and no window beside one."""
         layout: Layout = tokens.layout
-        q = self.scale(q, _scale(spec))  # here it may become part of the product that makes q
         assert bias is None or spec.window is None
         scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
         if bias is not None:
@@ -347,8 +371,7 @@ class OpenvinoOps:
         """
         layout: Layout = tokens.layout
         assert spec.window is None
-        q = self.scale(q, _scale(spec))
-        place_q = None if place_q is None else self.scale(place_q, _scale(spec))
+        scale = op.constant(np.float32(_scale(spec)))
         middle = op.constant(np.int32(_size(buckets, 0) // 2))
         scores = []
         for at, distances in zip(layout.places(None), layout.distances(), strict=True):
@@ -362,7 +385,7 @@ class OpenvinoOps:
                 places = _place_heads(_rows(place_q, _reverse(behind)), spec)
                 turned = _skew(op.matmul(keys, places, False, True), at.keys, at.queries)  # (n, heads, K, Q)
                 score = op.add(score, op.transpose(turned, _ints(0, 1, 3, 2)))
-            scores.append(score)
+            scores.append(op.multiply(score, scale))
         return _mix(scores, v, layout, spec)
 
     def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
@@ -397,8 +420,13 @@ def _scale(spec: AttentionSpec) -> float:
 
 
 def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
-    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K)."""
-    return op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
+    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K).
+
+    The scale is not q's: right behind the product that makes q the runtime would multiply the weights with it, and
+    keep a copy of them in float32, 96 MB of BGE-M3's.
+    """
+    score = op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
+    return op.multiply(score, op.constant(np.float32(_scale(spec))))
 
 
 def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionSpec) -> ov.Node:
@@ -414,9 +442,11 @@ def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionS
     else:
         seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(), strict=True)]
     answers = []
-    for score, at in zip(seen, layout.places(spec.window), strict=True):
+    for i, (score, at) in enumerate(zip(seen, layout.places(spec.window), strict=True)):
         values = _key_heads(_rows(v, at.keys), spec)
         answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
+        if spec.window is not None:
+            answer = op.multiply(answer, layout.sighted(spec.causal, spec.window)[i])
         answers.append(op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False))
     return _rows(_end_to_end(answers), layout.unpack(spec.window))
 

@@ -17,6 +17,7 @@ from vectord.schema import (
     ModelList,
     RerankResult,
     Result,
+    SimilarityResult,
 )
 from vectord.server.length_headers import length_headers
 
@@ -27,7 +28,7 @@ QUERY_TRUNCATED = "x-vectord-query-truncated"
 
 def result_headers(result: Result) -> dict[str, str]:
     headers = _lengths(result)
-    if isinstance(result, EmbedResult | DocumentsResult | RerankResult):
+    if isinstance(result, EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult):
         headers[FINGERPRINT] = result.fingerprint
     if isinstance(result, RerankResult | ClassifyResult):
         headers[SCORE_KIND] = result.kind

@@ -1,7 +1,7 @@
 """What Prometheus is told: vectord's own families and text-embeddings-inference's.
 
 The engine calls it as its Observer, the server calls `http_answered` after each answer and `exposition` for /metrics.
-All of it runs on the event loop; only `batch_ran` may also be called from another thread, under this object's lock.
+All of it runs on the event loop.
 Nothing is global: two servers in one process count apart.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from threading import Lock
 from typing import TYPE_CHECKING
 
 from vectord.schema import Timings
@@ -54,7 +53,6 @@ class Metrics:
     def __init__(self, version: str) -> None:
         self._own = _Own(version)
         self._tei = _Tei()
-        self._batches = Lock()
         self._models: set[str] = set()
         self._registry: CollectorRegistry | None = None
 
@@ -80,13 +78,12 @@ class Metrics:
         if operation in TEI_EMBEDS | TEI_PREDICTS:
             self._tei.answered(operation, error, texts, timings)
 
-    def batch_ran(self, model: str, texts: int, tokens: int, budget: int, seconds: float, failed: bool) -> None:
-        with self._batches:
-            self._own.batch_texts.observe(texts)
-            self._own.batch_tokens.observe(tokens)
-            self._own.forward_seconds.observe(seconds)
-            self._tei.batch_texts.observe(texts)
-            self._tei.batch_tokens.observe(tokens)
+    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
+        self._own.batch_texts.observe(texts)
+        self._own.batch_tokens.observe(tokens)
+        self._own.forward_seconds.observe(seconds)
+        self._tei.batch_texts.observe(texts)
+        self._tei.batch_tokens.observe(tokens)
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         self._own.queue_texts.set(texts)
@@ -111,8 +108,7 @@ class Metrics:
 
         if self._registry is None:
             self._registry = self._new_registry()
-        with self._batches:
-            return generate_latest(self._registry) + self._tei.counters_text()
+        return generate_latest(self._registry) + self._tei.counters_text()
 
     def collect(self) -> Iterator[Metric]:
         for instrument in (*self._own.all(), *self._tei.all()):

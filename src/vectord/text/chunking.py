@@ -62,8 +62,8 @@ class Chunker:
         room = self._max_tokens - len(before) - len(self._suffix)
         longest = max(map(len, tokens))
         if longest > room:
-            message = f"`max_tokens` of a chunk must be at most {max(room, 0)} beside this prompt; got {longest}"
-            raise InvalidField(message, field="max_tokens")
+            message = f"`chunk.max_tokens` must be at most {max(room, 0)} beside this prompt; got {longest}"
+            raise InvalidField(message, field="chunk.max_tokens")
         if not longest:
             return [self._empty(before, len(chunks), limit, index)]
         overlap = min(room // WINDOWS_PER_OVERLAP, room - longest)

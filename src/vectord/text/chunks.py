@@ -24,12 +24,12 @@ def check_options(options: ChunkOptions, room: int) -> None:
     """
     least = min(MIN_CHUNK_TOKENS, room)
     if not least <= options.max_tokens <= room:
-        message = f"`max_tokens` of a chunk must be between {least} and {room}; got {options.max_tokens}"
-        raise InvalidField(message, field="max_tokens", limit=room, given=options.max_tokens)
+        message = f"`chunk.max_tokens` must be between {least} and {room}; got {options.max_tokens}"
+        raise InvalidField(message, field="chunk.max_tokens", limit=room, given=options.max_tokens)
     most = options.max_tokens // 2
     if not 0 <= options.overlap_tokens <= most:
-        message = f"`overlap_tokens` must be between 0 and {most}, half a chunk; got {options.overlap_tokens}"
-        raise InvalidField(message, field="overlap_tokens", limit=most, given=options.overlap_tokens)
+        message = f"`chunk.overlap_tokens` must be between 0 and {most}, half a chunk; got {options.overlap_tokens}"
+        raise InvalidField(message, field="chunk.overlap_tokens", limit=most, given=options.overlap_tokens)
 
 
 def cut(document: Document, sentence_starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:

@@ -16,7 +16,7 @@ from tokenizers import Encoding
 from vectord.artifacts.spec import ModelSpec
 from vectord.errors import EmptyInput, Untokenizable
 from vectord.schema import Int32
-from vectord.text.tokenizer_file import count_ids, find_special_ids, load_tokenizer, probe_frame
+from vectord.text.tokenizer_file import check_types, count_ids, find_special_ids, load_tokenizer, probe_frame
 from vectord.text.truncation import Limit, fit_characters
 
 # Texts tokenised in one call: their Encodings live together, at up to 600 bytes a token and as much for a text.
@@ -39,6 +39,7 @@ class PlainTokenizer:
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if that is broken."""
         self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
+        check_types(self.tokenizer, spec.config.get("type_vocab_size"), spec.tokenizer)
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
         ids = count_ids(self.tokenizer)
         rows = spec.config.get("vocab_size")

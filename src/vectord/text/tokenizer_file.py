@@ -63,6 +63,18 @@ def _read(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
+def check_types(tokenizer: Tokenizer, rows: object, path: Path) -> None:
+    """Raises ModelUnavailable if tokens get types that the model has no rows for.
+
+    rows: the model's own figure; with one row or none, types make no difference. A device may answer for such a type
+    with zeros, or fail for good, and all its models with it.
+    """
+    most = rows if isinstance(rows, int) and rows > 1 else 2**31
+    types = [*tokenizer.encode(_PROBES[0]).type_ids, *tokenizer.encode(_PROBES[0], _PROBES[0]).type_ids]
+    if max(types, default=0) >= most:
+        raise ModelUnavailable(f"{path}: gives tokens the type {max(types)}; the model has types below {most}")
+
+
 def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
     """What the tokenizer puts around a text. Asked of itself, because its file can say it in several ways.
 

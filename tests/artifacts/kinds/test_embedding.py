@@ -25,7 +25,6 @@ def test_what_sentence_transformers_saves_today(pooling: Pooling, tmp_path: Path
     saved = write_sentence_bert(tmp_path, pooling=pooling, dense=(24, 12))
     spec = spec_of(saved)
     assert spec.pooling == pooling
-    assert spec.normalizes
     assert (spec.hidden_size, spec.dimensions, spec.max_tokens) == (32, 12, 512)
     folders = [saved / "2_Dense", saved / "3_Dense"]
     facts = [(32, 24, "tanh"), (24, 12, "identity")]
@@ -102,9 +101,11 @@ def test_modules_nobody_here_runs_are_refused(kinds: list[str], says: str, folde
     assert says in refusal(write_sentence_model(folder, kinds=kinds))
 
 
-def test_a_model_without_normalize_says_so(folder: Path) -> None:
-    """Whether a pipeline ends in Normalize is a fact of the model; dialects decide what they make of it."""
-    assert not spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling"])).normalizes
+def test_normalize_does_not_make_another_space(tmp_path: Path) -> None:
+    """Vectors are normalised as requests say, so that a folder with and one without the module are one space."""
+    with_it = spec_of(write_sentence_model(tmp_path / "with", kinds=["Transformer", "Pooling", "Normalize"]))
+    without = spec_of(write_sentence_model(tmp_path / "without", kinds=["Transformer", "Pooling"]))
+    assert with_it.fingerprint == without.fingerprint
 
 
 def test_dense_modules_set_the_dimensions(folder: Path) -> None:
@@ -190,7 +191,7 @@ def test_a_pooling_folder_counts_without_modules_json(folder: Path) -> None:
 
 def test_dropout_is_nothing(folder: Path) -> None:
     """It works in training alone, so a model that lists it is served without."""
-    assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).normalizes
+    assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).pooling
 
 
 @pytest.mark.parametrize(

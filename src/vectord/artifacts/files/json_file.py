@@ -42,9 +42,14 @@ def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
 def parse_json(data: bytes, path: Path) -> Any:
     """The JSON value of `data`, read from `path`. Raises ModelUnavailable for anything but JSON with unique keys."""
     try:
-        return json.loads(data, object_pairs_hook=_unique)
+        value = json.loads(data, object_pairs_hook=_unique)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except RecursionError:
         raise ModelUnavailable(f"{path}: JSON nested too deeply") from None
+    except UnicodeEncodeError:  # no tokenizer reads such a text, and no answer can hold it
+        raise ModelUnavailable(f"{path}: a text with half a surrogate pair") from None
     except ValueError as error:  # json.JSONDecodeError, UnicodeDecodeError, _unique
         raise ModelUnavailable(f"{path}: not valid JSON ({error})") from error
 

@@ -44,7 +44,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
     """pooling: the operator's, instead of the model's own. Raises ModelUnavailable: modules in an order that nobody
     here runs, a pooling nobody here computes, widths that do not chain."""
     pooled = _PoolingModule(pooling) if pooling else _own_pooling(folder)
-    modules, normalizes = _after_pooling(folder, pooled.mode)
+    modules = _after_pooling(folder, pooled.mode)
     dimensions = chain_width(spec.hidden_size, modules)
     spec = replace(
         spec,
@@ -52,7 +52,6 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         pooling=pooled.mode,
         include_prompt=pooled.include_prompt,
         dense_modules=modules,
-        normalizes=normalizes,
         dimensions=dimensions,
         matryoshka=_matryoshka(folder, dimensions),
     )
@@ -98,18 +97,18 @@ def _usual_pooling(folder: ModelFolder) -> _PoolingModule:
     return _PoolingModule(mode)
 
 
-def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[tuple[DenseModule, ...], bool]:
-    """The Dense modules in order, and whether Normalize ends them."""
+def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
+    """The Dense modules in order. Normalize may end them: whether a vector is normalised is the request's to say."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
-        return (), False
+        return ()
     at = kinds.index("Pooling")
-    normalizes = kinds[-1] == "Normalize"
-    before, after = folder.modules[1:at], folder.modules[at + 1 : len(kinds) - normalizes]
+    end = len(kinds) - (kinds[-1] == "Normalize")
+    before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
     over_tokens = _moved_behind_pooling(before, pooling)
-    return (*over_tokens, *(read_dense(module, over="sentence_embedding") for module in after)), normalizes
+    return (*over_tokens, *(read_dense(module, over="sentence_embedding") for module in after))
 
 
 def _moved_behind_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:

@@ -1,6 +1,6 @@
 """One vector a text: pooling, then sentence-transformers' Dense modules.
 
-network.py builds one per model that embeds. Normalising and cutting to `dimensions` are the engine's: they need no
+any_body.py builds one per model that embeds. Normalising and cutting to `dimensions` are the engine's: they need no
 weights.
 """
 

@@ -1,6 +1,6 @@
 """One vector or one weight a token: ColBERT's vectors and BGE-M3's lexical weights.
 
-network.py builds one per model that has them. Which tokens count, and what becomes of them, is the engine's.
+any_body.py builds one per model that has them. Which tokens count, and what becomes of them, is the engine's.
 """
 
 from __future__ import annotations

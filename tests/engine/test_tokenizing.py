@@ -1,0 +1,21 @@
+"""Tokens as an answer of their own, and back."""
+
+from __future__ import annotations
+
+from tests.engine.fakes import FakeBackend, serving
+
+from vectord.schema import Caller, DecodeRequest, TokenizeRequest
+
+ANYONE = Caller()
+
+
+async def test_tokens_and_back():
+    """Tokenising needs no device; decoding takes the ids back to text."""
+    backend = FakeBackend()
+    async with serving(backend) as engine:
+        tokenized = await engine.answer(TokenizeRequest(inputs=["ab", "c"]), ANYONE)
+        ids = [[token.id for token in row] for row in tokenized.tokens]
+        decoded = await engine.answer(DecodeRequest(ids=ids), ANYONE)
+    assert decoded.texts == ["ab", "c"]
+    assert tokenized.usage.tokens == 3
+    assert not backend.batches
