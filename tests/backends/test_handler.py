@@ -10,6 +10,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from tests.models import batch_of, pack_texts, random_texts, read_tiny_spec
 
 from vectord.artifacts.spec import ModelSpec
@@ -191,7 +192,7 @@ def test_class_of_the_guide_works(spec: ModelSpec, monkeypatch: pytest.MonkeyPat
     exec(guide.partition("```python\n")[2].partition("```")[0], vars(module))
     monkeypatch.setitem(sys.modules, "my_module", module)
     table = np.random.default_rng(0).normal(size=(10, WIDTH)).astype(np.float32)
-    np.save(spec.folder / "table.npy", table)
+    save_file({"table": table}, spec.folder / "model.safetensors")
     backend = load(replace(spec, handler="my_module.MyModel"), OPTIONS)
     answer = backend.forward(batch_of([1, 2], [3]), 0)["dense"]
     np.testing.assert_allclose(answer, [(table[1] + table[2]) / 2, table[3]], rtol=1e-6)

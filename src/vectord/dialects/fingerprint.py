@@ -6,11 +6,14 @@ import re
 
 from vectord.errors import InvalidField
 
-_fingerprint = re.compile(r"[0-9a-f:]{1,40}")
+_fingerprint = re.compile(r"[0-9a-f]{1,32}(:\d{1,7})?(:raw)?")
 
 
 def read_fingerprint(value: str | None, field: str) -> str | None:
     """`value` as it is; raises InvalidField for what no fingerprint of ours looks like."""
     if value is not None and not _fingerprint.fullmatch(value):
-        raise InvalidField(f"`{field}` must be 1 to 40 of the characters 0-9, a-f and colon.", field=field)
+        raise InvalidField(
+            f"`{field}` must be as an answer has it: 16 of 0-9 and a-f, then the width if that was cut, then raw.",
+            field=field,
+        )
     return value

@@ -42,7 +42,7 @@ async def embed_documents(served: Served, name: str, request: DocumentsRequest, 
     vectors = await compute(rows.size, lambda: dense.finish(rows, request.dimensions, request.normalize))
     return DocumentsResult(
         model=name,
-        fingerprint=space_of(served, request.dimensions),
+        fingerprint=space_of(served, request.dimensions, request.normalize),
         documents=_documents(chunked, vectors, request),
         usage=usage_of(task, made.lengths, request.documents, made.ran),
     )

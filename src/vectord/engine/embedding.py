@@ -57,7 +57,7 @@ async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResul
     first, *others = made.values()
     return EmbedResult(
         model=target.name,
-        fingerprint=space_of(target, request.dimensions),
+        fingerprint=space_of(target, request.dimensions, request.normalize),
         dense=await _finish(made[sources["dense"]].ran.rows("dense"), request) if "dense" in sources else {},
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
@@ -146,10 +146,11 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
     )
 
 
-def space_of(target: Target, dimensions: int | None) -> str:
-    """The name of the space that the target's vectors of this width belong to; None: the model's own width."""
+def space_of(target: Target, dimensions: int | None, normalize: bool) -> str:
+    """The name of the space that the target's vectors of this width (None: the model's own) belong to, raw or not."""
     cut = dimensions is not None and dimensions != target.lead.spec.dimensions
-    return f"{target.fingerprint}:{dimensions}" if cut else target.fingerprint
+    width = f":{dimensions}" if cut else ""
+    return f"{target.fingerprint}{width}" if normalize else f"{target.fingerprint}{width}:raw"
 
 
 def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:

@@ -226,12 +226,13 @@ def _classifies(target: Target) -> bool:
 
 def _check_fingerprint(target: Target, request: Request, caller: Caller) -> None:
     """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
-    expected, dimensions = caller.expect_fingerprint, None
+    expected, dimensions, normalize = caller.expect_fingerprint, None, True
     if isinstance(request, EmbedRequest | DocumentsRequest):
         expected, dimensions = expected or request.expect_fingerprint, request.dimensions
+        normalize = request.normalize
     if expected is None:
         return
-    actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions)
+    actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
     if expected != actual:
         raise FingerprintMismatch(
             f"The vectors of {target.name} belong to the space {actual}, not to the one expected.",
