@@ -41,6 +41,8 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "classifier": write_classifier,
     "decoder": write_decoder,
 }
+NOT_SERVED = {("transformers", "splade")}  # its head is behind an architecture's own names: a network of ours
+SERVED = [(name, model) for name in BACKENDS for model in MODELS if (name, model) not in NOT_SERVED]
 WIDTHS: dict[Output, int] = {
     "dense": WIDTH,
     "tokens": WIDTH,
@@ -53,14 +55,21 @@ LENGTHS = (9, 1, 30, 2, 17, 30)
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
-    return MODELS[request.param](tmp_path_factory.mktemp("model"))
+@pytest.fixture(scope="module", params=SERVED, ids=", ".join)
+def served(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """A backend's name and a model's."""
+    name, model = request.param
+    return name, model
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
-def backend(request: pytest.FixtureRequest, spec: ModelSpec) -> Iterator[Backend]:
-    loaded = load(request.param, spec, BackendOptions(device="cpu", dtype="float32", threads=2))
+@pytest.fixture(scope="module")
+def spec(served: tuple[str, str], tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    return MODELS[served[1]](tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def backend(served: tuple[str, str], spec: ModelSpec) -> Iterator[Backend]:
+    loaded = load(served[0], spec, BackendOptions(device="cpu", dtype="float32", threads=2))
     yield loaded
     loaded.close()
 
@@ -133,7 +142,9 @@ def test_a_row_a_span(backend: Backend, spec: ModelSpec) -> None:
         if output in POOLED:
             assert rows.shape == (len(spans), WIDTHS[output])
             np.testing.assert_allclose(rows[[0, 2]], whole[output][[0, 2]], atol=2e-5)  # those are whole texts
-            assert np.abs(rows[1] - rows[2]).max() > TOLERANCE
+            # transformers' classifiers pool by themselves: a part of a text has the scores of the whole
+            same = (backend.facts.name, output) == ("transformers", "scores")
+            assert (np.abs(rows[1] - rows[2]).max() <= TOLERANCE) == same
         else:
             np.testing.assert_allclose(rows, whole[output], atol=2e-5)
 

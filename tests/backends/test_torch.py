@@ -7,6 +7,7 @@ import sys
 import weakref
 from pathlib import Path
 from subprocess import run
+from typing import Any
 
 import numpy as np
 import pytest
@@ -91,7 +92,8 @@ def test_bfloat16_is_close_to_float32(spec: ModelSpec) -> None:
     """Sixteen bits cost little even on random weights: cosine above 0.999."""
     batch = batch_of(*random_texts((9, 1, 30, 2)))
     full, half = (
-        load(spec, BackendOptions(device="cpu", dtype=dtype)).forward(batch, 0) for dtype in ("float32", "bfloat16")
+        load(spec, BackendOptions(device="cpu", dtype=dtype)).forward(batch, 0)["dense"]
+        for dtype in ("float32", "bfloat16")
     )
     assert half.dtype == np.float32
     cosines = (full * half).sum(1) / np.linalg.norm(full, axis=1) / np.linalg.norm(half, axis=1)
@@ -108,31 +110,82 @@ def test_threads_of_the_options_are_used(spec: ModelSpec) -> None:
         torch.set_num_threads(before)
 
 
+def test_exact_is_float32(spec: ModelSpec) -> None:
+    """Whatever the model is served in; the second set of weights is made once."""
+    batch = batch_of(*random_texts((9, 1, 30, 2)))
+    backend = load(spec, BackendOptions(device="cpu", dtype="bfloat16"))
+    want = load(spec, BackendOptions(device="cpu", dtype="float32")).forward(batch, 0)["dense"]
+    assert np.abs(backend.forward(batch, 0)["dense"] - want).max() > 1e-4
+    for _ in range(2):
+        np.testing.assert_allclose(backend.forward_exact(batch)["dense"], want, atol=1e-6)
+
+
+def test_weights_are_made_once_for_each_dtype(spec: ModelSpec) -> None:
+    """The set in float32 when somebody first needs it, and never where the first is that already."""
+    for dtype, want in ((torch.bfloat16, [torch.bfloat16, torch.float32]), (torch.float32, [torch.float32])):
+        made: list[torch.dtype] = []
+        backend = backend_of(spec, lambda tokens, outputs: {}, made=made, dtype=dtype)
+        assert made == [dtype]
+        for _ in range(2):
+            backend.forward_exact(batch_of([1]))
+        assert made == want
+
+
+def backend_of(
+    spec: ModelSpec, network: Any, made: list[torch.dtype] | None = None, dtype: torch.dtype = torch.float32
+) -> TorchBackend:
+    """One that runs `network`. made: gets the dtype of each network that is made."""
+
+    def make_network(dtype: torch.dtype) -> Any:
+        if made is not None:
+            made.append(dtype)
+        return network
+
+    return TorchBackend(load(spec, BackendOptions(device="cpu")).facts, make_network, CPU, dtype)
+
+
 def test_full_device_is_a_memory_error(spec: ModelSpec) -> None:
     """The engine halves a batch on MemoryError; the tensors of the failed try are gone by then."""
-    backend = load(spec, BackendOptions(device="cpu"))
     held: list[weakref.ref[torch.Tensor]] = []
 
-    def fill_the_device(tokens: object, output: str) -> torch.Tensor:
+    def fill_the_device(tokens: object, outputs: object) -> torch.Tensor:
         tensor = torch.zeros(4)
         held.append(weakref.ref(tensor))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    full = TorchBackend(backend.facts, fill_the_device, CPU)  # type: ignore[arg-type]
-    with pytest.raises(MemoryError, match="no room for this batch") as caught:
-        full.forward(batch_of([1, 2, 3]), 0)
-    assert held[0]() is None, f"still held while {caught.value!r} is handled"
+    full, batch = backend_of(spec, fill_the_device), batch_of([1, 2, 3])
+    for forward in (lambda: full.forward(batch, 0), lambda: full.forward_exact(batch)):
+        with pytest.raises(MemoryError, match="no room for this batch") as caught:
+            forward()
+        assert held[-1]() is None, f"still held while {caught.value!r} is handled"
+    assert len(held) == 2
+
+
+def test_no_room_for_float32_is_a_memory_error(spec: ModelSpec) -> None:
+    """The second set of weights may be what does not fit."""
+    made: list[torch.dtype] = []
+
+    def make_network(dtype: torch.dtype) -> Any:
+        made.append(dtype)
+        if dtype == torch.float32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    facts = load(spec, BackendOptions(device="cpu")).facts
+    backend = TorchBackend(facts, make_network, CPU, torch.bfloat16)
+    for _ in range(2):  # it is tried again: room may have come free
+        with pytest.raises(MemoryError, match="in float32"):
+            backend.forward_exact(batch_of([1]))
+    assert made == [torch.bfloat16, torch.float32, torch.float32]
 
 
 def test_other_failures_are_left_as_they_are(spec: ModelSpec) -> None:
     """Only lack of memory is lack of memory: a bug in the network is not retried in halves."""
-    backend = load(spec, BackendOptions(device="cpu"))
 
-    def fail(tokens: object, output: str) -> torch.Tensor:
+    def fail(tokens: object, outputs: object) -> torch.Tensor:
         raise RuntimeError("a kernel failed")
 
     with pytest.raises(RuntimeError, match="a kernel failed"):
-        TorchBackend(backend.facts, fail, CPU).forward(batch_of([1]), 0)  # type: ignore[arg-type]
+        backend_of(spec, fail).forward(batch_of([1]), 0)
 
 
 def test_missing_weights_stop_the_load(spec: ModelSpec, tmp_path: Path) -> None:

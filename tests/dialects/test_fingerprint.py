@@ -8,7 +8,9 @@ from vectord.dialects.fingerprint import read_fingerprint
 from vectord.errors import InvalidField
 
 
-@pytest.mark.parametrize("value", [None, "0", "0123456789abcdef", "0123456789abcdef:256", "0123456789abcdef:256:raw", "f:raw"])
+@pytest.mark.parametrize(
+    "value", [None, "0", "0123456789abcdef", "0123456789abcdef:256", "0123456789abcdef:256:raw", "f:raw"]
+)
 def test_a_fingerprint_is_taken_as_it_is(value):
     """Ours, with a width or without, of vectors that are normalised or raw."""
     assert read_fingerprint(value, "f") == value

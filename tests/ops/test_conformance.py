@@ -281,6 +281,19 @@ def test_keys_bound_what_is_attended_to(op_set: str, program: str) -> None:
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17, 40), keys=numbers(9, 20, 1, 33)), "keys")
 
 
+@pytest.mark.parametrize("program", ["window", "causal, window"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_a_query_that_may_see_nothing_gets_zeros(op_set: str, program: str) -> None:
+    """Where a text's keys end, a window soon holds none of them, in a whole text as in the pieces of a long one."""
+    lengths, keys, reach = (9, 40, 2 * PIECE_ROWS + 9, 1), numbers(2, 40, 5, 1), 3
+    texts = typed(lengths, keys=keys)
+    assert_same(op_set, PROGRAMS[program], texts, "keys and a window")
+    seeing = np.concatenate([np.arange(n) < k + reach for n, k in zip(lengths, keys, strict=True)])
+    rows = runnable(op_set, PROGRAMS[program])(texts)
+    assert rows[seeing].any(axis=1).all()
+    assert not rows[~seeing].any()
+
+
 @pytest.mark.parametrize("program", [*CAUSAL, "attention"])
 @pytest.mark.parametrize("op_set", OP_SETS)
 def test_children_see_their_parent(op_set: str, program: str) -> None:
