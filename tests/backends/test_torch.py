@@ -34,6 +34,19 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
 
+def backend_of(
+    spec: ModelSpec, network: Any, made: list[torch.dtype] | None = None, dtype: torch.dtype = torch.float32
+) -> TorchBackend:
+    """One that runs `network`. made: gets the dtype of each network that is made."""
+
+    def make_network(dtype: torch.dtype) -> Any:
+        if made is not None:
+            made.append(dtype)
+        return network
+
+    return TorchBackend(load(spec, BackendOptions(device="cpu")).facts, make_network, CPU, dtype)
+
+
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_missing_gpu_becomes_the_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -129,19 +142,6 @@ def test_weights_are_made_once_for_each_dtype(spec: ModelSpec) -> None:
         for _ in range(2):
             backend.forward_exact(batch_of([1]))
         assert made == want
-
-
-def backend_of(
-    spec: ModelSpec, network: Any, made: list[torch.dtype] | None = None, dtype: torch.dtype = torch.float32
-) -> TorchBackend:
-    """One that runs `network`. made: gets the dtype of each network that is made."""
-
-    def make_network(dtype: torch.dtype) -> Any:
-        if made is not None:
-            made.append(dtype)
-        return network
-
-    return TorchBackend(load(spec, BackendOptions(device="cpu")).facts, make_network, CPU, dtype)
 
 
 def test_full_device_is_a_memory_error(spec: ModelSpec) -> None:

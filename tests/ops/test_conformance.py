@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, partial, reduce
 from pkgutil import iter_modules
 from typing import Any
 
@@ -148,9 +148,12 @@ def projected(o: Ops[Any], tokens: Tokens[Any], spec: AttentionSpec) -> tuple[An
     return states(o, tokens, "q", spec.width), states(o, tokens, "k", keys), states(o, tokens, "v", keys)
 
 
-def attention(o: Ops[Any], tokens: Tokens[Any], spec: AttentionSpec = HEADS, bias: bool = False) -> Any:
-    by_distance = o.constant(weight("distances", spec.heads, 2 * MAX_TOKENS - 1)) if bias else None
-    return o.attention(*projected(o, tokens, spec), tokens, spec, by_distance)
+def attention(
+    o: Ops[Any], tokens: Tokens[Any], spec: AttentionSpec = HEADS, bias: Weight | None = None, layers: int = 1
+) -> Any:
+    by_distance = None if bias is None else o.constant(bias)
+    attended = [o.attention(*projected(o, tokens, spec), tokens, spec, by_distance) for _ in range(layers)]
+    return reduce(o.add, attended)
 
 
 def disentangled(o: Ops[Any], tokens: Tokens[Any], by_key: bool, by_query: bool) -> Any:
@@ -231,9 +234,16 @@ CAUSAL: dict[str, Program] = {
     "causal, shared keys": partial(attention, spec=replace(SHARED_KEYS, causal=True)),
     "causal, window": partial(attention, spec=replace(SHARED_KEYS, causal=True, window=3)),
 }
+BIAS = weight("distances", HEADS.heads, 2 * MAX_TOKENS - 1)
+ALIBI = np.outer([0.5, 0.25, 0.125, 0.0625], -abs(np.arange(1 - MAX_TOKENS, MAX_TOKENS))).astype(np.float32)
+SLOPES = Weight("slopes", "F32", ALIBI)
 BY_DISTANCE: dict[str, Program] = {
-    "bias": partial(attention, bias=True),
-    "causal, bias": partial(attention, spec=replace(SHARED_KEYS, causal=True), bias=True),
+    "bias": partial(attention, bias=BIAS),
+    "bias of two layers": partial(attention, bias=BIAS, layers=2),
+    "causal, bias": partial(attention, spec=replace(SHARED_KEYS, causal=True), bias=BIAS),
+    "slopes": partial(attention, bias=SLOPES),
+    "slopes of two layers": partial(attention, bias=SLOPES, layers=2),
+    "no bias at all": partial(attention, bias=Weight("zeros", "F32", np.zeros((4, 2 * MAX_TOKENS - 1), np.float32))),
     "disentangled": partial(disentangled, by_key=True, by_query=True),
     "disentangled, by key": partial(disentangled, by_key=True, by_query=False),
     "disentangled, by query": partial(disentangled, by_key=False, by_query=True),

@@ -4,7 +4,8 @@ models.py calls `load`, in the thread that engine/loading.py starts; the engine'
 **wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its own (measured on
 2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow).
 Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow follows in a thread
-of its own.
+of its own. A plan holds all weights laid out anew, so a large model has one plan alone, with few streams (BGE-M3's
+shape: 0.75 GB, and 0.7 GB more for a second plan).
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory, and how long a batch holds its stream, grow with it
 LONG_TOKENS = 4096  # after a batch of more, its memory is given back
 ONE_PLAN_BYTES = 400_000_000  # a model whose plan is larger has no second one
+ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, of 8,192 tokens 80
 NARROW_GROUPS = 4  # length groups of a plan for many texts: with 3 it is 4 % slower; a 5th gains 1 % and costs 15 MB
 
 Precision = Literal["bf16", "f32"]  # as OpenVINO calls them
@@ -76,7 +78,11 @@ def choose_streams(threads: int) -> int:
 
 
 def choose_wide_streams(threads: int) -> int:
-    """The same for a model that is so large that the one plan it has must answer a lone text fast, too."""
+    """The same for a model with one plan, which must answer a lone text fast, too.
+
+    Measured with BGE-M3's shape on 2 cores: 1 stream of 2 threads answers 60 tokens in 55 ms, 2 of 1 in 93; many texts
+    run as fast on either; the second stream costs 130 MB.
+    """
     return max(1, threads // 4)
 
 
@@ -142,6 +148,10 @@ class Plan:
             self._forget(stream)
             return asked  # in memory that was the request's, and is theirs alone now
         return {name: rows.copy() for name, rows in asked.items()}
+
+    def beside(self) -> Plan:
+        """The same graph with one request of its own, for a stream that no worker has."""
+        return Plan(self._compiled, self._graph, self._ops, streams=1)
 
     def warm_up(self, batch: TokenBatch) -> None:
         """Run `batch` on all streams at once. No other call may be under way.
@@ -230,6 +240,7 @@ class OpenvinoBackend:
         self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
     ) -> None:
         """Returns as soon as one plan can run. A single stream has all the threads: no wide plan is made beside it."""
+        self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS
         self.facts = facts
         self._compiler = compiler
         self._largest_batch = largest_batch
@@ -257,8 +268,7 @@ class OpenvinoBackend:
         """See Backend.forward_exact. Its plan is compiled when it is first needed, which few servers ever see."""
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         with self._exact_lock:
-            if self._exact is None:
-                self._exact = self._compiler.compile(streams=1, groups=1, precision="f32")
+            self._exact = self._exact or self._make_exact()
             return self._exact.run(batch, stream=0)
 
     def wait(self) -> None:
@@ -271,10 +281,16 @@ class OpenvinoBackend:
         del self._wide, self._narrow, self._exact
         self._compiler.close()
 
+    def _make_exact(self) -> Plan:
+        plan = self._wide or self._narrow.result()
+        if plan is not None and self._compiler.precision == "f32":
+            return plan.beside()
+        return self._compiler.compile(streams=1, groups=1, precision="f32")
+
     def _compile_narrow(self) -> Plan | None:
         """None if it cannot be made or does not work: with the wide plan the model serves on, slower, and says so."""
         try:
-            plan = self._compiler.compile(self.facts.streams, NARROW_GROUPS)
+            plan = self._compiler.compile(self.facts.streams, self._groups)
             plan.warm_up(self._largest_batch)
         except Exception:
             if self._wide is None:
