@@ -442,7 +442,8 @@ class OpenvinoOps:
 def _one_curve(bias: Float32) -> tuple[Float32, Float32] | None:
     """bias (heads, W) as slopes (heads, 1, 1) of one curve (1, W), if it is that."""
     curve = bias[[np.abs(bias).max(axis=1).argmax()]]
-    slopes = bias @ curve.T / max(float((curve**2).sum()), np.finfo(np.float32).tiny)  # (heads, 1)
+    square = float((curve**2).sum())
+    slopes = bias @ curve.T / (square or 1.0)  # (heads, 1)
     if not slopes.all() or not np.allclose(slopes * curve, bias, rtol=1e-5, atol=1e-6):
         return None
     return slopes[:, :, None].astype(np.float32), curve
