@@ -89,6 +89,7 @@ class Layout:
         self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
         self._sighted: dict[tuple[bool, int], list[ov.Node]] = {}
         self._biases: dict[str, list[ov.Node]] = {}
+        self._apart: list[ov.Node] = []
         self.windows: set[int | None] = set()  # of the attentions so far
 
     @property
@@ -155,11 +156,16 @@ class Layout:
         """Of each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
         name = bias.get_friendly_name()
         if name not in self._biases:
-            middle = op.constant(np.int32(_size(bias, 1) // 2))
             pairs = zip(self.places(None), self.distances(), strict=True)
-            far = [op.add(_pairwise(distances, _length(at.queries)), middle) for at, distances in pairs]
-            self._biases[name] = [op.unsqueeze(_columns(bias, index), _ints(0)) for index in far]
+            self._biases[name] = [_spread(bias, distances, at) for at, distances in pairs]
         return self._biases[name]
+
+    def apart(self) -> list[ov.Node]:
+        """Of each group: (1, 1, Q, K) how many places query and key are apart. All layers share it."""
+        if not self._apart:
+            pairs = zip(self.places(None), self.distances(), strict=True)
+            self._apart = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
+        return self._apart
 
     def span_rows(self) -> list[ov.Node]:
         """Of each group of spans: (n, L) row numbers; padding repeats the span's first row."""
@@ -283,7 +289,6 @@ class OpenvinoOps:
 
     def __init__(self) -> None:
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
-        self._curves: dict[str, tuple[Float32 | None, ov.Node]] = {}  # by the bias's name
 
     def constant(self, weight: Weight) -> ov.Node:
         node = op.constant(ov.Tensor(weight.array, weight.array.shape, _TYPES[weight.dtype]), shared_memory=True)
@@ -356,26 +361,17 @@ class OpenvinoOps:
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: Layout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
 
-        Where all heads have one curve, steeper or flatter (ALiBi), that is laid out once instead of once a head: for
-        8,192 tokens 0.3 GB instead of 3.
+        Where it falls evenly with the distance (ALiBi), that is laid out once instead of once a head: for 8,192
+        tokens 0.3 GB instead of 3.
         """
-        slopes, curve = self._curve(bias)
-        laid_out = layout.biases(curve)
+        slopes = _slopes(self._weights[bias.get_friendly_name()].array.astype(np.float32))
         if slopes is None:
-            return [op.add(score, added) for score, added in zip(scores, laid_out, strict=True)]
+            return [op.add(score, added) for score, added in zip(scores, layout.biases(bias), strict=True)]
+        slope, inverse = op.constant(slopes), op.constant(1 / slopes)
         return [
-            op.multiply(op.add(op.multiply(score, op.constant(1 / slopes)), added), op.constant(slopes))
-            for score, added in zip(scores, laid_out, strict=True)
+            op.multiply(op.subtract(op.multiply(score, inverse), apart), slope)
+            for score, apart in zip(scores, layout.apart(), strict=True)
         ]
-
-    def _curve(self, bias: ov.Node) -> tuple[Float32 | None, ov.Node]:
-        """The slopes of the heads, (heads, 1, 1), and the curve they share, (1, 2 * M - 1); or None and the bias."""
-        name = bias.get_friendly_name()
-        if name not in self._curves:
-            found = _one_curve(self._weights[name].array.astype(np.float32))
-            shared = None if found is None else self.constant(Weight(f"{name} curve", "F32", found[1]))
-            self._curves[name] = (None, bias) if found is None else (found[0], shared)
-        return self._curves[name]
 
     def disentangled_attention(
         self,
@@ -439,14 +435,13 @@ class OpenvinoOps:
         return self.constant(replace(weight, array=weight.array[start : start + WORDS_AT_ONCE]))
 
 
-def _one_curve(bias: Float32) -> tuple[Float32, Float32] | None:
-    """bias (heads, W) as slopes (heads, 1, 1) of one curve (1, W), if it is that."""
-    curve = bias[[np.abs(bias).max(axis=1).argmax()]]
-    square = float((curve**2).sum())
-    slopes = bias @ curve.T / (square or 1.0)  # (heads, 1)
-    if not slopes.all() or not np.allclose(slopes * curve, bias, rtol=1e-5, atol=1e-6):
+def _slopes(bias: Float32) -> Float32 | None:
+    """bias (heads, 2 * M - 1): by how much each head's falls a place, (heads, 1, 1), if it falls evenly."""
+    distances = np.abs(np.arange(bias.shape[1], dtype=np.float32) - bias.shape[1] // 2)
+    slopes: Float32 = -bias[:, -1:] / np.float32(max(1, bias.shape[1] // 2))
+    if not slopes.all() or not np.allclose(slopes * -distances, bias, rtol=1e-5, atol=1e-6):
         return None
-    return slopes[:, :, None].astype(np.float32), curve
+    return slopes.reshape(-1, 1, 1)
 
 
 def _scale(spec: AttentionSpec) -> float:
@@ -505,12 +500,23 @@ def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
     return _heads(op.unsqueeze(x, _ints(0)), spec)
 
 
+def _spread(bias: ov.Node, distances: ov.Node, at: Places) -> ov.Node:
+    """bias (heads, 2 * M - 1), distances (Q + K - 1,) -> (1, heads, Q, K), the bias of each pair."""
+    # By rows: along columns of large tables the runtime's gather reads past their end (OpenVINO 2026.4).
+    by_distance = _rows(op.transpose(bias, _ints(1, 0)), op.add(distances, op.constant(np.int32(_size(bias, 1) // 2))))
+    x = op.unsqueeze(op.transpose(by_distance, _ints(1, 0)), _ints(0, 2))  # (1, heads, 1, Q + K - 1)
+    return _skew(
+        op.broadcast(x, _shape(1, 1, _length(at.queries), 1), broadcast_spec="BIDIRECTIONAL"), at.queries, at.keys
+    )
+
+
 def _pairwise(distances: ov.Node, q: ov.Node) -> ov.Node:
-    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (Q, K): j - i."""
+    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (1, 1, Q, K): |j - i|, whole until the end."""
     one, zero = _ints(1), _ints(0)
     rows = _reverse(op.slice(distances, zero, q, one, zero))  # (Q,) -i
     columns = op.slice(distances, op.subtract(q, one), _ints(2**31), one, zero)  # (K,) j
-    return op.add(op.unsqueeze(rows, one), op.unsqueeze(columns, zero))
+    pairs = op.add(op.unsqueeze(rows, _ints(0, 1, 3)), op.unsqueeze(columns, _ints(0, 1, 2)))
+    return op.convert(op.abs(pairs), "f32")
 
 
 def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
@@ -539,10 +545,6 @@ def _end_to_end(groups: Sequence[ov.Node]) -> ov.Node:
 
 def _rows(x: ov.Node, index: ov.Node) -> ov.Node:
     return op.gather(x, index, op.constant(np.int32(0)))
-
-
-def _columns(x: ov.Node, index: ov.Node) -> ov.Node:
-    return op.gather(x, index, op.constant(np.int32(1)))
 
 
 def _size(x: ov.Node, axis: int) -> int:
