@@ -1,4 +1,4 @@
-"""`python -m bench [peers | soak | large]`: behind `make bench`, `make bench-peers` and `make bench-large`."""
+"""`python -m bench [peers | soak | large | wire]`: behind `make bench`, `make bench-peers` and so on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import large, peers, run
+from bench import large, peers, run, wire
 from bench.child import REPOSITORY
 from bench.machine import conditions
 from bench.report import Report, Row, show
@@ -20,6 +20,14 @@ from vectord.config import DEFAULT_MODEL
 
 def main() -> None:
     options = _options()
+    if options.measure == "wire":
+        costs = wire.measure(options.rounds)
+        about = {"figures": "CPU of one call, the best of several rounds; no server and no model"}
+        show(
+            Report(title="vectord wire", conditions=conditions() | about, rows=wire.rows(costs), rounds=costs),
+            options.json,
+        )
+        return
     options.command = options.command.absolute()  # servers run in a folder of their own
     if not options.command.exists():
         sys.exit(f"{options.command} is missing: `make serve` installs it, or name another with --command")
@@ -65,9 +73,9 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "large"),
+        choices=("bench", "peers", "soak", "large", "wire"),
         help="bench: vectord alone; peers: beside sentence-transformers and infinity; soak: memory over minutes; "
-        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights",
+        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")

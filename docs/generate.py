@@ -2,21 +2,27 @@
 
 .env.example, docs/configuration.md   from the settings
 docs/models.md, README.md's table     from the catalogue of models; of README.md only what is between its two marks
+docs/apis.md                          from the tables of the dialects, by apis.py
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import textwrap
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from docs.apis import apis
+
 from vectord.artifacts.catalogue import CATALOGUE, Entry
-from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting
-from vectord.config.sources import CONFIG_FILE, PROFILES, profiles
+from vectord.config.files import CONFIG_FILE, PROFILES, profiles
+from vectord.config.ignored import IGNORED
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option
 
 ROOT = Path(__file__).resolve().parent.parent
+LENIENT = [name for setting in SETTINGS for name in setting.lenient]
 
 
 def env_example() -> str:
@@ -50,12 +56,20 @@ def configuration() -> str:
         "6. the default.",
         "",
         "Lists are separated by `,` or `;`. Booleans are true, t, 1, yes, y, on or false, f, 0, no, n, off, in any",
-        "case; as options they may stand alone, and `--no-NAME` is their opposite. An unknown option, key or",
-        "`VECTORD_` name, and a value out of range, stop the start with exit code 2 and one line that says where.",
+        "case; as options they may stand alone, and `--no-NAME` is their opposite. Every name is an option too:",
+        "`MODEL_ID` is `--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_`",
+        "name, and a value out of range, stop the start with exit code 2 and one line that says where. In the",
+        "environment alone, and under these names alone, a bad value is warned of and passed over, as Smart Embedder",
+        f"does: {_listed(LENIENT)}.",
         "",
         "## Profiles",
         "",
-        *(f"- `{name}`: {_description(name)}" for name in profiles()),
+        "`vectord serve --profile NAME` stands in for another product: its own dialect answers first on the paths that",
+        "several speak, and all others stay behind it. Its name may be written with `-` or `_`.",
+        "",
+        "| profile | | sets |",
+        "|---|---|---|",
+        *map(_profile_row, profiles()),
     ]
     for section, title in SECTION_TITLES.items():
         lines += [
@@ -68,7 +82,41 @@ def configuration() -> str:
             "|---|---|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *_read_otherwise(), *_without_effect()]) + "\n"
+
+
+def _read_otherwise() -> list[str]:
+    """What the names mean whose values are not ours."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for setting in SETTINGS:
+        for name in setting.env:
+            if name in setting.reads:
+                names.setdefault((setting.name, setting.reads[name].__doc__ or ""), []).append(name)
+    rows = [_cells(_listed(group), f"`{setting}`", how) for (setting, how), group in names.items()]
+    return ["", "## Names whose values are read otherwise", "", "| name | sets | how |", "|---|---|---|", *rows]
+
+
+def _without_effect() -> list[str]:
+    """The names of other servers that nothing is made of."""
+    return [
+        "",
+        "## Names without effect",
+        "",
+        "Accepted, as options too, and named once in a warning when the server starts. (`PYTORCH_CUDA_ALLOC_CONF` is",
+        "torch's own, which reads it.)",
+        "",
+        "| name | why |",
+        "|---|---|",
+        *(_cells(_listed(ignored.names), ignored.why) for ignored in IGNORED),
+    ]
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _cells(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
 
 
 def _of(section: str) -> list[Setting]:
@@ -96,20 +144,22 @@ def _default(setting: Setting) -> str:
 
 def _row(setting: Setting) -> str:
     default = _default(setting)
-    also = (*setting.flags[1:], *setting.env[2:])
-    cells = (
+    also = [flag for flag in setting.flags[1:] if flag not in map(option, setting.env)] + list(setting.env[2:])
+    return _cells(
         f"`{setting.name}`",
         f"`{default}`" if default else "",
         _values(setting),
         setting.meaning,
         " ".join(f"`{name}`" for name in also),
     )
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _description(profile: str) -> str:
-
-    return str(tomllib.loads((PROFILES / f"{profile}.toml").read_text("utf-8"))["description"])
+def _profile_row(name: str) -> str:
+    tables = tomllib.loads((PROFILES / f"{name}.toml").read_text("utf-8"))
+    sections = [table for table in tables.values() if isinstance(table, dict)]
+    sets = [f"`{key} = {json.dumps(value)}`" for section in sections for key, value in section.items()]
+    required = [f"`{key}` must be set" for key in tables.get("required", ())]
+    return _cells(f"`{name}`", tables["description"], ", ".join([*required, *sets]))
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -176,6 +226,7 @@ def _model_row(entry: Entry) -> str:
 FILES = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
+    "docs/apis.md": apis,
     "docs/models.md": models,
     "README.md": readme,
 }

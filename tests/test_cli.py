@@ -17,6 +17,7 @@ import pytest
 from vectord import __version__
 from vectord.cli import run
 from vectord.config import DEFAULT_MODEL
+from vectord.config.ignored import BY_NAME as IGNORED
 from vectord.config.settings import SETTINGS
 
 
@@ -24,9 +25,8 @@ from vectord.config.settings import SETTINGS
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No settings but the test's own; what `serve` does to logging ends with the test."""
     monkeypatch.chdir(tmp_path)
-    for setting in SETTINGS:
-        for name in setting.env:
-            monkeypatch.delenv(name, raising=False)
+    for name in (*(name for setting in SETTINGS for name in setting.env), *IGNORED):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
@@ -74,8 +74,8 @@ def test_the_help_of_serve_names_every_setting(capsys: pytest.CaptureFixture[str
     assert run(["serve", "--help"]) == 0
     printed = capsys.readouterr().out
     for setting in SETTINGS:
-        assert all(re.search(rf"(?m)[ ,]{flag}[ ,\n]", printed) for flag in setting.flags), setting.name
-        assert all(name in printed for name in setting.env[1:]), setting.name
+        assert re.search(rf"(?m)[ ,]{setting.flags[0]}[ ,\n]", printed), setting.name
+        assert all(re.search(rf"[ \[]{name}[,;\]]", printed) for name in setting.env[1:]), setting.name
         assert setting.meaning.split()[-1] in printed
     assert "default: 8000" in printed
     assert "hf_token" not in printed
@@ -119,7 +119,7 @@ def test_print_config_as_json_holds_the_same(capsys: pytest.CaptureFixture[str])
     printed = json.loads(capsys.readouterr().out)
     assert printed["profile"] == "tei"
     assert printed["server"]["port"] == {"value": 9, "source": "command line", "name": "--port"}
-    assert printed["server"]["dialects"]["value"] == ["tei", "openai"]
+    assert printed["server"]["dialects"]["value"][0] == "tei"
     assert printed["model"]["revision"] == {"value": None, "source": "default", "name": ""}
     assert printed["device"]["num_threads"]["source"] == "default"
 
@@ -131,6 +131,15 @@ def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixtu
     printed = capsys.readouterr().out
     assert "hush" not in printed
     assert printed.count("***") == 2
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
+def test_print_config_says_what_has_no_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Beside what is printed, so that scripts read JSON; by name, since a value may be a key's path."""
+    assert run(["serve", "--print-config", "--tls-server-key-path", "/secret.pem", *form]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.startswith("vectord: set for other servers, without effect here: --tls-server-key-path (")
+    assert "secret.pem" not in printed.out + printed.err
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -147,6 +156,22 @@ def test_models_lists_the_configured_and_the_known(capsys: pytest.CaptureFixture
     assert (default["configured"], default["source"]) == (False, "package")
     assert Path(default["folder"], "model.safetensors").is_file()
     assert default["bytes"] > 80e6
+
+
+def test_models_looks_where_they_would_be_served_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the folder of models, and in the cache that .env names, though no library reads that."""
+    for folder in (tmp_path / "all" / "bge-m3", tmp_path / "hub" / "models--some--model" / "snapshots" / ("0" * 40)):
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+    (tmp_path / "hub" / "models--some--model" / "refs").mkdir()
+    (tmp_path / "hub" / "models--some--model" / "refs" / "main").write_text("0" * 40)
+    (tmp_path / ".env").write_text(f"MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
+    monkeypatch.setenv("HF_HUB_CACHE", "")  # to be put back when the test ends
+    assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 0
+    rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["BAAI/bge-m3"]["source"], rows["some/model"]["source"]) == ("folder", "cache")
 
 
 def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -171,10 +196,11 @@ def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str
             ["serve", "--backend", "openvin"],
             "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, openvino",
         ),
-        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda, cuda:N or mps"),
+        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda, cuda:N, mps, or"),
         (["serve", "--dtype", "int3"], "vectord: --dtype (command line): expected one of auto, float32, bfloat16"),
-        (["serve", "--profile", "x"], "vectord: unknown profile 'x'; there are: default, tei"),
-        (["serve", "--dialects", "x"], "vectord: There is no dialect 'x'; there are: openai, tei"),
+        (["serve", "--profile", "x"], "vectord: unknown profile 'x'; there are: cohere, default"),
+        (["serve", "--profile", "simple-inference-server"], "vectord: MODELS is not set, and the profile simple-"),
+        (["serve", "--dialects", "x"], "vectord: There is no dialect 'x'; there are: cohere, "),
         (["serve", "nobody/nothing", "--offline"], "vectord: model nobody/nothing is not on this machine"),
         (["serve", "./nowhere"], "vectord: model ./nowhere: is not a folder"),
         (["serve", "http://host/model"], "vectord: model http://host/model: URLs are not fetched"),
@@ -200,6 +226,18 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
     assert ended.stdout == ""
     assert len(ended.stderr.splitlines()) == 1
     assert port in ended.stderr
+
+
+def test_what_has_no_effect_is_one_line_of_the_log() -> None:
+    """Said when the server starts, in the log's own shape, whatever comes of the start."""
+    environ = {"API_WORKERS": "4", "RATE_LIMIT_BURST_SIZE": "120", "LOG_FORMAT": "json"}
+    ended = vectord("serve", "./nowhere", environ=environ)
+    assert ended.returncode == 2
+    told, refusal = ended.stderr.splitlines()
+    line = json.loads(told)
+    assert (line["level"], line["logger"]) == ("warning", "vectord.config")
+    assert line["event"].startswith("set for other servers, without effect here: API_WORKERS, RATE_LIMIT_BURST_SIZE (")
+    assert refusal.startswith("vectord: model ./nowhere")
 
 
 def test_a_bad_variable_ends_the_process_with_code_2() -> None:

@@ -62,8 +62,8 @@ async def test_the_limits_of_the_configuration_are_the_engines() -> None:
 
 async def test_tokenising_takes_as_many_threads_as_the_device() -> None:
     """One budget of threads."""
-    limits = (await listed(Config(device=DeviceConfig(backend="fake", num_threads=3)))).limits
-    assert limits.tokenization_workers == 3
+    limits = (await listed(Config(device=DeviceConfig(backend="fake", num_threads=1)))).limits
+    assert limits.tokenization_workers == 1
 
 
 @pytest.mark.parametrize(
@@ -185,6 +185,34 @@ def test_serve_says_where_it_listens_and_ends_with_0(tmp_path: Path) -> None:
             assert embed(client).status_code == 200
         running.terminate()
         assert running.wait(DEADLINE_S) == 0
+
+
+def test_the_start_tells_what_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:
+    """Simple Inference Server's two events, and text-embeddings-inference's last word."""
+    with process(["vectord", "serve", "--port", "0", "--backend", "fake"], tmp_path) as running:
+        assert running.stdout
+        told = []
+        for line in running.stdout:
+            told.append(line)
+            if line.endswith(" Ready\n"):
+                break
+        running.terminate()
+    text = "".join(told)
+    assert f"runtime_config models={DEFAULT_MODEL} device=auto" in text
+    assert f"warmup_ok model={DEFAULT_MODEL}" in text
+    assert "Server ready to accept requests" in told[-2]
+
+
+def test_a_grpc_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    """Before any model is read, and with the option to change."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = ["vectord", "serve", "--port", "0", "--grpc-port", port, "--backend", "fake"]
+        with process(command, tmp_path) as running:
+            output, _ = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 2
+    assert f"Port {port} on 127.0.0.1 is in use; stop what listens there or choose another with --grpc-port." in output
+    assert "Traceback" not in output
 
 
 def test_no_model_that_loads_ends_the_process_with_1(tmp_path: Path) -> None:

@@ -1,3 +1,20 @@
-"""vectord: a self-hosted server for retrieval models."""
+"""vectord: a self-hosted server for retrieval models, and a client for it."""
+
+TYPE_CHECKING = False  # as type checkers understand it, without importing typing
+if TYPE_CHECKING:
+    from vectord.client import AsyncClient, Client
 
 __version__ = "0.1.0"
+__all__ = ["AsyncClient", "Client", "__version__"]
+
+
+def __getattr__(name: str) -> object:
+    """The clients, imported when they are first asked for: the server must start without httpx, and at once."""
+    if name not in ("AsyncClient", "Client"):
+        raise AttributeError(f"module 'vectord' has no attribute {name!r}")
+    try:
+        from vectord import client  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        error.add_note("vectord.Client and vectord.AsyncClient need: pip install 'vectord[client]'")
+        raise
+    return getattr(client, name)

@@ -60,9 +60,10 @@ def _build() -> Any:
     from vectord import compose  # noqa: PLC0415 - importing this module must cost nothing
     from vectord.telemetry import logs  # noqa: PLC0415
 
-    config = load((), os.environ, Path.cwd()).config
-    logs.configure(config.telemetry)
-    return compose.build(config).app
+    loaded = load((), os.environ, Path.cwd())
+    logs.configure(loaded.config.telemetry)
+    loaded.tell()
+    return compose.build(loaded.config).app
 
 
 app = LazyApp()

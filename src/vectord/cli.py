@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from vectord import __version__, help_text
+from vectord.config import ModelConfig
+from vectord.config.hub import tell_hub
+from vectord.config.layer import nearest
 from vectord.config.settings import SETTINGS
-from vectord.config.sources import Loaded, load, nearest
+from vectord.config.sources import Loaded, load
 from vectord.errors import ConfigError, ModelUnavailable, StartError
 
 EXIT_FAILED = 1
@@ -85,11 +88,16 @@ def _serve(words: Sequence[str]) -> int:
     if "--json" in loaded.switches:
         raise ConfigError("--json (command line): goes with --print-config")
     from vectord import compose  # noqa: PLC0415 - everything that serves, imported to serve
+    from vectord.telemetry import logs  # noqa: PLC0415
 
+    logs.configure(loaded.config.telemetry)
+    loaded.tell()
     return compose.serve(loaded.config)
 
 
 def _print_config(loaded: Loaded, *, as_json: bool) -> int:
+    for note in loaded.notes:
+        sys.stderr.write(f"vectord: {note}\n")
     sections = dataclasses.asdict(loaded.config)
     rows = [
         (setting.section, setting.name, _masked(sections[setting.section][setting.name], setting.secret))
@@ -141,9 +149,16 @@ def _print_table(table: Any) -> int:
 
 
 def _models(words: Sequence[str]) -> int:
+    from vectord.artifacts.catalogue import CATALOGUE  # noqa: PLC0415
+    from vectord.models.wanted import wanted_models  # noqa: PLC0415
+
     loaded = load(words, os.environ, Path.cwd(), switches=("--json",))
-    names = dict.fromkeys((*loaded.config.model.models, *_catalogue()))
-    rows = [_model_row(name, loaded) for name in names]
+    config = loaded.config.model
+    tell_hub(config, os.environ)
+    configured = {one.name or one.model: one.model for one in wanted_models(config)}
+    known = [entry.hub_id for entry in CATALOGUE if entry.hub_id not in configured]
+    rows = [_model_row(name, at, True, config) for name, at in configured.items()]
+    rows += [_model_row(name, name, False, config) for name in known]
     if "--json" in loaded.switches:
         return _print(json.dumps(rows, indent=2))
     from rich.table import Table  # noqa: PLC0415
@@ -158,20 +173,13 @@ def _models(words: Sequence[str]) -> int:
     return _print_table(table)
 
 
-def _catalogue() -> Sequence[str]:
-    from vectord.artifacts.catalogue import CATALOGUE  # noqa: PLC0415
-
-    return [entry.hub_id for entry in CATALOGUE]
-
-
-def _model_row(name: str, loaded: Loaded) -> dict[str, Any]:
-    """What is known of one model on this machine. Never asks the hub."""
+def _model_row(name: str, at: str, configured: bool, config: ModelConfig) -> dict[str, Any]:
+    """What is known of one model on this machine. at: where its files are looked for. Never asks the hub."""
     from vectord.artifacts.hub import resolve  # noqa: PLC0415
 
-    config = loaded.config.model
-    row = {"model": name, "configured": name in config.models, "source": None, "revision": None, "folder": None}
+    row = {"model": name, "configured": configured, "source": None, "revision": None, "folder": None}
     try:
-        located = resolve(name, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
+        located = resolve(at, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
     except ModelUnavailable as problem:
         return {**row, "bytes": 0, "problem": problem.message}
     size_bytes = sum(file.stat().st_size for file in located.folder.rglob("*") if file.is_file())

@@ -11,8 +11,9 @@ import ipaddress
 import logging
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 
 from starlette.applications import Starlette
 
@@ -20,7 +21,8 @@ from vectord import __version__
 from vectord.config import Config, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
-from vectord.models import open_models, read_composites
+from vectord.errors import ConfigError
+from vectord.models import open_composites, open_models
 from vectord.processor import thread_budget
 from vectord.server.app import create_app
 from vectord.telemetry import logs
@@ -43,10 +45,13 @@ def build(config: Config) -> Composition:
     May block for a download. Raises StartError: a model that is nowhere, an unknown backend or dialect.
     """
     dialects = load_dialects(config.server.dialects)
+    if config.server.grpc_port is not None and find_spec("grpc") is None:
+        raise ConfigError("grpc_port: grpc is not installed here; it comes with pip install 'vectord[grpc]'")
     models = open_models(config)
-    composites = read_composites(config.model.composites, models)
+    composites = open_composites(config.model, models)
     metrics = Metrics(__version__) if config.telemetry.enable_metrics else None
-    workers = config.engine.tokenization_workers or config.device.num_threads or thread_budget()
+    threads = min(config.device.num_threads or thread_budget(), thread_budget())
+    workers = config.engine.tokenization_workers or threads
     engine = Engine(
         models,
         replace(config.engine, tokenization_workers=workers),
@@ -60,7 +65,8 @@ def build(config: Config) -> Composition:
         await engine.start()
         watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
         try:
-            yield
+            async with _further_ports(engine, config.server, app):
+                yield
         finally:
             watch.cancel()
             with suppress(asyncio.CancelledError):
@@ -76,8 +82,11 @@ def serve(config: Config) -> int:
     from vectord.server import run  # noqa: PLC0415 - uvicorn, which an app under another server does not need
 
     logs.configure(config.telemetry)
+    if config.server.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
+        run.bind(config.server.host, config.server.grpc_port, option="--grpc-port").close()
     _run_without_preempting()
     composed = build(config)
+    _tell_settings(config)
     _warn_if_open(config.server)
     run.serve(composed.app, config.server)
     return EXIT_NOTHING_SERVED if _nothing_loaded(composed.engine) else 0
@@ -94,11 +103,42 @@ def _run_without_preempting() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # threads made from here on inherit it
 
 
+@asynccontextmanager
+async def _further_ports(engine: Engine, config: ServerConfig, app: Starlette) -> AsyncIterator[None]:
+    """What listens beside HTTP. When the block ends, the engine has drained."""
+    async with AsyncExitStack() as ports:
+        if config.grpc_port is not None:
+            from vectord.rpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
+
+            await ports.enter_async_context(serve_grpc(engine, config, app.state.shutdown))
+        yield
+
+
 async def _stop_if_nothing_loads(engine: Engine, app: Starlette) -> None:
     await engine.loaded.wait()
     if _nothing_loaded(engine):
         log.error("no model could be loaded: stopping")
         app.state.shutdown.begin()
+        return
+    # The words that scripts wait for: those of Smart Embedder's users, and of text-embeddings-inference's.
+    if any(model.reranks and model.state == "ready" for model in engine.models().models):
+        log.info("Reranker ready.")
+    log.info("Server ready to accept requests")
+    log.info("Ready")
+
+
+def _tell_settings(config: Config) -> None:
+    """What this process was started as, in one line; its name is Simple Inference Server's."""
+    fields = {
+        "models": ",".join(config.model.in_order),
+        "device": config.device.device,
+        "dtype": config.device.dtype,
+        "max_batch_tokens": config.device.max_batch_tokens or "auto",
+        "max_client_batch_size": config.engine.max_client_batch_size,
+        "max_concurrent_requests": config.engine.max_concurrent_requests,
+        "dialects": ",".join(config.server.dialects),
+    }
+    log.info("runtime_config", extra={"fields": fields})
 
 
 def _nothing_loaded(engine: Engine) -> bool:
@@ -106,7 +146,7 @@ def _nothing_loaded(engine: Engine) -> bool:
 
 
 def _warn_if_open(config: ServerConfig) -> None:
-    if config.api_key or _is_loopback(config.host):
+    if config.accepted_keys or _is_loopback(config.host):
         return
     log.warning(
         "ANYONE who can reach %s port %d may use this server: it listens beyond this machine without a key. "

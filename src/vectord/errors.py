@@ -4,12 +4,15 @@
     ├── InvalidRequest            what was sent cannot be served, now or later
     │   ├── MalformedBody             not JSON, cut off, or not UTF-8
     │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding nobody here reads
+    │   ├── NotAcceptable             a form of answer that this route, or this installation, does not have
     │   ├── PayloadTooLarge           more bytes than the limit, before or after decompression
     │   ├── InvalidField              a field of the wrong value or combination
     │   │   └── WrongType                 a field missing, not of its JSON type, or out of its type's range
     │   ├── EmptyInput                nothing to work on
     │   ├── TooManyInputs             more inputs than one request may carry
     │   ├── InputTooLong              more tokens (or characters) than the model reads, and truncation is off
+    │   │   └── TooManyCharacters         more characters than this dialect takes, whatever the model reads
+    │   ├── ForeignIds                token ids that are not of the model's vocabulary
     │   └── Untokenizable             text or ids that the model's tokenizer cannot turn into tokens
     ├── ModelNotFound             no served model has that name
     ├── ModelCannot               the model exists but does not do what was asked (embed, rerank ...)
@@ -19,7 +22,8 @@
     ├── NoSuchRoute               nothing is served at that path
     │   └── MethodNotAllowed          something is, under another method
     ├── Overloaded                refused early; retry_after_s says when it would be accepted
-    ├── Unavailable               not ready yet, or draining
+    ├── Unavailable               not ready yet
+    │   └── ShuttingDown              not any more: what was accepted is answered, and nothing new accepted
     ├── InferenceFailed           the forward raised, the worker died, or the answer was not finite
     │   └── OutOfMemory               the device had no room for even one text
     └── StartError                the process cannot start as configured: one line, exit code 2
@@ -68,6 +72,10 @@ class UnsupportedMediaType(InvalidRequest):
     pass
 
 
+class NotAcceptable(InvalidRequest):
+    pass
+
+
 class PayloadTooLarge(InvalidRequest):
     pass
 
@@ -89,6 +97,14 @@ class TooManyInputs(InvalidRequest):
 
 
 class InputTooLong(InvalidRequest):
+    pass
+
+
+class TooManyCharacters(InputTooLong):
+    pass
+
+
+class ForeignIds(InvalidRequest):
     pass
 
 
@@ -136,6 +152,11 @@ class Unavailable(VectordError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ShuttingDown(Unavailable):
+    def __init__(self, message: str = "The server is shutting down.") -> None:
+        super().__init__(message)
 
 
 class InferenceFailed(VectordError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting
-from vectord.config.sources import CONFIG_FILE, profiles
+from vectord.config.files import CONFIG_FILE, profiles
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option
 
 MAIN = """\
 vectord: a self-hosted server for retrieval models.
@@ -26,6 +26,10 @@ Usage: vectord serve [MODEL ...] [options]
 Serves each MODEL (a hub id, a folder, an installed package) over HTTP until it is told to stop.
 
 Every option has an environment name, with or without VECTORD_ before it (the longer one wins).
+The other names in brackets are those of other servers, and options too: MODEL_ID is --model-id,
+INFINITY_BATCH_SIZE is --batch-size. Names of theirs that mean nothing here are accepted, and the
+log says so once (docs/configuration.md says why).
+
 Command line beats environment, environment beats .env, .env beats the config file, that beats
 the profile. A list takes several names, separated by , or ;. A switch may stand alone, take true
 or false, or be turned around: --no-auto-truncate.
@@ -72,11 +76,11 @@ def _setting(setting: Setting) -> str:
 
 
 def _flags(setting: Setting) -> str:
-    """Short options first; those with a meaning of their own (setting.reads) last, and without our values."""
-    own = [flag for flag in setting.flags if flag not in setting.reads]
+    """Its own option and those that no environment name says, short ones first."""
+    others = {option(name) for name in setting.env[2:]} - {setting.flags[0]}
+    own = [flag for flag in setting.flags if flag not in others]
     metavar = "|".join(setting.choices) or _METAVAR[setting.type]
-    shown = f"{', '.join(sorted(own, key=lambda flag: flag.startswith('--')))} {metavar}".rstrip()
-    return ", ".join((shown, *(flag for flag in setting.flags if flag in setting.reads)))
+    return f"{', '.join(sorted(own, key=lambda flag: flag.startswith('--')))} {metavar}".rstrip()
 
 
 def _default(setting: Setting) -> str:
@@ -89,5 +93,6 @@ def _default(setting: Setting) -> str:
 
 
 def _entry(head: str, meaning: str) -> str:
-    body = textwrap.fill(meaning, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return f"  {head}\n{body}"
+    lines = textwrap.wrap(head, _WIDTH, initial_indent=" " * 2, subsequent_indent=" " * 10)
+    lines += textwrap.wrap(meaning, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)

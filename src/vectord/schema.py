@@ -14,11 +14,12 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from vectord.errors import VectordError
+
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int32: TypeAlias = npt.NDArray[np.int32]
 Input: TypeAlias = str | Sequence[int]  # a text, or token ids of the model's own vocabulary
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
-Encoding: TypeAlias = Literal["float", "base64"]
 Lane: TypeAlias = Literal["interactive", "bulk"]
 InputKind: TypeAlias = Literal["query", "document"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # what a text can be turned into
@@ -51,6 +52,11 @@ class TextOptions:
     prompt_name: str | None = None  # a key of the model's prompts; None: the model's default prompt
     kind: InputKind | None = None  # the model's prompt for such inputs, if it has one; `prompt_name` outranks it
     prompt: str | None = None  # the words themselves; they outrank both
+    max_tokens: int | None = None  # of an input, specials included, where that is less than the model reads
+    add_special_tokens: bool = True
+    # Whether lists of ids are of the model's own vocabulary, or only if they stand between its special tokens; other
+    # ids are then decoded by a table the engine has, or refused.
+    own_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +70,7 @@ class ChunkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbedRequest:
-    """Any of the vectors that the model makes of a text, all from one pass."""
+    """Any of the vectors that the model makes of a text, all from one pass; with no `outputs`, none."""
 
     inputs: Sequence[Input]
     model: str | None = None  # None: the first served model that can
@@ -75,7 +81,7 @@ class EmbedRequest:
     force_dimensions: bool = False  # even where the model was not trained to be cut
     precisions: tuple[Precision, ...] = ("float",)  # dense only: in each of these
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
-    encoding: Encoding = "float"  # for the renderer
+    partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
     field: str = "input"  # what the caller's dialect calls `inputs`, for error messages
 
 
@@ -84,7 +90,8 @@ class DocumentsRequest:
     """Long texts in pieces: a dense vector for each chunk."""
 
     documents: Sequence[str]
-    chunks: ChunkOptions
+    chunks: ChunkOptions | None  # None: `spans` says where the chunks are
+    spans: Sequence[Sequence[Span]] | None = None  # of each document: its chunks, in order and apart
     model: str | None = None
     text: TextOptions = TextOptions()
     late: bool = False  # the model reads the whole text, and each chunk's vector is pooled from its own tokens
@@ -93,7 +100,6 @@ class DocumentsRequest:
     dimensions: int | None = None
     force_dimensions: bool = False
     expect_fingerprint: str | None = None
-    encoding: Encoding = "float"
     field: str = "documents"
 
 
@@ -112,8 +118,7 @@ class RerankRequest:
     )
     instruction: str | None = None  # for language models; None: the model's own
     chunks: ChunkOptions | None = None  # score each chunk of a passage; the best one counts
-    top_n: int | None = None  # for the renderer: show the best so many; None: all
-    with_passages: bool = False  # for the renderer: show their texts
+    max_passage_tokens: int | None = None  # a longer passage is cut to so many, whether `text` truncates or not
     query_field: str = "query"
     field: str = "passages"
 
@@ -126,7 +131,6 @@ class ClassifyRequest:
     model: str | None = None  # None: the first served model that classifies
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits
-    single: bool = False  # for the renderer: it came as one input, not as a list of one
     field: str = "inputs"
 
 
@@ -176,6 +180,19 @@ class UnloadModel:
     model: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowStatistics:
+    """What the engine has done since it started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Several:
+    """Requests that one body asks for at once: all are answered, or the first failure is."""
+
+    requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
+    field: str = "instances"
+
+
 Request: TypeAlias = (
     EmbedRequest
     | DocumentsRequest
@@ -187,6 +204,8 @@ Request: TypeAlias = (
     | ListModels
     | LoadModel
     | UnloadModel
+    | ShowStatistics
+    | Several
 )
 
 
@@ -259,6 +278,7 @@ class EmbedResult:
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # which model made what
     lengths: Mapping[str, Sequence[TextLength]] = field(default_factory=dict)  # by model: each has its own tokenizer
     limits: Mapping[str, int] = field(default_factory=dict)  # tokens each of those models reads
+    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input; its rows say nothing then
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,6 +380,7 @@ class ModelInfo:
     pinned: bool  # never unloaded to make room
     created_unix_s: int
     prompts: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: which served model makes what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,6 +399,26 @@ class ModelList:
     limits: Limits
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Since the start. `embed_` counts requests for vectors; refused are those that met a full queue."""
+
+    uptime_s: float
+    embed_requests: int
+    embed_texts: int
+    batches: int
+    refused_requests: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeveralResults:
+    """Each of its request, in order."""
+
+    results: Sequence[EmbedResult | RerankResult | ClassifyResult]
+    usage: Usage  # of all together, lengths in their order
+
+
 Result: TypeAlias = (
     EmbedResult
     | DocumentsResult
@@ -387,4 +428,6 @@ Result: TypeAlias = (
     | TokenizeResult
     | DecodeResult
     | ModelList
+    | Statistics
+    | SeveralResults
 )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections import Counter
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from vectord.config.declared import Config, ServerConfig, address_only, first_bare_level, json_lines, no_service_link
-from vectord.config.settings import SETTINGS, BadValue, Setting
+from vectord.config import DEFAULT_MODEL, Config, ModelConfig, ServerConfig
+from vectord.config.ignored import BY_NAME, IGNORED
+from vectord.config.settings import SETTINGS, BadValue, Setting, option
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -55,6 +59,26 @@ def test_the_names_read_otherwise_are_names_of_their_setting() -> None:
     """A misspelt key of `reads` would never be looked at."""
     for setting in SETTINGS:
         assert set(setting.reads) <= {*setting.env, *setting.flags}, setting.name
+
+
+# What others read in the place of some settings.
+READ_AS = {
+    **dict.fromkeys(("api_key", "api_token"), "accepted_keys"),
+    **dict.fromkeys(("models", "default_embedding_model", "reranker_model", "rerankers"), "in_order"),
+}
+
+
+@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
+def test_every_setting_is_read_by_somebody(name: str) -> None:
+    """A setting that is accepted and changes nothing would be a lie; those names are in ignored.py."""
+    assert re.search(rf"\.{READ_AS.get(name, name)}\b", source())
+
+
+@cache
+def source() -> str:
+    """All of it, but for the declaration itself."""
+    declared = ROOT / "src" / "vectord" / "config" / "declared.py"
+    return "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py") if path != declared)
 
 
 @pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md", "README.md"])
@@ -108,7 +132,7 @@ def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("max_queue_wait_s", "inf"),
         ("max_queue_wait_s", "0"),
         ("offline", "maybe"),
-        ("models", " , ; "),
+        ("dialects", " , ; "),
         ("dtype", "int8"),
         ("device", "cuda:x"),
         ("device", "gpu"),
@@ -147,34 +171,50 @@ def test_a_toml_value_of_another_type_is_refused(name: str, value: object) -> No
         named(name).from_toml(value)
 
 
-@pytest.mark.parametrize(("text", "read"), [("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")])
-def test_an_address_is_meant_for_us(text: str, read: str) -> None:
-    """HOSTNAME counts when it can be listened on."""
-    assert address_only(text) == read
-
-
-@pytest.mark.parametrize("text", ["laptop", "4f2a9c1e77b0", "vectord-7d9f-x2x", "localhost.localdomain"])
-def test_a_machines_name_is_not_meant_for_us(text: str) -> None:
-    """Shells and containers set HOSTNAME to it."""
-    assert address_only(text) is None
-
-
-def test_a_service_link_of_kubernetes_is_not_a_port() -> None:
-    """A service called vectord, or api, puts a URL into VECTORD_PORT or API_PORT of every pod."""
-    assert no_service_link("tcp://10.0.0.7:8000") is None
-    assert no_service_link("8000") == "8000"
+@pytest.mark.parametrize(
+    ("said", "models"),
+    {
+        "nothing": ({}, (DEFAULT_MODEL,)),
+        "a reranker": ({"reranker_model": "r"}, (DEFAULT_MODEL, "r")),
+        "a default": ({"default_embedding_model": "d"}, ("d",)),
+        "all": (
+            {
+                "models": ("a", "b"),
+                "default_embedding_model": "d",
+                "dense_embedding_model": "q",
+                "reranker_model": "r",
+                "rerankers": ("s", "r"),
+            },
+            ("d", "q", "a", "b", "r", "s"),
+        ),
+        "one in two places": ({"models": ("a", "b"), "default_embedding_model": "b"}, ("b", "a")),
+    }.values(),
+    ids=str,
+)
+def test_embedders_stand_before_rerankers(said: dict[str, Any], models: tuple[str, ...]) -> None:
+    """The order decides who answers where a request names no model; nothing is served twice."""
+    assert ModelConfig(**said).in_order == models
 
 
 @pytest.mark.parametrize(
-    ("text", "level"),
-    [("info,tower=debug", "info"), ("tower=debug, warn", "warn"), ("debug", "debug"), ("a=info", None), ("", None)],
+    ("keys", "accepted"),
+    [
+        ({}, ()),
+        ({"api_key": "a"}, ("a",)),
+        ({"api_token": "b"}, ("b",)),
+        ({"api_key": "a", "api_token": "b"}, ("a", "b")),
+    ],
+    ids=str,
 )
-def test_rust_log_gives_its_first_bare_level(text: str, level: str | None) -> None:
-    """What RUST_LOG says for single targets has no meaning here."""
-    assert first_bare_level(text) == level
+def test_either_key_opens_the_server(keys: dict[str, str], accepted: tuple[str, ...]) -> None:
+    """API_KEY is TEI's and API_TOKEN is Smart Embedder's; whoever sets both means both."""
+    assert ServerConfig(**keys).accepted_keys == accepted
 
 
-@pytest.mark.parametrize(("text", "format_"), [("true", "json"), ("1", "json"), ("False", "text"), ("0", "text")])
-def test_json_output_is_a_log_format(text: str, format_: str) -> None:
-    """TEI's switch has two positions."""
-    assert json_lines(text) == format_
+def test_a_name_without_effect_is_nobody_elses() -> None:
+    """Nor is it there twice, as a name or as an option; and each has a reason."""
+    names = [name for ignored in IGNORED for name in ignored.names]
+    assert len(names) == len(BY_NAME)
+    settings = {name for setting in SETTINGS for name in (*setting.env, *setting.flags)}
+    assert settings.isdisjoint({*names, *map(option, names)})
+    assert all(ignored.why.endswith(".") for ignored in IGNORED)

@@ -23,11 +23,9 @@ from tests.dialects.results import (
 )
 
 from vectord.dialects import vectord
-from vectord.dialects import vectord_requests as requests
-from vectord.dialects import vectord_wire as wire
 from vectord.dialects.base import Incoming
-from vectord.dialects.vectors import to_base64
-from vectord.errors import EmptyInput, FingerprintMismatch, InvalidField, TooManyInputs, VectordError
+from vectord.dialects.vectord import requests, wire
+from vectord.errors import EmptyInput, FingerprintMismatch, InputTooLong, InvalidField, TooManyInputs, VectordError
 from vectord.schema import (
     ChunkedDocument,
     ChunkOptions,
@@ -53,6 +51,7 @@ from vectord.schema import (
     TokenizeResult,
     UnloadModel,
 )
+from vectord.wire.vectors import to_base64
 
 FIGURES = {
     "usage": {"tokens": 7, "texts": 2, "characters": 40},
@@ -78,6 +77,7 @@ FULL = [
             "precisions": ["int8", "float", "int8"],
             "encoding": "base64",
             "expect_fingerprint": "f00d:64",
+            "partial_results": True,
         },
         EmbedRequest(
             inputs=["a", [1, 2]],
@@ -88,8 +88,8 @@ FULL = [
             dimensions=64,
             force_dimensions=True,
             precisions=("int8", "float"),
-            encoding="base64",
             expect_fingerprint="f00d:64",
+            partial=True,
             field="inputs",
         ),
         id="embed",
@@ -118,7 +118,6 @@ FULL = [
             normalize=False,
             dimensions=64,
             force_dimensions=True,
-            encoding="base64",
             expect_fingerprint="f00d:64",
         ),
         id="documents",
@@ -145,8 +144,6 @@ FULL = [
             weights=(1.0, 0.3, 1.0),
             instruction="judge",
             chunks=ChunkOptions(max_tokens=8),
-            top_n=1,
-            with_passages=True,
         ),
         id="rerank",
     ),
@@ -202,7 +199,7 @@ def route(name, method="POST"):
 
 
 def parse(name, **body):
-    return route(name).parse(incoming(body))
+    return route(name).parse(incoming(body)).request
 
 
 @pytest.mark.parametrize(("name", "body", "request_"), FULL)
@@ -240,11 +237,6 @@ def test_two_texts_are_not_a_pair():
     """Other than TEI's: a pair is a list of its own."""
     assert parse("classify", inputs=["a", "b"]).inputs == ["a", "b"]
     assert parse("classify", inputs=[["a", "b"]]).inputs == [("a", "b")]
-
-
-def test_zero_top_n_is_all():
-    """As null."""
-    assert parse("rerank", query="q", passages=["a"], top_n=0).top_n is None
 
 
 EMBED, RERANK = {"inputs": "a"}, {"query": "q", "passages": ["a"]}
@@ -339,14 +331,15 @@ def test_nothing_to_embed_is_refused(inputs):
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
-ASKED = EmbedRequest(inputs=["a", "b"], field="inputs")
+ASKED = {"inputs": ["a", "b"]}
 INT8 = np.array([[1, -127, 3], [0, 5, 127]], np.int8)
 COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]
 
 
-def answer(name, request, result, answer_type, method="POST"):
-    """The rendered body, which must fit the type that OpenAPI shows."""
-    rendered = route(name, method).render(request, result)
+def answer(name, asked, result, answer_type, method="POST"):
+    """The rendered body, which must fit the type that OpenAPI shows. asked: a body, or all that came."""
+    asked = asked if isinstance(asked, Incoming) else incoming(asked)
+    rendered = route(name, method).parse(asked).render(result)
     assert (rendered.status, rendered.content_type) == (200, "application/json")
     msgspec.json.decode(rendered.body, type=answer_type)
     return json.loads(rendered.body)
@@ -370,13 +363,13 @@ def test_embed_answers_dense_vectors():
 def test_several_precisions_stand_by_name():
     """In the order asked for; each a list of its own kind of numbers."""
     result = replace(embed_result(), dense={"int8": INT8, "float": VECTORS})
-    shown = answer("embed", replace(ASKED, precisions=("int8", "float")), result, wire.EmbedAnswer)
+    shown = answer("embed", ASKED | {"precisions": ["int8", "float"]}, result, wire.EmbedAnswer)
     assert shown["data"][0]["dense"] == {"int8": [1, -127, 3], "float": [0.1, -0.2, 0.33333334]}
 
 
 def test_one_precision_needs_no_name():
     """Whichever it is."""
-    shown = answer("embed", replace(ASKED, precisions=("int8",)), embed_of(dense={"int8": INT8}), wire.EmbedAnswer)
+    shown = answer("embed", ASKED | {"precisions": ["int8"]}, embed_of(dense={"int8": INT8}), wire.EmbedAnswer)
     assert shown["data"][1]["dense"] == [0, 5, 127]
 
 
@@ -386,9 +379,9 @@ def embed_of(**vectors):
 
 def test_base64_is_of_each_precisions_own_bytes():
     """float32 little-endian, one byte a number for int8; token vectors one by one."""
-    request = replace(ASKED, precisions=("float", "int8"), encoding="base64")
+    body = ASKED | {"precisions": ["float", "int8"], "encoding": "base64"}
     result = embed_of(dense={"float": VECTORS, "int8": INT8}, colbert=COLBERT, tokens=COLBERT)
-    shown = answer("embed", request, result, wire.EmbedAnswer)["data"][1]
+    shown = answer("embed", body, result, wire.EmbedAnswer)["data"][1]
     assert shown["dense"] == {"float": to_base64(VECTORS[1]), "int8": base64.b64encode(bytes([0, 5, 127])).decode()}
     assert shown["colbert"] == shown["tokens"] == [to_base64(row) for row in COLBERT[1]]
 
@@ -397,7 +390,7 @@ def test_every_output_in_one_answer():
     """Nothing that was not asked for is there."""
     sparse = [Sparse(np.array([9, 2], np.int32), np.array([0.1, 3], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
     result = embed_of(sparse=sparse, colbert=COLBERT, tokens=COLBERT)
-    assert answer("embed", replace(ASKED, outputs=frozenset()), result, wire.EmbedAnswer)["data"] == [
+    assert answer("embed", ASKED, result, wire.EmbedAnswer)["data"] == [
         {"index": 0, "sparse": {"indices": [9, 2], "values": [0.1, 3.0]}, "colbert": [[1, 0]], "tokens": [[1, 0]]},
         {
             "index": 1,
@@ -415,7 +408,8 @@ def test_a_cut_text_says_by_which_model():
         "b": [TextLength(3, 3), TextLength(7, 7), TextLength(12, 8, characters_cut=100)],
     }
     result = embed_of(dense={"float": np.zeros((3, 2), np.float32)}, lengths=lengths, limits={"a": 6, "b": 8})
-    shown = answer("embed", replace(ASKED, inputs=["a", "b", "c"]), result, wire.EmbedAnswer)["data"]
+    result = replace(result, usage=usage([(3, 3)] * 3))
+    shown = answer("embed", {"inputs": ["a", "b", "c"]}, result, wire.EmbedAnswer)["data"]
     a = {"model": "a", "seen": 9, "kept": 6, "max_tokens": 6}
     b = {"model": "b", "seen": 12, "kept": 8, "max_tokens": 8, "characters_cut": 100}
     assert [item.get("truncated") for item in shown] == [None, [a], [a, b]]
@@ -429,21 +423,21 @@ def test_documents_answer_chunks_with_their_place():
         ChunkedDocument(chunks=chunks[:1], vectors=VECTORS[:1]),
     ]
     result = DocumentsResult(model="served", fingerprint="f00d", documents=documents, usage=usage())
-    request = DocumentsRequest(documents=["a", "b"], chunks=ChunkOptions(max_tokens=8))
-    shown = answer("documents", request, result, wire.DocumentsAnswer)
+    body = {"documents": ["a", "b"], "chunk": {"max_tokens": 8}}
+    shown = answer("documents", body, result, wire.DocumentsAnswer)
     first = {"start": 0, "stop": 5, "tokens": 2, "vector": [0.1, -0.2, 0.33333334]}
     assert shown["data"][0]["chunks"][0] == first
     assert shown["data"][0]["mean"] == [0.5, 0.5, 0]
     assert shown["data"][1] == {"index": 1, "chunks": [first]}
     assert shown | FIGURES == shown
-    coded = answer("documents", replace(request, encoding="base64"), result, wire.DocumentsAnswer)
+    coded = answer("documents", body | {"encoding": "base64"}, result, wire.DocumentsAnswer)
     assert coded["data"][0]["chunks"][0]["vector"] == to_base64(VECTORS[0])
     assert coded["data"][0]["mean"] == to_base64(np.array([0.5, 0.5, 0], np.float32))
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
 
-PASSAGES = RerankRequest(query="q", passages=["a", "b", "c", "d"])
+PASSAGES = {"query": "q", "passages": ["a", "b", "c", "d"]}
 
 
 def test_rerank_answers_best_first():
@@ -464,18 +458,20 @@ def test_rerank_answers_best_first():
     }
 
 
-@pytest.mark.parametrize(("top_n", "indices"), [(None, [1, 3, 0, 2]), (1, [1]), (3, [1, 3, 0]), (9, [1, 3, 0, 2])])
+@pytest.mark.parametrize(
+    ("top_n", "indices"), [(None, [1, 3, 0, 2]), (0, [1, 3, 0, 2]), (1, [1]), (3, [1, 3, 0]), (9, [1, 3, 0, 2])]
+)
 def test_top_n_keeps_the_best(top_n, indices):
     """Or all, if there are no more."""
-    shown = answer("rerank", replace(PASSAGES, top_n=top_n), rerank_result(0.1, 0.9, -3, 0.9), wire.RerankAnswer)
+    shown = answer("rerank", PASSAGES | {"top_n": top_n}, rerank_result(0.1, 0.9, -3, 0.9), wire.RerankAnswer)
     assert [result["index"] for result in shown["results"]] == indices
 
 
 def test_passages_and_spans_belong_to_their_index():
     """Wherever the order put them."""
     spans = [Span(0, 1), Span(1, 2), Span(2, 3), Span(3, 4)]
-    request = replace(PASSAGES, with_passages=True, top_n=2)
-    shown = answer("rerank", request, rerank_result(0.1, 0.9, -3, 0.8, spans=spans), wire.RerankAnswer)
+    body = PASSAGES | {"return_passages": True, "top_n": 2}
+    shown = answer("rerank", body, rerank_result(0.1, 0.9, -3, 0.8, spans=spans), wire.RerankAnswer)
     assert [(each["passage"], each["span"]) for each in shown["results"]] == [
         ("b", {"start": 1, "stop": 2}),
         ("d", {"start": 3, "stop": 4}),
@@ -487,7 +483,7 @@ def test_what_was_cut_is_warned_of():
     result = rerank_result(
         0.2, 0.1, query=TextLength(90, 64), passages=[TextLength(7, 7), TextLength(700, 400)], max_tokens=512
     )
-    shown = answer("rerank", replace(PASSAGES, passages=["a", "b"], top_n=1), result, wire.RerankAnswer)
+    shown = answer("rerank", PASSAGES | {"passages": ["a", "b"], "top_n": 1}, result, wire.RerankAnswer)
     assert shown["warnings"] == [
         {"type": "query_truncated", "seen": 90, "kept": 64, "max_tokens": 512},
         {"type": "passage_truncated", "index": 1, "seen": 700, "kept": 400, "max_tokens": 512},
@@ -501,8 +497,8 @@ def test_what_was_cut_is_warned_of():
 )
 def test_results_are_finite_sorted_and_each_passage_once(scores, top_n):
     """Whatever the scores are, as long as they are finite."""
-    request = RerankRequest(query="q", passages=["p"] * len(scores), top_n=top_n)
-    shown = json.loads(route("rerank").render(request, rerank_result(*scores)).body)["results"]
+    body = incoming({"query": "q", "passages": ["p"] * len(scores), "top_n": top_n})
+    shown = json.loads(route("rerank").parse(body).render(rerank_result(*scores)).body)["results"]
     assert len(shown) == min(len(scores), top_n or len(scores))
     assert [(-each["score"], each["index"]) for each in shown] == sorted(
         (-each["score"], each["index"]) for each in shown
@@ -514,7 +510,7 @@ def test_classify_answers_labels_best_first():
     """For each input, in its order, equal ones in the model's."""
     shown = answer(
         "classify",
-        ClassifyRequest(inputs=["a", "b"]),
+        {"inputs": ["a", "b"]},
         classify_result([0.2, 0.7, 0.1], [0, 0.5, 0.5]),
         wire.ClassifyAnswer,
     )
@@ -533,14 +529,14 @@ def test_classify_answers_labels_best_first():
 def test_a_cut_input_to_classify_is_told():
     """With the figures there are."""
     result = replace(classify_result([1, 0, 0], [1, 0, 0]), usage=usage())
-    shown = answer("classify", ClassifyRequest(inputs=["a", "b"]), result, wire.ClassifyAnswer)
+    shown = answer("classify", {"inputs": ["a", "b"]}, result, wire.ClassifyAnswer)
     assert [item.get("truncated") for item in shown["data"]] == [None, [{"model": "served", "seen": 9, "kept": 4}]]
 
 
 def test_similarity_answers_cosines():
     """One a sentence, in order."""
     result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
-    shown = answer("similarity", SimilarityRequest(source="a", sentences=["b", "c"]), result, wire.SimilarityAnswer)
+    shown = answer("similarity", {"source": "a", "sentences": ["b", "c"]}, result, wire.SimilarityAnswer)
     assert shown == {
         "model": "served",
         "fingerprint": "f00d",
@@ -550,6 +546,28 @@ def test_similarity_answers_cosines():
     }
 
 
+def test_a_failed_input_has_an_error_in_its_place():
+    """Whole, as if it had been the request's; the others are answered."""
+    failure = InputTooLong("Too long.", field="inputs", index=1, limit=4, given=9)
+    shown = answer(
+        "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), wire.EmbedAnswer
+    )
+    assert shown["data"] == [
+        {"index": 0, "dense": [0.1, -0.2, 0.33333334]},
+        {
+            "index": 1,
+            "error": {
+                "type": "input_too_long",
+                "message": "Too long.",
+                "field": "inputs",
+                "index": 1,
+                "limit": 4,
+                "given": 9,
+            },
+        },
+    ]
+
+
 # --- tokens and models ----------------------------------------------------------------------------------------
 
 
@@ -557,7 +575,7 @@ def test_tokenize_answers_tokens():
     """With byte offsets; null for specials."""
     tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)], []]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage())
-    shown = answer("tokenize", TokenizeRequest(inputs=["é", ""]), result, wire.TokenizeAnswer)
+    shown = answer("tokenize", {"inputs": ["é", ""]}, result, wire.TokenizeAnswer)
     assert shown["data"] == [
         {
             "index": 0,
@@ -573,7 +591,7 @@ def test_tokenize_answers_tokens():
 def test_decode_answers_texts():
     """In order."""
     result = DecodeResult(model="served", texts=("a", "b"))
-    shown = answer("decode", DecodeRequest(ids=[[1], [2]]), result, wire.DecodeAnswer)
+    shown = answer("decode", {"ids": [[1], [2]]}, result, wire.DecodeAnswer)
     assert shown == {"model": "served", "data": [{"index": 0, "text": "a"}, {"index": 1, "text": "b"}]}
 
 
@@ -602,10 +620,10 @@ MODEL = {
 
 def test_models_show_all_that_is_known():
     """Every model with every fact, and the limits in force."""
-    assert route("models", "GET").parse(Incoming()) == ListModels()
+    assert route("models", "GET").parse(Incoming()).request == ListModels()
     info = model_info(matryoshka=(128, 256), prompts={"query": "find: "}, pinned=True)
     splade = model_info("other", outputs={"sparse"}, pooling="", dimensions=0, state="unloaded", revision=None)
-    shown = answer("models", ListModels(), model_list(info, splade), wire.ModelsAnswer, method="GET")
+    shown = answer("models", Incoming(), model_list(info, splade), wire.ModelsAnswer, method="GET")
     assert shown["models"][0] == MODEL
     assert shown["models"][1] == MODEL | {
         "name": "other",
@@ -631,9 +649,9 @@ def test_models_show_all_that_is_known():
 )
 def test_one_model_is_shown_loaded_and_unloaded(path, method, kind):
     """By a name that may hold slashes; each answers with the model as it is then."""
-    request = route(path, method).parse(Incoming(path={"model": "org/served"}))
-    assert request == kind(model="org/served")
-    assert answer(path, request, model_list(), wire.ModelAnswer, method=method)["name"] == "served"
+    asked = Incoming(path={"model": "org/served"})
+    assert route(path, method).parse(asked).request == kind(model="org/served")
+    assert answer(path, asked, model_list(), wire.ModelAnswer, method=method)["name"] == "served"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

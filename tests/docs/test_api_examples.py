@@ -24,7 +24,7 @@ from tests.server.live import Reply
 from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
 from vectord.dialects.vectord import DIALECT
-from vectord.dialects.vectord_errors import ERRORS
+from vectord.dialects.vectord.errors import ERRORS, type_of
 from vectord.schema import ScoreKind
 from vectord.server import length_headers, result_headers
 from vectord.server.routing import Table
@@ -186,7 +186,7 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
 
 def test_every_word_a_client_may_compare_is_listed() -> None:
     """Types of errors with their statuses, kinds of scores, and the names of headers."""
-    errors = [f"| {status} | `{kind}` |" for status, kind in ERRORS.values()]
+    errors = [f"| {status} | `{type_of(kind)}` |" for kind, status in ERRORS.items()]
     kinds = [f"`{kind}`" for kind in get_args(ScoreKind)]
     headers = [
         f"`{value}`"

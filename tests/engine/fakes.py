@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +14,10 @@ import numpy as np
 from vectord.artifacts.spec import Colbert, ModelSpec, Output, YesNo
 from vectord.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.config import EngineConfig
+from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 from vectord.engine.engine import Engine
 from vectord.engine.registry import Composite, ModelSource
-from vectord.errors import InputTooLong
+from vectord.errors import EmptyInput, InputTooLong
 from vectord.ops.base import PackedTexts
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Timings, Token
 
@@ -28,41 +28,9 @@ MAX_TOKENS = 64
 SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK = 0, 1, 2, 3  # no letters
 SPECIAL_IDS = np.array([SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK], np.int32)
 QUERY_LENGTH = 8  # of a ColBERT query, filled up with MASK
-NOTHING = TextLength(seen=0, kept=0)
 
 
 # --- texts to tokens ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A text, a pair or a ColBERT text: what the protocols of engine/encoding.py ask for."""
-
-    ids: Int32
-    type_ids: Int32
-    length: TextLength
-    prompt_tokens: int = 0
-    query: TextLength = NOTHING
-    passage: TextLength = NOTHING
-    kept: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
-    attended: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    start: int
-    stop: int
-
-    @property
-    def tokens(self) -> int:
-        return self.stop - self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    ids: Int32
-    type_ids: Int32
-    spans: Int32
 
 
 class ByteEncoder:
@@ -83,11 +51,11 @@ class ByteEncoder:
         truncate: bool,
         field: str,
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedText]:
         self._called()
         prompt = list((options.prompt or "").encode())
         return [
-            _encode(prompt + _ids(inputs[i]), i, truncate, field, prompt_tokens=len(prompt))
+            EncodedText(*_fit(prompt + _ids(inputs[i]), i, truncate, field), prompt_tokens=len(prompt))
             for i in _part(inputs, part)
         ]
 
@@ -99,7 +67,7 @@ class ByteEncoder:
         truncate: bool,
         field: str,
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedColbert]:
         """The mark's vector does not count; a query is filled up with tokens that nobody attends to."""
         self._called()
         encoded = []
@@ -108,7 +76,7 @@ class ByteEncoder:
             ids = [QUERY_MARK if queries else DOCUMENT_MARK, *_ids(inputs[i])]
             filled = ids + [MASK] * (QUERY_LENGTH - len(ids) if queries else 0)
             kept = np.arange(1, len(filled), dtype=np.int32)
-            encoded.append(_encode(filled, i, truncate, field, kept=kept, attended=len(ids)))
+            encoded.append(EncodedColbert(*_fit(filled, i, truncate, field), kept=kept, attended=len(ids)))
         return encoded
 
     def encode_pairs(
@@ -121,7 +89,7 @@ class ByteEncoder:
         query_field: str,
         field: str,
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedPair]:
         self._called()
         return [_pair(query, passages[i], i, truncate, field) for i in _part(passages, part)]
 
@@ -133,7 +101,7 @@ class ByteEncoder:
         truncate: bool,
         field: str,
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedPair]:
         self._called()
         return [_pair(*pairs[i], i, truncate, field) for i in _part(pairs, part)]
 
@@ -148,18 +116,29 @@ class ByteEncoder:
         query_field: str,
         field: str,
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedPair]:
         asked = f"{instruction or 'Judge'}: {query}"
         return self.encode_pairs(
             asked, passages, options, truncate=truncate, query_field=query_field, field=field, part=part
         )
 
-    def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> list[Piece]:
+    def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, part: range | None = None) -> list[CutText]:
+        self._called()
+        return [CutText(texts[i][:max_tokens], max(0, len(texts[i]) - max_tokens), 0) for i in _part(texts, part)]
+
+    def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> list[Chunk]:
         self._called()
         starts = range(0, len(text), options.max_tokens)
-        return [Piece(start, min(start + options.max_tokens, len(text))) for start in starts]
+        stops = [min(start + options.max_tokens, len(text)) for start in starts]
+        return [Chunk(start, stop, start, stop - start) for start, stop in zip(starts, stops, strict=True)]
 
-    def encode_windows(self, text: str, chunks: Sequence[Piece], options: TextOptions) -> list[Stretch]:
+    def chunk_at(self, text: str, spans: Sequence[Span], *, field: str, index: int) -> list[Chunk]:
+        self._called()
+        return [Chunk(span.start, span.stop, span.start, span.stop - span.start) for span in spans]
+
+    def encode_windows(
+        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str, index: int
+    ) -> list[Window]:
         """A window for every two chunks, with a special at either end."""
         self._called()
         windows = []
@@ -167,7 +146,7 @@ class ByteEncoder:
             own = chunks[start : start + 2]
             ids = np.array([DOCUMENT_MARK, *text[own[0].start : own[-1].stop].encode(), SEPARATOR], np.int32)
             spans = np.array([[one.start, one.stop] for one in own], np.int32) - own[0].start + 1
-            windows.append(Stretch(ids, np.zeros_like(ids), spans.astype(np.int32)))
+            windows.append(Window(ids, np.zeros_like(ids), spans.astype(np.int32)))
         return windows
 
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
@@ -188,24 +167,25 @@ def _ids(one: Input) -> list[int]:
     return list(one.encode()) or [SEPARATOR] if isinstance(one, str) else list(one)
 
 
-def _encode(ids: list[int], index: int, truncate: bool, field: str, **facts: object) -> Encoded:
+def _fit(ids: list[int], index: int, truncate: bool, field: str) -> tuple[Int32, Int32, TextLength]:
+    if not ids:
+        raise EmptyInput("no ids", field=field, index=index)
     if len(ids) > MAX_TOKENS and not truncate:
         raise InputTooLong("too long", field=field, index=index, limit=MAX_TOKENS, given=len(ids))
     kept = np.array(ids[:MAX_TOKENS], np.int32)
-    length = TextLength(seen=len(ids), kept=len(kept))
-    return Encoded(kept, np.zeros_like(kept), length, **facts)  # type: ignore[arg-type]
+    return kept, np.zeros_like(kept), TextLength(seen=len(ids), kept=len(kept))
 
 
-def _pair(query: str, passage: str, index: int, truncate: bool, field: str) -> Encoded:
+def _pair(query: str, passage: str, index: int, truncate: bool, field: str) -> EncodedPair:
     first, second = [*query.encode(), SEPARATOR], list(passage.encode())
-    pair = _encode(first + second, index, truncate, field)
-    kept = len(pair.ids) - len(first)
-    return Encoded(
-        pair.ids,
+    ids, _, length = _fit(first + second, index, truncate, field)
+    kept = len(ids) - len(first)
+    return EncodedPair(
+        ids,
         np.repeat([0, 1], [len(first), kept]).astype(np.int32),
-        pair.length,
         query=TextLength(len(query), len(query)),
         passage=TextLength(len(second), kept),
+        length=length,
     )
 
 

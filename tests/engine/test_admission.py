@@ -13,35 +13,110 @@ from vectord.engine.admission import MAX_QUEUED_TOKENS, Admission, Speed, check_
 from vectord.errors import Overloaded, Unavailable
 
 
-def test_places_are_counted_and_given_back():
+async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
+    """Someone who asks for a place, and has begun to wait for it."""
+    waiter = asyncio.create_task(admission.enter())
+    await asyncio.sleep(0)
+    return waiter
+
+
+async def test_places_are_counted_and_given_back():
     """The request above the limit is refused; when one leaves, the next may come in."""
     admission = Admission(1)
-    with admission.request():
-        with pytest.raises(Overloaded) as refused, admission.request():
-            pass
-        assert refused.value.retry_after_s >= 1
-    with admission.request():
-        assert admission.under_way == 1
+    await admission.enter()
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter()
+    assert refused.value.retry_after_s >= 1
+    admission.leave()
+    await admission.enter()
+    assert admission.under_way == 1
+    admission.leave()
     assert admission.under_way == 0
 
 
-def test_a_request_that_fails_gives_its_place_back():
-    """Whatever ends it."""
-    admission = Admission(1)
-    with pytest.raises(ZeroDivisionError), admission.request():
-        raise ZeroDivisionError
+async def test_who_waits_gets_a_place_in_turn():
+    """First come, first served; never are more inside than may be, and nobody new goes before them."""
+    admission = Admission(2, queue_timeout_s=60)
+    await admission.enter()
+    await admission.enter()
+    first, second = [await wait_for_place(admission) for _ in range(2)]
+    admission.leave()
+    await first
+    assert not second.done()
+    assert admission.under_way == 2
+    newcomer = await wait_for_place(admission)
+    admission.leave()
+    await second
+    assert not newcomer.done()
+    admission.leave()
+    await newcomer
+    admission.leave()
+    admission.leave()
     assert admission.under_way == 0
+
+
+async def test_a_place_that_does_not_become_free_in_time_is_refused():
+    """With the time it waited as the time after which to ask again."""
+    admission = Admission(1, queue_timeout_s=0.001)
+    await admission.enter()
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter()
+    assert refused.value.retry_after_s == 1
+    admission.leave()
+    assert admission.under_way == 0
+    assert Admission(1, queue_timeout_s=7.5)._full().retry_after_s == 7.5
+
+
+async def test_no_more_wait_than_there_are_places():
+    """Each of them holds its body: the room must have an end."""
+    admission = Admission(1, queue_timeout_s=60)
+    await admission.enter()
+    waiter = await wait_for_place(admission)
+    with pytest.raises(Overloaded):
+        await admission.enter()
+    admission.leave()
+    await waiter
+
+
+async def test_who_leaves_the_room_leaves_no_gap():
+    """The place goes to the next one, also where it had just been given to whoever leaves."""
+    admission = Admission(3, queue_timeout_s=60)
+    for _ in range(3):
+        await admission.enter()
+    gone, going, staying = [await wait_for_place(admission) for _ in range(3)]
+    gone.cancel()
+    admission.leave()  # to `going`, for `gone` has left
+    going.cancel()  # who has not yet noticed
+    await asyncio.wait([gone, going])
+    assert gone.cancelled()
+    assert going.cancelled()
+    await asyncio.wait_for(staying, 5)
+    assert admission.under_way == 3
+
+
+async def test_draining_refuses_who_waits():
+    """They were not accepted; those inside are answered."""
+    admission = Admission(1, queue_timeout_s=60)
+    await admission.enter()
+    waiter = await wait_for_place(admission)
+    draining = asyncio.create_task(admission.drain())
+    with pytest.raises(Unavailable):
+        await waiter
+    assert not draining.done()
+    admission.leave()
+    await asyncio.wait_for(draining, 5)
 
 
 async def test_draining_waits_for_those_inside_and_lets_nobody_in():
     """`drain` returns with the last request, not before."""
     admission = Admission(10)
-    with admission.request():
-        draining = asyncio.create_task(admission.drain())
-        await asyncio.sleep(0)
-        assert not draining.done()
-        with pytest.raises(Unavailable), admission.request():
-            pass
+    await admission.enter()
+    draining = asyncio.create_task(admission.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    with pytest.raises(Unavailable):
+        await admission.enter()
+    admission.leave()
     await asyncio.wait_for(draining, 5)
 
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.engine.fakes import CROSS_ENCODER, WIDTH, ByteEncoder, expected_row, ids_of, serving_one, spec
+from tests.engine.fakes import (
+    CROSS_ENCODER,
+    WIDTH,
+    ByteEncoder,
+    backend_for,
+    expected_row,
+    ids_of,
+    serving,
+    serving_one,
+    spec,
+)
 
 from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
 from vectord.schema import Caller, ChunkOptions, DocumentsRequest, Span, TextOptions
@@ -166,3 +176,79 @@ async def test_spans_are_of_the_text_as_sent():
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(documents=["abcdef"]), ANYONE)
     assert [chunk.span for chunk in result.documents[0].chunks] == [Span(0, 4), Span(4, 6)]
+
+
+# --- chunks of the caller's own -------------------------------------------------------------------------------
+
+SPANS = [[Span(0, 2), Span(4, 9)], [], [Span(3, 15)]]
+
+
+def ask_at(spans: object, **changes: object) -> DocumentsRequest:
+    return ask(chunks=None, spans=spans, **changes)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
+async def test_the_caller_s_own_chunks_are_embedded(late):
+    """As they are, with gaps between them; a document without any has none."""
+    spans = [[Span(0, 2), Span(2, 9)], [], [Span(0, 15)]] if late else SPANS  # the fake's windows have no gaps
+    async with serving_one(DENSE) as (engine, _):
+        result = await engine.answer(ask_at(spans, late=late), ANYONE)
+    for document, own, made in zip(DOCUMENTS, spans, result.documents, strict=True):
+        assert [chunk.span for chunk in made.chunks] == own
+        assert [chunk.tokens for chunk in made.chunks] == [span.stop - span.start for span in own]
+        assert made.vectors.shape == (len(own), WIDTH)
+        if own:
+            np.testing.assert_array_equal(
+                made.vectors, [expected_row(document[span.start : span.stop]) for span in own]
+            )
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [Span(-1, 2)],
+        [Span(2, 2)],
+        [Span(3, 2)],
+        [Span(0, 11)],
+        [Span(0, 5), Span(4, 6)],
+        [Span(4, 6), Span(0, 2)],
+        [Span(0, 10**30)],
+    ],
+    ids=["before the text", "empty", "backwards", "beyond the text", "overlapping", "in another order", "absurd"],
+)
+async def test_spans_that_are_no_parts_in_order_are_refused(own):
+    """By the document, before its model is even loaded."""
+    async with serving(backend_for(DENSE), models=[DENSE], model_loading="first-use") as engine:
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask_at([[Span(0, 1)], own], documents=["x", DOCUMENTS[0]]), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded"}
+    assert (refused.value.field, refused.value.index) == ("spans", 1)
+    assert f"`spans[1][{len(own) - 1}]`" in refused.value.message
+
+
+@pytest.mark.parametrize("spans", [[], SPANS[:2], [*SPANS, []]], ids=["none", "one too few", "one too many"])
+async def test_every_document_has_its_spans(spans):
+    """Or those of one would be taken for another's."""
+    async with serving_one(DENSE) as (engine, _):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask_at(spans), ANYONE)
+    assert (refused.value.field, refused.value.limit, refused.value.given) == ("spans", 3, len(spans))
+
+
+async def test_the_caller_s_chunks_are_counted_too():
+    """As ours are, and before anything is read."""
+    spans = [[Span(i, i + 1) for i in range(3)], [], [Span(i, i + 1) for i in range(3)]]
+    async with serving_one(DENSE, max_client_batch_size=5) as (engine, backend):
+        with pytest.raises(TooManyInputs) as refused:
+            await engine.answer(ask_at(spans), ANYONE)
+        assert (refused.value.field, refused.value.limit, refused.value.given) == ("spans", 5, 6)
+        with pytest.raises(EmptyInput):
+            await engine.answer(ask_at([[], [], []]), ANYONE)
+    assert not backend.batches
+
+
+async def test_late_the_caller_s_chunks_need_a_mean_too():
+    """However they were cut."""
+    async with serving_one(spec(("dense",), pooling="cls")) as (engine, _):
+        with pytest.raises(ModelCannot):
+            await engine.answer(ask_at(SPANS, late=True), ANYONE)

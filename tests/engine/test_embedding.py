@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import numpy as np
 import pytest
 from tests.engine.fakes import (
     COLBERT_WIDTH,
-    DOCUMENT_MARK,
     JUDGE,
     M3,
-    MASK,
     MAX_TOKENS,
-    QUERY_LENGTH,
-    QUERY_MARK,
     WIDTH,
     FakeBackend,
     Recorder,
@@ -29,20 +24,25 @@ from tests.engine.fakes import (
     serving,
     serving_one,
     settle,
-    spans_of,
     spec,
 )
 
 from vectord.artifacts.spec import Colbert
-from vectord.engine import embedding
 from vectord.engine.registry import Composite
-from vectord.errors import FingerprintMismatch, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
+from vectord.errors import (
+    EmptyInput,
+    FingerprintMismatch,
+    InferenceFailed,
+    InputTooLong,
+    InvalidField,
+    ModelCannot,
+    TooManyInputs,
+)
 from vectord.schema import (
     Caller,
     ChunkOptions,
     DocumentsRequest,
     EmbedRequest,
-    RerankRequest,
     SimilarityRequest,
     TextOptions,
 )
@@ -146,63 +146,42 @@ async def test_similarity_names_the_text_that_is_too_long(request_, field, index
     assert (refused.value.field, refused.value.index) == (field, index)
 
 
-# --- how a text is read ---------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", [None, "m1"], ids=["the first that embeds", "by name"])
+async def test_without_outputs_no_model_is_asked(name):
+    """An answer without vectors names the model, bills nothing, and does not even have it loaded."""
+    backends = [backend_for(JUDGE), FakeBackend()]
+    async with serving(*backends, models=[JUDGE, DENSE_ONE], model_loading="first-use") as engine:
+        result = await engine.answer(EmbedRequest(inputs=["ab", "c"], outputs=frozenset(), model=name), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded", "m1": "unloaded"}
+    assert (result.model, result.fingerprint) == ("m1", "d" * 16)
+    assert (result.usage.tokens, list(result.usage.lengths), result.usage.characters) == (0, [], 3)
+    assert (result.dense, result.sparse, result.colbert, result.tokens) == ({}, None, None, None)
 
 
-async def test_a_prompt_may_stand_before_the_text_without_counting():
-    """Where the model leaves its prompt out of the mean, only the text's rows are pooled."""
-    asked = EmbedRequest(inputs=["abc"], text=TextOptions(prompt="Q: "), normalize=False)
-    async with serving_one(spec(include_prompt=False)) as (engine, backend):
-        result = await engine.answer(asked, ANYONE)
-        (span,) = spans_of(backend.batches[-1])
-    assert (span.start, span.stop) == (3, 6)
-    np.testing.assert_array_equal(result.dense["float"], [expected_row("abc")])
+@pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
+async def test_without_outputs_inputs_are_counted_all_the_same(count, error):
+    """What cannot be served is no better for asking nothing."""
+    async with serving_one(DENSE_ONE, max_client_batch_size=2) as (engine, _):
+        with pytest.raises(error):
+            await engine.answer(EmbedRequest(inputs=["a"] * count, outputs=frozenset()), ANYONE)
 
 
-async def test_a_text_that_is_all_prompt_still_has_a_row_to_pool():
-    """A prompt longer than the model reads leaves no token of the text; a mean of nothing would not be finite."""
-    text = TextOptions(prompt="p" * (MAX_TOKENS + 9), truncate=True)
-    async with serving_one(spec(include_prompt=False)) as (engine, backend):
-        await engine.answer(EmbedRequest(inputs=["abc"], text=text), ANYONE)
-        (span,) = spans_of(backend.batches[-1])
-    assert (span.start, span.stop) == (MAX_TOKENS - 1, MAX_TOKENS)
+async def test_without_a_model_that_embeds_nothing_is_refused_too():
+    """In words that make sense."""
+    async with serving_one(JUDGE) as (engine, _):
+        with pytest.raises(ModelCannot, match="make any vectors"):
+            await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset()), ANYONE)
 
 
-async def test_the_cache_knows_what_was_pooled():
-    """The same tokens with and without a prompt that counts are two answers."""
-    async with serving_one(spec(include_prompt=False)) as (engine, backend):
-        with_prompt = EmbedRequest(inputs=["b"], text=TextOptions(prompt="a"), normalize=False)
-        first = await engine.answer(with_prompt, ANYONE)
-        second = await engine.answer(EmbedRequest(inputs=["ab"], normalize=False), ANYONE)
-        again = await engine.answer(with_prompt, ANYONE)
-    assert backend.texts_run() == ["ab", "ab"]
-    np.testing.assert_array_equal(first.dense["float"], [expected_row("b")])
-    np.testing.assert_array_equal(second.dense["float"], [expected_row("ab")])
-    np.testing.assert_array_equal(again.dense["float"], first.dense["float"])
-
-
-async def test_the_cache_keeps_sparse_vectors_too():
-    """A text asked for twice in the same kinds runs once; in others it runs again."""
-    async with serving_one(M3) as (engine, backend):
-        for outputs in ({"sparse"}, {"sparse"}, {"dense", "sparse"}, {"dense", "sparse"}):
-            result = await engine.answer(EmbedRequest(inputs=["ac"], outputs=frozenset(outputs)), ANYONE)
-            assert result.sparse[0].indices.tolist() == [97, 99]
-    assert backend.texts_run() == ["ac"] * 2
-
-
-async def test_a_colbert_model_marks_queries_and_documents():
-    """A query is filled up with tokens nobody attends to; the mark's own vector does not count."""
-    async with serving_one(COLBERT) as (engine, backend):
-        asked = EmbedRequest(inputs=["ab"], outputs=frozenset({"colbert"}), text=TextOptions(kind="query"))
-        query = await engine.answer(asked, ANYONE)
-        document = await engine.answer(EmbedRequest(inputs=["ab"], outputs=frozenset({"colbert"})), ANYONE)
-    read, stored = (batch.texts for batch in backend.batches)
-    assert read.ids.tolist() == [QUERY_MARK, 97, 98] + [MASK] * (QUERY_LENGTH - 3)
-    assert read.keys.tolist() == [3]
-    assert stored.ids.tolist() == [DOCUMENT_MARK, 97, 98]
-    assert stored.keys is None
-    assert [len(query.colbert[0]), len(document.colbert[0])] == [QUERY_LENGTH - 1, 2]
-    np.testing.assert_array_equal(document.colbert[0], expected_colbert(ids_of("ab")))
+async def test_colbert_vectors_need_special_tokens():
+    """Alone or beside others; the request is refused before its model is loaded."""
+    text = TextOptions(add_special_tokens=False)
+    async with serving(FakeBackend(), models=[M3], model_loading="first-use") as engine:
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset({"dense", "colbert"}), text=text), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded"}
+        await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset({"dense", "sparse"}), text=text), ANYONE)
+    assert refused.value.field == "add_special_tokens"
 
 
 # --- dimensions, bits, spaces ---------------------------------------------------------------------------------
@@ -389,42 +368,3 @@ async def test_too_many_inputs_load_no_model():
         with pytest.raises(InvalidField):
             await engine.answer(EmbedRequest(inputs=["a"], dimensions=99), ANYONE)
         assert engine.readiness() == {"m0": "unloaded"}
-
-
-# --- limits ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["tokens", "colbert"])
-async def test_vectors_of_tokens_that_no_answer_has_room_for_are_not_made(kind, monkeypatch):
-    """600 texts of MiniLM would be an answer of 700 MB, 2,048 of BGE-M3 one of 200 GB."""
-    width = WIDTH if kind == "tokens" else COLBERT_WIDTH
-    monkeypatch.setattr(embedding, "MAX_SHOWN_NUMBERS", 6 * width)
-    async with serving_one(M3) as (engine, backend):
-        await engine.answer(EmbedRequest(inputs=["abc", "def"], outputs=frozenset({kind})), ANYONE)
-        asked = len(backend.batches)
-        with pytest.raises(TooManyInputs) as refused:
-            await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({kind})), ANYONE)
-        assert refused.value.field == "input"
-        assert "at most 6 tokens" in refused.value.message
-        assert len(backend.batches) == asked
-        await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({"dense", "sparse"})), ANYONE)
-
-
-async def test_passages_whose_vectors_would_fill_memory_are_refused(monkeypatch):
-    """Scores are small; what they are made of is not."""
-    monkeypatch.setattr(embedding, "MAX_HELD_NUMBERS", 6 * COLBERT_WIDTH)
-    async with serving_one(M3) as (engine, _):
-        await engine.answer(RerankRequest(query="a", passages=["abc", "def"], method="colbert"), ANYONE)
-        with pytest.raises(TooManyInputs) as refused:
-            await engine.answer(RerankRequest(query="a", passages=["abc", "defg"], method="colbert"), ANYONE)
-        assert refused.value.field == "passages"
-
-
-async def test_texts_under_a_long_prompt_are_not_read_on_the_loop():
-    """The prompt is read once for each of them: 60 empty texts would hold it for 0.1 s."""
-    async with serving_one(DENSE_ONE) as (engine, _):
-        encoder = engine._registry.models[0].runner.encoder
-        encoder.threads.clear()
-        text = TextOptions(prompt="p" * 60)
-        await engine.answer(EmbedRequest(inputs=[""] * 60, text=text), ANYONE)
-        assert threading.current_thread().name not in encoder.threads

@@ -547,6 +547,44 @@ async def test_requests_under_way_are_limited():
         await engine.answer(embed("c"), ANYONE)
 
 
+async def test_with_a_waiting_room_a_request_waits_for_its_place():
+    """And is answered once there is one; whoever leaves the room, or finds it full, takes nobody's."""
+    backend = FakeBackend()
+    async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
+        close_gate(backend)
+        first = ask(engine, "a")
+        await entered(backend)
+        second = ask(engine, "b")
+        await settle()
+        with pytest.raises(Overloaded) as refused:
+            await engine.answer(embed("c"), ANYONE)
+        assert refused.value.retry_after_s == 60
+        second.cancel()
+        third = ask(engine, "d")
+        await settle()
+        assert not third.done()
+        backend.gate.set()
+        await asyncio.gather(first, third)
+    assert backend.texts_run() == ["a", "d"]
+
+
+async def test_draining_refuses_who_waits_for_a_place():
+    """What was accepted is answered."""
+    backend = FakeBackend()
+    async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
+        close_gate(backend)
+        first = ask(engine, "a")
+        await entered(backend)
+        second = ask(engine, "b")
+        await settle()
+        draining = asyncio.create_task(engine.drain())
+        with pytest.raises(Unavailable):
+            await second
+        backend.gate.set()
+        await asyncio.gather(first, draining)
+    assert backend.texts_run() == ["a"]
+
+
 async def busy(engine: Engine, backend: FakeBackend) -> list[asyncio.Task]:
     """Fill the queue of a server whose speed has been measured: 4,000 tokens wait behind a closed gate."""
     await engine.answer(embed(*[f"warm{n:04}" for n in range(100)]), BULK)

@@ -75,6 +75,8 @@ def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(orde
     composite = registry.named("c")
     info = composite.info()
     assert (info.name, info.dimensions, info.outputs) == ("c", 8, {"dense", "sparse"})
+    assert info.sources == {"sparse": "a", "dense": "b"}
+    assert not registry.named("a").info().sources
     assert info.fingerprint == composite.fingerprint not in {"d" * 16, "5" * 16}
     states = []
     for name in order:

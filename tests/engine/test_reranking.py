@@ -352,3 +352,64 @@ async def test_ties_are_ties():
     async with serving(backend, models=[CROSS_ENCODER], cache_bytes=0) as engine:
         result = await engine.answer(ask(passages=["same", "other", "same", "same"]), ANYONE)
     assert result.scores[0] == result.scores[2] == result.scores[3] != result.scores[1]
+
+
+# --- long passages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3, JUDGE, COLBERT], ids=["pairs", "vectors", "words", "colbert"])
+async def test_a_passage_is_cut_to_what_the_request_allows(model):
+    """Its score is that of its beginning, by whatever method; its length says what there was, and so does the bill."""
+    passages = ["this", "that one", "it is"]
+    async with serving_one(model) as (engine, _):
+        result = await engine.answer(ask(passages=passages, max_passage_tokens=4), ANYONE)
+        short = await engine.answer(ask(passages=[passage[:4] for passage in passages]), ANYONE)
+    np.testing.assert_array_equal(result.scores, short.scores)
+    assert [length.seen - length.kept for length in result.passages] == [0, 4, 1]
+    assert [length.seen - length.kept for length in result.usage.lengths] == [0, 4, 1]
+    assert [length.kept for length in result.passages] == [length.kept for length in short.passages]
+    assert result.usage.tokens == short.usage.tokens
+
+
+async def test_a_long_passage_is_cut_even_where_nothing_else_is():
+    """Whether the request truncates or not: this limit never refuses."""
+    text = TextOptions(truncate=False)
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=["x" * 500], max_passage_tokens=10, text=text), ANYONE)
+        assert (result.passages[0].seen, result.passages[0].kept) == (500, 10)
+        with pytest.raises(InputTooLong):
+            await engine.answer(ask(passages=["x" * 500], text=text), ANYONE)
+
+
+async def test_chunks_are_those_of_what_is_left():
+    """What was cut off is told once, of the chunk that was left last, and of the passage."""
+    passages = ["abcdefghijkl", "it"]
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=passages, chunks=FOURS, max_passage_tokens=6), ANYONE)
+        short = await engine.answer(ask(passages=["abcdef", "it"], chunks=FOURS), ANYONE)
+    assert result.spans == short.spans
+    np.testing.assert_array_equal(result.scores, short.scores)
+    assert result.passages[0].seen - result.passages[0].kept == 6
+    assert [length.seen - length.kept for length in result.usage.lengths] == [0, 6, 0]
+
+
+@pytest.mark.parametrize("max_passage_tokens", [0, -1, -(10**30)])
+async def test_a_passage_without_any_token_is_no_passage(max_passage_tokens):
+    """It is refused before anything is run."""
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(max_passage_tokens=max_passage_tokens), ANYONE)
+    assert refused.value.field == "max_passage_tokens"
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("method", ["colbert", "weighted"])
+async def test_colbert_vectors_need_special_tokens(method):
+    """BGE-M3 leaves its first out: without it, that would be a word. Its other vectors do not mind."""
+    text = TextOptions(add_special_tokens=False)
+    async with serving_one(M3) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(method=method, text=text), ANYONE)
+        assert not backend.batches
+        await engine.answer(ask(method="dense", text=text), ANYONE)
+    assert refused.value.field == "add_special_tokens"

@@ -5,24 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from tests.dialects.results import model_list
 
-from vectord.dialects.base import Dialect, Incoming, Rendered, Route
-from vectord.errors import InvalidField, MalformedBody, Unavailable, VectordError
+from vectord.dialects.base import Call, Dialect, Incoming, Route
+from vectord.errors import InvalidField, MalformedBody, ShuttingDown, VectordError
 from vectord.schema import (
     Caller,
     EmbedRequest,
     EmbedResult,
     ListModels,
     LoadModel,
+    ModelList,
     Request,
     Result,
     TextLength,
     UnloadModel,
     Usage,
 )
+from vectord.wire.rendered import Rendered
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"
@@ -51,7 +54,7 @@ class FakeEngine:
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self.draining:
-            raise Unavailable("The engine accepts nothing new.")
+            raise ShuttingDown
         if isinstance(request, ListModels):
             return model_list(*self.states)
         assert isinstance(request, EmbedRequest | LoadModel | UnloadModel)
@@ -79,6 +82,9 @@ class FakeEngine:
     async def before_answer(self) -> None:
         await self.gate.wait()
 
+    def models(self) -> ModelList:
+        return model_list(*self.states)
+
     def readiness(self) -> dict[str, str]:
         return dict(self.states)
 
@@ -91,27 +97,46 @@ def dialect(name: str, *routes: Route) -> Dialect:
     return Dialect(name=name, title=name.title(), routes=routes, render_error=lambda error: _failed(name, error))
 
 
-def route(name: str, path: str, method: str = "POST", keys: Sequence[str] = ("input",)) -> Route:
+def route(
+    name: str,
+    path: str,
+    method: str = "POST",
+    keys: Sequence[str] = ("input",),
+    signs: Sequence[str] = (),
+    *,
+    public: bool = False,
+) -> Route:
     """A route of dialect `name`, whose answers say who spoke and what it saw."""
 
-    def parse(incoming: Incoming) -> Request:
+    def parse(incoming: Incoming) -> Call:
+        inputs = read(incoming)
+        return Call(EmbedRequest(inputs=inputs), partial(render, inputs))
+
+    def read(incoming: Incoming) -> Sequence[str]:
         if method == "GET":
-            return EmbedRequest(inputs=[*incoming.path.values()] or ["none"])
+            return [*incoming.path.values()] or ["none"]
         try:
             body = json.loads(incoming.body)
         except (ValueError, RecursionError):
             raise MalformedBody("The body is not JSON.") from None
         if not isinstance(body, dict):
             raise InvalidField("The body must be an object.")
-        return EmbedRequest(inputs=[str(value) for value in body.values()])
+        return [str(value) for value in body.values()]
 
-    def render(request: Request, result: Result) -> Rendered:
-        assert isinstance(request, EmbedRequest)
+    def render(inputs: Sequence[str], result: Result) -> Rendered:
         assert isinstance(result, EmbedResult)
-        shown = {"dialect": name, "inputs": request.inputs, "vectors": result.dense["float"].tolist()}
+        shown = {"dialect": name, "inputs": inputs, "vectors": result.dense["float"].tolist()}
         return Rendered(body=json.dumps(shown).encode())
 
-    return Route(method=method, path=path, parse=parse, render=render, summary=f"{name} {path}", keys=frozenset(keys))
+    return Route(
+        method=method,
+        path=path,
+        parse=parse,
+        summary=f"{name} {path}",
+        keys=frozenset(keys),
+        signs=frozenset(signs),
+        public=public,
+    )
 
 
 def _failed(name: str, error: VectordError) -> Rendered:
@@ -128,7 +153,9 @@ STATUSES = {
     "PayloadTooLarge": 413,
     "UnsupportedMediaType": 415,
     "Overloaded": 429,
+    "NotAcceptable": 406,
     "Unavailable": 503,
+    "ShuttingDown": 503,
 }
 
 EMBED = dialect("first", route("first", "/v1/embed"))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -94,6 +95,7 @@ def deflated(content: bytes, window: int) -> bytes:
 
 ENCODERS = {
     "gzip": gzip.compress,
+    "zstd": zstandard.compress,
     "x-gzip": gzip.compress,
     "GZIP": gzip.compress,
     "deflate": zlib.compress,
@@ -109,12 +111,12 @@ async def test_encodings(encoding: str) -> None:
     assert await body(sent, headers=headers).read(BodyRoom(LIMIT_BYTES)) == b"some body"
 
 
-@pytest.mark.parametrize("encoding", ["br", "zstd", "gzip, gzip", "compress", "aws-chunked", "\x00"])
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "compress", "aws-chunked", "\x00"])
 async def test_an_unknown_encoding(encoding: str) -> None:
     """It is refused before the body is read, and not echoed."""
     with pytest.raises(UnsupportedMediaType) as caught:
         await body(b"x", headers={"content-encoding": encoding, "content-length": "1"}).read(BodyRoom(LIMIT_BYTES))
-    assert encoding not in caught.value.message.replace("gzip, deflate", "")
+    assert encoding not in caught.value.message.replace("zstd, gzip, deflate", "")
 
 
 @given(content=st.binary(max_size=2000), window=st.sampled_from([zlib.MAX_WBITS, -zlib.MAX_WBITS]))
@@ -159,3 +161,37 @@ async def test_what_is_not_gzip(sent: bytes) -> None:
     """It is a malformed body, whatever is wrong with it."""
     with pytest.raises(MalformedBody):
         await inflate(sent, "gzip", LIMIT_BYTES)
+
+
+@pytest.mark.parametrize("limit_bytes", [1000, 200_000], ids=["on the loop", "in a thread"])
+async def test_a_zstd_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> None:
+    """A few kB that stand for 500 MB are refused after a few MB."""
+    bomb = zstandard.compress(bytes(500_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadTooLarge):
+            await inflate(bomb, "zstd", limit_bytes)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 20 * 2**20
+
+
+FRAME = zstandard.compress(b"some body")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"not zstd", FRAME[:-3], FRAME + b"tail", FRAME + FRAME, FRAME[:4], b""], ids=lambda sent: str(len(sent))
+)
+async def test_what_is_not_one_zstd_frame(sent: bytes) -> None:
+    """Neither another format, nor a part of a frame, nor more than one."""
+    with pytest.raises(MalformedBody):
+        await inflate(sent, "zstd", LIMIT_BYTES)
+
+
+async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None:
+    """Before its room is made: 2 GiB that no body of ours needs."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with pytest.raises(MalformedBody):
+        await inflate(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES)

@@ -1,42 +1,47 @@
-"""Who takes gzip, and what they get."""
+"""Who takes compressed answers, in which coding, and what they get."""
 
 from __future__ import annotations
 
 import gzip
+from typing import cast
 
 import pytest
+import zstandard
 
-from vectord.server.compression import COMPRESS_ON_LOOP_BYTES, accepts_gzip, gzipped
+from vectord.server.compression import COMPRESS_ON_LOOP_BYTES, Coding, coding_for, compressed
 
 
 @pytest.mark.parametrize(
-    ("header", "accepted"),
+    ("header", "coding"),
     [
-        (None, False),
-        ("", False),
-        ("gzip", True),
-        ("gzip, deflate, br, zstd", True),
-        ("deflate, GZIP;q=0.5", True),
-        ("*", True),
-        ("gzip;q=0", False),
-        ("gzip; q=0.000", False),
-        ("*;q=0", False),
-        ("gzip;q=0, *", False),
-        ("*;q=0, gzip", True),
-        ("identity", False),
-        ("xgzip", False),
-        ("gzip;q=zero", True),
-        ("gzip;q=0.01", True),
-        ("gzip," * 1000, False),
+        (None, None),
+        ("", None),
+        ("gzip", "gzip"),
+        ("gzip, deflate, br, zstd", "zstd"),
+        ("zstd;q=0, gzip", "gzip"),
+        ("deflate, GZIP;q=0.5", "gzip"),
+        ("*", "gzip"),
+        ("gzip;q=0", None),
+        ("gzip; q=0.000", None),
+        ("*;q=0", None),
+        ("gzip;q=0, *", None),
+        ("*;q=0, gzip", "gzip"),
+        ("identity", None),
+        ("xgzip", None),
+        ("gzip;q=zero", "gzip"),
+        ("gzip;q=0.01", "gzip"),
+        ("gzip," * 1000, None),
     ],
 )
-def test_accept_encoding(header: str | None, accepted: bool) -> None:
-    """gzip by name, or by *, and not at quality zero; a header too long to be meant is not read."""
-    assert accepts_gzip(header) is accepted
+def test_accept_encoding(header: str | None, coding: str | None) -> None:
+    """By name, gzip also by *, and not at quality zero; a header too long to be meant is not read."""
+    assert coding_for(header) == coding
 
 
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
 @pytest.mark.parametrize("size", [1, COMPRESS_ON_LOOP_BYTES, COMPRESS_ON_LOOP_BYTES + 1])
-async def test_what_is_gzipped_comes_back(size: int) -> None:
+async def test_what_is_compressed_comes_back(size: int, coding: str) -> None:
     """On the loop or in a thread, the client reads what was written."""
-    body = bytes(range(256)) * (size // 256 + 1)
-    assert gzip.decompress(await gzipped(body[:size])) == body[:size]
+    body = (bytes(range(256)) * (size // 256 + 1))[:size]
+    sent = await compressed(body, cast("Coding", coding))
+    assert (gzip.decompress(sent) if coding == "gzip" else zstandard.decompress(sent)) == body

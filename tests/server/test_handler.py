@@ -15,9 +15,9 @@ from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, r
 from tests.server.live import Reply
 
 from vectord.config import ServerConfig
-from vectord.dialects.base import Incoming
+from vectord.dialects.base import Call, Incoming
 from vectord.errors import InputTooLong, Overloaded
-from vectord.schema import Request, TextLength
+from vectord.schema import EmbedRequest, Request, TextLength
 from vectord.server.app import create_app
 from vectord.telemetry.metrics import Metrics
 
@@ -89,9 +89,8 @@ async def test_what_is_no_fingerprint_is_refused(value: str) -> None:
     assert b"zq9" not in reply.body
 
 
-@pytest.mark.parametrize("sees", [True, False])
-async def test_only_a_route_that_needs_them_sees_the_models(sees: bool) -> None:
-    """What is served is asked for once a request, and only where the body's meaning hangs on it."""
+async def test_a_route_may_look_at_the_models() -> None:
+    """A body's meaning may hang on what is served."""
     seen = []
     plain = route("first", "/v1/embed")
 
@@ -99,8 +98,8 @@ async def test_only_a_route_that_needs_them_sees_the_models(sees: bool) -> None:
         seen.extend(info.name for info in incoming.models)
         return plain.parse(incoming)
 
-    await ask(dialects=(dialect("first", replace(plain, parse=parse, sees_models=sees)),))
-    assert seen == ([MODEL] if sees else [])
+    await ask(dialects=(dialect("first", replace(plain, parse=parse)),))
+    assert seen == [MODEL]
 
 
 @pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", "cat")])
@@ -138,8 +137,7 @@ async def test_what_nobody_foresaw_is_500_and_logged_under_the_request_id(caplog
 
 async def test_a_renderer_that_fails_is_answered_too() -> None:
     """A bug in a dialect is a 500 in that dialect."""
-    broken = route("first", "/v1/embed")
-    object.__setattr__(broken, "render", lambda request, result: 1 / 0)
+    broken = replace(route("first", "/v1/embed"), parse=lambda _: Call(EmbedRequest(inputs=["a"]), lambda _: 1 / 0))
     reply = await ask(dialects=(dialect("first", broken),))
     assert (reply.status, reply.json["dialect"]) == (500, "first")
 
@@ -162,10 +160,10 @@ async def test_no_error_echoes_what_was_sent() -> None:
 
 @pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
 async def test_gzip_is_for_large_answers_to_those_who_take_it(size: int) -> None:
-    """From gzip_min_bytes on the answer is compressed; caches are told that it depends on the header."""
+    """From compress_min_bytes on the answer is compressed; caches are told that it depends on the header."""
     engine = FakeEngine(dimensions=size // 20)
-    plain = await ask(engine=engine, config=ServerConfig(gzip_min_bytes=4096))
-    packed = await ask(engine=engine, config=ServerConfig(gzip_min_bytes=4096), headers={"accept-encoding": "gzip"})
+    plain = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096))
+    packed = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096), headers={"accept-encoding": "gzip"})
     if size < 4096:
         assert "content-encoding" not in packed.headers
         assert "vary" not in packed.headers
@@ -177,9 +175,9 @@ async def test_gzip_is_for_large_answers_to_those_who_take_it(size: int) -> None
 
 
 async def test_gzip_can_be_switched_off() -> None:
-    """gzip_min_bytes 0 compresses nothing."""
+    """compress_min_bytes 0 compresses nothing."""
     engine = FakeEngine(dimensions=5000)
-    reply = await ask(engine=engine, config=ServerConfig(gzip_min_bytes=0), headers={"accept-encoding": "gzip"})
+    reply = await ask(engine=engine, config=ServerConfig(compress_min_bytes=0), headers={"accept-encoding": "gzip"})
     assert "content-encoding" not in reply.headers
 
 
@@ -227,7 +225,7 @@ async def test_while_shutting_down_new_requests_are_refused_in_their_dialect() -
     reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
     assert (reply.status, reply.json["dialect"], reply.headers["connection"]) == (503, "first", "close")
     ready = await call(app, "GET", "/health/ready")
-    assert (ready.status, ready.json["status"]) == (503, "draining")
+    assert (ready.status, ready.json["status"], ready.json["draining"]) == (503, "not_ready", True)
 
 
 async def test_a_cancelled_request_is_answered_503() -> None:
@@ -239,7 +237,7 @@ async def test_a_cancelled_request_is_answered_503() -> None:
     await engine.entered.acquire()
     request.cancel()
     reply = await request
-    assert (reply.status, reply.json["error"]) == (503, "Unavailable")
+    assert (reply.status, reply.json["error"]) == (503, "ShuttingDown")
 
 
 class Recording(Metrics):
@@ -278,13 +276,40 @@ async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCapt
         )
     (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
     fields: dict[str, Any] = record.fields  # type: ignore[attr-defined]
-    assert fields | {"id": 0, "ms": 0} == {
+    assert fields | {"id": 0, "latency_ms": 0} == {
         "id": 0,
         "method": "POST",
         "route": "/v1/embed",
         "status": 200,
-        "ms": 0,
+        "latency_ms": 0,
         "model": MODEL,
         "tokens": 4,
+        "batch_size": 1,
     }
     assert "zq" not in repr(vars(record))
+
+
+async def test_a_client_that_names_bytes_gets_bytes() -> None:
+    """Whatever the dialect writes for others; and numbers are not compressed."""
+    headers = {"accept": "application/octet-stream", "accept-encoding": "gzip"}
+    reply = await ask(engine=FakeEngine(dimensions=4096), headers=headers)
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/octet-stream")
+    assert len(reply.body) == 4096 * 4
+    assert "content-encoding" not in reply.headers
+    assert reply.headers["x-vectord-fingerprint"] == FINGERPRINT
+
+
+async def test_a_form_of_answer_that_does_not_exist_is_refused_in_the_dialect() -> None:
+    """Before the engine is asked."""
+    engine = FakeEngine()
+    reply = await ask(engine=engine, headers={"accept": "application/octet-stream;dtype=int3"})
+    assert (reply.status, reply.json["error"]) == (406, "NotAcceptable")
+    assert not engine.callers
+
+
+async def test_a_public_route_needs_no_key() -> None:
+    """A dialect's own health routes; its others do."""
+    both = dialect("first", route("first", "/open", "GET", public=True), route("first", "/shut", "GET"))
+    config = ServerConfig(api_key="k")
+    assert (await ask(method="GET", path="/open", dialects=(both,), config=config)).status == 200
+    assert (await ask(method="GET", path="/shut", dialects=(both,), config=config)).status == 401

@@ -58,11 +58,14 @@ async def test_alive_whatever_the_models_do() -> None:
 
 
 async def test_health_serves_every_products_reader() -> None:
-    """status for seed 001, models for 002, unix for infinity, and 503 in TEI's words."""
+    """status for Smart Embedder, models for Simple Inference Server, unix for infinity, and 503 in TEI's words."""
     body = (await call(app(a="ready"), "GET", "/health")).json
     assert body["status"] == "healthy"
     assert body["models"] == ["a"]
     assert body["unix"] > 1_700_000_000
+    assert (body["model"], body["dense_embedding_model"], body["reranker_model"]) == ("a", "a", None)
+    assert (body["gpu"]["available"], body["gpu"]["configured_devices"]) == (False, ["cpu"])
+    assert body["max_input_length"] == 256
     body = (await call(app(a="loading"), "GET", "/health")).json
     assert (body["error"], body["error_type"], body["status"]) == ("unhealthy", "Unhealthy", "unhealthy")
 
@@ -70,9 +73,10 @@ async def test_health_serves_every_products_reader() -> None:
 async def test_ready_names_every_state() -> None:
     """The state of each model, by its served name, whether the server is ready or not."""
     body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json
-    assert body == {"status": "ready", "models": {"a": "ready", "b": "failed"}}
+    states = {"a": "ready", "b": "failed"}
+    assert body == {"status": "ok", "embedding": True, "reranker": False, "draining": False, "models": states}
     body = (await call(app(a="ready", b="loading"), "GET", "/health/ready")).json
-    assert body == {"status": "not ready", "models": {"a": "ready", "b": "loading"}}
+    assert (body["status"], body["models"]) == ("not_ready", {"a": "ready", "b": "loading"})
 
 
 async def test_probes_are_never_cached() -> None:

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.server.fakes import dialect, route
 
-from vectord.dialects.base import Dialect, Rendered
-from vectord.dialects.plain import render_error
+from vectord.dialects.base import Dialect
 from vectord.errors import MethodNotAllowed, NoSuchRoute
 from vectord.server.routing import Page, Table
+from vectord.wire.plain import render_error
+from vectord.wire.rendered import Rendered
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
 DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
@@ -53,6 +54,19 @@ def test_order_settles_a_key_that_two_dialects_read() -> None:
     """The profile's order, not the dialects' names, decides."""
     assert speaker({"purr": 1}, CAT, OWL) == "cat"
     assert speaker({"purr": 1}, OWL, CAT) == "owl"
+
+
+FOX = dialect("fox", route("fox", "/say", keys=("meow", "yip"), signs=("howl",)))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [({"meow": 1, "howl": 1}, "fox"), ({"meow": 1}, "cat"), ({"yip": 1}, "fox"), ({"purr": 1, "howl": 1}, "cat")],
+    ids=str,
+)
+def test_a_sign_beats_an_earlier_dialects_key(body: object, name: str) -> None:
+    """What only one dialect's bodies have settles who is asked, if the body has what that dialect needs."""
+    assert speaker(body, CAT, FOX) == name
 
 
 @given(
@@ -174,3 +188,28 @@ def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
     both = table(dialect("a", route("a", "/", "GET"), route("a", "/")), pages=[page])
     assert both.find("GET", "/").endpoint.page is page
     assert both.find("POST", "/").endpoint.speaker == "a"
+
+
+@pytest.mark.parametrize("path", ["/api/say", "/api/say/", "/api/owls/a/b", "/say"])
+def test_a_url_prefix_serves_every_path_too(path: str) -> None:
+    """On a segment's boundary, and beside the paths without it."""
+    prefixed = Table([CAT, OWL], (), render_error, "/api")
+    method = "GET" if "owls" in path else "POST"
+    assert prefixed.find(method, path).endpoint.error is None
+    assert prefixed.find(method, path.replace("/api/", "/apis/")).endpoint.error is not None or path == "/say"
+
+
+def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
+    """A client whose base URL is /dialects/cat looks for its health there; what is no page has its own routes."""
+    page = Page(path="/health", show=lambda headers: Rendered(body=b""), summary="")
+    served = Table([CAT, DOG], [page], render_error)
+    assert served.find("GET", "/dialects/cat/health/").endpoint.page is page
+    assert served.find("GET", "/dialects/bird/health").endpoint.error is not None
+    assert served.find("GET", "/dialects/cat/dogs/rex").endpoint.error is not None
+
+
+def test_a_path_as_it_is_stands_before_the_prefix() -> None:
+    """/v1/say stays that, also where /v1 is the prefix and /say another's."""
+    both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_error, "/v1")
+    assert both.find("POST", "/v1/say").endpoint.speaker == "v"
+    assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"

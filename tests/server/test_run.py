@@ -144,7 +144,7 @@ async def test_what_runs_out_of_time_is_told() -> None:
         await engine.entered.acquire()
         running.stop()
         reply = await client.reply()
-        assert (reply.status, reply.json["error"]) == (503, "Unavailable")
+        assert (reply.status, reply.json["error"]) == (503, "ShuttingDown")
         assert await client.closed()
         await engine.cancelled.acquire()
         await running.stopped

@@ -11,9 +11,6 @@ import httpx
 import pytest
 from tests.real_server import running
 
-from vectord.dialects.folder import dialect_names
-
-DIALECTS = ",".join(dialect_names())
 HUNDRED_THOUSAND = 100_000
 SHORT = {"dimensions": 1, "force_dimensions": True}  # answers of one number each
 
@@ -22,7 +19,7 @@ SHORT = {"dimensions": 1, "force_dimensions": True}  # answers of one number eac
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A server that lets requests carry 100,000 inputs, so that the tiny ones are run and not just counted."""
     log = tmp_path_factory.mktemp("hostile") / "log"
-    options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600", "--dialects", DIALECTS)
+    options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600")
     with running(log, *options) as (url, _):
         yield url
 

@@ -23,7 +23,9 @@ def logging_as_it_was() -> Iterator[None]:
     root.setLevel(level)
 
 
-def answered(level: int = logging.INFO, model: str | None = "m", tokens: int | None = 7) -> None:
+def answered(
+    level: int = logging.INFO, model: str | None = "m", tokens: int | None = 7, embedded: int | None = None
+) -> None:
     log_answer(
         level,
         request_id="id-1",
@@ -33,6 +35,7 @@ def answered(level: int = logging.INFO, model: str | None = "m", tokens: int | N
         seconds=0.00321,
         model=model,
         tokens=tokens,
+        embedded=embedded,
     )
 
 
@@ -48,7 +51,7 @@ def test_a_line_for_people() -> None:
     answered()
     pattern = (
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} info    answered id=id-1 method=POST route=/v1/embeddings "
-        r"status=200 ms=3.21 model=m tokens=7\n"
+        r"status=200 latency_ms=3.21 model=m tokens=7\n"
     )
     assert re.fullmatch(pattern, stream.getvalue())
 
@@ -67,8 +70,17 @@ def test_a_line_for_collectors() -> None:
         "method": "POST",
         "route": "/v1/embeddings",
         "status": 200,
-        "ms": 3.21,
+        "latency_ms": 3.21,
     }
+
+
+def test_an_embedding_is_told_as_simple_inference_server_tells_it() -> None:
+    """Dashboards made for its lines count events called so, with model, latency_ms, batch_size and status."""
+    stream = written(log_format="json")
+    answered(embedded=3)
+    line = json.loads(stream.getvalue())
+    told = {key: line[key] for key in ("event", "model", "latency_ms", "batch_size", "status")}
+    assert told == {"event": "embedding_request", "model": "m", "latency_ms": 3.21, "batch_size": 3, "status": 200}
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

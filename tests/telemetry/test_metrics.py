@@ -156,6 +156,7 @@ def test_every_error_of_a_request_has_a_name_in_tei() -> None:
     elsewhere = {
         "MalformedBody",
         "UnsupportedMediaType",
+        "NotAcceptable",
         "PayloadTooLarge",
         "Unauthorized",
         "Forbidden",

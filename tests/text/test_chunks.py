@@ -23,10 +23,10 @@ from tests.text.makers import (
 )
 from tokenizers import models, pre_tokenizers, processors
 
+from vectord.encoded import Chunk, Window
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
-from vectord.schema import ChunkOptions, TextOptions
+from vectord.schema import ChunkOptions, Span, TextOptions
 from vectord.text.document import PIECE_CHARACTERS, read_document
-from vectord.text.encoded import Chunk, Window
 from vectord.text.sentences import sentence_starts
 from vectord.text.tokenizer import TextEncoder
 from vectord.text.truncation import Limit
@@ -68,9 +68,10 @@ def test_chunks_tile_the_text(encoder: TextEncoder, text: str, options: ChunkOpt
     assert chunks[-1].stop == len(text)
     for chunk in chunks:
         assert chunk.tokens <= options.max_tokens
-        assert chunk.tokens == document.token(chunk.stop) - document.token(chunk.start)
+    assert chunks[0].first == 0
+    assert chunks[-1].first + chunks[-1].tokens == len(document.ids)
     for before, after in pairwise(chunks):
-        assert 0 <= document.token(before.stop) - document.token(after.start) <= options.overlap_tokens
+        assert 0 <= before.first + before.tokens - after.first <= options.overlap_tokens
         assert before.start < after.start <= before.stop < after.stop
     if not options.overlap_tokens:
         assert "".join(texts_of(text, chunks)) == text
@@ -87,7 +88,7 @@ def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, opti
         return
     document = read_document(encoder._plain, text, LIMIT, 0)
     for chunk in chunks:
-        inside = range(document.token(chunk.start), document.token(chunk.stop))
+        inside = range(chunk.first, chunk.first + chunk.tokens)
         assert all(chunk.start <= document.starts[i] <= document.stops[i] <= chunk.stop for i in inside)
 
 
@@ -183,7 +184,7 @@ def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
     """A passage among others must have a score; it is read as an empty text is, by its specials."""
     encoder = make_encoder(tmp_path, wordpiece())
     chunks = encoder.chunk(text, by("tokens"))
-    assert chunks == [Chunk(0, len(text), 0)]
+    assert chunks == [Chunk(0, len(text), 0, 0)]
     (window,) = encoder.encode_windows(text, chunks, PLAIN)
     assert (window.ids.tolist(), window.spans.tolist()) == ([2, 3], [[0, 2]])
     without = make_encoder(tmp_path, byte_level())
@@ -206,7 +207,7 @@ def test_options_out_of_bounds_are_refused(tmp_path: Path, options: ChunkOptions
     with pytest.raises(InvalidField) as caught:
         encoder.chunk("dog", options)
     assert caught.value.field == field
-    assert encoder.chunk("dog", by("tokens", 62, 31)) == [Chunk(0, 3, 1)]
+    assert encoder.chunk("dog", by("tokens", 62, 31)) == [Chunk(0, 3, 0, 1)]
 
 
 def test_errors_name_the_document(tmp_path: Path) -> None:
@@ -216,6 +217,103 @@ def test_errors_name_the_document(tmp_path: Path) -> None:
         encoder.chunk("x" * 2_000_001, by("tokens"), field="docs", index=2)
     with pytest.raises(Untokenizable, match=r"`input\[0\]` is not Unicode"):
         encoder.chunk("\ud800", by("tokens"))
+
+
+# --- chunks of the caller's own -----------------------------------------------------------------------------------
+
+
+def spans(*places: tuple[int, int]) -> list[Span]:
+    return [Span(*place) for place in places]
+
+
+WORDS = "jumps over a lazy dog while many small birds sing  "
+
+
+def test_chunks_of_the_caller_have_their_own_tokens(encoder: TextEncoder) -> None:
+    """A word's are its own, though it is sent with the blank that some tokenizers make part of the next."""
+    own = spans((0, 6), (6, 13), (13, 18), (18, 28), (28, 51))
+    chunks = encoder.chunk_at(WORDS, own)
+    assert [Span(chunk.start, chunk.stop) for chunk in chunks] == own
+    document = read_document(encoder._plain, WORDS, LIMIT, 0)
+    places = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
+    for chunk, inside in zip(chunks, places, strict=True):
+        assert all(document.starts[i] < chunk.stop and document.stops[i] > chunk.start for i in inside)
+    owned = [i for inside in places for i in inside]
+    assert owned == sorted(set(owned))
+    for i in set(range(len(document.ids))) - set(owned):
+        assert not WORDS[document.starts[i] : document.stops[i]].strip()
+
+
+def test_a_word_in_two_chunks_has_its_tokens_in_both(tmp_path: Path) -> None:
+    """Who cuts through a token gets all of it twice: half a token has no row."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    chunks = encoder.chunk_at("lazy dog", spans((0, 2), (2, 8)))
+    assert [(chunk.first, chunk.tokens) for chunk in chunks] == [(0, 1), (0, 2)]
+
+
+def test_what_lies_between_the_chunks_is_nobody_s(tmp_path: Path) -> None:
+    """But it is read, when the model reads the whole document."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    text = "dog fox dog fox dog"
+    chunks = encoder.chunk_at(text, spans((4, 7), (12, 15)))
+    assert [(chunk.first, chunk.tokens) for chunk in chunks] == [(1, 1), (3, 1)]
+    (window,) = encoder.encode_windows(text, chunks, PLAIN)
+    assert window.ids.tolist() == encoder.encode([text], PLAIN, truncate=False)[0].ids.tolist()
+    assert window.spans.tolist() == [[2, 3], [4, 5]]
+
+
+def test_of_a_long_document_what_is_around_each_chunk_is_read(tmp_path: Path) -> None:
+    """A quarter of a window before it, and what follows up to the window's end."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=42)
+    text = "dog " * 500
+    chunks = encoder.chunk_at(text, spans((800, 808), (1996, 1999)))
+    first, second = encoder.encode_windows(text, chunks, PLAIN)
+    assert (len(first.ids), first.spans.tolist()) == (42, [[11, 13]])
+    assert (len(second.ids), second.spans.tolist()) == (13, [[11, 12]])
+
+
+@settings(max_examples=60, deadline=None)
+@given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
+def test_any_spans_are_found_in_their_windows_or_refused(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
+    """Wherever the caller cuts: every chunk has rows of a window, and those rows are its tokens."""
+    places = sorted({cut for cut in cuts if cut <= len(text)})
+    own = spans(*pairwise(places))
+    if not own:
+        return
+    try:
+        chunks = encoder.chunk_at(text, own)
+        windows = encoder.encode_windows(text, chunks, PLAIN)
+    except (InvalidField, Untokenizable):
+        return
+    document = read_document(encoder._plain, text, LIMIT, 0)
+    rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
+    if len(document.ids):
+        assert rows == [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
+        assert all(rows)
+    assert all(len(window.ids) <= 64 for window in windows)
+
+
+def test_a_chunk_of_blanks_has_nothing_to_take_the_mean_of(tmp_path: Path) -> None:
+    """Unless the whole document is blank: then it is what an empty text is."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    text = "dog   fox"
+    chunks = encoder.chunk_at(text, spans((0, 3), (4, 6), (6, 9)))
+    assert [chunk.tokens for chunk in chunks] == [1, 0, 1]
+    with pytest.raises(InvalidField, match=r"`docs\[3\]` has no tokens in its chunk 1") as refused:
+        encoder.encode_windows(text, chunks, PLAIN, field="docs", index=3)
+    assert (refused.value.field, refused.value.index) == ("docs", 3)
+    (window,) = encoder.encode_windows("    ", encoder.chunk_at("    ", spans((0, 1), (2, 4))), PLAIN)
+    assert window.spans.tolist() == [[0, 2], [0, 2]]
+
+
+def test_a_chunk_that_the_model_cannot_read_at_once_is_refused(tmp_path: Path) -> None:
+    """By the document that it is of."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
+    text = "dog " * 30
+    chunks = encoder.chunk_at(text, spans((0, 4), (4, 120)))
+    with pytest.raises(InvalidField, match=r"`docs\[1\]` has a chunk of 29 tokens; 18 are read at once") as refused:
+        encoder.encode_windows(text, chunks, PLAIN, field="docs", index=1)
+    assert (refused.value.limit, refused.value.given) == (18, 29)
 
 
 # --- reading a document -----------------------------------------------------------------------------------------
@@ -260,7 +358,7 @@ def test_late_chunks_are_found_in_their_windows(
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     assert len(rows) == len(chunks)
     if len(document.ids):
-        own = [document.ids[document.token(chunk.start) : document.token(chunk.stop)].tolist() for chunk in chunks]
+        own = [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
         assert rows == own
     frame = encoder._plain.frame
     before = [*frame.prefix, *(encoder._plain.content("fox:").tolist() if prompted else ())]
@@ -296,10 +394,10 @@ def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
     """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
-    with pytest.raises(InvalidField, match=r"`chunk\.max_tokens` must be at most 52 beside this prompt; got 62"):
+    with pytest.raises(InvalidField, match=r"`input\[0\]` has a chunk of 62 tokens; 52 are read at once"):
         windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
     for text in ("dog", ""):
-        with pytest.raises(InvalidField, match="at most 0 beside this prompt"):
+        with pytest.raises(InvalidField, match="; 0 are read at once, beside special tokens and prompt"):
             windows_of(encoder, text, by("tokens", 62), prompt="fox " * 99)
 
 

@@ -14,9 +14,9 @@ from tokenizers import AddedToken, Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from vectord.artifacts.spec import Colbert
+from vectord.encoded import EncodedColbert
 from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
-from vectord.text.encoded import EncodedColbert
 from vectord.text.tokenizer import TextEncoder
 
 PLAIN = TextOptions()

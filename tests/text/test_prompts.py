@@ -146,9 +146,9 @@ def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
     """They become text; without a prompt nothing is left out of them."""
     encoder = leaves_out(tmp_path, wordpiece())
     ids = encoder._plain.content("lazy dog").tolist()
-    text, given = encoder.encode(["lazy dog", ids], TextOptions(prompt_name="query"), truncate=True)
+    text, given = encoder.encode(["lazy dog", ids], TextOptions(prompt_name="query", own_ids=True), truncate=True)
     assert given.prompt_tokens == text.prompt_tokens > 0
-    (plain,) = encoder.encode([ids], TextOptions(), truncate=True)
+    (plain,) = encoder.encode([ids], TextOptions(own_ids=True), truncate=True)
     assert plain.prompt_tokens == 0
 
 

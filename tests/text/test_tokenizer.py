@@ -22,9 +22,9 @@ from transformers import AutoTokenizer
 from vectord.artifacts.hub import Located, resolve
 from vectord.artifacts.reader import read_spec
 from vectord.artifacts.spec import ModelSpec
+from vectord.encoded import EncodedText
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
-from vectord.text.encoded import Encoded
 from vectord.text.tokenizer import TextEncoder
 
 CLS, SEP = 101, 102
@@ -56,8 +56,9 @@ def prompted(spec: ModelSpec) -> TextEncoder:
     return TextEncoder(replace(spec, prompts={"query": "query: ", "document": ""}, default_prompt_name="document"))
 
 
-def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Side = "right") -> list[Encoded]:
-    return encoder.encode(inputs, TextOptions(truncate_side=side), truncate=truncate)
+def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Side = "right") -> list[EncodedText]:
+    """Ids as the model's own."""
+    return encoder.encode(inputs, TextOptions(truncate_side=side, own_ids=True), truncate=truncate)
 
 
 def ids_of(encoder: TextEncoder, *inputs: Input, **options: Any) -> list[list[int]]:
@@ -265,7 +266,7 @@ def test_a_prompt_goes_before_the_text_and_counts(prompted: TextEncoder, encoder
 
 def test_a_prompt_before_token_ids(prompted: TextEncoder, encoder: TextEncoder) -> None:
     """Ids become text without specials, and that gets the prompt."""
-    options = TextOptions(prompt_name="query")
+    options = TextOptions(prompt_name="query", own_ids=True)
     (encoded,) = prompted.encode([[CLS, 4937, SEP]], options, truncate=False)
     assert encoded.ids.tolist() == ids_of(encoder, "query: cat")[0]
     with pytest.raises(InputTooLong, match="token ids"):
@@ -331,11 +332,14 @@ def test_threads_do_not_disturb_each_other(encoder: TextEncoder) -> None:
         st.text(max_size=20) | st.lists(st.integers(-5, 40_000) | st.integers(), max_size=5), min_size=1, max_size=4
     ),
     truncate=st.booleans(),
+    own_ids=st.booleans(),
 )
-def test_any_input_is_encoded_or_refused(encoder: TextEncoder, inputs: Sequence[Input], truncate: bool) -> None:
+def test_any_input_is_encoded_or_refused(
+    encoder: TextEncoder, inputs: Sequence[Input], truncate: bool, own_ids: bool
+) -> None:
     """A text with lone surrogates or ids of any size gives tokens in the vocabulary or a VectordError by index."""
     try:
-        encoded = encoder.encode(inputs, PLAIN, truncate=truncate)
+        encoded = encoder.encode(inputs, TextOptions(own_ids=own_ids), truncate=truncate)
     except VectordError as error:
         assert error.field == "input"
         assert error.index is not None

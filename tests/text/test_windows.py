@@ -12,21 +12,25 @@ from vectord.text.windows import lay_windows
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=40),
     shared=st.integers(0, 10),
+    gap=st.integers(0, 15),
     room=st.integers(20, 90),
     overlap=st.integers(0, 30),
 )
-def test_windows_hold_every_chunk_once(lengths: list[int], shared: int, room: int, overlap: int) -> None:
-    """In order and whole, in a window of its own, behind as much of the overlap as there is text before it."""
+def test_windows_hold_every_chunk_once(lengths: list[int], shared: int, gap: int, room: int, overlap: int) -> None:
+    """In order and whole, in a window of its own, behind as much of the overlap as there is text before it.
+
+    Whether chunks share tokens, lie end to end, or have a gap between them, before the first and behind the last."""
     overlap = min(overlap, room - 20)
     chunks: list[range] = []
     for length in lengths:
-        stop = chunks[-1].stop if chunks else 0
+        stop = chunks[-1].stop + gap if chunks else gap
         first = max(stop - min(shared, length - 1), chunks[-1].start + 1 if chunks else 0)
         chunks.append(range(first, max(first + length, stop + 1)))
-    windows = list(lay_windows(chunks, room, overlap))
+    tokens = chunks[-1].stop + gap if chunks else gap
+    windows = list(lay_windows(chunks, tokens, room, overlap))
     assert [i for _, own in windows for i in own] == list(range(len(chunks)))
     for window, own in windows:
         assert 0 < len(window) <= room
-        assert window.start == max(0, chunks[own[0]].start - overlap)
-        assert window.stop == min(window.start + room, chunks[-1].stop)
+        assert window.start == (0 if tokens <= room else max(0, chunks[own[0]].start - overlap))
+        assert window.stop == min(window.start + room, tokens)
         assert all(window.start <= chunks[i].start < chunks[i].stop <= window.stop for i in own)

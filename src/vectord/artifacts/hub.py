@@ -1,6 +1,6 @@
 """A model's name to a folder on this machine: `resolve(name, ...) -> Located`.
 
-Called by models.py at start, on the main thread, before the port opens; it may block for as long as a download takes.
+Called by models/ at start, on the main thread, before the port opens; it may block for as long as a download takes.
 The order, first hit wins:
 
     a local folder            no network, and nothing but the folder

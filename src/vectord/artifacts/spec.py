@@ -99,6 +99,11 @@ class ModelSpec:
     fingerprint: str  # 16 hex digits over weights' identity, pooling, heads, prompts
 
     @property
+    def scores_by_words(self) -> bool:
+        """Whether its scores are the logits of "no" and "yes", and not one a label."""
+        return self.yes_no is not None and self.yes_no.token_ids is not None
+
+    @property
     def reranks(self) -> bool:
         """Whether its scores judge a pair: one label, or yes and no."""
         return self.yes_no is not None or len(self.labels) == 1

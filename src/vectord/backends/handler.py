@@ -1,6 +1,6 @@
 """The backend that runs the operator's own class for dense vectors: `handler` of a model in the catalogue file.
 
-models.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. Tokens,
+models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. Tokens,
 truncation, prompts, cache and scheduling stay vectord's; the class turns token ids into vectors (docs/own-models.md).
 It is imported from where Python finds modules anyway, because the operator named it: never from a model's folder.
 """

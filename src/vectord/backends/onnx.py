@@ -1,8 +1,8 @@
 """The backend for models that ship an ONNX graph alone: OpenVINO runs it on the processor, our heads stand behind it.
 
-models.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call `forward`. The
-graph reads padded batches, so a batch costs its longest text times its texts. Pooling, and what follows it, is ours
-wherever the graph gives its hidden states: spans and heads are then those of every other backend.
+models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
+`forward`. The graph reads padded batches, so a batch costs its longest text times its texts. Pooling, and what
+follows it, is ours wherever the graph gives its hidden states: spans and heads are then those of every other backend.
 
 artifacts/onnx_file.py looks through the file first, for the runtime opens whatever files it names.
 """
@@ -184,7 +184,7 @@ class Answerer:
         self._made = {
             output: name
             for output, name in _MADE.items()
-            if output in spec.outputs - self._heads.keys() and name in given and not _asks_for_words(spec)
+            if output in spec.outputs - self._heads.keys() and name in given and not spec.scores_by_words
         }
         if missing := spec.outputs - self._heads.keys() - self._made.keys():
             raise ModelUnavailable(
@@ -220,8 +220,3 @@ class Answerer:
             for output in batch.outputs & self._heads.keys():
                 answers[output] = self._heads[output](x, tokens).astype(np.float32)
         return answers
-
-
-def _asks_for_words(spec: ModelSpec) -> bool:
-    """Whether its scores are the logits of two words of a language model, where a graph gives those of all words."""
-    return spec.yes_no is not None and spec.yes_no.token_ids is not None

@@ -1,11 +1,11 @@
 """The CPU backend: one model, compiled by OpenVINO into two plans, one for throughput and one for a lone text.
 
-models.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call `forward`. The
-**wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its own (measured on
-2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow).
-Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow follows in a thread
-of its own. A plan holds all weights laid out anew, so a large model has one plan alone, with few streams (BGE-M3's
-shape: 0.75 GB, and 0.7 GB more for a second plan).
+models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
+`forward`. The **wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its
+own (measured on 2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide
+and 32 k narrow). Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow
+follows in a thread of its own. A plan holds all weights laid out anew, so a large model has one plan alone, with few
+streams (BGE-M3's shape: 0.75 GB, and 0.7 GB more for a second plan).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The backend for what networks/ does not know: transformers' own class as the body, our heads behind it.
 
-models.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. The body reads
-padded batches, so a batch costs its longest text times its texts.
+models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. The
+body reads padded batches, so a batch costs its longest text times its texts.
 
 The model's folder is never given to transformers, which would look in it for code, adapters and names of other
 models, and has been made to run what it found there more than once. It gets a config rebuilt from fields that its
@@ -131,8 +131,7 @@ class Model:
         ops = TorchOps(device, dtype)
         self._classifies = "scores" in spec.outputs
         self._heads = heads_of(spec, ops)
-        asks_for_words = spec.yes_no is not None and spec.yes_no.token_ids is not None
-        if missing := spec.outputs - self._heads.keys() - (set() if asks_for_words else {"scores"}):
+        if missing := spec.outputs - self._heads.keys() - (set() if spec.scores_by_words else {"scores"}):
             raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
         config = read_config(spec)
         model_class = _model_class(spec, config)

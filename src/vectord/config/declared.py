@@ -3,15 +3,16 @@
 The command line, the environment, `.env`, the config file, `--print-config`, `.env.example` and
 docs/configuration.md are all derived from these classes, by way of settings.py (sources.py reads, nobody else does).
 `--max-batch-tokens`, `MAX_BATCH_TOKENS` and `VECTORD_MAX_BATCH_TOKENS` follow from `max_batch_tokens`; only further
-names stand here. Field names are unique over all sections.
+names stand here, and those are options too. Field names are unique over all sections.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypeAlias
+
+from vectord.config import readers
 
 Reader: TypeAlias = Callable[[str], str | None]
 
@@ -28,14 +29,19 @@ def setting(
     synonyms: Mapping[str, str | None] | None = None,
     pattern: str | None = None,
     reads: Mapping[str, Reader] | None = None,
+    switches: tuple[str, ...] = (),
+    lenient: tuple[str, ...] = (),
+    verbatim: bool = False,
     secret: bool = False,
 ) -> Any:
     """A dataclass field and how it is written.
 
-    env, flags: names beside the derived ones, first wins. synonyms: other words for a value, in lower case; None for
-    "as if nothing were said". pattern: a regular expression that the whole text must match. reads: for one name, what
-    its text means in our words, or None where it is not meant for us; a flag named there may stand without a value.
-    secret: never printed.
+    env: names beside the derived ones, first wins; flags: options beside those of all names. synonyms: other words for
+    a value, in lower case; None for "as if nothing were said". pattern: a regular expression that the whole text must
+    match. reads: for a name in the environment and its option, unless that is among `flags`, what its text means in our
+    words, or None where it is not meant for us (readers.py). switches: options that may stand without a value though
+    the setting is no boolean. lenient: names of Smart Embedder, which warns of a bad value and goes on without it.
+    verbatim: spaces around the value count. secret: never printed.
     """
     return field(
         default=default,
@@ -50,39 +56,34 @@ def setting(
             "synonyms": synonyms or {},
             "pattern": pattern,
             "reads": reads or {},
+            "switches": switches,
+            "lenient": lenient,
+            "verbatim": verbatim,
             "secret": secret,
         },
     )
 
 
-# --- names that other programs use too ------------------------------------------------------------------------
-
-
-def address_only(text: str) -> str | None:
-    """An address or localhost. Shells and containers set HOSTNAME to the machine's name, which means nothing here."""
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return text if text == "localhost" else None
-    return text
-
-
-def no_service_link(text: str) -> str | None:
-    """Not the tcp://10.0.0.1:80 that Kubernetes puts into NAME_PORT for a service called NAME."""
-    return None if "://" in text else text
-
-
-def first_bare_level(text: str) -> str | None:
-    """`info` of RUST_LOG's `info,tower=debug`; what is said for single targets has no meaning here."""
-    return next((part.strip() for part in text.split(",") if part.strip() and "=" not in part), None)
-
-
-def json_lines(text: str) -> str:
-    """TEI's switch, as a log format."""
-    return "text" if text.lower() in {"false", "f", "0", "no", "n", "off"} else "json"
-
-
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+# In the order in which they share paths; a profile puts its own first (files.py).
+DIALECTS = (
+    "smart_embedder",
+    "openai",
+    "tei",
+    "vectord",
+    "cohere",
+    "jina",
+    "voyage",
+    "infinity",
+    "semantic_explorer",
+    "simple_inference_server",
+    "embedding_server",
+    "vllm",
+    "llamacpp",
+    "ollama",
+    "weaviate",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,37 +91,32 @@ class ModelConfig:
     """Models: which, from where, and how they are read."""
 
     models: tuple[str, ...] = setting(
-        (DEFAULT_MODEL,),
-        "Models to serve: hub ids, folders, packages. The first is the default.",
-        env=("MODEL_ID", "MODEL_NAMES", "INFINITY_MODEL_ID"),
-        flags=("--model-id",),
+        (),
+        "Models to serve: hub ids, folders, packages; default, where no other setting names one that embeds: "
+        f"{DEFAULT_MODEL}.",
+        env=("MODEL_ID", "MODEL_NAMES", "INFINITY_MODEL_ID", "INFERENCE_ALLOWED_EMBEDDING_MODELS"),
+        reads={"INFERENCE_ALLOWED_EMBEDDING_MODELS": readers.named_models},
     )
-    revision: str | None = setting(None, "Hub revision, branch or commit of the models.", env=("INFINITY_REVISION",))
+    default_embedding_model: str | None = setting(
+        None, "A model served before all others, so that it embeds where a request names none."
+    )
+    dense_embedding_model: str | None = setting(
+        None,
+        "A model whose dense vectors stand beside the sparse and ColBERT vectors of the first other that makes them.",
+    )
+    reranker_model: str | None = setting(
+        None, "A reranker served behind the others; the first one reranks by default.", env=("DEFAULT_RERANKING_MODEL",)
+    )
+    rerankers: tuple[str, ...] = setting(
+        (),
+        "Further rerankers.",
+        env=("INFERENCE_ALLOWED_RERANK_MODELS",),
+        reads={"INFERENCE_ALLOWED_RERANK_MODELS": readers.named_models},
+    )
     served_model_name: tuple[str, ...] = setting(
         (), "Names clients use, one a model; default: the id itself.", env=("INFINITY_SERVED_MODEL_NAME",)
     )
-    hf_home: str | None = setting(None, "Folder of the Hugging Face cache.", env=("INFINITY_HOME",))
-    hf_token: str | None = setting(
-        None,
-        "Token for gated models; used by downloads alone.",
-        env=("HF_API_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
-        secret=True,
-    )
-    offline: bool = setting(
-        False, "Never ask the hub; local files only.", env=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
-    pooling: Literal["cls", "mean", "last", "max"] | None = setting(
-        None,
-        "Pooling instead of the model's own.",
-        env=("INFINITY_POOLING_METHOD",),
-        synonyms={"last-token": "last", "auto": None},
-    )
-    task: Literal["auto", "embed", "rerank", "classify"] = setting(
-        "auto",
-        "What the models are wanted for, where their files leave it open; auto: what each was made for.",
-        choices=("auto", "embed", "rerank", "classify"),
-    )
-    default_prompt_name: str | None = setting(None, "Prompt put before texts when the request names none.")
+    model_aliases: tuple[str, ...] = setting((), "Further names clients use: NAME=MODEL, of served models.")
     composites: tuple[str, ...] = setting(
         (), "Names over several models: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, of served models."
     )
@@ -133,6 +129,98 @@ class ModelConfig:
         env=("MODEL_CONFIG",),
         flags=("--config-models",),
     )
+    revision: str | None = setting(
+        None,
+        "Hub revision, branch or commit of the models.",
+        env=("INFINITY_REVISION",),
+        reads={"INFINITY_REVISION": readers.same_for_all},
+    )
+    model_path: str | None = setting(
+        None,
+        "Folder of model folders, which is looked into before the hub: for BAAI/bge-m3 at BAAI/bge-m3 and at bge-m3.",
+        env=("INFERENCE_MODEL_PATH",),
+    )
+    hf_home: str | None = setting(
+        None,
+        "Folder of Hugging Face, with its cache of models in hub/; hub_cache goes before it, unless this one is said "
+        "nearer to the command line.",
+        env=("INFINITY_HOME",),
+    )
+    hub_cache: str | None = setting(
+        None, "Folder of the cache of models itself.", env=("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
+    )
+    hf_endpoint: str | None = setting(None, "Address of the hub or of a mirror of it.")
+    hf_token: str | None = setting(
+        None,
+        "Token for gated models; used by downloads alone.",
+        env=("HF_API_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        secret=True,
+    )
+    offline: bool = setting(
+        False, "Never ask the hub; local files only.", env=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+    )
+    task: Literal["auto", "embed", "rerank", "classify"] = setting(
+        "auto",
+        "What the models are wanted for, where their files leave it open; auto: what each was made for.",
+        synonyms={"sentence-similarity": None, "feature-extraction": None},
+    )
+    pooling: Literal["cls", "mean", "last", "max", "splade"] | None = setting(
+        None,
+        "Pooling instead of the model's own; splade: it must be a SPLADE.",
+        env=("INFINITY_POOLING_METHOD",),
+        synonyms={"last-token": "last", "auto": None},
+        reads={"INFINITY_POOLING_METHOD": readers.same_for_all},
+    )
+    dense_path: str | None = setting(
+        None, "Folder inside the model's of the Dense module to use instead of its own: 2_Dense_1024."
+    )
+    default_prompt: str | None = setting(
+        None, "Text put before texts when the request names no prompt; not beside default_prompt_name.", verbatim=True
+    )
+    default_prompt_name: str | None = setting(None, "Prompt of the model put before texts when the request names none.")
+    bge_embed_max_length: int | None = setting(
+        None,
+        "Tokens a text may have for models of BERT's kind that embed, where they read more.",
+        env=("MAX_INPUT_LENGTH",),
+        at_least=1,
+        at_most=8192,
+        lenient=("BGE_EMBED_MAX_LENGTH", "MAX_INPUT_LENGTH"),
+    )
+    qwen_embed_max_length: int | None = setting(
+        None,
+        "Tokens a text may have for Qwen models that embed, where they read more.",
+        at_least=1,
+        at_most=32_768,
+        lenient=("QWEN_EMBED_MAX_LENGTH",),
+    )
+    bge_rerank_max_length: int | None = setting(
+        None,
+        "Tokens a pair may have for cross-encoders, where they read more; BAAI advises 1024 for its own.",
+        at_least=1,
+        at_most=8192,
+        lenient=("BGE_RERANK_MAX_LENGTH",),
+    )
+    qwen_rerank_max_length: int | None = setting(
+        None,
+        "Tokens a pair may have for language models that judge it, where they read more.",
+        at_least=128,
+        at_most=32_768,
+        lenient=("QWEN_RERANK_MAX_LENGTH",),
+    )
+    foreign_token_table: str | None = setting(
+        None,
+        "File cl100k_base.tiktoken, by which token ids of OpenAI's models are read as the text they stand for.",
+        env=("TIKTOKEN_CACHE_DIR",),
+        reads={"TIKTOKEN_CACHE_DIR": readers.cl100k_in},
+    )
+
+    @property
+    def in_order(self) -> tuple[str, ...]:
+        """All models to serve, each once. Of those that can do what a request asks, the first does it."""
+        embedding = [self.default_embedding_model, self.dense_embedding_model, *self.models]
+        named = [name for name in embedding if name is not None] or [DEFAULT_MODEL]
+        reranking = [name for name in (self.reranker_model, *self.rerankers) if name is not None]
+        return tuple(dict.fromkeys((*named, *reranking)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,19 +234,25 @@ class DeviceConfig:
     )
     device: str = setting(
         "auto",
-        "auto, cpu, cuda, cuda:N or mps.",
-        env=("MODEL_DEVICE", "INFINITY_DEVICE"),
-        pattern=r"auto|cpu|cuda(:\d{1,3})?|mps",
+        "auto, cpu, cuda, cuda:N, mps, or cuda-or-cpu, which warns where there is no CUDA.",
+        env=("MODEL_DEVICE", "INFINITY_DEVICE", "ORT_EXECUTION_PROVIDER", "CUDA_VISIBLE_DEVICES"),
+        pattern=r"auto|cpu|cuda(:\d{1,3})?|mps|cuda-or-cpu",
+        reads={
+            "INFINITY_DEVICE": readers.same_for_all,
+            "ORT_EXECUTION_PROVIDER": readers.cuda_if_there,
+            "CUDA_VISIBLE_DEVICES": readers.cpu_if_none_visible,
+        },
     )
     dtype: str = setting(
         "auto",
         "auto: what the device computes in best. What it cannot compute in is replaced, with a warning.",
         env=("INFINITY_DTYPE",),
         choices=("auto", "float32", "bfloat16", "float16"),
+        reads={"INFINITY_DTYPE": readers.same_for_all},
     )
     num_threads: int | None = setting(
         None,
-        "Processor threads; default: what cgroup quota and affinity allow, rounded down.",
+        "Processor threads; default, and at most: what cgroup quota and affinity allow, rounded down.",
         env=("ORT_NUM_THREADS",),
         at_least=1,
         at_most=1024,
@@ -169,9 +263,19 @@ class DeviceConfig:
     max_batch_requests: int | None = setting(
         None,
         "Texts a forward runs at most.",
-        env=("BATCH_MAX_ITEMS", "INFINITY_BATCH_SIZE"),
+        env=(
+            "BATCH_MAX_ITEMS",
+            "ENABLE_BATCHING",
+            "BATCH_WINDOW_MAX_SIZE",
+            "BATCH_MAX_SIZE",
+            "MAX_EMBEDDING_BATCH_SIZE",
+            "INFINITY_BATCH_SIZE",
+            "INFERENCE_GPU_BATCH_SIZE",
+        ),
         at_least=1,
         at_most=65_536,
+        reads={"ENABLE_BATCHING": readers.one_text_if_off, "INFINITY_BATCH_SIZE": readers.largest},
+        switches=("--enable-batching",),
     )
 
 
@@ -180,10 +284,27 @@ class EngineConfig:
     """Engine: limits, waiting, cache, and over-long texts."""
 
     max_client_batch_size: int = setting(
-        2048, "Inputs one request may carry.", env=("INFINITY_MAX_CLIENT_BATCH_SIZE",), at_least=1, at_most=200_000
+        2048,
+        "Inputs one request may carry.",
+        env=("INFINITY_MAX_CLIENT_BATCH_SIZE", "MAX_BATCH_SIZE", "INFERENCE_MAX_BATCH_SIZE"),
+        at_least=1,
+        at_most=200_000,
     )
     max_concurrent_requests: int = setting(
-        4096, "Requests under way at once; more are refused with 429.", at_least=1, at_most=1_000_000
+        4096,
+        "Requests under way at once, those that wait among them; more are refused.",
+        env=("MAX_QUEUE_SIZE", "INFERENCE_MAX_CONCURRENT_REQUESTS"),
+        at_least=1,
+        at_most=1_000_000,
+        lenient=("MAX_QUEUE_SIZE",),
+    )
+    queue_timeout_s: float = setting(
+        0.0,
+        "Seconds a request waits for a place when max_concurrent_requests are under way; 0: it is refused at once.",
+        env=("QUEUE_TIMEOUT_SEC", "INFERENCE_QUEUE_TIMEOUT_MS"),
+        at_least=0,
+        at_most=3600,
+        reads={"INFERENCE_QUEUE_TIMEOUT_MS": readers.milliseconds},
     )
     max_queue_wait_s: float = setting(
         30.0,
@@ -219,7 +340,12 @@ class EngineConfig:
         at_most=2**50,
     )
     cache_bytes: int = setting(
-        64 * 2**20, "Room for vectors of texts seen before; 0: no cache.", at_least=0, at_most=2**50
+        64 * 2**20,
+        "Room for vectors of texts seen before; 0: no cache.",
+        env=("EMBEDDING_CACHE_SIZE",),
+        at_least=0,
+        at_most=2**50,
+        reads={"EMBEDDING_CACHE_SIZE": readers.texts_as_bytes},
     )
     tokenization_workers: int | None = setting(
         None, "Threads that tokenise; default: as many as the processor threads.", at_least=1, at_most=1024
@@ -239,25 +365,41 @@ class ServerConfig:
     host: str = setting(
         "127.0.0.1",
         "Address to listen on.",
-        env=("INFINITY_HOST", "API_HOST", "HOSTNAME"),
+        env=("INFINITY_HOST", "API_HOST", "INFERENCE_HOSTNAME", "HOSTNAME"),
         flags=("--hostname",),
-        reads={"HOSTNAME": address_only},
+        reads={"HOSTNAME": readers.address_only},
     )
     port: int = setting(
         8000,
         "Port to listen on; 0: any free one.",
-        env=("INFINITY_PORT", "API_PORT"),
+        env=("INFINITY_PORT", "API_PORT", "INFERENCE_PORT"),
         flags=("-p",),
         at_least=0,
         at_most=65_535,
-        reads=dict.fromkeys(("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT"), no_service_link),
+        reads=dict.fromkeys(
+            ("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT", "INFERENCE_PORT"), readers.no_service_link
+        ),
+    )
+    grpc_port: int | None = setting(
+        None,
+        "Port of TEI's gRPC services; 0: any free one; default: none.",
+        at_least=0,
+        at_most=65_535,
+        reads=dict.fromkeys(("VECTORD_GRPC_PORT", "GRPC_PORT"), readers.no_service_link),
+    )
+    url_prefix: str | None = setting(
+        None,
+        "A path such as /api/models, under which all paths are served too.",
+        env=("INFINITY_URL_PREFIX", "INFINITY_PROXY_ROOT_PATH", "PROXY_ROOT_PATH"),
+        pattern=r"(/[A-Za-z0-9._~-]+)*/?",
     )
     api_key: str | None = setting(
         None,
         "Key that every request must bring, but for health, metrics and docs.",
-        env=("API_TOKEN", "INFINITY_API_KEY", "LLAMA_API_KEY"),
+        env=("INFINITY_API_KEY", "LLAMA_API_KEY"),
         secret=True,
     )
+    api_token: str | None = setting(None, "A second key, as good as api_key.", secret=True)
     admin_key: str | None = setting(
         None, "Key for loading and unloading models; without it those routes do not exist.", secret=True
     )
@@ -267,15 +409,44 @@ class ServerConfig:
     header_limit_bytes: int = setting(
         65_536, "Bytes that request line and headers may have; 431 above.", at_least=1024, at_most=2**30
     )
-    gzip_min_bytes: int = setting(
-        4096, "Answers from this size are gzipped for clients that accept it; 0: none.", at_least=0, at_most=2**40
+    compress_min_bytes: int = setting(
+        4096,
+        "Answers from this size are compressed for clients that accept zstd or gzip; 0: none.",
+        env=("GZIP_MIN_BYTES",),
+        at_least=0,
+        at_most=2**40,
     )
     shutdown_timeout_secs: float = setting(
         30.0, "Seconds that accepted requests get to finish after SIGTERM.", at_least=0, at_most=3600
     )
-    dialects: tuple[str, ...] = setting(
-        ("openai", "tei", "vectord"), "Which APIs are served; on a path that several speak the first one answers."
+    max_text_chars: int | None = setting(
+        None,
+        "Characters a text may have on OpenAI's routes; 400 above.",
+        at_least=1,
+        at_most=2**40,
     )
+    max_sentences_per_request: int | None = setting(
+        None,
+        "Sentences a request may carry on smart_embedder's routes; 422 above.",
+        at_least=1,
+        at_most=200_000,
+        lenient=("MAX_SENTENCES_PER_REQUEST",),
+    )
+    max_rerank_passages: int | None = setting(
+        None,
+        "Passages a request may carry on smart_embedder's routes; 422 above.",
+        at_least=1,
+        at_most=200_000,
+        lenient=("MAX_RERANK_PASSAGES",),
+    )
+    dialects: tuple[str, ...] = setting(
+        DIALECTS, "Which APIs are served; on a path that several speak the first one answers."
+    )
+
+    @property
+    def accepted_keys(self) -> tuple[str, ...]:
+        """Those that open the server; none: it is open to everyone."""
+        return tuple(key for key in (self.api_key, self.api_token) if key is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,14 +459,15 @@ class TelemetryConfig:
         env=("INFINITY_LOG_LEVEL", "RUST_LOG"),
         choices=("debug", "info", "warning", "error"),
         synonyms={"trace": "debug", "warn": "warning", "critical": "error", "fatal": "error"},
-        reads={"RUST_LOG": first_bare_level},
+        reads={"RUST_LOG": readers.first_bare_level},
     )
     log_format: Literal["text", "json"] = setting(
         "text",
         "text for people, json for collectors.",
         env=("JSON_OUTPUT",),
-        flags=("--json-output",),
-        reads={"JSON_OUTPUT": json_lines, "--json-output": json_lines},
+        synonyms={"pretty": "text", "plain": "text", "compact": "text"},
+        reads={"JSON_OUTPUT": readers.json_lines},
+        switches=("--json-output",),
     )
     enable_metrics: bool = setting(True, "Serve /metrics.")
 

@@ -13,10 +13,9 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vectord.config.declared import SECTIONS, Config, Reader
+from vectord.config.readers import FALSE, TRUE
 
 PREFIX = "VECTORD_"
-TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
-FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
 
 
 class BadValue(ValueError):
@@ -32,13 +31,16 @@ class Setting:
     default: Any
     meaning: str
     env: tuple[str, ...]  # every environment name, the one that wins first
-    flags: tuple[str, ...]  # every option, the derived one first
+    flags: tuple[str, ...]  # every option, that of the setting's own name first
     choices: tuple[str, ...]
     at_least: float | None
     at_most: float | None
     synonyms: Mapping[str, str | None]
     pattern: str | None
-    reads: Mapping[str, Reader]
+    reads: Mapping[str, Reader]  # by environment name, and by option
+    switches: tuple[str, ...]
+    lenient: tuple[str, ...]
+    verbatim: bool
     secret: bool
 
     @property
@@ -47,7 +49,7 @@ class Setting:
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if self.pattern:
-            return self.meaning.rstrip(".")
+            return self.meaning[0].lower() + self.meaning[1:].rstrip(".")
         kind = _EXPECTED[self.type]
         if self.at_least is None:
             return kind
@@ -57,7 +59,8 @@ class Setting:
 
     def from_text(self, text: str) -> Any:
         """The value that `text` means on the command line or in the environment. Raises BadValue."""
-        text = text.strip()
+        if not self.verbatim:
+            text = text.strip()
         if text.lower() in self.synonyms:
             synonym = self.synonyms[text.lower()]
             return self.default if synonym is None else synonym
@@ -161,6 +164,11 @@ def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
     return hint, False, ()
 
 
+def option(env: str) -> str:
+    """The option of an environment name: --url-prefix of INFINITY_URL_PREFIX, as infinity's own is."""
+    return "--" + env.removeprefix(PREFIX).removeprefix("INFINITY_").lower().replace("_", "-")
+
+
 def _settings() -> tuple[Setting, ...]:
     found = []
     for section in SECTIONS:
@@ -170,6 +178,9 @@ def _settings() -> tuple[Setting, ...]:
             plain, optional, literals = _read_type(hints[field.name])
             own_env = field.name.upper()
             named = dict(field.metadata)
+            env = (PREFIX + own_env, own_env, *named.pop("env"))
+            flags, reads = named.pop("flags"), named.pop("reads")
+            read_options = {option(name): reader for name, reader in reads.items() if option(name) not in flags}
             found.append(
                 Setting(
                     section=section.name,
@@ -178,9 +189,10 @@ def _settings() -> tuple[Setting, ...]:
                     optional=optional,
                     default=field.default,
                     meaning=named.pop("meaning"),
-                    env=(PREFIX + own_env, own_env, *named.pop("env")),
-                    flags=("--" + field.name.replace("_", "-"), *named.pop("flags")),
+                    env=env,
+                    flags=tuple(dict.fromkeys((*map(option, env), *flags))),
                     choices=named.pop("choices") or literals,
+                    reads=reads | read_options,
                     **named,
                 )
             )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from vectord.errors import Overloaded, Unavailable
 
@@ -18,41 +16,89 @@ MAX_QUEUED_TOKENS = (
     2**25
 )  # above this nothing joins a queue, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
 RETRY_AFTER_LEAST_S = 1.0
+SHUTTING_DOWN = "The server is shutting down."
 SHUT_DOWN = "The server has shut down."
 
 
 class Admission:
-    """Counts the requests under way."""
+    """Places for requests, and a room to wait for one. First come, first served."""
 
-    def __init__(self, max_concurrent_requests: int) -> None:
+    def __init__(self, max_concurrent_requests: int, queue_timeout_s: float = 0.0) -> None:
+        """queue_timeout_s: how long a request waits for a place; 0: not at all. As many may wait as there are places:
+        each of them holds its body."""
         self.max_concurrent_requests = max_concurrent_requests
         self.under_way = 0
-        self.draining = False
+        self._queue_timeout_s = queue_timeout_s
+        self._waiting: dict[asyncio.Future[None], None] = {}  # in order; done when the place is theirs
+        self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    @contextmanager
-    def request(self) -> Iterator[None]:
-        """Hold one place. Raises Unavailable while draining, Overloaded when every place is taken."""
-        if self.draining:
-            raise Unavailable("The server is shutting down.")
-        if self.under_way >= self.max_concurrent_requests:
-            raise Overloaded(
-                f"{self.under_way} requests are under way, which is the limit.", retry_after_s=RETRY_AFTER_LEAST_S
-            )
-        self.under_way += 1
-        self._empty.clear()
-        try:
-            yield
-        finally:
-            self.under_way -= 1
-            if not self.under_way:
-                self._empty.set()
+    async def enter(self) -> None:
+        """Take a place, to be given back by `leave`. Raises Unavailable while draining, Overloaded if none is free."""
+        if self._draining:
+            raise Unavailable(SHUTTING_DOWN)
+        if self.under_way < self.max_concurrent_requests:
+            self.under_way += 1
+            self._empty.clear()
+        elif self._queue_timeout_s and len(self._waiting) < self.max_concurrent_requests:
+            await self._wait()
+        else:
+            raise self._full()
+
+    def leave(self) -> None:
+        """The place goes to whoever has waited longest; with nobody waiting it is free."""
+        if (place := self._next_waiting()) is not None:
+            place.set_result(None)
+            return
+        self.under_way -= 1
+        if not self.under_way:
+            self._empty.set()
+
+    def refuse(self) -> None:
+        """Let nothing in from now on, nor who waits for a place."""
+        self._draining = True
+        while (place := self._next_waiting()) is not None:
+            place.set_exception(Unavailable(SHUTTING_DOWN))
 
     async def drain(self) -> None:
         """Let nothing in from now on; return when the last request has left."""
-        self.draining = True
+        self.refuse()
         await self._empty.wait()
+
+    async def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        place = loop.create_future()
+        self._waiting[place] = None
+        timer = loop.call_later(self._queue_timeout_s, self._give_up, place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            self._waiting.pop(place, None)
+            if not place.cancelled() and place.exception() is None:  # it became theirs just before they left
+                self.leave()
+            raise
+        finally:
+            timer.cancel()
+
+    def _give_up(self, place: asyncio.Future[None]) -> None:
+        self._waiting.pop(place, None)
+        if not place.done():
+            place.set_exception(self._full())
+
+    def _next_waiting(self) -> asyncio.Future[None] | None:
+        while self._waiting:
+            place = next(iter(self._waiting))
+            del self._waiting[place]
+            if not place.done():  # whoever it is has not left
+                return place
+        return None
+
+    def _full(self) -> Overloaded:
+        return Overloaded(
+            f"{self.under_way} requests are under way, which is the limit.",
+            retry_after_s=max(RETRY_AFTER_LEAST_S, self._queue_timeout_s),
+        )
 
 
 class Speed:

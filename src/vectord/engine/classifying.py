@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TypeAlias, cast
 
 from vectord.artifacts.spec import ModelSpec
+from vectord.encoded import EncodedPair, EncodedText
 from vectord.engine import ranking
 from vectord.engine.registry import Served
 from vectord.engine.runner import ModelRunner, Text
 from vectord.engine.task import Task, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
 from vectord.schema import ClassifyRequest, ClassifyResult, Float32, ScoreKind
+
+Encoded: TypeAlias = EncodedText | EncodedPair
 
 MAX_SCORES = 2**20  # inputs times labels; with their names, some 50 MB of an answer
 
@@ -28,10 +31,10 @@ async def classify(served: Served, name: str, request: ClassifyRequest, task: Ta
     task.check_count(len(request.inputs), request.field)
     _check_scores(len(request.inputs), len(served.spec.labels), request.field)
     async with task.use(served) as runner:
-        runner.check_wait(task.caller)
+        task.check_wait(runner)
         encoded = await task.encode(request.inputs, lambda part: _encode(runner, request, part))
         texts = [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
-        ran = await runner.run(texts, frozenset({"scores"}), task.caller, request.field)
+        ran = await task.run(runner, texts, frozenset({"scores"}), request.field)
     scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
     return ClassifyResult(
         model=name,
@@ -55,10 +58,10 @@ def _check_scores(inputs: int, labels: int, field: str) -> None:
         )
 
 
-def _encode(runner: ModelRunner, request: ClassifyRequest, part: range) -> Sequence[Any]:
+def _encode(runner: ModelRunner, request: ClassifyRequest, part: range) -> Sequence[Encoded]:
     """Pairs and single texts may come mixed: each part is encoded in runs of one sort."""
     truncate = runner.truncates(request.text)
-    encoded: list[Any] = []
+    encoded: list[Encoded] = []
     for run in _runs(request.inputs, part):
         if isinstance(request.inputs[run.start], str):
             texts = cast(Sequence[str], request.inputs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vectord.schema import Caller, Request, Result
+from vectord.schema import Caller, ModelList, Request, Result
 
 
 class EngineClient(Protocol):
@@ -13,7 +13,8 @@ class EngineClient(Protocol):
     async def answer(self, request: Request, caller: Caller) -> Result:
         """The result of `request`, inputs in order. Cancelling the task takes its work out of the queue.
 
-        Raises the VectordError that says what is wrong; never returns a partial or non-finite answer.
+        Raises the VectordError that says what is wrong; never returns a number that is not finite, nor, unless asked
+        to, an answer to some of the inputs only.
         """
         ...
 
@@ -22,6 +23,10 @@ class EngineClient(Protocol):
 
         Requests are answered when every value is "ready", or "unloaded": such a model loads on its next use.
         """
+        ...
+
+    def models(self) -> ModelList:
+        """What is served, as `answer(ListModels())` says, for those who cannot wait."""
         ...
 
     async def drain(self) -> None:

@@ -6,19 +6,20 @@ is pooled from its own tokens, which have seen what stands around them. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
+from vectord.encoded import Chunk, Window
 from vectord.engine import dense
-from vectord.engine.embedding import DENSE, check_dimensions, pooled_span, space_of
-from vectord.engine.encoding import Chunk
+from vectord.engine.embedding import DENSE, check_dimensions, space_of
+from vectord.engine.encoding import Encoder
+from vectord.engine.reading import for_network, read
 from vectord.engine.registry import Served, require
 from vectord.engine.runner import ModelRunner, Ran, Text
 from vectord.engine.task import Task, blaming, compute, usage_of
-from vectord.errors import ModelCannot
+from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     ChunkedDocument,
     DocumentChunk,
@@ -34,8 +35,8 @@ async def embed_documents(served: Served, name: str, request: DocumentsRequest, 
     """The chunks of every document and their vectors, in order; a document without any text has none."""
     _check(served, name, request, task)
     async with task.use(served) as runner:
-        runner.check_wait(task.caller)
-        chunked = await task.chunk(runner, request.documents, request.chunks, request.field)
+        task.check_wait(runner)
+        chunked = await task.chunk(request.documents, _chunker(runner.encoder, request), request.field)
         task.check_count(sum(map(len, chunked)), request.field, "chunk")
         made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
@@ -63,6 +64,36 @@ def _check(served: Served, name: str, request: DocumentsRequest, task: Task) -> 
         )
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
     task.check_count(len(request.documents), request.field)
+    if request.spans is not None:
+        _check_spans(request.documents, request.spans, task)
+
+
+def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
+    """Raises InvalidField for spans that are not, in order and apart, parts of their documents; TooManyInputs."""
+    if len(spans) != len(documents):
+        message = f"`spans` must have a list for each of the {len(documents)} documents; got {len(spans)}."
+        raise InvalidField(message, field="spans", limit=len(documents), given=len(spans))
+    task.check_most(sum(map(len, spans)), "spans", "chunk")
+    for index, (document, own) in enumerate(zip(documents, spans, strict=True)):
+        done = 0
+        for place, span in enumerate(own):
+            if not done <= span.start < span.stop <= len(document):
+                raise InvalidField(
+                    f"`spans[{index}][{place}]` must hold a character at least, begin at {done} or behind, "
+                    f"and end at {len(document)} or before.",
+                    field="spans",
+                    index=index,
+                )
+            done = span.stop
+
+
+def _chunker(encoder: Encoder, request: DocumentsRequest) -> Callable[[int], Sequence[Chunk]]:
+    """The chunks of a document by its place: ours, or the caller's own."""
+    documents, field, options, spans = request.documents, request.field, request.chunks, request.spans
+    if options is not None:
+        return lambda index: encoder.chunk(documents[index], options, field=field, index=index)
+    assert spans is not None, "either chunks or spans"
+    return lambda index: encoder.chunk_at(documents[index], spans[index], field=field, index=index)
 
 
 async def _one_by_one(
@@ -70,31 +101,28 @@ async def _one_by_one(
 ) -> Made:
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
-    encode = partial(
-        runner.encoder.encode,
-        texts,
-        request.text,
-        truncate=runner.truncates(request.text),
-        field=request.field,
-    )
     with blaming(owners):
-        encoded = await task.encode(texts, lambda part: encode(part=part), each=len(request.text.prompt or ""))
-        run = [Text(ids=text.ids, type_ids=text.type_ids, spans=pooled_span(runner.spec, text)) for text in encoded]
-        ran = await runner.run(run, DENSE, task.caller, request.field)
+        encoded = await read(runner, texts, request.text, task, request.field)
+        run = [for_network(runner.spec, text) for text in encoded]
+        ran = await task.run(runner, run, DENSE, request.field)
     return Made(ran, _sums(owners, [text.length for text in encoded], len(chunked)))
 
 
 async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task) -> Made:
-    documents, encode_windows = request.documents, runner.encoder.encode_windows
-    by_document = await task.encode(
-        documents,
-        lambda part: [encode_windows(documents[i], chunked[i], request.text) if chunked[i] else [] for i in part],
-    )
+    def encode(part: range) -> list[Sequence[Window]]:
+        return [
+            runner.encoder.encode_windows(request.documents[i], chunked[i], request.text, field=request.field, index=i)
+            if chunked[i]
+            else ()
+            for i in part
+        ]
+
+    by_document = await task.encode(request.documents, encode)
     owners = [i for i, windows in enumerate(by_document) for _ in windows]
     windows = [window for windows in by_document for window in windows]
     texts = [Text(ids=window.ids, type_ids=window.type_ids, spans=window.spans) for window in windows]
     with blaming(owners):
-        ran = await runner.run(texts, DENSE, task.caller, request.field)
+        ran = await task.run(runner, texts, DENSE, request.field)
     return Made(ran, _sums(owners, [TextLength(len(text.ids), len(text.ids)) for text in texts], len(chunked)))
 
 

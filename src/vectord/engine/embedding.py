@@ -3,54 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.artifacts.spec import ModelSpec
 from vectord.engine import dense
-from vectord.engine.batch import Kind
-from vectord.engine.encoding import EncodedText
+from vectord.engine.reading import for_network, read
 from vectord.engine.registry import Served, Target, require
-from vectord.engine.runner import ModelRunner, Ran, Text
+from vectord.engine.runner import NOTHING_RAN
 from vectord.engine.task import Task, compute, together, usage_of
-from vectord.errors import InvalidField, TooManyInputs
+from vectord.engine.vectors import Vectors, check_specials, vectors_to_show
+from vectord.errors import InvalidField
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Float32,
-    Input,
     Precision,
     SimilarityRequest,
     SimilarityResult,
-    TextLength,
-    TextOptions,
     VectorKind,
 )
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
-MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in an answer: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
-MAX_HELD_NUMBERS = 2**27  # of those that an answer is made of: 512 MiB; 256 passages of 512 tokens of BGE-M3
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
 
 
-@dataclass(frozen=True, slots=True)
-class Vectors:
-    """What one model made of some texts."""
-
-    ran: Ran
-    lengths: Sequence[TextLength]
-    colbert: Sequence[Float32] | None  # of the tokens that count
-
-
 async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
-    """All vectors the request asks for. Each model of a composite reads each text once."""
+    """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
     parts = target.parts(request.outputs)
     _check(parts, request)
     task.check_count(len(request.inputs), request.field)
+    if not request.outputs:
+        return _nothing(target, request, task)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
@@ -72,6 +57,16 @@ async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResul
         sources=sources,
         lengths={name: vectors.lengths for name, vectors in made.items()},
         limits={served.name: served.spec.max_tokens for served, _ in parts},
+        failures={index: error for vectors in made.values() for index, error in vectors.failures.items()},
+    )
+
+
+def _nothing(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
+    """The answer that holds no vectors: no model has read anything, none need be in memory."""
+    return EmbedResult(
+        model=target.name,
+        fingerprint=space_of(target, request.dimensions, request.normalize),
+        usage=usage_of(task, (), request.inputs, NOTHING_RAN),
     )
 
 
@@ -80,10 +75,10 @@ async def similarity(served: Served, name: str, request: SimilarityRequest, task
     require(served, DENSE)
     task.check_count(len(request.sentences), "sentences")
     async with task.use(served) as runner:
-        runner.check_wait(task.caller)
-        encoded = await _read(runner, [request.source], request.text, task, "source_sentence")
-        encoded += await _read(runner, request.sentences, request.text, task, "sentences")
-        ran = await runner.run([_text(runner.spec, text) for text in encoded], DENSE, task.caller, "sentences")
+        task.check_wait(runner)
+        encoded = await read(runner, [request.source], request.text, task, "source_sentence")
+        encoded += await read(runner, request.sentences, request.text, task, "sentences")
+        ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], DENSE, "sentences")
     rows = ran.rows("dense")
     scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
     lengths = [text.length for text in encoded]
@@ -93,32 +88,6 @@ async def similarity(served: Served, name: str, request: SimilarityRequest, task
         scores=scores,
         usage=usage_of(task, lengths, [request.source, *request.sentences], ran),
     )
-
-
-async def vectors_of(
-    runner: ModelRunner,
-    inputs: Sequence[Input],
-    options: TextOptions,
-    kinds: frozenset[VectorKind],
-    task: Task,
-    field: str,
-    *,
-    shown: bool = False,
-) -> Vectors:
-    """What the model makes of the texts, raw; shown: vectors of tokens are themselves the answer.
-
-    Raises TooManyInputs for more numbers of those than fit.
-    """
-    encoded = await _read(runner, inputs, options, task, field)
-    _check_numbers(runner.spec, encoded, kinds, field, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
-    asked: frozenset[Kind] = frozenset(kinds)
-    ran = await runner.run([_text(runner.spec, text) for text in encoded], asked, task.caller, field)
-    colbert = (
-        [rows[_kept(runner.spec, text)] for rows, text in zip(ran.each("colbert"), encoded, strict=True)]
-        if "colbert" in kinds
-        else None
-    )
-    return Vectors(ran, [text.length for text in encoded], colbert)
 
 
 def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -> None:
@@ -161,74 +130,16 @@ def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: Embed
             "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on or ask for another.",
             field="precisions",
         )
+    check_specials(request.outputs, request.text)
     for served, kinds in parts:
         if "dense" in kinds:
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
 
 
-def _check_numbers(
-    spec: ModelSpec, texts: Sequence[Any], kinds: frozenset[VectorKind], field: str, max_numbers: int
-) -> None:
-    """Raises TooManyInputs before any is made: a vector a token is a hundred times a vector a text."""
-    width = 0
-    if "tokens" in kinds:
-        width += spec.hidden_size
-    if "colbert" in kinds and spec.colbert is not None:
-        width += spec.colbert.dimensions
-    tokens = sum(len(text.ids) for text in texts) if width else 0
-    if tokens * width > max_numbers:
-        raise TooManyInputs(
-            f"`{field}` may have at most {max_numbers // width} tokens in all where each gets vectors of {width} "
-            f"numbers; got {tokens}.",
-            field=field,  # without limit and given, which some dialects word as numbers of inputs
-        )
-
-
 async def _of_one_model(served: Served, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task) -> Vectors:
     async with task.use(served) as runner:
-        runner.check_wait(task.caller)
-        return await vectors_of(runner, request.inputs, request.text, kinds, task, request.field, shown=True)
-
-
-async def _read(
-    runner: ModelRunner, inputs: Sequence[Input], options: TextOptions, task: Task, field: str
-) -> list[Any]:
-    """The texts' tokens: EncodedText, or EncodedColbert where the model reads them so."""
-    encode = partial(
-        runner.encoder.encode_colbert if _reads_as_colbert(runner.spec) else runner.encoder.encode,
-        inputs,
-        options,
-        truncate=runner.truncates(options),
-        field=field,
-    )
-    return await task.encode(inputs, lambda part: encode(part=part), each=len(options.prompt or ""))
-
-
-def _reads_as_colbert(spec: ModelSpec) -> bool:
-    """A model of token vectors alone marks queries and documents; BGE-M3 reads every text alike."""
-    return spec.colbert is not None and spec.pooling is None
-
-
-def _text(spec: ModelSpec, text: Any) -> Text:
-    if _reads_as_colbert(spec):
-        keys = None if text.attended == len(text.ids) else text.attended
-        return Text(ids=text.ids, type_ids=text.type_ids, keys=keys)
-    return Text(ids=text.ids, type_ids=text.type_ids, spans=pooled_span(spec, text))
-
-
-def pooled_span(spec: ModelSpec, text: EncodedText) -> npt.NDArray[np.int32] | None:
-    """(1, 2): the rows to pool where the prompt's do not count; None: all."""
-    if spec.include_prompt or not text.prompt_tokens:
-        return None
-    return np.array([[min(text.prompt_tokens, len(text.ids) - 1), len(text.ids)]], np.int32)
-
-
-def _kept(spec: ModelSpec, text: Any) -> npt.NDArray[np.int32] | slice:
-    """Which of a text's token vectors count."""
-    if _reads_as_colbert(spec):
-        kept: npt.NDArray[np.int32] = text.kept
-        return kept
-    return slice(1, None) if spec.colbert is not None and spec.colbert.drops_first else slice(None)
+        task.check_wait(runner)
+        return await vectors_to_show(runner, request, kinds, task)
 
 
 async def _finish(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:

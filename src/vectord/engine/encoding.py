@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol, TypeVar
 
+from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 from vectord.engine.admission import SHUT_DOWN
 from vectord.errors import Unavailable
-from vectord.schema import ChunkOptions, Input, Int32, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Input, Int32, Span, TextOptions, Token
 
 T = TypeVar("T")
 
@@ -25,71 +26,6 @@ INPUT_CHARACTERS = 32  # what an input costs beside its length
 ID_CHARACTERS = 4  # what a token id costs
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256
-
-
-class EncodedText(Protocol):
-    """One text as the model reads it."""
-
-    @property
-    def ids(self) -> Int32: ...  # (n,)
-    @property
-    def type_ids(self) -> Int32: ...  # (n,)
-    @property
-    def length(self) -> TextLength: ...
-    @property
-    def prompt_tokens(self) -> int: ...  # how many of the first tokens belong to the prompt, specials included
-
-
-class EncodedPair(Protocol):
-    """A query and a passage as the model reads them, one behind the other."""
-
-    @property
-    def ids(self) -> Int32: ...  # (n,)
-    @property
-    def type_ids(self) -> Int32: ...  # (n,)
-    @property
-    def length(self) -> TextLength: ...  # of both, specials included
-    @property
-    def query(self) -> TextLength: ...
-    @property
-    def passage(self) -> TextLength: ...
-
-
-class EncodedColbert(Protocol):
-    """One text as a ColBERT model reads it."""
-
-    @property
-    def ids(self) -> Int32: ...  # (n,)
-    @property
-    def type_ids(self) -> Int32: ...  # (n,)
-    @property
-    def length(self) -> TextLength: ...
-    @property
-    def kept(self) -> Int32: ...  # rows whose vectors count
-    @property
-    def attended(self) -> int: ...  # how many of the first tokens are attended to
-
-
-class Chunk(Protocol):
-    """A piece of a document: characters start to stop, so many content tokens."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-    @property
-    def tokens(self) -> int: ...
-
-
-class Window(Protocol):
-    """A stretch of a document that the model reads at once, and the rows of each chunk whose vector comes from it."""
-
-    @property
-    def ids(self) -> Int32: ...  # (n,), specials included
-    @property
-    def type_ids(self) -> Int32: ...  # (n,)
-    @property
-    def spans(self) -> Int32: ...  # (chunks, 2) rows of these ids
 
 
 class Encoder(Protocol):
@@ -158,12 +94,22 @@ class Encoder(Protocol):
         part: range | None = None,
     ) -> Sequence[EncodedPair]: ...
 
+    def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, part: range | None = None) -> Sequence[CutText]:
+        """Each text cut at its end to so many of its own tokens, where that is less than the model reads."""
+        ...
+
     def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> Sequence[Chunk]:
         """The chunks of a document, in order."""
         ...
 
-    def encode_windows(self, text: str, chunks: Sequence[Chunk], options: TextOptions) -> Sequence[Window]:
-        """The whole document for late chunking: windows whose spans, taken in order, are those of `chunks`."""
+    def chunk_at(self, text: str, spans: Sequence[Span], *, field: str, index: int) -> Sequence[Chunk]:
+        """The chunks of a document that the caller has cut, in order."""
+        ...
+
+    def encode_windows(
+        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str, index: int
+    ) -> Sequence[Window]:
+        """The document for late chunking: windows whose spans, taken in order, are those of `chunks`."""
         ...
 
     def tokenize(

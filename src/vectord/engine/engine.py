@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias, cast
 
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
@@ -23,32 +24,52 @@ from vectord.engine.embedding import DENSE
 from vectord.engine.encoding import Encoder, EncoderPool
 from vectord.engine.lifecycle import Lifecycle, Policy
 from vectord.engine.observer import Observer, Silent
-from vectord.engine.registry import Composite, ModelSource, Registry, Served, Target
+from vectord.engine.registry import VECTORS, Composite, ModelSource, Registry, Served, Target
 from vectord.engine.reranking import method_of, rerank
 from vectord.engine.runner import ModelRunner
-from vectord.engine.task import Task
+from vectord.engine.several import check_several, lane_of, usage_together
+from vectord.engine.statistics import Counter
+from vectord.engine.task import Task, together
 from vectord.engine.tokenizing import decode, tokenize
 from vectord.errors import FingerprintMismatch, ModelCannot, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
     Caller,
     ClassifyRequest,
+    ClassifyResult,
     DecodeRequest,
     DecodeResult,
     DocumentsRequest,
     EmbedRequest,
+    EmbedResult,
     Limits,
     ListModels,
     LoadModel,
     ModelList,
     Request,
     RerankRequest,
+    RerankResult,
     Result,
+    Several,
+    SeveralResults,
+    ShowStatistics,
     SimilarityRequest,
     Timings,
     TokenizeRequest,
     UnloadModel,
     Usage,
+    VectorKind,
+)
+
+# What one target answers.
+OneModels: TypeAlias = (
+    EmbedRequest
+    | DocumentsRequest
+    | SimilarityRequest
+    | RerankRequest
+    | ClassifyRequest
+    | TokenizeRequest
+    | DecodeRequest
 )
 
 
@@ -66,9 +87,9 @@ class Engine:
         """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet."""
         self._config = config or EngineConfig()
         self._max_batch_requests = max_batch_requests
-        self._observer = observer or Silent()
+        self._observer = self._counter = Counter(observer or Silent())
         self._registry = Registry(models, composites)
-        self._admission = Admission(self._config.max_concurrent_requests)
+        self._admission = Admission(self._config.max_concurrent_requests, self._config.queue_timeout_s)
         self._cache = AnswerCache(self._config.cache_bytes)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         policy = Policy(
@@ -107,43 +128,70 @@ class Engine:
 
     async def close(self) -> None:
         """Answer what still waits with Unavailable, end the threads, close the backends."""
-        self._admission.draining = True
+        self._admission.refuse()
         await self._lifecycle.close()
         self._pool.close()
 
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
 
+    def models(self) -> ModelList:
+        return self._list_models(ListModels())
+
     # --- answers ----------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):
             return self._list_models(request)
+        if isinstance(request, ShowStatistics):
+            return self._counter.shown(self._device())
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request)
+        task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
+        try:
+            if isinstance(request, Several):
+                check_several(request, task)
+            await self._admission.enter()
+        except BaseException as error:
+            self._report_failure("", request, task, error)
+            raise
+        try:
+            if isinstance(request, Several):
+                return await self._answer_several(request, task)
+            return await self._answer_one(request, task)
+        finally:
+            self._admission.leave()
+
+    async def _answer_several(self, request: Several, task: Task) -> SeveralResults:
+        """All of its parts side by side, each by a model of its own; to the observer each is a request."""
+        tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
+        work = [self._answer_one(part, own) for part, own in zip(request.requests, tasks, strict=True)]
+        results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await together(work))
+        return SeveralResults(
+            results=results, usage=usage_together([result.usage for result in results], task.started_s)
+        )
+
+    async def _answer_one(self, request: OneModels, task: Task) -> Result:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
             request = replace(request, force_dimensions=True)
-        task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
         try:
-            with self._admission.request():
-                target = self._target(request)
-                model = target.name
-                _check_fingerprint(target, request, caller)
-                result = await self._answer(target, request, task)
+            target = self._target(request)
+            model = target.name
+            _check_fingerprint(target, request, task.caller)
+            result = await self._run(target, request, task)
         except BaseException as error:
-            timings = Timings(total_s=time.perf_counter() - task.started_s)
-            self._observer.request_answered(model, _operation(request), _failure(error), 0, 0, timings)
+            self._report_failure(model, request, task, error)
             raise
         self._report(model, request, result)
         return result
 
-    def _target(self, request: Request) -> Target:
+    def _target(self, request: OneModels) -> Target:
         """The model the request names, else the first that can do what it asks."""
         match request:
             case EmbedRequest():
-                what = f"make {' and '.join(sorted(request.outputs))} vectors"
-                return self._registry.resolve(request.model, lambda target: request.outputs <= target.kinds, what)
+                what = f"make {' and '.join(sorted(request.outputs)) or 'any'} vectors"
+                return self._registry.resolve(request.model, lambda target: _embeds(target, request.outputs), what)
             case DocumentsRequest() | SimilarityRequest():
                 return self._registry.resolve(request.model, lambda target: target.kinds >= DENSE, "make dense vectors")
             case RerankRequest():
@@ -162,7 +210,7 @@ class Engine:
                     return served
         raise ModelCannot("No model served here can rerank.", field="model")
 
-    async def _answer(self, target: Target, request: Request, task: Task) -> Result:
+    async def _run(self, target: Target, request: OneModels, task: Task) -> Result:
         match request:
             case EmbedRequest():
                 return await embedding.embed(target, request, task)
@@ -178,7 +226,6 @@ class Engine:
                 return await tokenize(target.lead, target.name, request, task)
             case DecodeRequest():
                 return await decode(target.lead, target.name, request, task)
-        raise AssertionError("answered by `answer` itself")
 
     async def _manage(self, request: LoadModel | UnloadModel) -> ModelList:
         served = self._registry.named(request.model).lead
@@ -206,9 +253,16 @@ class Engine:
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
+    def _device(self) -> str:
+        return next((runner.backend.facts.device for runner in self._runners()), "unknown")
+
     def _report_queue(self) -> None:
         queued = [runner.queued() for runner in self._runners()]
         self._observer.queue_changed(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued))
+
+    def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:
+        timings = Timings(total_s=time.perf_counter() - task.started_s)
+        self._observer.request_answered(model, _operation(request), _failure(error), 0, 0, timings)
 
     def _report(self, model: str, request: Request, result: Result) -> None:
         operation = _operation(request)
@@ -220,11 +274,15 @@ class Engine:
             self._observer.request_answered(model, operation, None, texts, 0, Timings())
 
 
+def _embeds(target: Target, outputs: frozenset[VectorKind]) -> bool:
+    return outputs <= target.kinds if outputs else not VECTORS.isdisjoint(target.kinds)
+
+
 def _classifies(target: Target) -> bool:
     return isinstance(target, Served) and classifies(target.spec)
 
 
-def _check_fingerprint(target: Target, request: Request, caller: Caller) -> None:
+def _check_fingerprint(target: Target, request: OneModels, caller: Caller) -> None:
     """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
     expected, dimensions, normalize = caller.expect_fingerprint, None, True
     if isinstance(request, EmbedRequest | DocumentsRequest):

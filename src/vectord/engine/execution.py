@@ -129,13 +129,12 @@ def output_of(spec: ModelSpec) -> dict[Kind, Output]:
 
 def _widths(spec: ModelSpec) -> dict[Output, int]:
     """Numbers a row, of the outputs whose width the spec knows: all but splade's."""
-    by_words = spec.yes_no is not None and spec.yes_no.token_ids is not None
     return {
         "dense": spec.dimensions,
         "tokens": spec.hidden_size,
         "colbert": spec.colbert.dimensions if spec.colbert is not None else 0,
         "lexical": 1,
-        "scores": 2 if by_words else len(spec.labels),
+        "scores": 2 if spec.scores_by_words else len(spec.labels),
     }
 
 

@@ -12,8 +12,9 @@ from vectord.errors import VectordError
 class Job:
     """Implements batch.Waiter. One future for all texts: done when the last answer is in, or with the first error."""
 
-    def __init__(self, texts: int, field: str, now_s: float) -> None:
-        """field: what the caller calls its inputs, for errors."""
+    def __init__(self, texts: int, field: str, now_s: float, *, partial: bool = False) -> None:
+        """field: what the caller calls its inputs, for errors; partial: a text's error is an answer, too."""
+        self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for, its own and those it shares
         self.queue_s = 0.0  # sums over the texts, of the time since this job began
         self.inference_s = 0.0
@@ -21,6 +22,7 @@ class Job:
         self._answers: list[Answer] = [{}] * texts
         self._missing = texts
         self._field = field
+        self._partial = partial
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -48,7 +50,11 @@ class Job:
         """A copy of `error`, because one error may meet several requests, each with its own field and index."""
         own = type(error)(error.message, field=self._field, index=index)
         own.__cause__ = error.__cause__
-        self.end(own)
+        if not self._partial:
+            self.end(own)
+            return
+        self.failures[index] = own
+        self.fill_known(index, {})
 
     def end(self, error: VectordError) -> None:
         if not self._done.done():

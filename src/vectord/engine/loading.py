@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -41,6 +41,7 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     try:
         encoder, backend = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
         served.runner = make_runner(served, encoder, backend)
+        tested_s = time.monotonic()
         await self_test(served.runner)
     except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
         await _failed(served, cause)
@@ -49,6 +50,9 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     load_s = time.monotonic() - started_s
     served.state = "ready"
     facts = served.runner.backend.facts
+    # By the name that Simple Inference Server's users look for; its warm-up is our self-test.
+    seconds = round(time.monotonic() - tested_s, 3)
+    logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
     logger.info("%s is ready on %s (%s, %s) after %.2f s", served.name, facts.device, facts.name, facts.dtype, load_s)
     observer.model_changed(served.name, "ready", load_s)
 
@@ -60,8 +64,7 @@ async def self_test(runner: ModelRunner) -> None:
     and one text must be given one answer.
     """
     kinds = runner.kinds
-    (encoded,) = runner.encoder.encode([SELF_TEST_TEXT], TextOptions(), truncate=True, field="input")
-    text = Text(ids=encoded.ids, type_ids=encoded.type_ids)
+    (text,) = _texts(runner, [SELF_TEST_TEXT])
     (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
     together = await runner.run([text] * (2 * runner.backend.facts.streams), kinds, Caller(), "input", fresh=True)
     for kind in sorted(kinds):
@@ -75,9 +78,7 @@ async def _check_known(runner: ModelRunner) -> None:
     known = runner.spec.known_cosines
     if not known or "dense" not in runner.kinds:
         return
-    inputs = [text for first, second, _ in known for text in (first, second)]
-    encoded = runner.encoder.encode(inputs, TextOptions(), truncate=True, field="input")
-    texts = [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
+    texts = _texts(runner, [text for first, second, _ in known for text in (first, second)])
     ran = await runner.run(texts, frozenset({"dense"}), Caller(), "input", fresh=True)
     rows = dense.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
     for i, (_, _, cosine) in enumerate(known):
@@ -86,6 +87,11 @@ async def _check_known(runner: ModelRunner) -> None:
             raise InferenceFailed(
                 f"the self-test gave a pair of texts the cosine {found:.3f} that is known as {cosine}"
             )
+
+
+def _texts(runner: ModelRunner, inputs: Sequence[str]) -> list[Text]:
+    encoded = runner.encoder.encode(inputs, TextOptions(), truncate=True, field="input")
+    return [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
 
 
 def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:

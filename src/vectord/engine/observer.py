@@ -13,7 +13,8 @@ class Observer(Protocol):
     def request_answered(
         self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
     ) -> None:
-        """operation: embed, documents, similarity, rerank, classify, tokenize, decode; model: "" if none was found.
+        """operation: embed, documents, similarity, rerank, classify, tokenize, decode, and several for those that came
+        as one and were refused as one; model: "" if none was found.
 
         error: None for success, the VectordError's class name, Cancelled for a caller who left, or InternalError.
         """

@@ -152,6 +152,7 @@ class ServedComposite:
             name=self.name,
             fingerprint=self.fingerprint,
             outputs=frozenset(self.members),
+            sources={kind: member.name for kind, member in self.members.items()},
             state=next((state for state in states if state != "ready"), "ready"),
         )
 

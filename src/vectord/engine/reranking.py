@@ -12,21 +12,20 @@ tokens that all pairs begin with once a batch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec
+from vectord.encoded import Chunk, CutText, EncodedPair
 from vectord.engine import dense, ranking
 from vectord.engine.batch import Kind, Prefix
-from vectord.engine.embedding import Vectors, vectors_of
-from vectord.engine.encoding import Chunk
 from vectord.engine.registry import Served
 from vectord.engine.runner import ModelRunner, Ran, Text
 from vectord.engine.task import Task, blaming, compute, together, usage_of
+from vectord.engine.vectors import Vectors, check_specials, vectors_of
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     Float32,
@@ -52,12 +51,12 @@ LEAST_SHARED_TOKENS = 8  # fewer are not worth a text of their own in the batch
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class Pieces:
     """What is scored: the passages, or their chunks."""
 
     texts: Sequence[str]
     spans: Sequence[Span]
-    owners: Sequence[int]  # the passage of each text; every passage has one at least
+    owners: Sequence[int]  # the passage of each text, rising; every passage has one at least
 
     def best(self, scores: Float32) -> list[int]:
         """The place of each passage's best text, the first one of equals."""
@@ -66,6 +65,10 @@ class Cut:
             if owner not in best or scores[place] > scores[best[owner]]:
                 best[owner] = place
         return list(best.values())
+
+    def last(self) -> list[int]:
+        """The place of each passage's last text."""
+        return list({owner: place for place, owner in enumerate(self.owners)}.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,25 +94,29 @@ async def rerank(served: Served, name: str, request: RerankRequest, task: Task) 
     """The score of every passage, in order. Raises ModelCannot if the model has no such method."""
     method = _check(served, name, request, task)
     async with task.use(served) as runner:
-        runner.check_wait(task.caller)
+        task.check_wait(runner)
         cut = await _cut(runner, request, task)
+        pieces = await _pieces(runner, request, [passage.text for passage in cut], task)
         if method == "scores":
-            scored = await _by_pairs(runner, request, cut, task)
+            scored = await _by_pairs(runner, request, pieces, task)
         else:
-            scored = await _by_vectors(runner, method, request, cut, task)
-    best = cut.best(scored.scores)
+            scored = await _by_vectors(runner, method, request, pieces, task)
+    best = pieces.best(scored.scores)
+    read = list(scored.run)
+    for passage, place in zip(cut, pieces.last(), strict=True):
+        read[place] = passage.whole(read[place])
     return RerankResult(
         model=name,
         fingerprint=served.fingerprint,
         scores=scored.scores[best],
         kind=scored.kind,
         usage=usage_of(
-            task, scored.run, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
+            task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
         ),
         query=scored.query,
-        passages=[scored.passages[place] for place in best],
+        passages=[passage.whole(scored.passages[place]) for passage, place in zip(cut, best, strict=True)],
         max_tokens=served.spec.max_tokens,
-        spans=[cut.spans[place] for place in best] if request.chunks is not None else None,
+        spans=[pieces.spans[place] for place in best] if request.chunks is not None else None,
     )
 
 
@@ -123,20 +130,36 @@ def _check(served: Served, name: str, request: RerankRequest, task: Task) -> Rer
     weights = request.weights
     if weights is not None and not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
         raise InvalidField("`weights` must be three numbers from 0 on, not all of them 0.", field="weights")
+    if request.max_passage_tokens is not None and request.max_passage_tokens < 1:
+        raise InvalidField(
+            f"`max_passage_tokens` must be at least 1; got {request.max_passage_tokens}.",
+            field="max_passage_tokens",
+            limit=1,
+            given=request.max_passage_tokens,
+        )
+    check_specials(NEEDS[method], request.text)
     task.check_count(len(request.passages), request.field)
     return method
 
 
-async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Cut:
-    passages, options = request.passages, request.chunks
+async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Sequence[CutText]:
+    """What is read of each passage at most."""
+    passages, max_tokens, cut = request.passages, request.max_passage_tokens, runner.encoder.cut
+    if max_tokens is None:
+        return [CutText(passage, 0, 0) for passage in passages]
+    return await task.encode(passages, lambda part: cut(passages, max_tokens, field=request.field, part=part))
+
+
+async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
+    options, field, encoder = request.chunks, request.field, runner.encoder
     if options is None:
-        return Cut(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    chunked = await task.chunk(runner, passages, options, request.field)
+        return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
+    chunked = await task.chunk(passages, lambda i: encoder.chunk(passages[i], options, field=field, index=i), field)
     spans = [_spans(passage, chunks) for passage, chunks in zip(passages, chunked, strict=True)]
     owners = [i for i, own in enumerate(spans) for _ in own]
     task.check_count(len(owners), request.field, "chunk")
     texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
-    return Cut(texts, [span for own in spans for span in own], owners)
+    return Pieces(texts, [span for own in spans for span in own], owners)
 
 
 def _spans(passage: str, chunks: Sequence[Chunk]) -> list[Span]:
@@ -147,13 +170,13 @@ def _spans(passage: str, chunks: Sequence[Chunk]) -> list[Span]:
 # --- pairs ----------------------------------------------------------------------------------------------------
 
 
-async def _by_pairs(runner: ModelRunner, request: RerankRequest, cut: Cut, task: Task) -> Scored:
+async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
     spec = runner.spec
-    encode: Any = partial(runner.encoder.encode_pairs, request.query, cut.texts)
+    encode: Callable[..., Sequence[EncodedPair]] = partial(runner.encoder.encode_pairs, request.query, pieces.texts)
     each = 0
     if spec.yes_no is not None:  # which is one text, query and all, for each passage
         each = len(request.query) + len(request.instruction or "")
-        encode = partial(runner.encoder.encode_yes_no, request.query, cut.texts, request.instruction)
+        encode = partial(runner.encoder.encode_yes_no, request.query, pieces.texts, request.instruction)
     encode = partial(
         encode,
         request.text,
@@ -161,11 +184,11 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, cut: Cut, task:
         query_field=request.query_field,
         field=request.field,
     )
-    with blaming(cut.owners):
-        pairs = await task.encode(cut.texts, lambda part: encode(part=part), beside=len(request.query), each=each)
+    with blaming(pieces.owners):
+        pairs = await task.encode(pieces.texts, lambda part: encode(part=part), beside=len(request.query), each=each)
         prefix = _shared(runner, [pair.ids for pair in pairs])
         texts = [Text(ids=pair.ids, type_ids=pair.type_ids, prefix=prefix) for pair in pairs]
-        ran = await runner.run(texts, frozenset({"scores"}), task.caller, request.field)
+        ran = await task.run(runner, texts, frozenset({"scores"}), request.field)
     scores, kind = _judged(spec, ran.rows("scores"), request.raw)
     return Scored(scores, kind, ran, pairs[0].query, [pair.passage for pair in pairs], [pair.length for pair in pairs])
 
@@ -190,8 +213,7 @@ def _agree(a: Int32, b: Int32) -> int:
 
 def _judged(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
     """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability."""
-    by_words = spec.yes_no is not None and spec.yes_no.token_ids is not None
-    odds = logits[:, 1] - logits[:, 0] if by_words else logits[:, 0]  # (N,) by words: of "yes" against "no"
+    odds = logits[:, 1] - logits[:, 0] if spec.scores_by_words else logits[:, 0]  # (N,) by words: of "yes" against "no"
     if raw is None:
         raw = spec.yes_no is None
     return (odds, "logit") if raw else (ranking.sigmoid(odds), "probability")
@@ -201,13 +223,13 @@ def _judged(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32
 
 
 async def _by_vectors(
-    runner: ModelRunner, method: RerankMethod, request: RerankRequest, cut: Cut, task: Task
+    runner: ModelRunner, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
 ) -> Scored:
     kinds = NEEDS[method]
     asked, found = await together(
         [
             vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task, request.query_field),
-            _vectors_of_passages(runner, request, kinds, cut, task),
+            _vectors_of_passages(runner, request, kinds, pieces, task),
         ]
     )
     scores = {kind: await _likeness(kind, runner.spec, asked, found) for kind in sorted(kinds)}
@@ -218,10 +240,12 @@ async def _by_vectors(
 
 
 async def _vectors_of_passages(
-    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], cut: Cut, task: Task
+    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], pieces: Pieces, task: Task
 ) -> Vectors:
-    with blaming(cut.owners):
-        return await vectors_of(runner, cut.texts, replace(request.text, kind="document"), kinds, task, request.field)
+    with blaming(pieces.owners):
+        return await vectors_of(
+            runner, pieces.texts, replace(request.text, kind="document"), kinds, task, request.field
+        )
 
 
 async def _likeness(kind: VectorKind, spec: ModelSpec, asked: Vectors, found: Vectors) -> Float32:

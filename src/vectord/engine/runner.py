@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +25,7 @@ from vectord.engine.job import Job
 from vectord.engine.observer import Observer
 from vectord.engine.scheduler import Scheduler
 from vectord.engine.worker import Outcome, Worker
-from vectord.errors import InferenceFailed, Unavailable
+from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
 
 logger = logging.getLogger("vectord.engine")
@@ -53,6 +53,7 @@ class Ran:
     answers: Sequence[Answer]  # one a text, in order
     queue_s: float  # means over the texts
     inference_s: float
+    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by text, whose answer is empty then
 
     def rows(self, kind: Kind) -> Float32:
         """The dense vectors or scores of all spans of all texts, in an array of their own: (M, D)."""
@@ -61,6 +62,9 @@ class Ran:
     def each(self, kind: Kind) -> list[Any]:
         """That kind of answer for each text."""
         return [answer[kind] for answer in self.answers]
+
+
+NOTHING_RAN = Ran(answers=(), queue_s=0.0, inference_s=0.0)
 
 
 class ModelRunner:
@@ -131,23 +135,33 @@ class ModelRunner:
         return next(choice for choice in said if choice is not None)
 
     async def run(
-        self, texts: Sequence[Text], kinds: frozenset[Kind], caller: Caller, field: str, *, fresh: bool = False
+        self,
+        texts: Sequence[Text],
+        kinds: frozenset[Kind],
+        caller: Caller,
+        field: str,
+        *,
+        fresh: bool = False,
+        entered: bool = False,
+        partial: bool = False,
     ) -> Ran:
         """The answers to all texts, in order. Cancelling takes what still waits out of the queue.
 
-        kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for. Raises
-        Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
+        kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for; entered: the
+        caller has been let in already, however long the wait; partial: a text that fails is among `Ran.failures`.
+        Raises Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(texts), field, self._worker.now_s())
+        job = Job(len(texts), field, self._worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
             shares = kinds <= KEPT_KINDS and self._cache.enabled and not fresh
             unknown = await self._fill_from_cache(job, texts, kinds) if shares else _all_unknown(texts)
             if unknown:
                 lane = caller.lane or self._lane(texts)
-                self._admit(lane, caller.client, sum(len(text.ids) for _, text, _ in unknown))
+                tokens = sum(len(text.ids) for _, text, _ in unknown)
+                self._admit(lane, caller.client, tokens, entered=entered)
                 await self._queue(job, unknown, kinds, lane, caller.client)
             answers = await job.answers()
         except BaseException:
@@ -156,7 +170,7 @@ class ModelRunner:
         finally:
             self._jobs.discard(job)
             job.items.clear()  # they point back here: without this the answers would wait for the garbage collector
-        return Ran(answers, job.queue_s / len(texts), job.inference_s / len(texts))
+        return Ran(answers, job.queue_s / len(texts), job.inference_s / len(texts), job.failures)
 
     def stop(self) -> None:
         """Run nothing more; whoever still waits gets Unavailable."""
@@ -198,11 +212,11 @@ class ModelRunner:
         self._observer.cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
         return unknown
 
-    def _admit(self, lane: Lane, client: str, tokens: int) -> None:
+    def _admit(self, lane: Lane, client: str, tokens: int, *, entered: bool = False) -> None:
         _, queued_tokens = self._worker.queued()
         speed = self._speed.tokens_per_s
         check_room(queued_tokens, tokens, speed)
-        if queued_tokens / speed > self._config.max_queue_wait_s:
+        if not entered and queued_tokens / speed > self._config.max_queue_wait_s:
             check_wait(self._worker.tokens_ahead(lane, client, tokens), speed, self._config.max_queue_wait_s)
 
     async def _queue(self, job: Job, texts: Sequence[Unknown], kinds: frozenset[Kind], lane: Lane, client: str) -> None:

@@ -6,14 +6,16 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from vectord.engine.encoding import Chunk, EncoderPool
+from vectord.encoded import Chunk
+from vectord.engine.batch import Kind
+from vectord.engine.encoding import EncoderPool
 from vectord.engine.registry import Served
-from vectord.engine.runner import ModelRunner, Ran
+from vectord.engine.runner import ModelRunner, Ran, Text
 from vectord.errors import EmptyInput, TooManyInputs, VectordError
-from vectord.schema import Caller, ChunkOptions, Input, TextLength, Timings, Usage
+from vectord.schema import Caller, Input, Lane, TextLength, Timings, Usage
 
 T = TypeVar("T")
 Use: TypeAlias = Callable[[Served], AbstractAsyncContextManager[ModelRunner]]
@@ -31,6 +33,29 @@ class Task:
     max_inputs: int
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on making tokens so far
+    # Shared by requests that came as one: the models that have let one of them in. Those behind it find their own
+    # siblings ahead of them, and would be refused for a wait that is their own work.
+    entered: set[ModelRunner] | None = None
+
+    def parts(self, count: int, lane: Lane | None) -> list[Task]:
+        """A task for each of so many requests that came as one. lane: theirs, where the caller says none."""
+        caller, entered = replace(self.caller, lane=self.caller.lane or lane), set[ModelRunner]()
+        return [replace(self, caller=caller, entered=entered) for _ in range(count)]
+
+    def check_wait(self, runner: ModelRunner) -> None:
+        """Raises Overloaded if even one token more would wait too long: asked before tokens are made of the texts."""
+        if self.entered is None:
+            runner.check_wait(self.caller)
+        elif runner not in self.entered:
+            runner.check_wait(self.caller)
+            self.entered.add(runner)
+
+    async def run(
+        self, runner: ModelRunner, texts: Sequence[Text], kinds: frozenset[Kind], field: str, *, partial: bool = False
+    ) -> Ran:
+        """`ModelRunner.run` for this caller."""
+        entered = self.entered is not None
+        return await runner.run(texts, kinds, self.caller, field, entered=entered, partial=partial)
 
     async def encode(
         self,
@@ -47,28 +72,32 @@ class Task:
         return encoded
 
     async def chunk(
-        self, runner: ModelRunner, texts: Sequence[str], options: ChunkOptions, field: str
+        self, texts: Sequence[str], chunk: Callable[[int], Sequence[Chunk]], field: str
     ) -> list[Sequence[Chunk]]:
-        """The chunks of each text. Raises TooManyInputs as soon as there are too many: a body holds a million."""
+        """The chunks of each text, as `chunk` makes them by its place.
+
+        Raises TooManyInputs as soon as there are too many: a body holds a million.
+        """
         counts: list[int] = []  # of the texts done so far, on whichever thread
 
-        def chunk(part: range) -> list[Sequence[Chunk]]:
+        def chunk_part(part: range) -> list[Sequence[Chunk]]:
             chunked = []
             for index in part:
-                chunked.append(runner.encoder.chunk(texts[index], options, field=field, index=index))
+                chunked.append(chunk(index))
                 counts.append(len(chunked[-1]))
-                self._check_most(sum(counts), field, "chunk")
+                self.check_most(sum(counts), field, "chunk")
             return chunked
 
-        return await self.encode(texts, chunk)
+        return await self.encode(texts, chunk_part)
 
     def check_count(self, count: int, field: str, what: str = "input") -> None:
-        """Raises EmptyInput for none, TooManyInputs for more than one request may carry."""
+        """`check_most`, and raises EmptyInput for none."""
         if count == 0:
             raise EmptyInput(f"`{field}` must hold at least one {what}.", field=field)
-        self._check_most(count, field, what)
+        self.check_most(count, field, what)
 
-    def _check_most(self, count: int, field: str, what: str) -> None:
+    def check_most(self, count: int, field: str, what: str) -> None:
+        """Raises TooManyInputs for more than one request may carry."""
         if count > self.max_inputs:
             raise TooManyInputs(
                 f"`{field}` may hold at most {self.max_inputs} {what}s; got {count}.",

@@ -91,7 +91,8 @@ def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], op
 
 
 def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
-    if spec.yes_no is not None and spec.yes_no.token_ids is not None:
+    if spec.scores_by_words:
+        assert spec.yes_no is not None
         return YesNoHead(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
     labels = len(spec.labels)
     return ClassifierHead(_part(module, "classifier", spec)(spec.config, weights, ops, labels), ops)

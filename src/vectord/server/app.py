@@ -13,8 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from vectord import __version__
 from vectord.config import ServerConfig
-from vectord.dialects.base import Dialect, Rendered
-from vectord.dialects.plain import render_error
+from vectord.dialects.base import Dialect
 from vectord.engine.client import EngineClient
 from vectord.server.docs import docs_pages
 from vectord.server.handler import Handler
@@ -23,6 +22,8 @@ from vectord.server.probes import probe_pages
 from vectord.server.routing import Page, Table
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.metrics import CONTENT_TYPE, Metrics
+from vectord.wire.plain import render_error
+from vectord.wire.rendered import Rendered
 
 
 class App(Starlette):
@@ -56,7 +57,7 @@ def create_app(
     `app.state.engine` and `app.state.shutdown`.
     """
     shutdown = Shutdown()
-    table = build_table(engine, dialects, shutdown, metrics)
+    table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "")
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -70,13 +71,17 @@ def create_app(
 
 
 def build_table(
-    engine: EngineClient, dialects: Sequence[Dialect], shutdown: Shutdown, metrics: Metrics | None
+    engine: EngineClient,
+    dialects: Sequence[Dialect],
+    shutdown: Shutdown,
+    metrics: Metrics | None,
+    url_prefix: str = "",
 ) -> Table:
     pages = [*probe_pages(engine, shutdown, __version__), *docs_pages()]
     if metrics is not None:
         pages.append(_metrics_page(metrics))
     pages += openapi_pages(lambda: table, __version__)
-    table = Table(dialects, pages, render_error)
+    table = Table(dialects, pages, render_error, url_prefix)
     if metrics is not None:
         metrics.expect_routes((endpoint.speaker, endpoint.path) for endpoint in table)
     return table

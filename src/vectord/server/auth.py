@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 
 from vectord.errors import Forbidden, NoSuchRoute, Unauthorized
 
 
 class Keys:
-    """`api_key` opens the server; without one everyone may ask. `admin_key` opens that and the operator's routes, which
-    do not exist without it. Only digests are kept."""
+    """Each of `accepted` opens the server; without one everyone may ask. `admin_key` opens that and the operator's
+    routes, which do not exist without it. Only digests are kept."""
 
-    def __init__(self, api_key: str | None, admin_key: str | None = None) -> None:
-        self._api = _digest(api_key) if api_key else None
+    def __init__(self, accepted: Sequence[str], admin_key: str | None = None) -> None:
+        self._accepted = [_digest(key) for key in accepted]
         self._admin = _digest(admin_key) if admin_key else None
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raises Unauthorized unless a header carries a key. headers: names in lower case, values as latin-1."""
-        if self._api is None:
+        if not self._accepted:
             return
         presented = _presented_digest(headers)
         # Digests have one length, so that a comparison tells nothing about the key; every key is always compared.
-        matches = [_is_same(presented, known) for known in (self._api, self._admin)]
+        matches = [_is_same(presented, known) for known in (*self._accepted, self._admin)]
         if not any(matches):
             raise Unauthorized("The key is not one of this server's.")
 
@@ -34,10 +34,10 @@ class Keys:
             self.check(headers)
             raise NoSuchRoute("Nothing is served at this path; /docs lists what is.")
         presented = _presented_digest(headers)
-        is_admin, is_client = _is_same(presented, self._admin), _is_same(presented, self._api)
+        is_admin, *are_client = [_is_same(presented, known) for known in (self._admin, *self._accepted)]
         if is_admin:
             return
-        if is_client:
+        if any(are_client):
             raise Forbidden("This key may not load or unload models; that takes the admin key.")
         raise Unauthorized("The key is not this server's admin key.")
 

@@ -12,9 +12,9 @@ from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
-from vectord.dialects.base import Rendered
 from vectord.server.compression import GZIP, accepts_gzip
 from vectord.server.routing import Page
+from vectord.wire.rendered import Rendered
 
 _FOLDER = Path(__file__).parent / "swagger_ui"
 
@@ -58,6 +58,8 @@ def docs_pages() -> Sequence[Page]:
     style = partial(_asset, "swagger-ui.css", "text/css; charset=utf-8")
     return (
         Page(path="/docs", show=_page, summary="This API, to read and to try"),
+        Page(path="/redoc", show=_page, summary="The same, where Smart Embedder has a second page"),
+        Page(path="/swagger-ui", show=_page, summary="The same, where Embedding Inference API has it"),
         Page(path="/docs/start.js", show=_start, summary=""),
         Page(path="/docs/swagger-ui-bundle.js", show=script, summary=""),
         Page(path="/docs/swagger-ui.css", show=style, summary=""),

@@ -1,6 +1,7 @@
 """Describes every route in OpenAPI 3.1, from the table that serves them and the structs that read and write them.
 
-Built when it is first asked for, on the event loop, and kept. Errors are shown as the dialect renders them.
+Built when it is first asked for, on the event loop, and kept. A path that several dialects share has the bodies,
+answers and errors of each that can answer there; errors are shown as the dialect renders them.
 """
 
 from __future__ import annotations
@@ -14,57 +15,28 @@ from typing import Any
 import msgspec
 import orjson
 
-from vectord.dialects.base import Rendered, Route
-from vectord.errors import (
-    EmptyInput,
-    FingerprintMismatch,
-    Forbidden,
-    InferenceFailed,
-    InputTooLong,
-    InvalidField,
-    MalformedBody,
-    ModelNotFound,
-    Overloaded,
-    PayloadTooLarge,
-    Unauthorized,
-    Unavailable,
-    UnsupportedMediaType,
-    VectordError,
-    WrongType,
-)
+from vectord.dialects.base import Incoming, Route
+from vectord.errors import VectordError
 from vectord.server import length_headers, result_headers
-from vectord.server.handler import EXPECT_FINGERPRINT, LANE
+from vectord.server.caller import EXPECT_FINGERPRINT, LANE
+from vectord.server.negotiation import negotiated
+from vectord.server.possible_errors import errors_of
 from vectord.server.request_id import HEADER as REQUEST_ID
-from vectord.server.routing import Endpoint, Page, Table
+from vectord.server.routing import Choice, Endpoint, Page, Table
+from vectord.wire.arrow import ARROW
+from vectord.wire.fingerprint import PATTERN
+from vectord.wire.octets import OCTETS
+from vectord.wire.rendered import Rendered
 
 Json = dict[str, Any]
-
-_ANY_REQUEST: Sequence[VectordError] = (
-    Unauthorized("The key is not one of this server's."),
-    ModelNotFound("No served model has that name."),
-    Overloaded("The queue is full.", retry_after_s=2.0),
-    Unavailable("The server is shutting down."),
-    InferenceFailed("The model failed on this request."),
-    InvalidField(f"The header {LANE} must be interactive or bulk.", field=LANE),
-)
-_ANY_BODY: Sequence[VectordError] = (
-    MalformedBody("The body is not JSON."),
-    PayloadTooLarge("The body is larger than 33554432 bytes."),
-    UnsupportedMediaType("Content-Encoding must be gzip, deflate or identity."),
-    EmptyInput("`input` cannot be empty.", field="input"),
-    WrongType("`input` must be a string, strings or token ids.", field="input"),
-    FingerprintMismatch("The vectors belong to another space than the one expected.", field="expect_fingerprint"),
-    InputTooLong("Input 0 has 600 tokens; the model reads 512.", field="input", index=0, limit=512, given=600),
-)
-
-_ADMIN: Sequence[VectordError] = (Forbidden("This key may not load or unload models; that takes the admin key."),)
 
 _PARAMETERS: Mapping[str, Json] = {
     REQUEST_ID: {"type": "string"},
     LANE: {"type": "string", "enum": ["interactive", "bulk"]},
-    EXPECT_FINGERPRINT: {"type": "string", "pattern": "^[0-9a-f:]{1,40}$"},
+    EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{PATTERN}$"},
 }
 _RESULT_HEADERS: Mapping[str, str] = {
+    REQUEST_ID: "The request's name in the log",
     length_headers.TOKENS_SEEN: "Tokens the inputs have",
     length_headers.TOKENS_KEPT: "Tokens the model read",
     length_headers.TRUNCATED: "How many inputs were cut",
@@ -72,6 +44,12 @@ _RESULT_HEADERS: Mapping[str, str] = {
     result_headers.FINGERPRINT: "The space the vectors belong to",
     result_headers.SCORE_KIND: "What kind of number the scores are",
     result_headers.QUERY_TRUNCATED: "Whether the query to rank by was cut",
+}
+_OCTETS_HEADERS: Mapping[str, str] = {
+    "x-vectord-dtype": f"Of {OCTETS}: float32, float16, int8 or ubinary, as the dtype in Accept asks",
+    "x-vectord-shape": f"Of {OCTETS}: rows,columns of the matrix",
+    "x-vectord-rows": f"Of {OCTETS} with a vector a token: how many rows belong to each text",
+    "x-vectord-model": f"Of {OCTETS}: the model",
 }
 
 
@@ -89,6 +67,7 @@ def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
     return (
         Page(path="/openapi.json", show=show, summary=summary),
         Page(path="/api-doc/openapi.json", show=show, summary=summary + ", where text-embeddings-inference has it"),
+        Page(path="/api/openapi.json", show=show, summary=summary + ", where Semantic Explorer has it"),
     )
 
 
@@ -107,6 +86,8 @@ def openapi(table: Table, version: str) -> Json:
         "paths": paths,
         "components": {
             "schemas": components,
+            "parameters": {name: _parameter(name, "header", kind) for name, kind in _PARAMETERS.items()},
+            "headers": {name: _header(meaning) for name, meaning in {**_RESULT_HEADERS, **_OCTETS_HEADERS}.items()},
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
@@ -135,6 +116,13 @@ def _place(endpoint: Endpoint) -> tuple[bool, bool, str, str]:
     return endpoint.path.startswith("/dialects/"), endpoint.page is not None, _tag(endpoint), endpoint.path
 
 
+def _tag(endpoint: Endpoint) -> str:
+    if endpoint.page is not None:
+        return "server"
+    name = endpoint.choices[0].dialect.title
+    return f"{name} under its own prefix" if endpoint.path.startswith("/dialects/") else name
+
+
 def _page_operation(page: Page) -> Json:
     return {"summary": page.summary, "tags": ["server"], "security": [], "responses": {"200": {"description": "OK"}}}
 
@@ -144,73 +132,109 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
         "tags": [_tag(endpoint)],
-        "parameters": [*_path_parameters(endpoint.path), *_header_parameters()],
-        "responses": {"200": _success(routes, schemas), **_failures(endpoint)},
+        "parameters": [*_path_parameters(endpoint.path), *map(_parameter_reference, _PARAMETERS)],
+        "responses": {**_success(routes, schemas), **_failures(endpoint)},
     }
     if endpoint.admin:
         operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+    if endpoint.public:
+        operation["security"] = []
     bodies = [route.body for route in routes if route.body is not None]
     if bodies:
-        content = {"application/json": {"schema": _any_of(bodies, schemas)}}
+        examples = {_title(choice, endpoint): {"value": choice.route.example} for choice in endpoint.choices}
+        content = {"application/json": {"schema": _any_of(bodies, schemas), "examples": examples}}
         operation["requestBody"] = {"required": True, "content": content}
     return operation
 
 
-def _tag(endpoint: Endpoint) -> str:
-    if endpoint.page is not None:
-        return "server"
-    name = endpoint.choices[0].dialect.title
-    return f"{name} under its own prefix" if endpoint.path.startswith("/dialects/") else name
+def _title(choice: Choice, endpoint: Endpoint) -> str:
+    """Whose body it is; of a dialect that has two claims on the path, which."""
+    claims = [each for each in endpoint.choices if each.dialect is choice.dialect]
+    return choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if claims[1:] else "")
+
+
+# --- answers --------------------------------------------------------------------------------------------------
 
 
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
-    headers = {name: _header(meaning) for name, meaning in _RESULT_HEADERS.items()}
-    response: Json = {"description": "OK", "headers": {REQUEST_ID: _header("The request's name in the log"), **headers}}
     answers = [route.answer for route in routes if route.answer is not None]
-    if answers:
-        response["content"] = {"application/json": {"schema": _any_of(answers, schemas)}}
-    return response
+    if not answers:
+        return {"2XX": {"description": "OK, with no body or with one that says no more"}}  # Weaviate's is a 204
+    forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
+    headers = [*_RESULT_HEADERS, *(_OCTETS_HEADERS if OCTETS in forms else ())]
+    content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
+    shown = {name: _header_reference(name) for name in headers}
+    return {"200": {"description": "OK", "headers": shown, "content": content}}
+
+
+def _binary_forms(route: Route) -> Sequence[str]:
+    """What its vectors come in besides JSON if Accept says so, with what is installed here: what its example would."""
+    if route.body is None:
+        return ()
+    incoming = Incoming(body=orjson.dumps(route.example))
+    return [form for form in (OCTETS, ARROW) if _comes_in(route, incoming, form)]
+
+
+def _comes_in(route: Route, incoming: Incoming, form: str) -> bool:
+    try:
+        call = route.parse(incoming)
+        return negotiated(call, {"accept": form}) is not call
+    except VectordError:
+        return False
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
 
 
 def _failures(endpoint: Endpoint) -> Json:
-    """Each error that can happen, under its status, as the path's owner renders it."""
-    owner = endpoint.choices[0]
-    with_body = _ANY_BODY if owner.route.body is not None else ()
+    """Each error that can happen, under its status, once for each dialect that may say it."""
     responses: dict[str, Json] = {}
-    for error in (*_ANY_REQUEST, *(_ADMIN if endpoint.admin else ()), *with_body):
-        rendered = owner.render_error(error)
-        response = responses.setdefault(str(rendered.status), _failure(rendered))
-        if rendered.body:
-            response.setdefault("content", {}).setdefault(rendered.content_type, {"example": _example(rendered)})
+    for choice in endpoint.choices:
+        for error in errors_of(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
+            rendered = choice.render_error(error)
+            response = responses.setdefault(str(rendered.status), _failure(rendered.status))
+            response["headers"].update({name: _header() for name in rendered.headers})
+            if rendered.body:
+                content = response.setdefault("content", {}).setdefault(rendered.content_type, {"examples": {}})
+                content["examples"].setdefault(choice.dialect.title, {"value": _shown(rendered)})
     return responses
 
 
-def _failure(rendered: Rendered) -> Json:
-    headers = {name: _header() for name in (REQUEST_ID, *rendered.headers)}
-    return {"description": HTTPStatus(rendered.status).phrase, "headers": headers}
+def _failure(status: int) -> Json:
+    return {"description": HTTPStatus(status).phrase, "headers": {REQUEST_ID: _header_reference(REQUEST_ID)}}
 
 
-def _example(rendered: Rendered) -> Any:
+def _shown(rendered: Rendered) -> Any:
     return orjson.loads(rendered.body) if rendered.content_type == "application/json" else rendered.body.decode()
 
 
+# --- pieces ---------------------------------------------------------------------------------------------------
+
+
 def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
-    found = [schemas[id(kind)] for kind in kinds]
+    found = [schemas[each] for each in dict.fromkeys(map(id, kinds))]
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
 def _path_parameters(path: str) -> Iterator[Json]:
     for name in re.findall(r"\{(\w+)", path):
-        yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        yield _parameter(name, "path", {"type": "string"})
 
 
-def _header_parameters() -> Iterator[Json]:
-    for name, kind in _PARAMETERS.items():
-        yield {"name": name, "in": "header", "required": False, "schema": kind}
+def _parameter(name: str, place: str, kind: Json) -> Json:
+    return {"name": name, "in": place, "required": place == "path", "schema": kind}
+
+
+def _parameter_reference(name: str) -> Json:
+    return {"$ref": f"#/components/parameters/{name}"}
 
 
 def _header(meaning: str = "") -> Json:
     return {"description": meaning, "schema": {"type": "string"}} if meaning else {"schema": {"type": "string"}}
+
+
+def _header_reference(name: str) -> Json:
+    return {"$ref": f"#/components/headers/{name}"}
 
 
 def _plain_path(path: str) -> str:

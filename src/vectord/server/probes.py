@@ -19,10 +19,11 @@ from typing import Any
 
 import orjson
 
-from vectord.dialects.base import Rendered
 from vectord.engine.client import EngineClient
+from vectord.schema import ModelList
 from vectord.server.routing import Page
 from vectord.server.shutdown import Shutdown
+from vectord.wire.rendered import Rendered
 
 ANSWERING = frozenset({"ready", "unloaded", "loading"})  # states of a model that answers, after the start
 
@@ -58,17 +59,25 @@ class Probes:
             "states": states,
             "version": self._version,
             "unix": time.time(),
+            **_smart_embedder_facts(self._engine.models()),
         }
         return _json(body) if ready else _json({"error": "unhealthy", "error_type": "Unhealthy"} | body, 503)
 
     def live(self, headers: Mapping[str, str]) -> Rendered:
-        return _json({"status": "alive"})
+        return _json({"status": "ok"})
 
     def ready(self, headers: Mapping[str, str]) -> Rendered:
         states = self._engine.readiness()
         ready = self._is_ready(states)
-        status = "ready" if ready else "draining" if self._shutdown.begun else "not ready"
-        return _json({"status": status, "models": states}, 200 if ready else 503)
+        models = [model for model in self._engine.models().models if model.state in ("ready", "unloaded")]
+        body = {
+            "status": "ok" if ready else "not_ready",
+            "embedding": any(model.outputs for model in models),
+            "reranker": any(model.reranks for model in models),
+            "draining": self._shutdown.begun,
+            "models": states,
+        }
+        return _json(body, 200 if ready else 503)
 
     def ping(self, headers: Mapping[str, str]) -> Rendered:
         return Rendered(body=b"", status=200 if self._is_ready(self._engine.readiness()) else 503)
@@ -82,6 +91,33 @@ class Probes:
         found = set(states.values())
         self._started = self._started or "loading" not in found
         return self._started and not self._shutdown.begun and not found.isdisjoint(ANSWERING)
+
+
+def _smart_embedder_facts(served: ModelList) -> dict[str, Any]:
+    """What Smart Embedder's /health says of its models and device. Its batches are of texts, ours of tokens: where no
+    setting limits their texts, a request's own limit does."""
+    embedder = next((model for model in served.models if model.outputs), None)
+    reranker = next((model for model in served.models if model.reranks), None)
+    sparse = next((model for model in served.models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
+    devices = sorted({model.device for model in served.models})
+    gpus = [device for device in devices if device not in ("cpu", "unknown")]
+    texts = served.limits.max_batch_requests or served.limits.max_inputs_per_request
+    return {
+        "gpu": {
+            "available": bool(gpus),
+            "device_info": ", ".join(gpus) or "CPU",
+            "memory_gb": 0,
+            "device_count": len(gpus),
+            "multi_gpu_enabled": len(gpus) > 1,
+            "configured_devices": devices,
+        },
+        "model": sparse.name if sparse else None,
+        "dense_embedding_model": embedder.name if embedder else None,
+        "reranker_model": reranker.name if reranker else None,
+        "max_input_length": embedder.max_input_tokens if embedder else 0,
+        "batch_size": texts,
+        "max_requests_in_batch": texts,
+    }
 
 
 def _json(body: Mapping[str, Any], status: int = 200) -> Rendered:

@@ -18,6 +18,7 @@ from vectord.schema import (
     RerankResult,
     Result,
     SimilarityResult,
+    Statistics,
 )
 from vectord.server.length_headers import length_headers
 
@@ -38,7 +39,7 @@ def result_headers(result: Result) -> dict[str, str]:
 
 
 def _lengths(result: Result) -> dict[str, str]:
-    if isinstance(result, ModelList | DecodeResult):
+    if isinstance(result, ModelList | DecodeResult | Statistics):
         return {}
     if isinstance(result, EmbedResult) and result.lengths:
         return length_headers(*result.lengths.values())

@@ -13,10 +13,9 @@ from types import MappingProxyType
 
 import msgspec
 
-from vectord.dialects.base import Dialect, Rendered, Route
-from vectord.errors import MethodNotAllowed, NoSuchRoute, VectordError
-
-RenderError = Callable[[VectordError], Rendered]
+from vectord.dialects.base import Dialect, RenderError, Route
+from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.wire.rendered import Rendered
 
 _OWNERS = {"/v1/": "openai", "/vectord/": "vectord"}
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
@@ -72,12 +71,18 @@ class Endpoint:
     def admin(self) -> bool:
         return any(choice.route.admin for choice in self.choices)
 
+    @property
+    def public(self) -> bool:
+        return bool(self.choices) and all(choice.route.public for choice in self.choices)
+
     def choose(self, body: bytes) -> Choice:
-        """The first claim one of whose keys the body has; the owner's where none has, or the body is not an object."""
+        """The first claim one of whose signs the body has beside one of its keys; else the first one of whose keys it
+        has; the owner's where none has, or the body is not an object."""
         if len(self.choices) == 1:
             return self.choices[0]
         keys = _keys(body)
-        return next((choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)), self.choices[0])
+        fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)] or self.choices[:1]
+        return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +94,12 @@ class Found:
 class Table:
     """Every endpoint of the server, by path and method. Paths answer with and without a trailing slash."""
 
-    def __init__(self, dialects: Sequence[Dialect], pages: Sequence[Page], plain: RenderError) -> None:
-        """dialects: in the profile's order; plain: who renders errors of paths that no dialect owns."""
+    def __init__(
+        self, dialects: Sequence[Dialect], pages: Sequence[Page], plain: RenderError, url_prefix: str = ""
+    ) -> None:
+        """dialects: in the profile's order; plain: who renders errors of paths that no dialect owns; url_prefix: a
+        path under which all others are served too."""
+        self._prefix = url_prefix.rstrip("/")
         self._dialects = {dialect.name: dialect for dialect in dialects}
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
@@ -106,10 +115,20 @@ class Table:
         """The endpoint of `path`; one that carries NoSuchRoute or MethodNotAllowed if there is none."""
         wanted = "GET" if method == "HEAD" else method
         methods, values = self._methods(wanted, path.rstrip("/") or "/")
+        if not methods and self._prefix and path.startswith(f"{self._prefix}/"):
+            methods, values = self._methods(wanted, path.removeprefix(self._prefix).rstrip("/") or "/")
+        if not methods and path.startswith("/dialects/"):
+            methods, values = self._page_for(path), NO_VALUES
         endpoint = methods.get(method) or methods.get(wanted)
         if endpoint is None:
             return Found(self._unserved(method, path, methods))
         return Found(endpoint, values)
+
+    def _page_for(self, path: str) -> dict[str, Endpoint]:
+        """The server's own page behind /dialects/NAME/, where a client with that base URL looks for its health."""
+        name, _, rest = path.removeprefix("/dialects/").partition("/")
+        methods = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
+        return methods if any(endpoint.page for endpoint in methods.values()) else {}
 
     def _methods(self, wanted: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
         """What `path` answers. Of several templates the first with the `wanted` method: POST /models/{model}/load is
@@ -187,7 +206,7 @@ def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
     """Without the claims that an earlier one always beats, so that most paths need no look into the body."""
     taken: frozenset[str] = frozenset()
     for index, choice in enumerate(choices):
-        if index == 0 or not choice.route.keys <= taken:
+        if index == 0 or choice.route.signs or not choice.route.keys <= taken:
             yield choice
         taken |= choice.route.keys
 

@@ -58,8 +58,11 @@ def serve(
     server.run(sockets=[listener])
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket bound to `host` and `port`, not yet listening. port 0: any free one. Raises ConfigError if it cannot."""
+def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A socket bound to `host` and `port`, not yet listening. port 0: any free one.
+
+    Raises ConfigError, naming the `option` to change, if it cannot.
+    """
     try:
         family, address = _address(host, port)
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -74,7 +77,7 @@ def bind(host: str, port: int) -> socket.socket:
         listener.set_inheritable(True)
     except OSError as problem:
         listener.close()
-        raise ConfigError(_why_not(problem, host, port)) from None
+        raise ConfigError(_why_not(problem, host, port, option)) from None
     return listener
 
 
@@ -194,11 +197,11 @@ def _address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
     return family, address
 
 
-def _why_not(problem: OSError, host: str, port: int) -> str:
+def _why_not(problem: OSError, host: str, port: int, option: str) -> str:
     if problem.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use; stop what listens there or choose another with --port."
+        return f"Port {port} on {host} is in use; stop what listens there or choose another with {option}."
     if problem.errno == errno.EACCES:
-        return f"Port {port} needs more rights than this process has; choose one above 1023 with --port."
+        return f"Port {port} needs more rights than this process has; choose one above 1023 with {option}."
     return f"Cannot listen on {host} port {port}: {problem.strerror}."
 
 

@@ -44,17 +44,31 @@ def log_answer(
     seconds: float,
     model: str | None,
     tokens: int | None,
+    embedded: int | None,
 ) -> None:
-    """One line for one HTTP answer. route: the path's template, "" when nothing is served there."""
+    """One line for one HTTP answer.
+
+    route: the path's template, "" when nothing is served there. embedded: texts that were, None for another answer;
+    such lines have the name and fields that Simple Inference Server's users look for.
+    """
     if not _requests.isEnabledFor(level):
         return
-    fields = {"id": request_id, "method": method, "route": route, "status": status, "ms": round(seconds * 1000, 2)}
+    fields = {
+        "id": request_id,
+        "method": method,
+        "route": route,
+        "status": status,
+        "latency_ms": round(seconds * 1000, 2),
+    }
     if model is not None:
         fields["model"] = model
     if tokens is not None:
         fields["tokens"] = tokens
+    if embedded is not None:
+        fields["batch_size"] = embedded
+    event = "answered" if embedded is None else "embedding_request"
     # Made by hand: Logger.info walks the stack for the caller's name, which costs as much as the rest of the line.
-    record = logging.LogRecord(_requests.name, level, __file__, 0, "answered", (), None)
+    record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)
     record.fields = fields
     _requests.handle(record)
 

@@ -7,15 +7,16 @@ windows.py lays out what is read together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 
+from vectord.encoded import Chunk, Window
 from vectord.errors import InvalidField, ModelCannot, Untokenizable
-from vectord.schema import ChunkOptions, Int32
+from vectord.schema import ChunkOptions, Int32, Span, TextOptions
 from vectord.text.chunks import check_options, cut
-from vectord.text.document import read_document
-from vectord.text.encoded import Chunk, Window
+from vectord.text.document import Document, read_document
+from vectord.text.options import max_tokens_of
 from vectord.text.plain import PlainTokenizer
 from vectord.text.sentences import sentence_starts
 from vectord.text.truncation import Limit
@@ -23,15 +24,19 @@ from vectord.text.windows import lay_windows
 
 # One part in so many of a window is read again from the window before, so that its first chunk has a context, too.
 WINDOWS_PER_OVERLAP = 4
+NO_TOKENS: Int32 = np.zeros(0, np.int32)
 
 
-class Extent(Protocol):
-    """Characters of a text: a chunk, as the engine brings it back."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _WindowFrame:
+    """What stands around every window of a text."""
+
+    before: Int32  # (n,) specials and prompt
+    behind: Int32  # (m,)
 
     @property
-    def start(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
+    def rows(self) -> int:
+        return len(self.before) + len(self.behind)
 
 
 class Chunker:
@@ -49,40 +54,68 @@ class Chunker:
         document = read_document(self._plain, text, limit, index)
         return cut(document, sentence_starts(text) if options.by == "sentences" else (), options)
 
+    def chunk_at(self, text: str, spans: Sequence[Span], limit: Limit, index: int) -> list[Chunk]:
+        """See TextEncoder.chunk_at."""
+        document = read_document(self._plain, text, limit, index)
+        return [_chunk(document, text, span) for span in spans]
+
     def encode_windows(
-        self, text: str, chunks: Sequence[Extent], prompt: str, limit: Limit, index: int
+        self, text: str, chunks: Sequence[Chunk], prompt: str, options: TextOptions, limit: Limit, index: int
     ) -> list[Window]:
         """See TextEncoder.encode_windows."""
         if self._plain.frame.has_type_ids:
             raise ModelCannot("This model's tokens have types, with which late chunking does not work.")
+        prefix, suffix = (self._prefix, self._suffix) if options.add_special_tokens else (NO_TOKENS, NO_TOKENS)
         document = read_document(self._plain, text, limit, index)
         # Without its last blank, which a tokenizer would make part of the text's first word.
-        before = np.concatenate((self._prefix, self._plain.content(prompt.rstrip())))
-        tokens = [range(document.token(chunk.start), document.token(chunk.stop)) for chunk in chunks]
-        room = self._max_tokens - len(before) - len(self._suffix)
-        longest = max(map(len, tokens))
-        if longest > room:
-            message = f"`chunk.max_tokens` must be at most {max(room, 0)} beside this prompt; got {longest}"
-            raise InvalidField(message, field="chunk.max_tokens")
-        if not longest:
-            return [self._empty(before, len(chunks), limit, index)]
-        overlap = min(room // WINDOWS_PER_OVERLAP, room - longest)
+        before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
+        frame = _WindowFrame(before, suffix)
+        room = max_tokens_of(options, self._max_tokens, frame.rows + 1) - frame.rows
+        tokens = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
+        _check_fit(tokens, len(document.ids), room, limit, index)
+        if not len(document.ids):
+            return [self._empty(frame, len(chunks), limit, index)]
+        overlap = min(room // WINDOWS_PER_OVERLAP, room - max(map(len, tokens)))
         return [
-            self._window(before, document.ids[window.start : window.stop], _spans(tokens, own, window, len(before)))
-            for window, own in lay_windows(tokens, room, overlap)
+            self._window(frame, document.ids[window.start : window.stop], _spans(tokens, own, window, len(before)))
+            for window, own in lay_windows(tokens, len(document.ids), room, overlap)
         ]
 
-    def _window(self, before: Int32, content: Int32, spans: Int32) -> Window:
-        ids = np.concatenate((before, content, self._suffix))
+    def _window(self, frame: _WindowFrame, content: Int32, spans: Int32) -> Window:
+        ids = np.concatenate((frame.before, content, frame.behind))
         return Window(ids, self._plain.no_types(ids), spans)
 
-    def _empty(self, before: Int32, chunks: int, limit: Limit, index: int) -> Window:
-        """A text without tokens: its chunk is what an empty text is, the specials."""
-        rows = len(before) + len(self._suffix)
-        if not rows:
+    def _empty(self, frame: _WindowFrame, chunks: int, limit: Limit, index: int) -> Window:
+        """A text without tokens: its chunks are what an empty text is, the specials."""
+        if not frame.rows:
             message = f"{limit.place(index)} has no tokens at all"
             raise Untokenizable(message, field=limit.field, index=index)
-        return self._window(before, np.zeros(0, np.int32), np.tile(np.array([0, rows], np.int32), (chunks, 1)))
+        return self._window(frame, NO_TOKENS, np.tile(np.array([0, frame.rows], np.int32), (chunks, 1)))
+
+
+def _chunk(document: Document, text: str, span: Span) -> Chunk:
+    """The caller's own. Its tokens do not begin with the blank that is at its end: that is the next word's."""
+    part = text[span.start : span.stop]
+    start, stop = span.start + len(part) - len(part.lstrip()), span.start + len(part.rstrip())
+    tokens = document.tokens(start, stop) if start < stop else range(0)
+    return Chunk(span.start, span.stop, tokens.start, len(tokens))
+
+
+def _check_fit(chunks: Sequence[range], document: int, room: int, limit: Limit, index: int) -> None:
+    """Raises InvalidField for a chunk with too many tokens, or none among others that have some."""
+    longest = max(map(len, chunks))
+    if longest > room:
+        message = (
+            f"{limit.place(index)} has a chunk of {longest} tokens; {max(room, 0)} are read at once, "
+            "beside special tokens and prompt"
+        )
+        raise InvalidField(message, field=limit.field, index=index, limit=max(room, 0), given=longest)
+    if document and not all(chunks):
+        empty = next(i for i, chunk in enumerate(chunks) if not chunk)
+        message = (
+            f"{limit.place(index)} has no tokens in its chunk {empty}, counted from 0: nothing to take the mean of"
+        )
+        raise InvalidField(message, field=limit.field, index=index)
 
 
 def _spans(tokens: Sequence[range], own: range, window: range, shift: int) -> Int32:

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from vectord.encoded import Chunk
 from vectord.errors import InvalidField
 from vectord.schema import ChunkOptions
 from vectord.text.document import Document
-from vectord.text.encoded import Chunk
 
 # One character can be 18 tokens (U+FDFA, under NFKC); a chunk shorter than a character could not be cut from the text.
 MIN_CHUNK_TOKENS = 20
@@ -40,10 +40,10 @@ def cut(document: Document, sentence_starts: Sequence[int], options: ChunkOption
     `options.overlap_tokens`, at a sentence or a word.
     """
     if not len(document.ids):
-        return [Chunk(0, document.characters, 0)]
+        return [Chunk(0, document.characters, 0, 0)]
     cuts = _Cuts(document, sentence_starts, options)
     return [
-        Chunk(document.character(first), document.character(stop), stop - first)
+        Chunk(document.character(first), document.character(stop), first, stop - first)
         for first, stop in _ranges(cuts, len(document.ids))
     ]
 

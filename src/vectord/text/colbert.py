@@ -14,9 +14,10 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from vectord.artifacts.spec import Colbert
+from vectord.encoded import EncodedColbert
 from vectord.errors import ModelUnavailable, Untokenizable
-from vectord.schema import InputKind, Int32, TextLength
-from vectord.text.encoded import EncodedColbert
+from vectord.schema import InputKind, Int32, TextLength, TextOptions
+from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source
 from vectord.text.tokenizer_file import MASKS
 from vectord.text.truncation import Limit, fit_tokens
@@ -56,15 +57,21 @@ class ColbertEncoder:
             ),
         }
         for form in self._forms.values():
-            if form.max_tokens <= sum(plain.frame.specials) + (form.marker is not None):
+            if form.max_tokens < self._least(form):
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
         self._mask = _mask(tokenizer, path) if colbert.expand_queries else 0
         words = (tokenizer.token_to_id(word) for word in colbert.skiplist_words)
         self._skipped: Int32 = np.array([word for word in words if word is not None], np.int32)
 
-    def limit(self, kind: InputKind, *, truncate: bool, field: str, inputs: int) -> Limit:
-        """What over-long texts of this kind are cut by: at their end, as pylate does."""
-        return Limit(self._forms[kind].max_tokens, truncate, "right", field, inputs)
+    def limit(self, kind: InputKind, options: TextOptions, *, truncate: bool, field: str, inputs: int) -> Limit:
+        """What over-long texts of this kind are cut by: at their end, as pylate does. Raises InvalidField."""
+        require_specials(options, "ColBERT vectors")
+        form = self._forms[kind]
+        return Limit(max_tokens_of(options, form.max_tokens, self._least(form)), truncate, "right", field, inputs)
+
+    def _least(self, form: _Form) -> int:
+        """Tokens that a text of one token has."""
+        return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
     def without_marker(self, prompt: str, kind: InputKind) -> str:
         """The prompt, less the marker that sentence-transformers writes into it and pylate beside it."""

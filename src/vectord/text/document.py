@@ -5,7 +5,6 @@ Called by chunking.py on the tokenising threads. The text is tokenised in pieces
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,11 +38,10 @@ class Document:
             return 0
         return int(self.starts[token]) if token < len(self.ids) else self.characters
 
-    def token(self, character: int) -> int:
-        """The way back."""
-        if character == 0:
-            return 0
-        return bisect_left(self.starts, character) if character < self.characters else len(self.ids)
+    def tokens(self, start: int, stop: int) -> range:
+        """Which tokens have some of the characters start to stop."""
+        first = int(np.searchsorted(self.stops, start, side="right"))
+        return range(first, max(first, int(np.searchsorted(self.starts, stop, side="left"))))
 
 
 def read_document(plain: PlainTokenizer, text: str, limit: Limit, index: int) -> Document:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
+from vectord.encoded import EncodedPair
 from vectord.errors import InputTooLong, ModelCannot
 from vectord.schema import Int32, Side, TextLength, TextOptions
-from vectord.text.encoded import EncodedPair
+from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import refuse_prompts
 from vectord.text.truncation import Limit, keep
@@ -116,7 +117,7 @@ class PairEncoder:
         frame = probe_pair_frame(plain.tokenizer)
         self._plain = plain
         self._max_tokens = max_tokens
-        self._frame = frame if frame is not None and max_tokens - frame.specials >= 2 else None
+        self._frame = frame if frame is not None and max_tokens >= _least(frame) else None
 
     @property
     def possible(self) -> bool:
@@ -136,17 +137,18 @@ class PairEncoder:
     ) -> list[EncodedPair]:
         """See TextEncoder.encode_pairs."""
         frame = self._usable(options)
-        query_limit = Limit(self._max_tokens, truncate, "right", query_field, 1)
-        limit = Limit(self._max_tokens, truncate, options.truncate_side, field, len(passages))
+        max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
+        query_limit = Limit(max_tokens, truncate, "right", query_field, 1)
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(passages))
         asked = cut_source(query, query_limit, 0)
         (query_ids,) = self._plain.contents([asked], query_limit)
-        if not truncate and len(query_ids) + frame.specials > self._max_tokens:
-            raise query_limit.too_long(0, self._max_tokens, "tokens", len(query_ids) + frame.specials)
+        if not truncate and len(query_ids) + frame.specials > max_tokens:
+            raise query_limit.too_long(0, max_tokens, "tokens", len(query_ids) + frame.specials)
         sources = [cut_source(passages[i], limit, i) for i in (range(len(passages)) if part is None else part)]
-        room = self._max_tokens - frame.specials
+        room = max_tokens - frame.specials
         pairs = []
         for source, ids in zip(sources, self._plain.contents(sources, limit), strict=True):
-            kept = keep_query_first(len(query_ids), len(ids), room, self._max_tokens)
+            kept = keep_query_first(len(query_ids), len(ids), room, max_tokens)
             pairs.append(self._pair(frame, (asked, source), (query_ids, ids), kept, "right", limit))
         return pairs
 
@@ -155,11 +157,12 @@ class PairEncoder:
     ) -> list[EncodedPair]:
         """See TextEncoder.encode_pair_list."""
         frame = self._usable(options)
-        limit = Limit(self._max_tokens, truncate, options.truncate_side, field, len(pairs))
+        max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(pairs))
         indexes = range(len(pairs)) if part is None else part
         sources = [cut_source(text, limit, i) for i in indexes for text in pairs[i]]
         contents = self._plain.contents(sources, limit)
-        room = self._max_tokens - frame.specials
+        room = max_tokens - frame.specials
         encoded = []
         for first, second in zip(sources[::2], sources[1::2], strict=True):
             ids = next(contents), next(contents)
@@ -169,6 +172,7 @@ class PairEncoder:
 
     def _usable(self, options: TextOptions) -> PairFrame:
         refuse_prompts(options)
+        require_specials(options, "pairs of texts")
         if self._frame is None:
             raise ModelCannot("This model's tokenizer has no one way to join two texts.")
         return self._frame
@@ -185,7 +189,7 @@ class PairEncoder:
         """sources, ids, kept: of the first and of the second text."""
         index = sources[1].index
         seen = len(ids[0]) + len(ids[1]) + frame.specials
-        if seen > self._max_tokens and not limit.truncate:
+        if seen > limit.max_tokens and not limit.truncate:
             raise _together_too_long(limit, index, seen)
         joined = frame.join(keep(ids[0], kept[0], first_side), keep(ids[1], kept[1], limit.side))
         self._plain.check_known(joined, limit, index)
@@ -200,6 +204,11 @@ class PairEncoder:
             passage=second,
             length=TextLength(seen, len(joined), first.characters_cut + second.characters_cut),
         )
+
+
+def _least(frame: PairFrame) -> int:
+    """Tokens that a pair of texts of one token each has."""
+    return frame.specials + 2
 
 
 def _together_too_long(limit: Limit, index: int, seen: int) -> InputTooLong:

@@ -14,12 +14,16 @@ import numpy as np
 from tokenizers import Encoding
 
 from vectord.artifacts.spec import ModelSpec
+from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
-from vectord.schema import ChunkOptions, Input, Int32, TextLength, TextOptions, Token
-from vectord.text.chunking import Chunker, Extent
+from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.text.chunking import Chunker
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.encoded import Chunk, Encoded, EncodedColbert, EncodedPair, Window
+from vectord.text.foreign import ForeignTable
+from vectord.text.given_ids import GivenIds
+from vectord.text.options import max_tokens_of
 from vectord.text.pairs import PairEncoder
+from vectord.text.passages import cut_texts
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import find_prompt
 from vectord.text.truncation import Limit, fit_tokens
@@ -32,9 +36,13 @@ TOKENIZE_LIMIT_CHARACTERS = 150_000
 class TextEncoder:
     """The tokenizer of one model."""
 
-    def __init__(self, spec: ModelSpec) -> None:
-        """Reads tokenizer.json. Raises ModelUnavailable if that is broken, or its specials leave no room for a text."""
+    def __init__(self, spec: ModelSpec, foreign: ForeignTable | None = None) -> None:
+        """foreign: the vocabulary of ids that are not the model's own; None: those are refused.
+
+        Reads tokenizer.json. Raises ModelUnavailable if that is broken, or its specials leave no room for a text.
+        """
         self._plain = PlainTokenizer(spec)
+        self._ids = GivenIds(self._plain, foreign)
         self._frame = self._plain.frame
         self._prompts = spec.prompts
         self._default_prompt_name = spec.default_prompt_name
@@ -77,70 +85,63 @@ class TextEncoder:
         truncate: bool,
         field: str = "input",
         part: range | None = None,
-    ) -> list[Encoded]:
+    ) -> list[EncodedText]:
         """Each input's tokens, prompt and specials included, in order. `truncate` settles `options.truncate`.
 
         part: only these of the inputs; errors still name the place among all of them.
-        Token ids are taken as they are, without specials; under a prompt they are decoded and encoded again with it.
-        An empty text has its specials alone. Raises InputTooLong, Untokenizable, EmptyInput (an empty list of ids) or
-        InvalidField (an unknown prompt), with `field` and the input's index.
+        The model's own token ids are taken as they are; under a prompt they are decoded and encoded again with it, and
+        foreign ones always (given_ids.py). An empty text has its specials alone. Raises InputTooLong, Untokenizable,
+        ForeignIds or EmptyInput (an empty list of ids) with `field` and the input's index, and InvalidField (an unknown
+        prompt, too low a limit).
         """
         prompt = find_prompt(self._prompts, options, self._default_prompt_name)
-        prompt_tokens = 0 if self._include_prompt or not prompt else self._count_prompt(prompt)
-        limit = Limit(self.max_tokens, truncate, options.truncate_side, field, len(inputs))
+        specials = self._frame.specials if options.add_special_tokens else (0, 0)
+        prompt_tokens = 0 if self._include_prompt or not prompt else self._count_prompt(prompt, specials)
+        max_tokens = max_tokens_of(options, self.max_tokens, sum(specials) + 1)
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(inputs))
         sources: list[Source] = []
-        done: list[Encoded | None] = []
+        done: list[EncodedText | None] = []
         for i in range(len(inputs)) if part is None else part:
-            value = inputs[i]
+            value = self._known(inputs[i], options, limit, i)
             if isinstance(value, str) or prompt:
                 sources.append(self._source(value, prompt, limit, i))
                 done.append(None)
             else:
-                done.append(self._take_ids(value, limit, i))
-        encodings = zip(sources, self._plain.encodings(sources, limit, specials=True), strict=True)
-        tokenized = (self._encoded(source, encoding, limit, prompt_tokens) for source, encoding in encodings)
+                done.append(self._ids.take(value, specials, limit, i))
+        encodings = zip(
+            sources, self._plain.encodings(sources, limit, specials=options.add_special_tokens), strict=True
+        )
+        tokenized = (self._encoded(source, encoding, specials, limit, prompt_tokens) for source, encoding in encodings)
         return [encoded or next(tokenized) for encoded in done]
 
+    def _known(self, value: Input, options: TextOptions, limit: Limit, index: int) -> Input:
+        return value if options.own_ids else self._ids.known(value, limit, index)
+
     def _source(self, value: Input, prompt: str, limit: Limit, index: int) -> Source:
-        text = value if isinstance(value, str) else self._to_text(value, limit, index)
+        text = value if isinstance(value, str) else self._ids.text(value, limit, index)
         return cut_source(text, limit, index, prompt)
 
-    def _to_text(self, given: Sequence[int], limit: Limit, index: int) -> str:
-        if len(given) > limit.max_characters:
-            raise limit.too_long(index, limit.max_characters, "token ids", len(given))
-        ids = self._plain.check_ids(given, limit, index).tolist()
-        text: str = self._plain.tokenizer.decode(ids, skip_special_tokens=True)
-        return text
-
-    def _take_ids(self, given: Sequence[int], limit: Limit, index: int) -> Encoded:
-        ids = self._plain.check_ids(given, limit, index)
-        kept = fit_tokens(ids, self._frame.specials_of(ids), limit, index)
-        return Encoded(kept, self._plain.no_types(kept), TextLength(len(ids), len(kept)))
-
-    def _encoded(self, source: Source, encoding: Encoding, limit: Limit, prompt_tokens: int) -> Encoded:
+    def _encoded(
+        self, source: Source, encoding: Encoding, specials: tuple[int, int], limit: Limit, prompt_tokens: int
+    ) -> EncodedText:
         ids = np.array(encoding.ids, np.int32)
         if not len(ids):
             message = f"{limit.place(source.index)} has no tokens at all"
             raise Untokenizable(message, field=limit.field, index=source.index)
-        kept = fit_tokens(ids, self._frame.specials, limit, source.index)
+        kept = fit_tokens(ids, specials, limit, source.index)
         self._plain.check_known(kept, limit, source.index)
         type_ids = self._plain.no_types(kept)
         if self._frame.has_type_ids:
-            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), self._frame.specials, limit, source.index)
+            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), specials, limit, source.index)
         length = TextLength(len(ids), len(kept), source.characters_cut)
         if prompt_tokens:
-            prompt_tokens = self._left_of_prompt(prompt_tokens, length, limit)
-        return Encoded(kept, type_ids, length, prompt_tokens)
+            prompt_tokens = _left_of_prompt(prompt_tokens, specials[0], length, limit)
+        return EncodedText(kept, type_ids, length, prompt_tokens)
 
-    def _count_prompt(self, prompt: str) -> int:
+    def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
         """As sentence-transformers counts: the prompt tokenised as if it were a text, less its last special."""
-        suffix = len(self._frame.suffix)
-        return len(self._frame.prefix) + len(self._plain.content(prompt)) + max(suffix - 1, 0)
-
-    def _left_of_prompt(self, prompt_tokens: int, length: TextLength, limit: Limit) -> int:
-        if limit.side == "left":
-            prompt_tokens = max(len(self._frame.prefix), prompt_tokens - (length.seen - length.kept))
-        return min(prompt_tokens, length.kept - 1)  # something must be left to pool
+        first, last = specials
+        return first + len(self._plain.content(prompt)) + max(last - 1, 0)
 
     # --- two texts together -----------------------------------------------------------------------------------
 
@@ -217,17 +218,31 @@ class TextEncoder:
         """Each input as a query of a ColBERT model if `options.kind` says so, else as a document, in order.
 
         The limit is the model's for that kind, and texts are cut at their end. Token ids are decoded and encoded again.
-        part, errors: as `encode`; ModelCannot if this is no such model.
+        part, errors: as `encode`; InvalidField where specials are to be left out; ModelCannot if this is no such model.
         """
         if self._colbert is None:
             raise ModelCannot("This model does not make ColBERT vectors.")
         kind = options.kind or "document"
         prompt = find_prompt(self._prompts, replace(options, kind=kind), self._default_prompt_name)
-        limit = self._colbert.limit(kind, truncate=truncate, field=field, inputs=len(inputs))
+        limit = self._colbert.limit(kind, options, truncate=truncate, field=field, inputs=len(inputs))
         indexes = range(len(inputs)) if part is None else part
         prompt = self._colbert.without_marker(prompt, kind)
-        sources = [self._source(inputs[i], prompt, limit, i) for i in indexes]
+        sources = [self._source(self._known(inputs[i], options, limit, i), prompt, limit, i) for i in indexes]
         return list(self._colbert.encode(sources, kind, limit))
+
+    # --- passages ---------------------------------------------------------------------------------------------
+
+    def cut(
+        self, texts: Sequence[str], max_tokens: int, *, field: str = "passages", part: range | None = None
+    ) -> list[CutText]:
+        """Each text cut at its end to so many of its own tokens, where that is less than the model reads.
+
+        part: only these of the texts. Raises Untokenizable by `field` and index.
+        """
+        indexes = range(len(texts)) if part is None else part
+        if max_tokens >= self.max_tokens:
+            return [CutText(texts[i], 0, 0) for i in indexes]
+        return list(cut_texts(self._plain, texts, indexes, Limit(max_tokens, True, "right", field, len(texts))))
 
     # --- documents --------------------------------------------------------------------------------------------
 
@@ -239,16 +254,24 @@ class TextEncoder:
         """
         return self._chunker.chunk(text, options, self._document_limit(field), index)
 
-    def encode_windows(
-        self, text: str, chunks: Sequence[Extent], options: TextOptions, *, field: str = "input", index: int = 0
-    ) -> list[Window]:
-        """For late chunking, all of the document in windows that the model can read, overlapping if there are several.
+    def chunk_at(self, text: str, spans: Sequence[Span], *, field: str = "input", index: int = 0) -> list[Chunk]:
+        """The chunks that the caller has cut, in order and apart, each with the document's tokens in it.
 
-        Their spans, taken in order, are those of `chunks`, which `chunk` gave for the same text. A prompt goes before
-        every window. Raises InvalidField for chunks that do not fit in beside it; else as `chunk` and `encode`.
+        Errors as `chunk`.
+        """
+        return self._chunker.chunk_at(text, spans, self._document_limit(field), index)
+
+    def encode_windows(
+        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str = "input", index: int = 0
+    ) -> list[Window]:
+        """For late chunking, the document in windows that the model can read, overlapping if there are several.
+
+        Their spans, taken in order, are those of `chunks`, which `chunk` or `chunk_at` gave for the same text. A prompt
+        goes before every window. Raises InvalidField for a chunk without tokens, or with more than fit in beside the
+        prompt; else as `chunk` and `encode`.
         """
         prompt = find_prompt(self._prompts, options, self._default_prompt_name)
-        return self._chunker.encode_windows(text, chunks, prompt, self._document_limit(field), index)
+        return self._chunker.encode_windows(text, chunks, prompt, options, self._document_limit(field), index)
 
     def _document_limit(self, field: str) -> Limit:
         return Limit(self.max_tokens, False, "right", field, inputs=2)  # so that messages name the place of a lone one
@@ -283,6 +306,12 @@ class TextEncoder:
         checked = [self._plain.check_ids(row, limit, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
+
+
+def _left_of_prompt(prompt_tokens: int, first_specials: int, length: TextLength, limit: Limit) -> int:
+    if limit.side == "left":
+        prompt_tokens = max(first_specials, prompt_tokens - (length.seen - length.kept))
+    return min(prompt_tokens, length.kept - 1)  # something must be left to pool
 
 
 def _tokens(text: str, encoding: Encoding) -> list[Token]:

@@ -5,6 +5,7 @@ plain.py calls these once a model, at start.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,12 +32,11 @@ class Frame:
     def specials(self) -> tuple[int, int]:
         return len(self.prefix), len(self.suffix)
 
-    def specials_of(self, ids: Int32) -> tuple[int, int]:
-        """`specials` if the client's own ids (n,) have them, else none."""
-        first, last = self.specials
-        end = len(ids) - last
-        framed = end >= first and np.array_equal(ids[:first], self.prefix) and np.array_equal(ids[end:], self.suffix)
-        return (first, last) if framed else (0, 0)
+    def holds(self, ids: Sequence[int]) -> bool:
+        """Whether the client's own ids stand between these tokens."""
+        end = len(ids) - len(self.suffix)
+        begun = tuple(ids[: len(self.prefix)]) == self.prefix
+        return end >= len(self.prefix) and begun and tuple(ids[end:]) == self.suffix
 
 
 def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:

@@ -14,15 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 
-def lay_windows(chunks: Sequence[range], room: int, overlap: int) -> Iterator[tuple[range, range]]:
-    """Windows of at most `room` tokens, and the places of the chunks that are each one's own.
+def lay_windows(chunks: Sequence[range], tokens: int, room: int, overlap: int) -> Iterator[tuple[range, range]]:
+    """Windows of at most `room` of a document's `tokens`, and the places of the chunks that are each one's own.
 
-    chunks: their tokens, rising; the last one's end is the document's. overlap + the longest chunk <= room.
+    chunks: their tokens, rising. overlap + the longest chunk <= room.
     """
     start = 0
     while start < len(chunks):
-        first = max(0, chunks[start].start - overlap)
-        limit = min(first + room, chunks[-1].stop)
+        first = max(0, chunks[start].start - overlap) if tokens > room else 0
+        limit = min(first + room, tokens)
         stop = start + 1
         while stop < len(chunks) and chunks[stop].stop <= limit:
             stop += 1

@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from vectord.artifacts.spec import YesNo
+from vectord.encoded import EncodedPair
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32, TextLength, TextOptions
-from vectord.text.encoded import EncodedPair
+from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import check_literal, refuse_prompts
 from vectord.text.truncation import Limit
@@ -59,8 +60,7 @@ class YesNoEncoder:
         self._plain = plain
         self._instruction = template.instruction
         self._max_tokens = max_tokens
-        self._room = max_tokens - len(self._prefix) - len(self._suffix)
-        if self._room < 1:
+        if max_tokens < self._length(1):
             raise ModelUnavailable(f"{path}: the template fills all {max_tokens} tokens of a text")
 
     def encode(
@@ -77,14 +77,16 @@ class YesNoEncoder:
     ) -> list[EncodedPair]:
         """See TextEncoder.encode_yes_no."""
         refuse_prompts(options)
+        require_specials(options, "a language model's template")
+        max_tokens = max_tokens_of(options, self._max_tokens, self._length(1))
         instruction = self._instruction if instruction is None else check_literal(instruction, "instruction")
-        query_limit = Limit(self._max_tokens, truncate, "right", query_field, 1)
-        limit = Limit(self._max_tokens, truncate, "right", field, len(passages))
+        query_limit = Limit(max_tokens, truncate, "right", query_field, 1)
+        limit = Limit(max_tokens, truncate, "right", field, len(passages))
         head = self._head(query, instruction, query_limit)
-        if not truncate and len(head.ids) > self._room:
-            raise query_limit.too_long(0, self._max_tokens, "tokens", self._length(len(head.ids)))
+        if not truncate and len(head.ids) > self._room(limit):
+            raise query_limit.too_long(0, max_tokens, "tokens", self._length(len(head.ids)))
         sources = [cut_source(passages[i], limit, i) for i in (range(len(passages)) if part is None else part)]
-        if len(head.ids) > self._room + SEAM_TOKENS:
+        if len(head.ids) > self._room(limit) + SEAM_TOKENS:
             return list(self._heads_alone(head, sources, limit))
         return list(self._pairs(head, sources, limit))
 
@@ -104,8 +106,8 @@ class YesNoEncoder:
         encodings = self._plain.encodings(bodies, limit, specials=False, offsets=True)
         for source, encoding in zip(sources, encodings, strict=True):
             ids = np.array(encoding.ids, np.int32)
-            if len(ids) > self._room and not limit.truncate:
-                raise limit.too_long(source.index, self._max_tokens, "tokens", self._length(len(ids)))
+            if len(ids) > self._room(limit) and not limit.truncate:
+                raise limit.too_long(source.index, limit.max_tokens, "tokens", self._length(len(ids)))
             places = np.array(encoding.offsets, np.int32).reshape(-1, 2)
             passage = _tokens_of(places, start, start + len(source.text))
             yield self._pair(head, source, ids, passage, limit)
@@ -118,7 +120,7 @@ class YesNoEncoder:
 
     def _pair(self, head: _Head, source: Source, ids: Int32, passage: range, limit: Limit) -> EncodedPair:
         """ids (n,): the body's, or as many of them as can be kept; passage: which tokens are the passage's."""
-        kept = ids[: self._room]
+        kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
         self._plain.check_known(joined, limit, source.index)
         return EncodedPair(
@@ -130,6 +132,10 @@ class YesNoEncoder:
                 self._length(max(len(ids), passage.stop)), len(joined), head.query_cut + source.characters_cut
             ),
         )
+
+    def _room(self, limit: Limit) -> int:
+        """Tokens that a body may have."""
+        return limit.max_tokens - self._length(0)
 
     def _length(self, body: int) -> int:
         return len(self._prefix) + body + len(self._suffix)

@@ -6,6 +6,7 @@ weights.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Generic
 
 from vectord.artifacts.checkpoint import Checkpoint, open_checkpoint
@@ -24,19 +25,30 @@ class DenseHead(Generic[T]):
         assert spec.pooling is not None, "only for models that embed"
         self._ops = ops
         self._pooling: Pooling = spec.pooling
-        # Held because a graph's constants may lie over these maps without holding them.
-        self._checkpoints = tuple(open_checkpoint((module.weights,)) for module in spec.dense_modules)
-        self._projections = tuple(
-            project(ops, module, checkpoint)
-            for module, checkpoint in zip(spec.dense_modules, self._checkpoints, strict=True)
-        )
+        self._modules = DenseModules(spec.dense_modules, ops)
         _check(spec)
 
     def __call__(self, x: T, tokens: Tokens[T]) -> T:
-        x = pool(self._ops, self._pooling, x, tokens)  # (M, H)
+        return self._modules.apply(pool(self._ops, self._pooling, x, tokens))  # (M, D)
+
+
+class DenseModules(Generic[T]):
+    """Linear layers one after the other, each from a file of its own."""
+
+    def __init__(self, modules: Sequence[DenseModule], ops: Ops[T]) -> None:
+        """Raises ModelUnavailable if files do not fit."""
+        self._ops = ops
+        # Held because a graph's constants may lie over these maps without holding them.
+        self._checkpoints = tuple(open_checkpoint((module.weights,)) for module in modules)
+        self._projections = tuple(
+            _project(ops, module, checkpoint) for module, checkpoint in zip(modules, self._checkpoints, strict=True)
+        )
+
+    def apply(self, x: T) -> T:
+        """(T, H) to (T, O)."""
         for projection in self._projections:
             x = projection.apply(self._ops, x)
-        return x  # (M, D)
+        return x
 
 
 def pool(ops: Ops[T], pooling: Pooling, x: T, tokens: Tokens[T]) -> T:
@@ -45,7 +57,7 @@ def pool(ops: Ops[T], pooling: Pooling, x: T, tokens: Tokens[T]) -> T:
     return pools[pooling](x, tokens)
 
 
-def project(ops: Ops[T], module: DenseModule, checkpoint: Checkpoint) -> Projection[T]:
+def _project(ops: Ops[T], module: DenseModule, checkpoint: Checkpoint) -> Projection[T]:
     """A Dense module as a projection."""
     linear = WeightReader(checkpoint, ops).linear("linear", module.in_features, module.out_features, bias=module.bias)
     return Projection(linear, module.activation)

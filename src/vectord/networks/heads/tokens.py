@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Generic
 
-from vectord.artifacts.checkpoint import Checkpoint, open_checkpoint
+from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import Colbert, ModelSpec
-from vectord.networks.heads.dense import project
+from vectord.networks.heads.dense import DenseModules
 from vectord.networks.heads.projection import Projection
 from vectord.networks.weights import Linear, WeightReader
-from vectord.ops.base import Ops, T, Tokens
+from vectord.ops.base import Activation, Ops, T, Tokens
 
 
 class ColbertHead(Generic[T]):
@@ -22,19 +22,12 @@ class ColbertHead(Generic[T]):
     def __init__(self, spec: ModelSpec, colbert: Colbert, ops: Ops[T]) -> None:
         """Opens the head's own files. Raises ModelUnavailable."""
         self._ops = ops
-        self._checkpoints = tuple(open_checkpoint((module.weights,)) for module in colbert.dense_modules)
-        self._projections = tuple(
-            project(ops, module, checkpoint)
-            for module, checkpoint in zip(colbert.dense_modules, self._checkpoints, strict=True)
-        )
-        if colbert.linear is not None:
-            self._checkpoints += (open_checkpoint((colbert.linear,)),)
-            linear = _bare_linear(self._checkpoints[-1], spec.hidden_size, colbert.dimensions, ops)
-            self._projections += (Projection(linear),)
+        self._modules = DenseModules(colbert.dense_modules, ops)
+        self._linear = BareLayer(colbert.linear, spec.hidden_size, colbert.dimensions, ops) if colbert.linear else None
 
     def __call__(self, x: T, tokens: Tokens[T]) -> T:
-        for projection in self._projections:
-            x = projection.apply(self._ops, x)
+        x = self._modules.apply(x)
+        x = x if self._linear is None else self._linear.apply(x)
         return self._ops.normalize(x)  # (T, C)
 
 
@@ -43,15 +36,22 @@ class LexicalHead(Generic[T]):
 
     def __init__(self, spec: ModelSpec, file: Path, ops: Ops[T]) -> None:
         """Opens the head's own file. Raises ModelUnavailable."""
-        self._ops = ops
-        self._checkpoint = open_checkpoint((file,))
-        self._projection = Projection(_bare_linear(self._checkpoint, spec.hidden_size, 1, ops), "relu")
+        self._layer = BareLayer(file, spec.hidden_size, 1, ops, "relu")
 
     def __call__(self, x: T, tokens: Tokens[T]) -> T:
+        return self._layer.apply(x)
+
+
+class BareLayer(Generic[T]):
+    """A layer that has a file to itself: its tensors are called weight and bias."""
+
+    def __init__(self, file: Path, inputs: int, outputs: int, ops: Ops[T], activation: Activation = "identity") -> None:
+        self._ops = ops
+        self._checkpoint = open_checkpoint((file,))  # held: a graph's constants may lie over its map
+        reader = WeightReader(self._checkpoint, ops)
+        linear = Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs))
+        self._projection = Projection(linear, activation)
+
+    def apply(self, x: T) -> T:
+        """(T, inputs) to (T, outputs)."""
         return self._projection.apply(self._ops, x)
-
-
-def _bare_linear(checkpoint: Checkpoint, inputs: int, outputs: int, ops: Ops[T]) -> Linear[T]:
-    """A file that holds one layer: its names have no prefix."""
-    reader = WeightReader(checkpoint, ops)
-    return Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs))

@@ -1,0 +1,187 @@
+"""What dialects cost: CPU from a body's bytes to an answer's bytes, the engine left out.
+
+For each dialect, one text in and 384 floats out, on the route that its clients embed by; then the same vectors as JSON,
+base64 and bytes; then the ColBERT vectors of one text of 8,192 tokens. No server and no model: this is the part of a
+request's CPU that only dialects decide.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+
+from bench.report import Row, at_least
+from vectord.config import ServerConfig
+from vectord.dialects.base import Call, Dialect, Incoming, Route
+from vectord.dialects.folder import load_dialects
+from vectord.schema import EmbedResult, Float32, ModelInfo, TextLength, Timings, Usage
+from vectord.wire.octets import render_octets
+
+DIMENSIONS = 384
+COLBERT_SHAPE = (8192, 1024)
+MOST_US = 60.0
+CHEAPER = 3.0
+COLBERT_JSON_S, COLBERT_BYTES_S = 1.5, 0.1
+
+TEXT = "what is the boiling point of water at high altitude"
+# Where a dialect's example asks for no vector of one text, or for something unusual.
+BODIES: Mapping[str, Mapping[str, Any]] = {
+    "cohere": {"model": "m", "texts": [TEXT], "input_type": "search_query", "embedding_types": ["float"]},
+    "embedding_server": {"inputs": TEXT},
+    "llamacpp": {"content": TEXT},
+    "ollama": {"model": "m", "input": TEXT},
+    "smart_embedder": {"sentences": [TEXT], "return_sparse": False, "return_colbert": False},
+    "tei": {"inputs": TEXT},
+    "vectord": {"inputs": TEXT},
+    "weaviate": {"text": TEXT},
+}
+PATHS: Mapping[str, str] = {
+    "cohere": "/v2/embed",
+    "embedding_server": "/api/v1/embed",
+    "llamacpp": "/embedding",
+    "ollama": "/api/embed",
+    "semantic_explorer": "/embed",
+    "smart_embedder": "/embeddings",
+    "tei": "/embed",
+    "vectord": "/vectord/embed",
+    "weaviate": "/vectors",
+}
+MODEL = ModelInfo(
+    name="m",
+    model_id="m",
+    revision=None,
+    fingerprint="f00d",
+    architecture="bert",
+    outputs=frozenset({"dense", "sparse", "colbert", "tokens"}),
+    reranks=False,
+    labels=(),
+    pooling="mean",
+    dimensions=DIMENSIONS,
+    matryoshka=None,
+    max_input_tokens=8192,
+    dtype="bfloat16",
+    device="cpu",
+    backend="openvino",
+    state="ready",
+    pinned=False,
+    created_unix_s=0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """cpu_s: of one call, the best of several rounds of many."""
+
+    what: str
+    cpu_s: float
+
+
+def measure(rounds: int) -> dict[str, list[Cost]]:
+    return {
+        "dialects": [_dialect(dialect, rounds) for dialect in load_dialects(ServerConfig().dialects)],
+        "forms": [Cost(name, _cpu_s(call, 2000, rounds)) for name, call in _forms()],
+        "colbert": [Cost(name, _cpu_s(call, 1, rounds)) for name, call in _colbert_forms()],
+    }
+
+
+def rows(found: Mapping[str, Sequence[Cost]]) -> list[Row]:
+    dialects = [
+        Row(
+            what=f"{cost.what}: one text, {DIMENSIONS} floats",
+            value=f"{cost.cpu_s * 1e6:.0f} us",
+            wanted=f"under {MOST_US:g} us",
+            met=cost.cpu_s * 1e6 < MOST_US,
+        )
+        for cost in found["dialects"]
+    ]
+    json_s = found["forms"][0].cpu_s
+    forms = [Row(what=found["forms"][0].what, value=f"{json_s * 1e6:.1f} us")]
+    forms += [
+        Row(
+            what=cost.what,
+            value=f"{cost.cpu_s * 1e6:.1f} us, {json_s / cost.cpu_s:.1f} x",
+            **at_least(json_s / cost.cpu_s, CHEAPER, " x"),
+        )
+        for cost in found["forms"][1:]
+    ]
+    most = (COLBERT_JSON_S, COLBERT_JSON_S, COLBERT_BYTES_S)
+    colbert = [
+        Row(what=cost.what, value=f"{cost.cpu_s:.3f} s", wanted=f"under {limit:g} s", met=cost.cpu_s < limit)
+        for cost, limit in zip(found["colbert"], most, strict=True)
+    ]
+    return [*dialects, *forms, *colbert]
+
+
+def _dialect(dialect: Dialect, rounds: int) -> Cost:
+    route = _embedding_route(dialect)
+    body = orjson.dumps(BODIES.get(dialect.name, {"input": TEXT, "model": "m"}))
+    incoming = Incoming(body=body, models=(MODEL,))
+    result = embedded(np.random.default_rng(0).standard_normal((1, DIMENSIONS), np.float32))
+    return Cost(f"{dialect.name} {route.path}", _cpu_s(lambda: route.parse(incoming).render(result), 2000, rounds))
+
+
+def _embedding_route(dialect: Dialect) -> Route:
+    path = PATHS.get(dialect.name, "/v1/embeddings")
+    return next(route for route in dialect.routes if (route.method, route.path) == ("POST", path))
+
+
+def embedded(vectors: Float32) -> EmbedResult:
+    usage = Usage(lengths=[TextLength(12, 12)] * len(vectors), characters=50, timings=Timings(total_s=0.002))
+    return EmbedResult(
+        model="m",
+        fingerprint="f00d",
+        dense={"float": vectors},
+        usage=usage,
+        sources={"dense": "m"},
+        lengths={"m": usage.lengths},
+        limits={"m": 8192},
+    )
+
+
+# --- forms of the same vectors --------------------------------------------------------------------------------
+
+
+def _forms() -> Iterator[tuple[str, Callable[[], object]]]:
+    """32 vectors of 384 floats: what the form of the numbers alone changes, on OpenAI's route."""
+    (openai,) = load_dialects(["openai"])
+    vectors = np.random.default_rng(0).standard_normal((32, DIMENSIONS), np.float32)
+    result = embedded(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+    for name, call in (("JSON numbers", _call(openai)), ("base64", _call(openai, encoding_format="base64"))):
+        yield f"rendering 32 x {DIMENSIONS} floats as {name}", partial(call.render, result)
+    yield f"rendering 32 x {DIMENSIONS} floats as bytes", lambda: render_octets("float32", result)
+
+
+def _call(dialect: Dialect, **options: str) -> Call:
+    return _embedding_route(dialect).parse(Incoming(body=orjson.dumps({"input": [TEXT] * 32, **options})))
+
+
+def _colbert_forms() -> Iterator[tuple[str, Callable[[], object]]]:
+    """One text of 8,192 tokens: 32 MiB of float32."""
+    (own,) = load_dialects(["vectord"])
+    rows = np.random.default_rng(0).standard_normal(COLBERT_SHAPE, np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    usage = embedded(np.zeros((1, 1), np.float32)).usage
+    result = EmbedResult(model="m", fingerprint="f00d", usage=usage, colbert=[rows])
+    route = _embedding_route(own)
+    for name, options in (("JSON", {}), ("base64", {"encoding": "base64"})):
+        body = orjson.dumps({"inputs": TEXT, "outputs": ["colbert"], **options})
+        yield f"ColBERT of 8,192 tokens as {name}", partial(route.parse(Incoming(body=body)).render, result)
+    yield "ColBERT of 8,192 tokens as bytes", lambda: render_octets("float32", result)
+
+
+def _cpu_s(call: Callable[[], object], times: int, rounds: int) -> float:
+    call()
+    return min(_round(call, times) for _ in range(max(rounds, 3)))
+
+
+def _round(call: Callable[[], object], times: int) -> float:
+    began_s = time.process_time()
+    for _ in range(times):
+        call()
+    return (time.process_time() - began_s) / times

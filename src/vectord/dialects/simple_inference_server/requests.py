@@ -1,0 +1,60 @@
+"""Bodies of Simple Inference Server -> canonical requests, and how each is answered.
+
+Pure; __init__.py puts these on routes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from vectord.dialects.base import Call, Incoming
+from vectord.dialects.simple_inference_server.answers import render_embeddings, render_models, render_ranking
+from vectord.dialects.simple_inference_server.wire import EmbeddingsBody, RerankBody
+from vectord.errors import InvalidField
+from vectord.schema import EmbedRequest, ListModels, RerankRequest, TextOptions
+from vectord.wire.body import decode
+from vectord.wire.characters import check_characters
+from vectord.wire.inputs import read_inputs
+from vectord.wire.vectors import Encoding
+
+CUT_IN_SILENCE = TextOptions(truncate_by_default=True)
+
+_embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
+_rerank_body = msgspec.json.Decoder(RerankBody)
+
+
+def parse_embeddings(incoming: Incoming) -> Call:
+    body = decode(_embeddings_body, incoming.body)
+    encoding = _encoding(body.encoding_format)
+    inputs = read_inputs(body.input, "input")
+    check_characters(inputs, incoming.guards.max_text_chars, "input")
+    request = EmbedRequest(inputs=inputs, model=body.model or None, text=CUT_IN_SILENCE)
+    return Call(request, partial(render_embeddings, encoding))
+
+
+def parse_rerank(incoming: Incoming) -> Call:
+    body = decode(_rerank_body, incoming.body)
+    request = RerankRequest(
+        query=body.query,
+        passages=body.documents,
+        model=body.model or None,
+        text=CUT_IN_SILENCE,
+        raw=False,
+        field="documents",
+    )
+    return Call(request, partial(render_ranking, body.documents, body.top_n))
+
+
+def parse_models(incoming: Incoming) -> Call:
+    return Call(ListModels(), render_models)
+
+
+def _encoding(name: str | None) -> Encoding:
+    """base64 too, which the OpenAI SDK asks for when its user did not choose."""
+    if name == "base64":
+        return "base64"
+    if name not in (None, "float"):
+        raise InvalidField("Only 'float' encoding_format is supported", field="encoding_format")
+    return "float"

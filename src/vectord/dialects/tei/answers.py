@@ -1,0 +1,193 @@
+"""Results -> text-embeddings-inference's bare arrays, and its figures in headers. Pure; requests.py picks one of these
+for each body."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from vectord import __version__
+from vectord.schema import (
+    ClassifyResult,
+    DecodeResult,
+    EmbedResult,
+    Float32,
+    ModelInfo,
+    ModelList,
+    RerankResult,
+    Result,
+    SeveralResults,
+    SimilarityResult,
+    Sparse,
+    TokenizeResult,
+    Usage,
+)
+from vectord.wire.rendered import Rendered
+from vectord.wire.vectors import Encoding, dump_json, embedding_items
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+def render_embed(result: Result) -> Rendered:
+    assert isinstance(result, EmbedResult)
+    vectors = np.ascontiguousarray(result.dense["float"])  # (N, D), also where D was cut from more
+    return Rendered(body=dump_json(vectors), headers=compute_headers(result.usage))
+
+
+def render_embed_all(result: Result) -> Rendered:
+    assert isinstance(result, EmbedResult) and result.tokens is not None
+    tokens = [np.ascontiguousarray(vectors) for vectors in result.tokens]  # each (n_i, H)
+    return Rendered(body=dump_json(tokens), headers=compute_headers(result.usage))
+
+
+def render_embed_sparse(result: Result) -> Rendered:
+    assert isinstance(result, EmbedResult) and result.sparse is not None
+    shown = [_sparse(vector) for vector in result.sparse]
+    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+
+
+def _sparse(vector: Sparse) -> list[dict[str, Any]]:
+    return [{"index": index, "value": value} for index, value in zip(vector.indices, vector.values, strict=True)]
+
+
+def render_openai(encoding: Encoding, result: Result) -> Rendered:
+    assert isinstance(result, EmbedResult)
+    tokens = result.usage.tokens
+    shown = {
+        "object": "list",
+        "data": embedding_items(result.dense["float"], encoding),
+        "model": result.model,
+        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+    }
+    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+def render_similarity(result: Result) -> Rendered:
+    assert isinstance(result, SimilarityResult)
+    return Rendered(body=dump_json(result.scores), headers=compute_headers(result.usage))
+
+
+def render_rerank(query: str, texts: Sequence[str], return_text: bool, result: Result) -> Rendered:
+    """Best first. TEI counts the query's characters once for each of the texts."""
+    assert isinstance(result, RerankResult)
+    ranks: list[dict[str, Any]] = [{"index": place, "score": result.scores[place]} for place in places(result.scores)]
+    if return_text:
+        ranks = [rank | {"text": texts[rank["index"]]} for rank in ranks]
+    characters = len(query) * len(texts) + sum(map(len, texts))
+    return Rendered(body=dump_json(ranks), headers=compute_headers(result.usage, characters))
+
+
+def render_predict(single: bool, result: Result) -> Rendered:
+    """Labels best first: a list of them for a single input, a list of such lists for a batch."""
+    assert isinstance(result, ClassifyResult)
+    predictions = [_predictions(result, scores) for scores in result.scores]
+    shown = predictions[0] if single else predictions
+    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+
+
+def _predictions(result: ClassifyResult, scores: Float32) -> list[dict[str, Any]]:
+    return [{"score": scores[place], "label": result.labels[place]} for place in places(scores)]
+
+
+def places(scores: Float32) -> list[int]:
+    """Of `scores` (N,) the places, best first. TEI sorts and reverses, so that of equal ones the last comes first."""
+    order: list[int] = np.argsort(scores, kind="stable")[::-1].tolist()
+    return order
+
+
+def render_vertex(renders: Sequence[Callable[[Result], Rendered]], result: Result) -> Rendered:
+    """Each of several answers in the shape its own route gives it."""
+    assert isinstance(result, SeveralResults)
+    bodies = [render(one).body for render, one in zip(renders, result.results, strict=True)]
+    return Rendered(body=b'{"predictions":[' + b",".join(bodies) + b"]}", headers=compute_headers(result.usage))
+
+
+# --- tokens and facts -----------------------------------------------------------------------------------------
+
+
+def render_tokenize(result: Result) -> Rendered:
+    assert isinstance(result, TokenizeResult)
+    return Rendered(body=dump_json(result.tokens))
+
+
+def render_decode(result: Result) -> Rendered:
+    assert isinstance(result, DecodeResult)
+    return Rendered(body=dump_json(list(result.texts)))
+
+
+def render_info(truncates_by_default: bool, result: Result) -> Rendered:
+    """The first served model: TEI's clients know of one."""
+    assert isinstance(result, ModelList)
+    model, limits = result.models[0], result.limits
+    shown = {
+        "model_id": model.model_id,
+        "model_sha": model.revision,
+        "model_dtype": model.dtype,
+        "served_model_name": model.name,
+        "model_type": _model_type(model),
+        "max_concurrent_requests": limits.max_concurrent_requests,
+        "max_input_length": model.max_input_tokens,
+        "max_batch_tokens": limits.max_batch_tokens,
+        "max_batch_requests": limits.max_batch_requests,
+        "max_client_batch_size": limits.max_inputs_per_request,
+        "auto_truncate": truncates_by_default if limits.truncates is None else limits.truncates,
+        "tokenization_workers": limits.tokenization_workers,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }
+    return Rendered(body=dump_json(shown))
+
+
+def _model_type(model: ModelInfo) -> dict[str, Any]:
+    """TEI's tag and what stands under it. A language model that reranks has no label; TEI's clients expect one."""
+    tag = tag_of(model)
+    if tag == "embedding":
+        return {tag: {"pooling": _pooling(model)}}
+    labels = model.labels or ("LABEL_0",)
+    names = {
+        "id2label": {str(place): label for place, label in enumerate(labels)},
+        "label2id": {label: place for place, label in enumerate(labels)},
+    }
+    return {tag: names}
+
+
+def tag_of(model: ModelInfo) -> str:
+    """What the model is for, in TEI's word: "embedding", "reranker" or "classifier"."""
+    if not model.outputs.isdisjoint({"dense", "sparse"}) or not (model.reranks or model.labels):
+        return "embedding"
+    return "reranker" if model.reranks else "classifier"
+
+
+def _pooling(model: ModelInfo) -> str:
+    if "dense" not in model.outputs and "sparse" in model.outputs:
+        return "splade"
+    return "last_token" if model.pooling == "last" else model.pooling
+
+
+# --- headers --------------------------------------------------------------------------------------------------
+
+
+def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, str]:
+    """TEI's figures, times in whole milliseconds. The type is a constant of TEI's, whatever the device."""
+    timings = usage.timings
+    total = _ms(timings.total_s)
+    return {
+        "x-compute-type": "gpu+optimized",
+        "x-compute-time": total,
+        "x-compute-characters": str(usage.characters if characters is None else characters),
+        "x-compute-tokens": str(usage.tokens),
+        "x-total-time": total,
+        "x-tokenization-time": _ms(timings.tokenize_s),
+        "x-queue-time": _ms(timings.queue_s),
+        "x-inference-time": _ms(timings.inference_s),
+    }
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))

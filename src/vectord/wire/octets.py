@@ -1,0 +1,75 @@
+"""Vectors as bytes: one contiguous little-endian matrix, its shape and type in headers.
+
+    content-type           application/octet-stream
+    x-vectord-dtype        float32, float16, int8 or ubinary (bits, eight to a byte, the first one highest)
+    x-vectord-shape        rows,columns of the matrix as it lies there: 2,384; of ubinary the columns are bytes
+    x-vectord-rows         where each text has a vector a token: how many rows belong to each text, 7,12
+    x-vectord-model        who made them
+
+A matrix of N texts by D numbers costs a copy or none and no printing of numbers, which is what most of the time of a
+JSON answer goes into. Several kinds of vectors at once, and sparse ones, have their place in arrow.py. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.errors import NotAcceptable
+from vectord.schema import DocumentsResult, EmbedRequest, EmbedResult, Float32, Precision, Result
+from vectord.wire.rendered import Rendered
+
+OCTETS = "application/octet-stream"
+MAX_ROWS_SHOWN = 500  # texts of several rows each: the header stays below the 4 kB that proxies allow
+
+Dtype: TypeAlias = Literal["float32", "float16", "int8", "ubinary"]
+
+PRECISIONS: Mapping[Dtype, Precision] = {
+    "float32": "float",
+    "float16": "float",
+    "int8": "int8",
+    "ubinary": "ubinary",
+}
+
+
+def check_octets(request: EmbedRequest, dtype: Dtype) -> None:
+    """Raises NotAcceptable before anything is computed for what one matrix cannot hold."""
+    if len(request.outputs) != 1 or "sparse" in request.outputs:
+        raise NotAcceptable(f"{OCTETS} holds one kind of dense, colbert or token vectors; ask for JSON or Arrow.")
+    if "dense" not in request.outputs:
+        if PRECISIONS[dtype] != "float":
+            raise NotAcceptable("Vectors of tokens come as float32 or float16.")
+        if len(request.inputs) > MAX_ROWS_SHOWN:
+            raise NotAcceptable(f"Vectors of tokens come as {OCTETS} for at most {MAX_ROWS_SHOWN} inputs; use Arrow.")
+    if request.partial:
+        raise NotAcceptable(f"{OCTETS} has no place for the errors of single inputs; ask for JSON or Arrow.")
+
+
+def render_octets(dtype: Dtype, result: Result) -> Rendered:
+    assert isinstance(result, EmbedResult | DocumentsResult)
+    if isinstance(result, DocumentsResult):
+        rows = [document.vectors for document in result.documents]
+        return _rendered(np.concatenate(rows), dtype, result.model, rows)
+    if result.dense:
+        return _rendered(result.dense[PRECISIONS[dtype]], dtype, result.model)
+    each = result.colbert if result.colbert is not None else result.tokens
+    assert each is not None
+    return _rendered(np.concatenate(each), dtype, result.model, each)
+
+
+def _rendered(
+    matrix: npt.NDArray[np.generic], dtype: Dtype, model: str, each: Sequence[Float32] | None = None
+) -> Rendered:
+    headers = {
+        "x-vectord-dtype": dtype,
+        "x-vectord-shape": ",".join(map(str, matrix.shape)),
+        "x-vectord-model": model,
+    }
+    if each is not None:
+        headers["x-vectord-rows"] = ",".join(str(len(rows)) for rows in each)
+    wanted = np.dtype("<f2") if dtype == "float16" else matrix.dtype.newbyteorder("<")
+    body = np.ascontiguousarray(matrix, dtype=wanted).tobytes()
+    return Rendered(body=body, headers=headers, content_type=OCTETS)

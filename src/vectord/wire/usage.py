@@ -1,0 +1,17 @@
+"""Tokens in the words of OpenAI's `usage`: those that were run, specials included, whatever the dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vectord.schema import Usage
+
+
+def token_usage(usage: Usage) -> dict[str, Any]:
+    """`prompt_tokens` and `total_tokens`, and the places of truncated inputs if any was cut."""
+    tokens = usage.tokens
+    shown: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens}
+    truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
+    if truncated:
+        shown["truncated_inputs"] = truncated
+    return shown

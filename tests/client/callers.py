@@ -1,0 +1,43 @@
+"""The same call by either client, for tests of what both promise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from tests.client.fakes import FakeServer
+
+import vectord
+
+URL = "http://fake"
+
+# call(server, "embed", texts, dtype="int8", client={...}): the answer. server: a fake one, or a real one's URL.
+CallOf = Callable[..., Any]
+
+
+def call(server: FakeServer | str, name: str, *args: Any, client: dict[str, Any] | None = None, **options: Any) -> Any:
+    """By vectord.Client. client: its settings."""
+    with (
+        httpx.Client(transport=None if isinstance(server, str) else httpx.MockTransport(server)) as http,
+        vectord.Client(server if isinstance(server, str) else URL, http=http, **(client or {})) as caller,
+    ):
+        answer = getattr(caller, name)(*args, **options)
+        return list(answer) if name == "embed_iter" else answer
+
+
+def call_async(
+    server: FakeServer | str, name: str, *args: Any, client: dict[str, Any] | None = None, **options: Any
+) -> Any:
+    """By vectord.AsyncClient."""
+
+    async def main() -> Any:
+        async with (
+            httpx.AsyncClient(transport=None if isinstance(server, str) else httpx.MockTransport(server)) as http,
+            vectord.AsyncClient(server if isinstance(server, str) else URL, http=http, **(client or {})) as caller,
+        ):
+            answer = getattr(caller, name)(*args, **options)
+            return [batch async for batch in answer] if name == "embed_iter" else await answer
+
+    return asyncio.run(main())

@@ -1,0 +1,420 @@
+"""What both clients ask, as the server's own dialect reads it, and what they make of its answers, however split."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+
+import httpx
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.client.callers import call as call_sync
+from tests.client.callers import call_async
+from tests.client.fakes import (
+    FINGERPRINT,
+    MODEL,
+    FakeServer,
+    call_of,
+    score_of,
+    sparse_of,
+    vector_of,
+    vectors_of,
+)
+
+import vectord
+from vectord.client import BadRequest, FingerprintChanged, NotAcceptable, ServerFailed, Span, Token
+from vectord.client.calls import BULK_REQUESTS
+from vectord.client.sparse import LEAST_WIDTH
+from vectord.schema import ChunkOptions, EmbedRequest, RerankRequest, TextOptions
+
+TEXTS = st.lists(st.text(max_size=9), min_size=1, max_size=25)
+SPLITS = st.fixed_dictionaries(
+    {
+        "texts_per_request": st.integers(1, 9),
+        "characters_per_request": st.integers(1, 60),
+        "concurrency": st.integers(1, 4),
+    }
+)
+LAW = settings(max_examples=25, deadline=None)
+SOME = [f"text {number}" for number in range(30)]
+SMALL = {"texts_per_request": 7}
+
+
+# --- laws: whatever the list and wherever it is split ---------------------------------------------------------
+
+
+@given(TEXTS, SPLITS)
+@LAW
+def test_row_i_is_the_vector_of_text_i(texts, client):
+    """Order in is order out."""
+    assert np.array_equal(call_sync(FakeServer(), "embed", texts, client=client), vectors_of(texts))
+
+
+@given(TEXTS, SPLITS)
+@LAW
+def test_row_i_is_the_vector_of_text_i_under_asyncio(texts, client):
+    """The same parts, the same order."""
+    assert np.array_equal(call_async(FakeServer(), "embed", texts, client=client), vectors_of(texts))
+
+
+@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
+@given(TEXTS, SPLITS)
+@LAW
+def test_all_kinds_are_those_of_text_i(arrow, texts, client):
+    """Joined from columns or from JSON."""
+    made = call_sync(FakeServer(arrow=arrow), "embed_all", texts, client=client)
+    assert np.array_equal(made.dense, vectors_of(texts))
+    assert _weights(made.sparse) == [sparse_of(text) for text in texts]
+    assert all(
+        np.array_equal(rows, vector_of(text, rows=len(text) + 1))
+        for text, rows in zip(texts, made.colbert, strict=True)
+    )
+    assert (made.model, made.fingerprint, made.truncated) == (MODEL, FINGERPRINT, [])
+    assert made.tokens_read == sum(map(len, texts))
+
+
+def _weights(matrix: scipy.sparse.csr_array) -> list[dict[int, float]]:
+    """Of each row, by token id."""
+    ids, weights, ends = matrix.indices.tolist(), matrix.data.tolist(), matrix.indptr.tolist()
+    return [dict(zip(ids[start:stop], weights[start:stop], strict=True)) for start, stop in itertools.pairwise(ends)]
+
+
+@given(TEXTS, SPLITS, st.none() | st.integers(1, 30))
+@LAW
+def test_a_ranking_is_that_of_all_passages_at_once(passages, client, top_n):
+    """Best first, equal ones in the order given, whatever part they were in."""
+    ranking = call_sync(FakeServer(), "rerank", "q", passages, top_n=top_n, client=client)
+    order = sorted(range(len(passages)), key=lambda index: (-score_of(passages[index]), index))[:top_n]
+    assert [ranked.index for ranked in ranking] == order
+    assert [ranked.passage for ranked in ranking] == [passages[index] for index in order]
+    assert np.float32([ranked.score for ranked in ranking]).tolist() == [score_of(passages[index]) for index in order]
+    assert ranking.score_kind == "logit"
+
+
+@given(TEXTS, SPLITS)
+@LAW
+def test_batches_of_an_iterator_are_its_texts_in_order(texts, client):
+    """Each with its own vectors."""
+    batches = call_sync(FakeServer(), "embed_iter", iter(texts), client=client)
+    assert [text for batch in batches for text in batch.texts] == texts
+    assert np.array_equal(np.concatenate([batch.vectors for batch in batches]), vectors_of(texts))
+
+
+# --- each call ------------------------------------------------------------------------------------------------
+
+
+def test_a_lone_text_has_a_vector_and_a_list_of_one_a_matrix(call):
+    """As sentence-transformers does."""
+    assert np.array_equal(call(FakeServer(), "embed", "a"), vector_of("a"))
+    assert np.array_equal(call(FakeServer(), "embed", ["a"]), vectors_of(["a"]))
+
+
+@pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 4), ("int8", 4), ("ubinary", 1)])
+def test_vectors_come_in_the_dtype_asked_for(call, dtype, width):
+    """The caller's own array."""
+    vectors = call(FakeServer(), "embed", SOME, dtype=dtype, client=SMALL)
+    assert vectors.dtype == (np.uint8 if dtype == "ubinary" else dtype)
+    assert vectors.shape == (30, width)
+    assert vectors.flags.writeable
+
+
+def test_the_bodies_are_what_the_dialect_reads(call):
+    """Every option arrives where it belongs."""
+    server = FakeServer()
+    call(
+        server,
+        "embed",
+        ["a"],
+        model="m",
+        kind="query",
+        prompt_name="p",
+        prompt="x: ",
+        truncate=True,
+        truncate_side="left",
+        dimensions=3,
+        force_dimensions=True,
+        normalize=False,
+        expect_fingerprint="f00d",
+    )
+    (sent,) = server.requests
+    text = TextOptions(truncate=True, truncate_side="left", kind="query", prompt_name="p", prompt="x: ")
+    assert call_of(sent).request == EmbedRequest(
+        inputs=["a"], model="m", text=text, normalize=False, dimensions=3, force_dimensions=True, field="inputs"
+    )
+    assert sent.headers["x-vectord-expect-fingerprint"] == "f00d"
+
+
+def test_what_is_none_is_the_servers_choice(call):
+    """The same as left out."""
+    server = FakeServer()
+    call(server, "embed", ["a"], model=None, kind=None, truncate=None, dimensions=None, expect_fingerprint=None)
+    assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a"], field="inputs")
+
+
+def test_rerank_asks_for_all_it_can(call):
+    """Weights, instruction and chunks."""
+    server = FakeServer()
+    options = {"method": "weighted", "weights": {"dense": 1.0}, "instruction": "judge", "chunk": {"max_tokens": 20}}
+    ranking = call(server, "rerank", "q", ["a", "b"], top_n=1, model="m", **options)
+    assert call_of(server.requests[0]).request == RerankRequest(
+        query="q",
+        passages=["a", "b"],
+        model="m",
+        method="weighted",
+        weights=(1.0, 0.0, 0.0),
+        instruction="judge",
+        chunks=ChunkOptions(max_tokens=20),
+    )
+    assert len(ranking) == 1
+    assert ranking[0].span == Span(0, 1)
+
+
+def test_a_ranking_says_what_was_cut(call):
+    """Passages by their place in the caller's list, and the query."""
+    passages = ["a", "b" * 2000, "c", "d" * 2000]
+    ranking = call(FakeServer(), "rerank", "q", passages, truncate=True, client={"texts_per_request": 1})
+    assert (ranking.truncated, ranking.query_truncated) == ([1, 3], True)
+
+
+def test_embed_all_says_what_was_cut(call):
+    """By the place in the caller's list."""
+    texts = ["a", "b" * 2000, "c", "d" * 2000]
+    made = call(FakeServer(), "embed_all", texts, truncate=True, client={"texts_per_request": 1})
+    assert made.truncated == [1, 3]
+
+
+def test_what_was_not_asked_for_is_none(call):
+    """And is not sent."""
+    made = call(FakeServer(), "embed_all", ["a"], outputs=["colbert", "tokens"])
+    assert (made.dense, made.sparse, len(made.colbert), len(made.tokens)) == (None, None, 1, 1)
+
+
+def test_sparse_matrices_of_two_calls_can_be_multiplied(call):
+    """They have one width, whatever ids they hold, and ascending ones in a row."""
+    one = call(FakeServer(), "embed_all", ["ba"], outputs=["sparse"]).sparse
+    other = call(FakeServer(), "embed_all", ["a", "ab", "漢"], outputs=["sparse"]).sparse
+    assert one.shape == (1, LEAST_WIDTH)
+    assert (one @ other.T).toarray() == pytest.approx(np.array([[1 / 9, 2 / 9, 0]]), abs=1e-6)
+    assert one.indices.tolist() == [97, 98]
+
+
+def test_a_server_without_arrow_is_asked_for_json_from_then_on(call):
+    """It is told once in a client's life."""
+    server = FakeServer(arrow=False)
+    made = call(server, "embed_all", SOME[:3])
+    assert np.array_equal(made.dense, vectors_of(SOME[:3]))
+    assert [request.headers["accept"] for request in server.requests] == [
+        "application/vnd.apache.arrow.stream",
+        "application/json",
+    ]
+
+
+def test_a_refusal_of_json_is_not_asked_again(call, monkeypatch):
+    """A server that has neither form, and a client without pyarrow."""
+    monkeypatch.setattr("vectord.client.base.has_arrow", lambda: False)
+    server = FakeServer([_response(406)])
+    with pytest.raises(NotAcceptable):
+        call(server, "embed_all", ["a"])
+    assert len(server.requests) == 1
+
+
+def test_documents_come_in_chunks(call):
+    """Spans of characters, tokens, a vector each, and the mean where asked for."""
+    documents = call(FakeServer(), "documents", ["a b", "c"], chunk={"max_tokens": 20}, mean=True, late=True)
+    assert documents[0].spans == [Span(0, 1), Span(2, 3)]
+    assert documents[0].tokens == [1, 1]
+    assert np.array_equal(documents[0].vectors, vectors_of(["a", "b"]))
+    assert np.array_equal(documents[1].mean, vector_of("c"))
+    assert call(FakeServer(), "documents", ["a"], chunk={"max_tokens": 20})[0].mean is None
+
+
+def test_labels_are_best_first(call):
+    """Of texts and of pairs."""
+    labels = call(FakeServer(), "classify", ["rain", ("a", "b")], client={"texts_per_request": 1})
+    for text, found in zip(["rain", "ab"], labels, strict=True):
+        expected = {"glad": score_of(text), "sad": 1 - score_of(text)}
+        assert {one.label: one.score for one in found} == pytest.approx(expected)
+        assert found[0].score > found[1].score
+    assert [found[0].label for found in labels] == ["sad", "glad"]
+
+
+def test_similarity_is_an_array(call):
+    """In the order of the sentences."""
+    scores = call(FakeServer(), "similarity", "a", SOME, client=SMALL)
+    assert np.allclose(scores, vectors_of(SOME) @ vector_of("a"), atol=1e-6)
+    assert scores.dtype == np.float32
+
+
+def test_texts_to_tokens_and_back(call):
+    """Each way in order."""
+    tokens = call(FakeServer(), "tokenize", ["ab", "c"], client={"texts_per_request": 1})
+    assert tokens[0][1] == Token(98, "b", False, 0, 1)
+    ids = [[token.id for token in one] for one in tokens]
+    assert call(FakeServer(), "decode", ids, client={"texts_per_request": 1}) == ["ab", "c"]
+
+
+def test_models_are_listed(call):
+    """The default first."""
+    assert [model.name for model in call(FakeServer(), "models")] == [MODEL, "other"]
+
+
+@pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False)])
+def test_health_is_an_answer_whether_ready_or_not(call, status, ready):
+    """With the state of each model."""
+    words = {"status": "healthy" if ready else "unhealthy", "states": {"m": "loading"}, "version": "1"}
+    health = call(FakeServer([_response(status, words)]), "health")
+    assert (health.ready, health.states) == (ready, {"m": "loading"})
+
+
+def _response(status: int, body: object = None, headers: dict[str, str] | None = None) -> httpx.Response:
+    return httpx.Response(status, json=body, headers=headers)
+
+
+# --- nothing to do --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [
+        ("embed", [[]], {}),
+        ("embed_iter", [[]], {}),
+        ("embed_all", [[]], {}),
+        ("documents", [[]], {"chunk": {"max_tokens": 20}}),
+        ("rerank", ["q", []], {}),
+        ("classify", [[]], {}),
+        ("similarity", ["a", []], {}),
+        ("tokenize", [[]], {}),
+        ("decode", [[]], {}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_of_nothing_nothing_is_made_or_sent(call, name, args, options):
+    """A pipeline's last, empty round is no error."""
+    server = FakeServer()
+    made = call(server, name, *args, **options)
+    assert server.requests == []
+    assert made.dense.shape == (0, 0) if name == "embed_all" else len(made) == 0
+
+
+# --- large calls ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("requests", "lane", "sent"),
+    [(BULK_REQUESTS, None, None), (BULK_REQUESTS + 1, None, "bulk"), (BULK_REQUESTS + 1, "interactive", "interactive")],
+    ids=["small", "large", "large, but told otherwise"],
+)
+def test_a_large_call_goes_in_the_bulk_lane(call, requests, lane, sent):
+    """Each of its requests is small, and would stand before other people's queries."""
+    server = FakeServer()
+    call(server, "embed", ["a"] * requests, client={"texts_per_request": 1, "lane": lane})
+    assert {request.headers.get("x-vectord-lane") for request in server.requests} == {sent}
+
+
+def test_any_iterable_of_strings_is_a_list(call):
+    """Generators, and columns of tables."""
+    expected = vectors_of(["a", "b"])
+    for texts in (iter("ab"), ("a", "b"), np.array(["a", "b"]), {"a": 1, "b": 2}):
+        assert np.array_equal(call(FakeServer(), "embed", texts), expected)
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------
+
+
+def test_a_bad_text_is_named_by_its_place_in_the_callers_list(call):
+    """In `index` and in the message, whatever request it was in."""
+    texts = [*SOME, "x" * 1001, "y" * 1001]
+    with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 1000 tokens; got 1001$") as bad:
+        call(FakeServer(), "embed", texts, client=SMALL)
+    assert (bad.value.field, bad.value.index, bad.value.limit, bad.value.given) == ("inputs", 30, 1000, 1001)
+    assert bad.value.type == "input_too_long"
+
+
+def test_half_a_surrogate_pair_is_named_by_its_place(call):
+    """Found by the client, before the request is sent."""
+    with pytest.raises(BadRequest, match=r"^`inputs\[30\]`: half") as bad:
+        call(FakeServer(), "embed", [*SOME, "\ud800"], client=SMALL)
+    assert bad.value.index == 30
+
+
+def test_vectors_of_two_spaces_are_never_mixed(call):
+    """The server came back with another model during the call."""
+    with pytest.raises(FingerprintChanged, match="during this call"):
+        call(FakeServer(spaces=["aa", "bb"]), "embed", SOME, client={**SMALL, "concurrency": 1})
+
+
+def test_a_space_may_be_insisted_on(call):
+    """The server refuses, and the class is the same."""
+    words = {"error": {"type": "fingerprint_mismatch", "message": "another space"}}
+    with pytest.raises(FingerprintChanged, match="another space"):
+        call(FakeServer([_response(412, words)]), "embed", "a", expect_fingerprint="f00d")
+
+
+def test_a_call_is_answered_through_faults(call):
+    """Some parts are sent again, the others are not held up, and the order is kept."""
+    full = _response(429, {"error": {"type": "overloaded", "message": "full"}}, {"retry-after": "0"})
+    server = FakeServer([full, full, full])
+    assert np.array_equal(call(server, "embed", SOME, client=SMALL), vectors_of(SOME))
+    assert len(server.requests) == 5 + 3
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "options", "message"),
+    [
+        ("embed", ["a"], {"modl": "m"}, "'modl' is no option of this call; there are: model, "),
+        ("rerank", ["q", ["a"]], {"kind": "query"}, "'kind' is no option of this call"),
+        ("embed", [["a", None]], {}, "item 1 must be a string, not NoneType"),
+        ("classify", [["a", ("b",)]], {}, "item 1 must be a string or a pair"),
+        ("embed_iter", ["text"], {}, "several strings, not one"),
+        ("documents", [["a"]], {}, "chunk"),
+    ],
+    ids=["unknown option", "option of another call", "no string", "half a pair", "letters", "no chunk"],
+)
+def test_what_cannot_be_asked_is_a_type_error(call, name, args, options, message):
+    """Before anything is sent."""
+    server = FakeServer()
+    with pytest.raises(TypeError, match=message):
+        call(server, name, *args, **options)
+    assert server.requests == []
+
+
+def test_an_unknown_dtype_is_a_value_error(call):
+    """With those that there are."""
+    with pytest.raises(ValueError, match="dtype must be one of float32, float16, int8, ubinary"):
+        call(FakeServer(), "embed", "a", dtype="float64")
+
+
+def test_an_answer_for_fewer_texts_is_no_answer(call):
+    """Of any call that has one value an item."""
+    few = {"model": "m", "data": [], "scores": [], "results": [], "score_kind": "logit", "warnings": []}
+    for name, args in (("tokenize", ["a"]), ("similarity", ["a", ["b"]]), ("rerank", ["a", ["b"]])):
+        with pytest.raises(ServerFailed):
+            call(FakeServer([_response(200, few)]), name, *args)
+
+
+def test_a_ranking_of_a_passage_that_was_not_sent_is_no_answer(call):
+    """Its text could not be shown."""
+    found = {"model": "m", "results": [{"index": 7, "score": 1.0}], "score_kind": "logit", "warnings": []}
+    with pytest.raises(ServerFailed):
+        call(FakeServer([_response(200, found)]), "rerank", "q", ["a"])
+
+
+# --- two clients, one API -------------------------------------------------------------------------------------
+
+
+def _calls_of(client: type) -> dict[str, inspect.Signature]:
+    closing = ("close", "aclose")
+    return {
+        name: inspect.signature(value).replace(return_annotation=None)
+        for name, value in inspect.getmembers(client, inspect.isfunction)
+        if not name.startswith("_") and name not in closing
+    }
+
+
+def test_both_clients_have_the_same_calls():
+    """With the same parameters and defaults."""
+    assert _calls_of(vectord.Client) == _calls_of(vectord.AsyncClient)
+    assert len(_calls_of(vectord.Client)) == 11

@@ -1,0 +1,218 @@
+"""Both clients against a real server on a real socket, with real and with tiny models."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import httpx
+import numpy as np
+import pytest
+from tests.client.conftest import API_KEY
+
+import vectord
+from vectord.client import BadRequest, ConnectionFailed, NotFound, Timeout, Unauthorized
+
+CLIENT = {"api_key": API_KEY, "texts_per_request": 4}
+TEXTS = [f"bird {number} sings in the old green tree {'again and ' * (number % 5)}" for number in range(30)]
+WHOLE = {"api_key": API_KEY}
+CLOSE = 0.9999
+
+
+@pytest.fixture(scope="module")
+def reference(server):
+    """(30, 384), from one request by hand."""
+    body = {"inputs": TEXTS}
+    answer = httpx.post(f"{server}/vectord/embed", json=body, headers={"x-api-key": API_KEY}, timeout=60).json()
+    return np.array([item["dense"] for item in answer["data"]], np.float32)
+
+
+def cosines(left, right):
+    left, right = (np.asarray(one, np.float64) for one in (left, right))
+    return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
+
+
+def test_vectors_are_the_servers_in_order(call, server, reference):
+    """From eight requests, as from one."""
+    vectors = call(server, "embed", TEXTS, client=CLIENT)
+    assert vectors.shape == reference.shape
+    assert cosines(vectors, reference).min() > CLOSE
+    assert call(server, "embed", TEXTS[3], client=CLIENT) @ vectors[3] > CLOSE
+
+
+@pytest.mark.parametrize(("dtype", "floor"), [("float16", 0.9999), ("int8", 0.99)])
+def test_smaller_types_are_close(call, server, reference, dtype, floor):
+    """As close as their bits allow."""
+    assert cosines(call(server, "embed", TEXTS, dtype=dtype, client=CLIENT), reference).min() > floor
+
+
+def test_bits_are_the_signs(call, server, reference):
+    """Eight to a byte, the first one highest."""
+    bits = np.unpackbits(call(server, "embed", TEXTS, dtype="ubinary", client=CLIENT), axis=1)
+    assert (bits == (reference > 0)).mean() > 0.99
+
+
+def test_an_iterator_is_embedded_batch_by_batch(call, server, reference):
+    """Its texts come back beside their vectors."""
+    batches = call(server, "embed_iter", iter(TEXTS), client=CLIENT)
+    assert [text for batch in batches for text in batch.texts] == TEXTS
+    assert cosines(np.concatenate([batch.vectors for batch in batches]), reference).min() > CLOSE
+
+
+@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
+def test_three_vectors_of_one_pass(call, server, arrow, monkeypatch):
+    """Of BGE-M3's form; both forms of answer give the same."""
+    if not arrow:
+        monkeypatch.setattr("vectord.client.base.has_arrow", lambda: False)
+    made = call(server, "embed_all", TEXTS, model="tiny-bge-m3", client=CLIENT)
+    assert made.dense.shape == (30, 32)
+    assert made.sparse.shape[0] == 30
+    assert made.sparse.nnz > 30
+    assert [rows.shape[1] for rows in made.colbert] == [32] * 30
+    assert np.allclose(np.linalg.norm(np.concatenate(made.colbert), axis=1), 1, atol=1e-3)
+    body = {"inputs": TEXTS[7], "outputs": ["sparse"], "model": "tiny-bge-m3"}
+    by_hand = httpx.post(f"{server}/vectord/embed", json=body, headers={"x-api-key": API_KEY}).json()["data"][0]
+    row = made.sparse[[7]].tocoo()
+    weights = dict(zip(by_hand["sparse"]["indices"], by_hand["sparse"]["values"], strict=True))
+    assert dict(zip(row.coords[1].tolist(), row.data.tolist(), strict=True)) == pytest.approx(weights, abs=0.03)
+    assert (made.model, made.truncated, made.tokens_read > 100) == ("tiny-bge-m3", [], True)
+
+
+def test_a_cut_text_is_named(call, server):
+    """And refused unless it may be cut."""
+    texts = [*TEXTS, "word " * 400]
+    made = call(server, "embed_all", texts, outputs=["dense"], truncate=True, client=CLIENT)
+    assert made.truncated == [30]
+    with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 256 tokens; got 402$") as bad:
+        call(server, "embed", texts, client=CLIENT)
+    assert (bad.value.index, bad.value.limit, bad.value.given, bad.value.type) == (30, 256, 402, "input_too_long")
+
+
+def test_documents_in_chunks(call, server):
+    """Spans are of the document as given."""
+    text = "One bird sang in the tree. The other two listened. Then they flew south, where it is warm. " * 3
+    (document,) = call(server, "documents", text, chunk={"max_tokens": 20, "by": "sentences"}, mean=True, client=CLIENT)
+    assert "".join(text[span.start : span.stop] for span in document.spans) == text
+    assert document.vectors.shape == (len(document.spans), 384)
+    assert document.mean.shape == (384,)
+    assert max(document.tokens) <= 20
+
+
+def test_reranking_by_parts_is_reranking_at_once(call, server):
+    """The best of eight requests are the best of one."""
+    options = {"model": "all-MiniLM-L6-v2", "top_n": 5}
+    ranking = call(server, "rerank", "bird 17", TEXTS, client=CLIENT, **options)
+    whole = call(server, "rerank", "bird 17", TEXTS, client=WHOLE, **options)
+    assert [ranked.index for ranked in ranking] == [ranked.index for ranked in whole]
+    assert ranking.score_kind == "cosine"
+    assert ranking[0].passage == TEXTS[ranking[0].index]
+
+
+def test_a_cross_encoder_ranks_and_classifies(call, server):
+    """The scores of pairs, and the label of a pair."""
+    ranking = call(server, "rerank", "bird", TEXTS, model="tiny-reranker", client=CLIENT)
+    assert (len(ranking), ranking.score_kind) == (30, "logit")
+    labels = call(server, "classify", [("bird", TEXTS[0])], model="tiny-reranker", client=CLIENT)
+    assert len(labels[0]) == 1
+
+
+def test_similarity_is_the_cosine(call, server, reference):
+    """Of the first with all."""
+    scores = call(server, "similarity", TEXTS[0], TEXTS, client=CLIENT)
+    assert scores == pytest.approx(reference @ reference[0], abs=0.01)
+
+
+def test_texts_to_tokens_and_back(call, server):
+    """With and without special tokens."""
+    (tokens,) = call(server, "tokenize", "Hello", client=CLIENT)
+    assert [token.text for token in tokens] == ["[CLS]", "Hello", "[SEP]"]
+    assert call(server, "decode", [[token.id for token in tokens]], client=CLIENT) == ["hello"]
+
+
+def test_the_server_is_described(call, server):
+    """Models with the default first, and health without a key."""
+    models = call(server, "models", client=CLIENT)
+    assert [model.name for model in models] == ["all-MiniLM-L6-v2", "tiny-bge-m3", "tiny-reranker"]
+    assert (models[0].dimensions, models[0].max_input_tokens, models[2].reranks) == (384, 256, True)
+    health = call(server, "health")
+    assert health.ready
+    assert set(health.states) == {model.name for model in models}
+
+
+def test_refusals_have_their_classes(call, server):
+    """As the caller catches them."""
+    with pytest.raises(Unauthorized, match="key is required"):
+        call(server, "embed", "a")
+    with pytest.raises(NotFound, match="No such model") as missing:
+        call(server, "embed", "a", model="no-such-model", client=CLIENT)
+    assert missing.value.type == "model_not_found"
+    with pytest.raises(NotFound):
+        call(f"{server}/v1", "embed", "a", client=CLIENT)
+    with pytest.raises(BadRequest, match="not trained to be cut"):
+        call(server, "embed", "a", dimensions=4, client=CLIENT)
+
+
+def test_a_request_id_stands_in_the_answers_error(call, server):
+    """Under which the server's log has it."""
+    with pytest.raises(NotFound) as missing:
+        call(server, "embed", "a", model="no-such-model", client=CLIENT)
+    assert len(missing.value.request_id) == 32
+
+
+def test_nobody_there_is_a_failed_connection(call):
+    """After the retries."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ConnectionFailed, match="Nobody answers"):
+            call(url, "embed", "a", client={"max_retries": 0})
+
+
+def test_a_silent_server_is_a_timeout(call):
+    """It accepted the connection and says nothing."""
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        with pytest.raises(Timeout):
+            call(f"http://127.0.0.1:{silent.getsockname()[1]}", "embed", "a", client={"timeout_s": 0.05})
+
+
+def test_one_client_serves_many_threads(server, reference):
+    """Each gets its own answers."""
+    made = {}
+    with vectord.Client(server, **CLIENT) as client:
+        threads = [
+            threading.Thread(target=lambda n=n: made.update({n: client.embed(TEXTS[n:])})) for n in range(0, 30, 6)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(made) == [0, 6, 12, 18, 24]
+    assert all(cosines(vectors, reference[n:]).min() > CLOSE for n, vectors in made.items())
+
+
+async def test_one_client_serves_many_tasks(server, reference):
+    """Each gets its own answers."""
+    async with vectord.AsyncClient(server, **CLIENT) as client:
+        made = await asyncio.gather(*(client.embed(TEXTS[n:]) for n in range(0, 30, 6)))
+    assert all(cosines(vectors, reference[n * 6 :]).min() > CLOSE for n, vectors in enumerate(made))
+
+
+def test_a_client_of_httpx_may_be_brought_and_stays_open(server):
+    """Whoever made it closes it."""
+    with httpx.Client() as http:
+        with vectord.Client(server, http=http, **CLIENT) as client:
+            client.embed("a")
+        assert not http.is_closed
+
+
+async def test_its_own_client_of_httpx_is_closed():
+    """With the block."""
+    with vectord.Client("http://host") as client:
+        pass
+    async with vectord.AsyncClient("http://host") as other:
+        pass
+    assert client._http.is_closed
+    assert other._http.is_closed

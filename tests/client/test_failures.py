@@ -1,0 +1,178 @@
+"""Every failure of httpx and of the server has its place in errors.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord import errors as domain
+from vectord.client import errors
+from vectord.client.errors import BadRequest, ClientError, TryLater
+from vectord.client.failures import MAX_MESSAGE_CHARACTERS, failed, refused, retry_after_s
+from vectord.dialects.vectord.errors import ERRORS, render_error
+
+NOW_S = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
+
+
+def kinds_of_httpx(kind: type[httpx.RequestError] = httpx.RequestError) -> Iterator[type[httpx.RequestError]]:
+    yield kind
+    for one in kind.__subclasses__():
+        yield from kinds_of_httpx(one)
+
+
+EXPECTED = {
+    "ConnectError": errors.ConnectionFailed,
+    "ConnectTimeout": errors.ConnectionFailed,
+    "ReadError": errors.ConnectionFailed,
+    "WriteError": errors.ConnectionFailed,
+    "CloseError": errors.ConnectionFailed,
+    "NetworkError": errors.ConnectionFailed,
+    "ProxyError": errors.ConnectionFailed,
+    "ProtocolError": errors.ConnectionFailed,
+    "RemoteProtocolError": errors.ConnectionFailed,
+    "TransportError": errors.ConnectionFailed,
+    "UnsupportedProtocol": errors.BadRequest,
+    "LocalProtocolError": errors.BadRequest,
+    "TimeoutException": errors.Timeout,
+    "ReadTimeout": errors.Timeout,
+    "WriteTimeout": errors.Timeout,
+    "PoolTimeout": errors.Timeout,
+    "RequestError": errors.ServerFailed,
+    "DecodingError": errors.ServerFailed,
+    "TooManyRedirects": errors.ServerFailed,
+}
+
+
+@pytest.mark.parametrize("kind", list(kinds_of_httpx()), ids=lambda kind: kind.__name__)
+def test_every_exception_of_httpx_has_a_counterpart(kind):
+    """One that httpx gains fails here until somebody says what it means."""
+    error = failed(kind("http://user:secret@host"), "id-1")
+    assert type(error) is EXPECTED[kind.__name__]
+    assert (error.request_id, error.status) == ("id-1", None)
+    assert "secret" not in str(error)
+
+
+COUNTERPARTS = {
+    domain.VectordError: errors.ServerFailed,
+    domain.InvalidRequest: errors.BadRequest,
+    domain.MalformedBody: errors.BadRequest,
+    domain.UnsupportedMediaType: errors.BadRequest,
+    domain.NotAcceptable: errors.NotAcceptable,
+    domain.PayloadTooLarge: errors.BadRequest,
+    domain.InvalidField: errors.BadRequest,
+    domain.WrongType: errors.BadRequest,
+    domain.EmptyInput: errors.BadRequest,
+    domain.TooManyInputs: errors.BadRequest,
+    domain.InputTooLong: errors.BadRequest,
+    domain.TooManyCharacters: errors.BadRequest,
+    domain.ForeignIds: errors.BadRequest,
+    domain.Untokenizable: errors.BadRequest,
+    domain.ModelNotFound: errors.NotFound,
+    domain.ModelCannot: errors.BadRequest,
+    domain.FingerprintMismatch: errors.FingerprintChanged,
+    domain.Unauthorized: errors.Unauthorized,
+    domain.Forbidden: errors.Unauthorized,
+    domain.NoSuchRoute: errors.NotFound,
+    domain.MethodNotAllowed: errors.NotFound,
+    domain.Overloaded: errors.Overloaded,
+    domain.Unavailable: errors.Unavailable,
+    domain.ShuttingDown: errors.Unavailable,
+    domain.InferenceFailed: errors.ServerFailed,
+    domain.OutOfMemory: errors.ServerFailed,
+}
+
+
+def made(kind: type[domain.VectordError]) -> domain.VectordError:
+    if kind is domain.MethodNotAllowed:
+        return kind("x", allowed=("GET",))
+    return kind("x", retry_after_s=3.0) if kind in (domain.Overloaded, domain.Unavailable) else kind("x")
+
+
+@pytest.mark.parametrize("kind", list(ERRORS), ids=lambda kind: kind.__name__)
+def test_every_error_of_the_server_has_a_counterpart(kind):
+    """As the server's own dialect writes it; one that it gains fails here until somebody says what it means."""
+    rendered = render_error(made(kind))
+    error = refused(rendered.status, rendered.headers, rendered.body)
+    assert type(error) is COUNTERPARTS[kind]
+    assert (str(error), error.status) == ("x", rendered.status)
+
+
+def test_a_refusal_keeps_what_the_server_said():
+    """All figures, and the id under which its log has it."""
+    told = domain.InputTooLong("`inputs[1]` is long", field="inputs", index=1, limit=5, given=9)
+    rendered = render_error(told)
+    error = refused(rendered.status, {"x-request-id": "id-1"}, rendered.body)
+    assert isinstance(error, BadRequest)
+    assert (str(error), error.status, error.type, error.request_id) == (told.message, 400, "input_too_long", "id-1")
+    assert (error.field, error.index, error.limit, error.given) == ("inputs", 1, 5, 9)
+
+
+def test_overload_keeps_the_wait():
+    """For callers who want to wait longer than the client does."""
+    rendered = render_error(domain.Overloaded("full", retry_after_s=7.0))
+    error = refused(rendered.status, rendered.headers, rendered.body)
+    assert isinstance(error, errors.Overloaded)
+    assert error.retry_after_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (302, errors.ServerFailed),
+        (408, errors.Timeout),
+        (418, errors.BadRequest),
+        (422, errors.BadRequest),
+        (500, errors.ServerFailed),
+        (502, errors.Unavailable),
+        (504, errors.Timeout),
+        (599, errors.ServerFailed),
+    ],
+)
+def test_statuses_of_others_have_a_class_too(status, kind):
+    """Gateways, and servers that are not vectord."""
+    error = refused(status, {}, b"<html>bad gateway</html>")
+    assert type(error) is kind
+    assert str(error) == f"The answer has status {status} and none of vectord's errors."
+
+
+@given(st.integers(300, 599), st.binary(max_size=300) | st.sampled_from([b'{"error": "x"}', b"[" * 5000, b"\xff"]))
+@settings(deadline=None)
+def test_no_body_breaks_the_client(status, body):
+    """Whatever it is, it is told as a ClientError."""
+    assert isinstance(refused(status, {"retry-after": "\x00"}, body), ClientError)
+
+
+def test_a_message_is_not_longer_than_one_can_read():
+    """A server may be broken in any way."""
+    body = b'{"error": {"message": "%s"}}' % (b"x" * 10**6)
+    assert len(str(refused(400, {}, body))) == MAX_MESSAGE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        ("3", 3.0),
+        ("0", 0.0),
+        ("1.5", 1.5),
+        ("-4", 0.0),
+        ("Sun, 06 Nov 1994 08:49:47 GMT", 10.0),
+        ("Sun, 06 Nov 1994 08:49:17 GMT", 0.0),
+        ("", None),
+        ("soon", None),
+        ("nan", None),
+        ("1e999", None),
+        ("Sun, 99 Nov 1994 08:49:37 GMT", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(value, seconds):
+    """What is neither says nothing; a date in the past is now."""
+    assert retry_after_s(value, NOW_S) == seconds
+
+
+def test_only_what_may_pass_has_a_wait():
+    """The tree says which."""
+    assert {kind.__name__ for kind in TryLater.__subclasses__()} == {"Overloaded", "Unavailable", "ConnectionFailed"}

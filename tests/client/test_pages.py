@@ -1,0 +1,72 @@
+"""docs/client.md and examples/client.py do what they say, against a real server."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from inspect import signature
+from pathlib import Path
+
+import pytest
+from tests.client.conftest import API_KEY
+
+import vectord
+from vectord import client
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text("utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+# What the page calls as a user would, and this test's server does not.
+NAMES = {
+    '"http://127.0.0.1:8000"': "SERVER, api_key=API_KEY",
+    'model="bge-m3"': 'model="tiny-bge-m3"',
+    'model="reranker"': 'model="tiny-reranker"',
+}
+
+
+def test_the_pages_programs_run(server):
+    """One after the other, as a reader would type them."""
+    names = {"SERVER": server, "API_KEY": API_KEY}
+    assert len(BLOCKS) == 7
+    for block in BLOCKS:
+        program = block
+        for shown, meant in NAMES.items():
+            program = program.replace(shown, meant)
+        exec(program, names)
+    names["client"].close()
+    assert names["best"] == "The bridge was closed by noon."
+
+
+def test_every_error_and_setting_is_on_the_page():
+    """With the default that it has."""
+    errors = [name for name in client.__all__ if name in vars(client.errors)]
+    assert len(errors) == 12
+    assert [name for name in errors if f"`{name}`" not in PAGE and f"`vectord.client.{name}`" not in PAGE] == []
+    for name, parameter in signature(vectord.Client).parameters.items():
+        default = {None: "none", 300.0: "300", 100_000: "100,000"}.get(parameter.default, str(parameter.default))
+        assert f"| `{name}` | {default} |" in PAGE.replace(f"`{default}` |", f"{default} |"), name
+
+
+def test_the_example_finds_the_line(server, tmp_path):
+    """By its meaning: none of the question's words are in it."""
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The cat sleeps on the sofa.\n\nIt poured all Tuesday.\nBread costs three coins.\n")
+    command = [sys.executable, str(ROOT / "examples" / "client.py"), str(notes), "when did it rain?"]
+    options = ["--url", server, "--key", API_KEY, "--top", "1"]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r" +-?[\d.]+  It poured all Tuesday\.\n", done.stdout)
+
+
+def test_the_clients_are_what_the_package_shows():
+    """`vectord.Client` is vectord.client's."""
+    assert vectord.Client is client.Client
+    assert vectord.AsyncClient is client.AsyncClient
+
+
+@pytest.mark.parametrize("name", client.__all__)
+def test_every_public_thing_says_what_it_is(name):
+    """A docstring of its own, or its place in the tree of errors."""
+    thing = getattr(client, name)
+    assert thing.__doc__ or f"── {name} " in client.errors.__doc__

@@ -1,0 +1,62 @@
+"""The bar says what is done, and is seen by those who want it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+
+import pytest
+from tests.client.fakes import FakeServer
+
+from vectord.client import BadRequest
+from vectord.client.calls import BULK_REQUESTS
+
+LARGE = ["abc"] * (BULK_REQUESTS + 1)
+ONE_EACH = {"texts_per_request": 1}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@contextmanager
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """stderr within, 100 columns wide."""
+    monkeypatch.setenv("COLUMNS", "100")
+    with redirect_stderr(Terminal()) as shown:
+        yield shown
+
+
+def test_a_large_call_on_a_terminal_has_a_bar(call, monkeypatch):
+    """Texts done, how fast, and tokens; at its end all of them."""
+    with terminal(monkeypatch) as shown:
+        call(FakeServer(), "embed", LARGE, client=ONE_EACH)
+    assert "9/9 texts" in shown.getvalue()
+    assert "/s, 27 tokens" in shown.getvalue()
+
+
+def test_a_small_call_has_none(call, monkeypatch):
+    """Nor one that was told to be quiet."""
+    with terminal(monkeypatch) as shown:
+        call(FakeServer(), "embed", LARGE[1:], client=ONE_EACH)
+        call(FakeServer(), "embed", LARGE, client=ONE_EACH, progress=False)
+    assert shown.getvalue() == ""
+
+
+def test_a_file_has_none_unless_it_is_wanted(call, capsys):
+    """Logs of jobs stay readable."""
+    call(FakeServer(), "embed", LARGE, client=ONE_EACH)
+    assert capsys.readouterr() == ("", "")
+    call(FakeServer(), "embed", ["abc"], progress=True)
+    shown = capsys.readouterr()
+    assert "1/1 texts" in shown.err
+    assert shown.out == ""
+
+
+def test_the_bar_ends_with_a_call_that_fails(call, monkeypatch):
+    """And shows how far it came."""
+    with terminal(monkeypatch) as shown, pytest.raises(BadRequest):
+        call(FakeServer(), "embed", [*LARGE, "x" * 1001], client=ONE_EACH)
+    assert "9/10 texts" in shown.getvalue()

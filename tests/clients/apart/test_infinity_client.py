@@ -1,0 +1,113 @@
+"""infinity_client, which is generated from infinity's own OpenAPI and reads answers strictly by it."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import numpy as np
+import pytest
+from infinity_client import AuthenticatedClient, Client
+from infinity_client.api.default import classify, embeddings, health, models, rerank
+from infinity_client.errors import UnexpectedStatus
+from infinity_client.models import (
+    ClassifyInput,
+    HTTPValidationError,
+    OpenAIEmbeddingInputImage,
+    OpenAIEmbeddingInputImageModality,
+    OpenAIEmbeddingInputText,
+    RerankInput,
+)
+from infinity_client.vision_client import InfinityVisionAPI
+from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
+
+
+@pytest.fixture(params=["", "/v1"], ids=["root", "under v1"])
+def client(request: pytest.FixtureRequest, server: str) -> Client:
+    """infinity's paths have no prefix unless its operator says so."""
+    return Client(base_url=f"{server}{request.param}", raise_on_unexpected_status=True)
+
+
+def test_embeddings_by_its_own_model_name_and_ours(client, own):
+    """Nothing chosen, it sends "default/not-specified" and dimensions 0: the first model, and all of the vector."""
+    for body in (OpenAIEmbeddingInputText(input_=TEXTS), OpenAIEmbeddingInputText(input_=TEXTS, model=MODEL)):
+        answer = embeddings.sync(client=client, body=body)
+        assert [item.index for item in answer.data] == list(range(len(TEXTS)))
+        # infinity takes the blanks off either end of a text.
+        assert_same_vectors([item.embedding for item in answer.data], own.embed([text.strip() for text in TEXTS]))
+        assert answer.usage.total_tokens == own.count_tokens([text.strip() for text in TEXTS])
+
+
+def test_long_texts_are_cut(client, own):
+    """As infinity does, without being asked."""
+    answer = embeddings.sync(client=client, body=OpenAIEmbeddingInputText(input_=TOO_LONG))
+    assert_same_vectors([answer.data[0].embedding], own.embed([TOO_LONG], truncate=True))
+
+
+def test_a_ranked_document_is_a_bare_string(client, own):
+    """And is left out unless it is asked for; scores are probabilities unless they are asked for raw."""
+    answer = rerank.sync(client=client, body=RerankInput(query=QUERY, documents=PASSAGES))
+    expected = own.rank(QUERY, PASSAGES)
+    assert [result.index for result in answer.results] == [at for at, _ in expected]
+    scores = [result.relevance_score for result in answer.results]
+    assert scores == pytest.approx([score for _, score in expected], abs=1e-3)
+    assert [result.document for result in answer.results] == [None] * 3
+    assert answer.usage.total_tokens > len(PASSAGES)
+    asked = RerankInput(query=QUERY, documents=PASSAGES, return_documents=True, raw_scores=True, top_n=2)
+    raw = rerank.sync(client=client, body=asked)
+    assert [result.document for result in raw.results] == [PASSAGES[at] for at, _ in expected[:2]]
+    logits = np.array([result.relevance_score for result in raw.results])
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits)), scores[:2], atol=1e-3)
+
+
+def test_classify(client, own):
+    """The labels of each text, best first."""
+    answer = classify.sync(client=client, body=ClassifyInput(input_=TEXTS[:2]))
+    got = [{one.label: one.score for one in labels} for labels in answer.data]
+    for labels, expected in zip(got, own.labels(TEXTS[:2]), strict=True):
+        assert list(labels) == list(expected)
+        assert labels == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_fault_of_the_body_is_a_value(client):
+    """422 is not raised but returned, and its detail has to be a list."""
+    fault = embeddings.sync(client=client, body=OpenAIEmbeddingInputText(input_=[]))
+    assert isinstance(fault, HTTPValidationError)
+    assert fault.detail[0].loc == ["body", "input"]
+    assert "empty" in fault.detail[0].msg
+
+
+def test_other_errors_are_unexpected_statuses(client):
+    """An unknown model, and a picture, which no model here reads: both are 400, as infinity has it."""
+    picture = OpenAIEmbeddingInputImage(
+        input_="http://example.invalid/x.png", modality=OpenAIEmbeddingInputImageModality.IMAGE
+    )
+    for body in (OpenAIEmbeddingInputText(input_="x", model="no-such-model"), picture):
+        with pytest.raises(UnexpectedStatus) as refused:
+            embeddings.sync(client=client, body=body)
+        assert refused.value.status_code == HTTPStatus.BAD_REQUEST
+
+
+@pytest.mark.parametrize("as_infinity", [True, False], ids=["profile", "its own door"])
+def test_models_and_health(serve, server, as_infinity):
+    """The client insists that models are owned by "infinity"; under another profile they are so at infinity's door."""
+    url = serve(MODEL, "--profile", "infinity") if as_infinity else f"{server}/dialects/infinity"
+    client = Client(base_url=url, raise_on_unexpected_status=True)
+    listed = models.sync(client=client)
+    assert (listed.data[0].id, listed.data[0].capabilities) == (MODEL, ["embed"])
+    assert health.sync(client=Client(base_url=url if as_infinity else server)).additional_properties["unix"] > 0
+
+
+def test_the_vision_client_embeds_texts(server, own):
+    """Written by hand over requests: it asks once for floats, to know the width, and then for base64."""
+    ((vectors, tokens),) = [InfinityVisionAPI(server, model=MODEL).embed(MODEL, TEXTS[:3]).result()]
+    assert_same_vectors(np.concatenate(vectors), own.embed(TEXTS[:3]))
+    assert tokens == own.count_tokens(TEXTS[:3])
+
+
+def test_a_key_lets_in(guarded_server, key):
+    """A wrong one is 401."""
+    body = OpenAIEmbeddingInputText(input_="x")
+    allowed = AuthenticatedClient(base_url=guarded_server, token=key)
+    assert embeddings.sync_detailed(client=allowed, body=body).status_code == HTTPStatus.OK
+    stranger = AuthenticatedClient(base_url=guarded_server, token="wrong")
+    assert embeddings.sync_detailed(client=stranger, body=body).status_code == HTTPStatus.UNAUTHORIZED

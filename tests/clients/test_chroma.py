@@ -1,0 +1,52 @@
+"""Chroma's embedding functions: HuggingFaceEmbeddingServer, OpenAI's and Ollama's."""
+
+from __future__ import annotations
+
+import ollama
+import openai
+import pytest
+from chromadb.utils.embedding_functions import (
+    HuggingFaceEmbeddingServer,
+    OllamaEmbeddingFunction,
+    OpenAIEmbeddingFunction,
+)
+from tests.clients.texts import MODEL, TEXTS, TOO_LONG, assert_same_vectors
+
+
+@pytest.fixture(autouse=True)
+def openai_key(monkeypatch):
+    monkeypatch.setenv("CHROMA_OPENAI_API_KEY", "any key")
+
+
+@pytest.mark.parametrize("path", ["/embed", "/"])
+def test_huggingface_server(server, own, path):
+    """The address is posted to as it is; only `inputs` is sent, so that long texts are cut, as TEI does."""
+    function = HuggingFaceEmbeddingServer(url=f"{server}{path}")
+    assert_same_vectors(function(TEXTS), own.embed(TEXTS))
+    assert_same_vectors(function([TOO_LONG]), own.embed([TOO_LONG], truncate=True))
+
+
+def test_huggingface_server_reads_an_error_as_vectors(server):
+    """It checks no status. The words `error` and `error_type` are no numbers, so that no vector comes of them."""
+    function = HuggingFaceEmbeddingServer(url=f"{server}/embed")
+    with pytest.raises(ValueError, match="could not convert string to float: 'error'"):
+        function([""])
+
+
+def test_openai(server, own):
+    """The SDK's default encoding, and its exceptions."""
+    function = OpenAIEmbeddingFunction(model_name=MODEL, api_base=f"{server}/v1")
+    assert_same_vectors(function(TEXTS), own.embed(TEXTS))
+    with pytest.raises(openai.BadRequestError, match="256 tokens"):
+        function([TOO_LONG])
+    with pytest.raises(openai.NotFoundError, match="No such model"):
+        OpenAIEmbeddingFunction(api_base=f"{server}/v1")(["a"])
+
+
+def test_ollama(server, own):
+    """Whichever of Ollama's addresses it is given; its own default model is not served here."""
+    for path in ("", "/api/embeddings"):
+        function = OllamaEmbeddingFunction(url=f"{server}{path}", model_name=MODEL)
+        assert_same_vectors(function(TEXTS), own.embed(TEXTS))
+    with pytest.raises(ollama.ResponseError, match="model not found"):
+        OllamaEmbeddingFunction(url=server)(["a"])

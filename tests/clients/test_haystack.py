@@ -1,0 +1,162 @@
+"""Haystack: text-embeddings-inference's ranker and embedders, dense and sparse, and OpenAI's embedders."""
+
+from __future__ import annotations
+
+import logging
+
+import httpx
+import openai
+import pytest
+from haystack import Document, Pipeline
+from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
+from haystack.document_stores.in_memory import InMemoryDocumentStore
+from haystack.utils import Secret
+from haystack_integrations.components.embedders.huggingface_api import (
+    HuggingFaceAPIDocumentEmbedder,
+    HuggingFaceAPITextEmbedder,
+    HuggingFaceTEISparseDocumentEmbedder,
+    HuggingFaceTEISparseTextEmbedder,
+)
+from haystack_integrations.components.rankers.huggingface_api import HuggingFaceTEIRanker, TruncationDirection
+from huggingface_hub.errors import HfHubHTTPError
+from tests.clients.texts import MODEL, QUERY, TEXTS, TOO_LONG, assert_same_vectors
+
+DOCUMENTS = [Document(content=text) for text in TEXTS]
+KEY = Secret.from_token("any key")
+
+
+def tei(component, server, **options):
+    return component(api_type="text_embeddings_inference", api_params={"url": server}, **options)
+
+
+# --- the ranker -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["", "/", "/some/prefix"])
+def test_ranks(server, own, path):
+    """The first of the answer are taken as they come. The client drops whatever path the address has."""
+    ranker = HuggingFaceTEIRanker(url=f"{server}{path}", top_k=2)
+    ranked = ranker.run(QUERY, DOCUMENTS)["documents"]
+    expected = own.rank(QUERY, TEXTS)[:2]
+    assert [document.content for document in ranked] == [TEXTS[index] for index, _ in expected]
+    assert [document.score for document in ranked] == pytest.approx([score for _, score in expected], abs=1e-4)
+
+
+async def test_ranks_by_logits(server, own):
+    """With `raw_scores`, asynchronously."""
+    ranker = HuggingFaceTEIRanker(url=server, raw_scores=True)
+    ranked = (await ranker.run_async(QUERY, DOCUMENTS))["documents"]
+    expected = own.rank(QUERY, TEXTS, scores="raw")
+    assert [document.score for document in ranked] == pytest.approx([score for _, score in expected], abs=1e-3)
+
+
+def test_cuts_on_the_side_that_is_asked_for(server, own):
+    """A direction turns truncation on; the two ends of a long text get two scores."""
+    long = Document(content=f"{TEXTS[0]}. {TOO_LONG}. {TEXTS[2]}.")
+    ranker = HuggingFaceTEIRanker(url=server)
+    scores = {
+        ranker.run(QUERY, [long], truncation_direction=direction)["documents"][0].score
+        for direction in TruncationDirection
+    }
+    assert len(scores) == 2
+
+
+def test_what_the_ranker_refuses(server):
+    """A document without a text, of a picture say. TEI's words are in the error, and nothing is sent again."""
+    with pytest.raises(RuntimeError, match=r"422.*texts\[0\]"):
+        HuggingFaceTEIRanker(url=server).run(QUERY, [Document(id="picture")])
+
+
+# --- the embedders of text-embeddings-inference ---------------------------------------------------------------
+
+
+async def test_embeds_a_text(server, own):
+    """The integration asks for no normalisation, and for truncation."""
+    embedder = tei(HuggingFaceAPITextEmbedder, server)
+    expected = own.embed([QUERY], normalize=False)
+    assert_same_vectors([embedder.run(QUERY)["embedding"]], expected)
+    assert_same_vectors([(await embedder.run_async(QUERY))["embedding"]], expected)
+    assert embedder.run(QUERY)["embedding"] == pytest.approx(expected[0].tolist(), abs=1e-3)
+    assert_same_vectors([embedder.run(TOO_LONG)["embedding"]], own.embed([TOO_LONG], truncate=True))
+
+
+def test_embeds_documents(server, own):
+    """In batches, normalised if asked to."""
+    embedder = tei(HuggingFaceAPIDocumentEmbedder, server, normalize=True, batch_size=3)
+    documents = embedder.run(DOCUMENTS)["documents"]
+    assert_same_vectors([document.embedding for document in documents], own.embed(TEXTS))
+
+
+def test_what_the_embedders_refuse(server):
+    """Without truncation a long text is huggingface_hub's exception, with TEI's words."""
+    embedder = tei(HuggingFaceAPITextEmbedder, server, truncate=False)
+    with pytest.raises(HfHubHTTPError, match="256 tokens"):
+        embedder.run(TOO_LONG)
+
+
+# --- sparse vectors -------------------------------------------------------------------------------------------
+
+
+def test_embeds_sparsely(server, own):
+    """A text and documents, each as the indices and weights that our own API gives."""
+    texts = ["many small birds", "the lazy dog"]
+    expected = [item["sparse"] for item in own.kinds(texts, ["sparse"], model="tiny-bge-m3")]
+    embedder = HuggingFaceTEISparseTextEmbedder(api_base_url=server)
+    assert embedder.run(texts[0])["sparse_embedding"].to_dict() == expected[0]
+    embedder = HuggingFaceTEISparseDocumentEmbedder(api_base_url=server)
+    documents = embedder.run([Document(content=text) for text in texts])["documents"]
+    assert [document.sparse_embedding.to_dict() for document in documents] == expected
+
+
+def test_a_server_without_sparse_vectors_says_so(guarded_server, key):
+    """The default model has none. The client raises for the status."""
+    embedder = HuggingFaceTEISparseTextEmbedder(api_base_url=guarded_server, token=Secret.from_token(key))
+    with pytest.raises(httpx.HTTPStatusError, match="424"):
+        embedder.run("a")
+
+
+# --- OpenAI's embedders ---------------------------------------------------------------------------------------
+
+
+def test_openai_embedders(server, own):
+    """Vectors and usage of one text and of documents."""
+    text = OpenAITextEmbedder(api_base_url=f"{server}/v1", api_key=KEY, model=MODEL)
+    found = text.run(QUERY)
+    assert_same_vectors([found["embedding"]], own.embed([QUERY]))
+    assert found["meta"]["model"] == MODEL
+    assert found["meta"]["usage"]["prompt_tokens"] == len(own.token_ids(QUERY))
+    documents = OpenAIDocumentEmbedder(api_base_url=f"{server}/v1", api_key=KEY, model=MODEL, batch_size=3)
+    found = documents.run(DOCUMENTS)
+    assert_same_vectors([document.embedding for document in found["documents"]], own.embed(TEXTS))
+    assert found["meta"]["usage"]["total_tokens"] == own.count_tokens(TEXTS)
+
+
+def test_what_openai_embedders_make_of_refusals(server, caplog):
+    """The text embedder raises. That of documents logs, and goes on without the vectors of the batch."""
+    with pytest.raises(openai.NotFoundError):
+        OpenAITextEmbedder(api_base_url=f"{server}/v1", api_key=KEY).run(QUERY)
+    documents = OpenAIDocumentEmbedder(api_base_url=f"{server}/v1", api_key=KEY, model=MODEL, batch_size=1)
+    with caplog.at_level(logging.ERROR):
+        good, bad = documents.run([DOCUMENTS[0], Document(content=TOO_LONG)])["documents"]
+    assert len(good.embedding) == 384
+    assert bad.embedding is None
+    assert "256 tokens" in caplog.text
+
+
+def test_a_pipeline_finds_and_ranks(server):
+    """Embed, retrieve, rank: documents go in, and the one that means the same comes out."""
+    store = InMemoryDocumentStore()
+    store.write_documents(tei(HuggingFaceAPIDocumentEmbedder, server).run(DOCUMENTS)["documents"])
+    pipeline = Pipeline()
+    pipeline.add_component("embedder", tei(HuggingFaceAPITextEmbedder, server))
+    pipeline.add_component("retriever", InMemoryEmbeddingRetriever(store, top_k=3))
+    pipeline.add_component("ranker", HuggingFaceTEIRanker(url=server))
+    pipeline.connect("embedder.embedding", "retriever.query_embedding")
+    pipeline.connect("retriever.documents", "ranker.documents")
+    query = "a joyful human being"
+    ran = pipeline.run({"embedder": {"text": query}, "ranker": {"query": query}}, include_outputs_from={"retriever"})
+    assert ran["retriever"]["documents"][0].content == "That is a happy person"
+    scores = [document.score for document in ran["ranker"]["documents"]]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 3

@@ -1,0 +1,67 @@
+"""huggingface_hub's InferenceClient, which posts to the URL itself and expects TEI's answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
+from tests.clients.texts import TEXTS, TOO_LONG, assert_same_vectors
+
+
+@pytest.fixture
+def client(server: str) -> InferenceClient:
+    return InferenceClient(server)
+
+
+def test_feature_extraction_at_the_root(client, own):
+    """One text in gives one row, a list gives rows in order."""
+    assert_same_vectors(client.feature_extraction(TEXTS[0]), own.embed(TEXTS[:1]))
+    assert_same_vectors(client.feature_extraction(TEXTS), own.embed(TEXTS))
+
+
+def test_feature_extraction_options(client, own):
+    """normalize, truncate and truncation_direction reach the server."""
+    raw = np.asarray(client.feature_extraction(TEXTS[:2], normalize=False))
+    assert np.all(np.abs(np.linalg.norm(raw, axis=1) - 1) > 1e-3)
+    assert_same_vectors(raw, own.embed(TEXTS[:2]))
+    cut = client.feature_extraction(f"{TOO_LONG} {TEXTS[0]}", truncate=True, truncation_direction="left")
+    assert_same_vectors(cut, own.embed([f"{TOO_LONG} {TEXTS[0]}"], truncate=True, truncate_side="left"))
+
+
+async def test_the_async_client_gets_the_same(server, own):
+    """AsyncInferenceClient."""
+    async with AsyncInferenceClient(server) as client:
+        assert_same_vectors(await client.feature_extraction(TEXTS), own.embed(TEXTS))
+
+
+@pytest.mark.parametrize("path", ["", "/similarity"], ids=["root", "its own route"])
+def test_sentence_similarity_known_answers(server, path):
+    """The model card's own example: 0.695, 0.943, 0.257."""
+    scores = InferenceClient(f"{server}{path}").sentence_similarity(
+        "That is a happy person",
+        other_sentences=["That is a happy dog", "That is a very happy person", "Today is a sunny day"],
+    )
+    np.testing.assert_allclose(scores, [0.695, 0.943, 0.257], atol=2e-3)
+
+
+def test_text_classification(server, own):
+    """By the model that has labels. Of TEI's flat list of them the client shows the first, which is the best."""
+    best = InferenceClient(f"{server}/predict").text_classification(TEXTS[0])
+    (labels,) = own.labels(TEXTS[:1])
+    assert (best.label, pytest.approx(best.score, abs=1e-3)) == next(iter(labels.items()))
+
+
+def test_errors_say_what_the_server_said(client):
+    """TEI's words, after the status."""
+    with pytest.raises(HfHubHTTPError, match="must have less than 256 tokens"):
+        client.feature_extraction(TOO_LONG, truncate=False)
+    with pytest.raises(HfHubHTTPError, match="prompt_name"):
+        client.feature_extraction("x", prompt_name="no-such-prompt")
+
+
+def test_a_wrong_key_is_unauthorized(guarded_server, key):
+    """And the right one embeds."""
+    assert InferenceClient(guarded_server, token=key).feature_extraction("x").shape == (1, 384)
+    with pytest.raises(HfHubHTTPError, match="401"):
+        InferenceClient(guarded_server, token="wrong").feature_extraction("x")

@@ -1,0 +1,84 @@
+"""LanceDB's registry of embedding functions: OpenAI's, Ollama's, Cohere's and Jina's."""
+
+from __future__ import annotations
+
+import logging
+
+import cohere
+import lancedb
+import ollama
+import openai
+import pytest
+from lancedb.embeddings import EmbeddingFunctionRegistry, jinaai
+from lancedb.embeddings.cohere import CohereEmbeddingFunction
+from lancedb.pydantic import LanceModel, Vector
+from tests.clients.texts import MODEL, TEXTS, TOO_LONG, assert_same_vectors
+
+REGISTRY = EmbeddingFunctionRegistry.get_instance()
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch):
+    for name in ("OPENAI", "COHERE", "JINA"):
+        monkeypatch.setenv(f"{name}_API_KEY", "any key")
+
+
+@pytest.fixture
+def openai_function(server):
+    return REGISTRY.get("openai").create(name=MODEL, base_url=f"{server}/v1")
+
+
+def test_openai(openai_function, own):
+    """Of an empty text, which it does not send, there is no vector."""
+    *vectors, missing = openai_function.compute_source_embeddings([*TEXTS, ""])
+    assert_same_vectors(vectors, own.embed(TEXTS))
+    assert missing is None
+
+
+def test_openai_drops_a_batch_that_is_refused(openai_function, server, caplog):
+    """A 400 leaves no vector of any text, and our words in the log; an unknown model raises."""
+    with caplog.at_level(logging.ERROR):
+        assert openai_function.compute_source_embeddings([TEXTS[0], TOO_LONG]) == [None, None]
+    assert "`input[1]` must have at most 256 tokens" in caplog.text
+    with pytest.raises(openai.NotFoundError):
+        REGISTRY.get("openai").create(base_url=f"{server}/v1").compute_source_embeddings(["a"])
+
+
+def test_ollama_in_a_table(server, own, tmp_path):
+    """The width is asked of the server; rows are embedded as they are added, and the query as it is searched."""
+    function = REGISTRY.get("ollama").create(name=MODEL, host=server)
+
+    class Row(LanceModel):
+        text: str = function.SourceField()
+        vector: Vector(function.ndims()) = function.VectorField()
+
+    table = lancedb.connect(tmp_path).create_table("rows", schema=Row)
+    table.add([{"text": text} for text in TEXTS])
+    rows = {row["text"]: row["vector"] for row in table.to_arrow().to_pylist()}
+    assert_same_vectors([rows[text] for text in TEXTS], own.embed(TEXTS))
+    (found,) = table.search("a joyful human being").limit(1).to_list()
+    assert found["text"] == "That is a happy person"
+    with pytest.raises(ollama.ResponseError, match="model not found"):
+        REGISTRY.get("ollama").create(name="none", host=server).ndims()
+
+
+def test_cohere(server, own, monkeypatch):
+    """Texts and queries by the SDK's version 1; the class keeps the client, which reads its address at import."""
+    monkeypatch.setattr(CohereEmbeddingFunction, "client", cohere.Client("any key", base_url=server))
+    function = REGISTRY.get("cohere").create(name=MODEL)
+    assert_same_vectors(function.compute_source_embeddings(TEXTS), own.embed(TEXTS))
+    assert_same_vectors(function.compute_query_embeddings(TEXTS[0]), own.embed(TEXTS[:1]))
+    with pytest.raises(cohere.NotFoundError):
+        REGISTRY.get("cohere").create().compute_source_embeddings(["a"])
+
+
+def test_jina(server, own, monkeypatch):
+    """The address is the module's; what is refused is a RuntimeError with `detail`."""
+    monkeypatch.setattr(jinaai, "API_URL", f"{server}/v1/embeddings")
+    function = REGISTRY.get("jina").create(name=MODEL)
+    assert_same_vectors(function.compute_source_embeddings(TEXTS), own.embed(TEXTS))
+    assert_same_vectors(function.compute_query_embeddings(TEXTS[0]), own.embed(TEXTS[:1]))
+    with pytest.raises(RuntimeError, match="No such model"):
+        REGISTRY.get("jina").create().compute_source_embeddings(["a"])
+    with pytest.raises(RuntimeError, match=r"`input\[0\].text`"):
+        function.generate_image_embedding(b"not a picture")

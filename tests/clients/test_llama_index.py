@@ -1,0 +1,143 @@
+"""LlamaIndex: OpenAI's embeddings of any server, text-embeddings-inference's, its reranker, and Jina's."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import openai
+import pytest
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import NodeWithScore, TextNode
+from llama_index.embeddings.jinaai import JinaEmbedding
+from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
+from llama_index.postprocessor.tei_rerank import TextEmbeddingInference as Reranker
+from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
+
+
+def one_line(texts: list[str]) -> list[str]:
+    """Texts as the OpenAI class sends them."""
+    return [text.replace("\n", " ") for text in texts]
+
+
+def nodes(texts: list[str]) -> list[NodeWithScore]:
+    return [NodeWithScore(node=TextNode(text=text), score=0.5) for text in texts]
+
+
+@pytest.fixture
+def openai_like(server):
+    return OpenAILikeEmbedding(model_name=MODEL, api_base=f"{server}/v1")
+
+
+def jina(server, **options):
+    """The class hands no address on to what calls the API, so that one is told."""
+    embedding = JinaEmbedding(**{"model": MODEL, "api_key": "any key", **options})
+    embedding._api.api_url = f"{server}/v1/embeddings"
+    return embedding
+
+
+# --- OpenAI's -------------------------------------------------------------------------------------------------
+
+
+async def test_openai_like_embeds(openai_like, own):
+    """In batches, one by one as a query, and asynchronously."""
+    expected = own.embed(one_line(TEXTS))
+    assert_same_vectors(openai_like.get_text_embedding_batch(TEXTS), expected)
+    assert_same_vectors([openai_like.get_query_embedding(QUERY)], own.embed([QUERY]))
+    assert_same_vectors(await openai_like.aget_text_embedding_batch(TEXTS), expected)
+
+
+def test_openai_like_says_what_is_wrong(openai_like, server):
+    """Refusals are the SDK's exceptions at once; what was retried would take a second at least, ten times."""
+    with pytest.raises(openai.BadRequestError, match="256 tokens"):
+        openai_like.get_text_embedding(TOO_LONG)
+    with pytest.raises(openai.NotFoundError, match="No such model"):
+        OpenAILikeEmbedding(model_name="none", api_base=f"{server}/v1").get_text_embedding("a")
+
+
+def test_an_index_finds_the_text(server):
+    """Nodes are embedded, kept in memory, and found by what they mean."""
+    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server)
+    index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=embedding)
+    found = index.as_retriever(similarity_top_k=3).retrieve("a joyful human being")
+    assert found[0].text == "That is a happy person"
+
+
+# --- text-embeddings-inference's ------------------------------------------------------------------------------
+
+
+async def test_tei_embeds(server, own):
+    """In batches, one by one as a query, and asynchronously; a long text is cut, for which this client asks."""
+    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server)
+    expected = own.embed([text.strip() for text in TEXTS])
+    assert_same_vectors(embedding.get_text_embedding_batch(TEXTS), expected)
+    assert_same_vectors(await embedding.aget_text_embedding_batch(TEXTS), expected)
+    assert_same_vectors([embedding.get_query_embedding(QUERY)], own.embed([QUERY]))
+    assert_same_vectors([embedding.get_text_embedding(TOO_LONG)], own.embed([TOO_LONG.strip()], truncate=True))
+
+
+def test_tei_errors_surface_as_a_key_error(server):
+    """The client checks no status: what it fails over is that an error is an object, and no list of vectors."""
+    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server, truncate_text=False)
+    with pytest.raises(KeyError):
+        embedding.get_text_embedding(TOO_LONG)
+
+
+def test_tei_reranks(server, own):
+    """Scores are put to the right nodes, and the best come first."""
+    ranked = Reranker(base_url=server, top_n=2).postprocess_nodes(nodes(PASSAGES), query_str=QUERY)
+    expected = own.rank(QUERY, PASSAGES)[:2]
+    assert [node.text for node in ranked] == [PASSAGES[index] for index, _ in expected]
+    assert [node.score for node in ranked] == pytest.approx([score for _, score in expected])
+
+
+def test_the_embedder_sends_its_key_as_bearer_and_the_reranker_bare(guarded_server, key):
+    """`Authorization: KEY` opens the server as `Authorization: Bearer KEY` does; TEI's refusal has no body to parse."""
+    embedding = TextEmbeddingsInference(model_name=MODEL, base_url=guarded_server, auth_token=key)
+    assert len(embedding.get_text_embedding("a")) == 384
+    (ranked,) = Reranker(base_url=guarded_server, auth_token=key).postprocess_nodes(nodes(["a"]), query_str="a")
+    assert ranked.score == pytest.approx(1, abs=1e-3)
+    stranger = TextEmbeddingsInference(model_name=MODEL, base_url=guarded_server, auth_token="other")
+    with pytest.raises(json.JSONDecodeError):
+        stranger.get_text_embedding("a")
+
+
+# --- Jina's ---------------------------------------------------------------------------------------------------
+
+
+async def test_jina_embeds(server, own):
+    """In batches, as a query, and asynchronously; a long text is cut, as Jina does."""
+    embedding = jina(server)
+    expected = own.embed(TEXTS)
+    assert_same_vectors(embedding.get_text_embedding_batch(TEXTS), expected)
+    assert_same_vectors(await embedding.aget_text_embedding_batch(TEXTS), expected)
+    assert_same_vectors([embedding.get_query_embedding(QUERY)], own.embed([QUERY]))
+    assert_same_vectors([embedding.get_text_embedding(TOO_LONG)], own.embed([TOO_LONG], truncate=True))
+
+
+def test_jina_bits_are_the_signs(server, own):
+    """`encoding_type`, which Jina calls `embedding_type` today: bytes of eight signs, which the class unpacks."""
+    embedding = jina(server, encoding_queries="ubinary", encoding_documents="binary")
+    positive = own.embed(PASSAGES) > 0
+    assert np.mean(embedding.get_text_embedding_batch(PASSAGES) == positive) > 0.999  # but for numbers next to 0
+    assert np.mean(embedding.get_query_embedding(PASSAGES[0]) == positive[0]) > 0.99
+
+
+def test_jina_late_chunks_see_their_neighbours(server, own):
+    """With `late_chunking` a piece's vector differs from that of the piece alone, and there is one a piece."""
+    late = jina(server, late_chunking=True, task="retrieval.passage").get_text_embedding_batch(PASSAGES)
+    alone = own.embed(PASSAGES)
+    assert len(late) == len(PASSAGES)
+    with pytest.raises(AssertionError):
+        assert_same_vectors(late, alone)
+
+
+def test_jina_says_what_is_wrong(server):
+    """The message arrives in the RuntimeError that the class makes of `detail`."""
+    with pytest.raises(RuntimeError, match="No such model"):
+        jina(server, model="jina-embeddings-v3").get_text_embedding("a")
+    with pytest.raises(RuntimeError, match="not trained to be cut"):
+        jina(server, dimensions=64).get_text_embedding("a")
+    with pytest.raises(RuntimeError, match="images"):
+        jina(server).get_image_embedding("http://127.0.0.1/a.png")

@@ -1,0 +1,24 @@
+"""npm's packages, in node/: each file is a run of Node's own test runner against the same server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent / "node"
+NODE = shutil.which("node")
+
+
+@pytest.mark.skipif(NODE is None, reason="there is no Node on this machine")
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("*.test.mjs")), ids=lambda file: file.name.partition(".")[0])
+def test_npm_package(server, file):
+    """Every test of the file passes; what Node says of those that do not is the failure."""
+    assert NODE is not None
+    environment = {**os.environ, "VECTORD_URL": server}
+    command = [NODE, "--test", "--test-reporter=spec", file.name]
+    run = subprocess.run(command, cwd=FOLDER, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr

@@ -1,0 +1,121 @@
+"""The official openai SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from tests.clients.texts import MAX_TOKENS, MODEL, TEXTS, TOO_LONG, assert_same_vectors
+
+
+@pytest.fixture
+def client(server: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server}/v1", api_key="none is needed") as client:
+        yield client
+
+
+def vectors(answer: Any) -> list[list[float]]:
+    assert [item.index for item in answer.data] == list(range(len(answer.data)))
+    return [item.embedding for item in answer.data]
+
+
+def test_default_base64_gives_the_models_vectors(client, own):
+    """Nothing chosen, the SDK asks for base64 and decodes it itself."""
+    answer = client.embeddings.create(model=MODEL, input=TEXTS)
+    assert_same_vectors(vectors(answer), own.embed(TEXTS))
+    assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS) * 2
+
+
+def test_explicit_floats_equal_the_base64_answer(client):
+    """Both encodings carry the same float32 bits."""
+    base64 = vectors(client.embeddings.create(model=MODEL, input=TEXTS[:3]))
+    floats = vectors(client.embeddings.create(model=MODEL, input=TEXTS[:3], encoding_format="float"))
+    assert np.array_equal(np.float32(floats), np.float32(base64))
+
+
+def test_token_arrays_equal_their_texts(client, own):
+    """One list of the model's own ids is one input, a list of lists is several; ids bring their own specials."""
+    ids = [own.token_ids(text) for text in TEXTS[:3]]
+    assert_same_vectors(vectors(client.embeddings.create(model=MODEL, input=ids)), own.embed(TEXTS[:3]))
+    assert_same_vectors(vectors(client.embeddings.create(model=MODEL, input=ids[0])), own.embed(TEXTS[:1]))
+
+
+def test_dimensions_are_cut_then_normalised(client, own):
+    """The SDK's `dimensions` gives unit vectors of that width; of a model not trained for it only when forced."""
+    with pytest.raises(openai.BadRequestError, match="not trained"):
+        client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64)
+    forced = {"force_dimensions": True}
+    got = vectors(client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64, extra_body=forced))
+    np.testing.assert_allclose(np.linalg.norm(got, axis=1), 1, atol=1e-5)
+    assert_same_vectors(got, own.embed(TEXTS)[:, :64])
+
+
+async def test_the_async_client_gets_the_same(server, own):
+    """AsyncOpenAI, several requests at once."""
+    async with openai.AsyncOpenAI(base_url=f"{server}/v1", api_key="none is needed") as client:
+        answers = await asyncio.gather(*(client.embeddings.create(model=MODEL, input=text) for text in TEXTS))
+    assert_same_vectors([vectors(answer)[0] for answer in answers], own.embed(TEXTS))
+
+
+def test_models_are_listed_and_found_by_an_id_with_a_slash(client):
+    """client.models.list and .retrieve."""
+    assert next(iter(client.models.list())).id == MODEL
+    assert client.models.retrieve(MODEL).id == MODEL
+
+
+def test_a_vector_space_can_be_insisted_on(client):
+    """By header or in the body; the answer names its space in a header. Another one is 412, which no SDK retries."""
+    answer = client.embeddings.with_raw_response.create(model=MODEL, input="x")
+    space = answer.headers["x-vectord-fingerprint"]
+    client.embeddings.create(model=MODEL, input="x", extra_body={"expect_fingerprint": space})
+    client.embeddings.create(model=MODEL, input="x", extra_headers={"x-vectord-expect-fingerprint": space})
+    for other in (
+        {"extra_body": {"expect_fingerprint": "f00d"}},
+        {"extra_headers": {"x-vectord-expect-fingerprint": "0"}},
+    ):
+        with pytest.raises(openai.APIStatusError) as refused:
+            client.embeddings.create(model=MODEL, input="x", **other)
+        assert refused.value.status_code == 412
+
+
+def test_errors_are_the_sdks_own_classes(client):
+    """Each refusal arrives as the exception an OpenAI user already catches, with its code and its field."""
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.embeddings.create(model="no-such-model", input="x")
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as empty:
+        client.embeddings.create(model=MODEL, input=[])
+    assert empty.value.param == "input"
+    with pytest.raises(openai.BadRequestError, match=str(MAX_TOKENS)) as long:
+        client.embeddings.create(model=MODEL, input=["short", TOO_LONG])
+    assert long.value.code == "context_length_exceeded"
+
+
+def test_a_wrong_key_is_an_authentication_error(guarded_server, key):
+    """And the right one embeds."""
+    with openai.OpenAI(base_url=f"{guarded_server}/v1", api_key=key) as client:
+        assert len(vectors(client.embeddings.create(model=MODEL, input="x"))[0]) == 384
+    with openai.OpenAI(base_url=f"{guarded_server}/v1", api_key="wrong") as stranger:
+        with pytest.raises(openai.AuthenticationError) as refused:
+            stranger.embeddings.create(model=MODEL, input="x")
+        assert refused.value.code == "invalid_api_key"
+
+
+def test_truncation_can_be_asked_for_through_extra_body(client):
+    """An over-long text is cut when the caller says so, and the answer says which."""
+    answer = client.embeddings.create(model=MODEL, input=["short", TOO_LONG], extra_body={"truncate": True})
+    assert answer.usage.prompt_tokens == MAX_TOKENS + 3
+    assert answer.usage.truncated_inputs == [1]
+
+
+def test_one_bad_text_fails_alone_when_asked(client, own):
+    """With `partial_results` the SDK still decodes the others, and the failed one carries its error."""
+    texts = [TEXTS[0], TOO_LONG, TEXTS[1]]
+    answer = client.embeddings.create(model=MODEL, input=texts, extra_body={"partial_results": True})
+    good, bad, fine = answer.data
+    assert_same_vectors([good.embedding, fine.embedding], own.embed(TEXTS[:2]))
+    assert (bad.object, bad.index, bad.error["code"]) == ("error", 1, "context_length_exceeded")

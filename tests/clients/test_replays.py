@@ -1,0 +1,299 @@
+"""Clients that are no package of Python's or Node's: what each sends, and what its code reads of the answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.clients.texts import MAX_TOKENS, MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
+
+RERANKER = "tiny-reranker"
+HTTP = httpx.Client(timeout=60)  # one for all, since making one reads a file of certificates
+
+
+def get(url: str) -> Any:
+    return HTTP.get(url).raise_for_status().json()
+
+
+def post(url: str, body: Any, **headers: str) -> Any:
+    return HTTP.post(url, json=body, headers=headers).raise_for_status().json()
+
+
+def scores_in_order(results: list[dict[str, Any]], key: str = "relevance_score") -> list[float]:
+    """As clients do that want a score for each document where it stood."""
+    return [item[key] for item in sorted(results, key=lambda item: item["index"])]
+
+
+@pytest.fixture(scope="module")
+def expected(own) -> list[float]:
+    """The score of each passage, in order."""
+    return pytest.approx([score for _, score in sorted(own.rank(QUERY, PASSAGES))], abs=1e-3)
+
+
+# --- Dify: models/helper.py of its plugin for text-embeddings-inference ---------------------------------------
+
+
+def test_dify_takes_the_kind_of_model_from_info(server, serve, written):
+    """The first key of `model_type` must be `embedding` for its embeddings, and `reranker` for its reranking."""
+    info = get(f"{server}/info")
+    assert next(iter(info["model_type"])) == "embedding"
+    assert info["max_input_length"] == MAX_TOKENS
+    assert info["max_client_batch_size"] >= 1
+    reranker = serve(str(written / RERANKER))
+    assert next(iter(get(f"{reranker}/info")["model_type"])) == "reranker"
+
+
+def test_dify_embeds_without_a_model(server, own):
+    """It counts tokens by /tokenize first, and takes `usage` for its bill."""
+    tokens = post(f"{server}/tokenize", {"inputs": TEXTS})
+    assert [[token["id"] for token in text] for text in tokens] == [own.token_ids(text) for text in TEXTS]
+    assert tokens[0][0] == {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None}
+    assert tokens[0][1] == {"id": 2008, "text": "That", "special": False, "start": 0, "stop": 4}
+    answer = post(f"{server}/v1/embeddings", {"input": TEXTS})
+    assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed(TEXTS))
+    assert answer["usage"]["total_tokens"] == sum(len(text) for text in tokens)
+
+
+def test_dify_reranks(server, expected):
+    """`text`, `score` and `index` of each, in a bare list."""
+    ranks = post(f"{server}/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})
+    assert scores_in_order(ranks, "score") == expected
+    assert {rank["index"]: rank["text"] for rank in ranks} == dict(enumerate(PASSAGES))
+
+
+# --- RAGFlow: rag/llm/embedding_model.py and rerank_model.py --------------------------------------------------
+
+
+def test_ragflow_embeds(server, own):
+    """By OpenAI's SDK with floats and a parameter of LiteLLM's; by TEI's route for models that are built in."""
+    body = {"input": TEXTS, "model": MODEL, "encoding_format": "float", "drop_params": True}
+    answer = post(f"{server}/v1/embeddings", body)
+    assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed(TEXTS))
+    assert answer["usage"]["total_tokens"] > 0
+    assert_same_vectors(post(f"{server}/embed", {"inputs": TEXTS}), own.embed(TEXTS))
+    assert_same_vectors(post(f"{server}/embed", {"inputs": QUERY}), own.embed([QUERY]))
+
+
+def test_ragflow_embeds_by_jinas_api(server, own):
+    """Texts in objects, a task, and `truncate`; with vectors of tokens it takes their mean."""
+    texts = [{"text": text} for text in [*TEXTS, TOO_LONG]]
+    body = {"model": MODEL, "input": texts, "task": "retrieval.passage", "truncate": True}
+    answer = post(f"{server}/v1/embeddings", body)
+    assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed([*TEXTS, TOO_LONG], truncate=True))
+    assert answer["usage"]["total_tokens"] > MAX_TOKENS
+    many = post(f"{server}/v1/embeddings", {**body, "model": "tiny-bge-m3", "return_multivector": True})
+    assert [np.asarray(item["embeddings"]).shape[1] for item in many["data"]] == [32] * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        pytest.param("/v1/rerank", {"top_n": 3}, id="Jina"),
+        pytest.param("/v1/rerank", {"return_documents": "true", "return_len": "true"}, id="Xinference"),
+        pytest.param("/rerank", {"top_n": 3}, id="OpenAI-API-compatible, LocalAI"),
+        pytest.param("/v1/v1/rerank", {"top_n": 3, "return_documents": False}, id="Cohere, VLLM"),
+    ],
+)
+def test_ragflow_reranks(server, expected, path, more):
+    """Scores are put where their documents stood, and tokens are billed as `usage` has them."""
+    answer = post(f"{server}{path}", {"model": RERANKER, "query": QUERY, "documents": PASSAGES, **more})
+    assert scores_in_order(answer["results"]) == expected
+    assert answer["usage"]["total_tokens"] > 0
+
+
+def test_ragflow_counts_xinferences_tokens(server):
+    """Versions of 2025 read them under `meta`."""
+    body = {"query": QUERY, "return_documents": "true", "return_len": "true", "documents": PASSAGES}
+    answer = post(f"{server}/v1/rerank", {"model": RERANKER, **body}, accept="application/json")
+    tokens = answer["meta"]["tokens"]
+    assert tokens["input_tokens"] + tokens["output_tokens"] == answer["usage"]["total_tokens"] > 0
+
+
+def test_ragflow_reranks_by_tei(server, expected):
+    """Eight at a time, and no model."""
+    ranks = post(f"{server}/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": False, "truncate": True})
+    assert scores_in_order(ranks, "score") == expected
+
+
+# --- Open WebUI: retrieval/models/external.py and retrieval/utils.py ------------------------------------------
+
+USER = {
+    "Authorization": "Bearer any key",
+    "X-OpenWebUI-User-Name": "Zo%C3%AB",
+    "X-OpenWebUI-User-Id": "6f1c1f0e",
+    "X-OpenWebUI-User-Email": "zoe@example.org",
+    "X-OpenWebUI-User-Role": "admin",
+}
+
+
+def test_open_webui_embeds(server, own):
+    """By OpenAI's route, with a prefix in a field of the operator's naming, and by Ollama's."""
+    answer = post(f"{server}/v1/embeddings", {"input": TEXTS, "model": MODEL, "prefix": "query: "}, **USER)
+    assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed(TEXTS))
+    answer = post(f"{server}/api/embed", {"input": TEXTS, "model": MODEL}, **USER)
+    assert_same_vectors(answer["embeddings"], own.embed(TEXTS))
+
+
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
+def test_open_webui_reranks(server, expected, path):
+    """The operator writes the whole address; every document must have its score."""
+    body = {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "top_n": len(PASSAGES)}
+    assert scores_in_order(post(f"{server}{path}", body, **USER)["results"]) == expected
+
+
+# --- Continue: core/llm/llms/HuggingFaceTEI.ts ----------------------------------------------------------------
+
+
+def test_continue_embeds(server, own):
+    """As many texts at once as /info says, whatever their length: it relies on their being cut."""
+    info = get(f"{server}/info")
+    assert info["model_id"] == MODEL
+    many = [f"line {number}" for number in range(min(info["max_client_batch_size"], 100) - 1)] + [TOO_LONG]
+    assert_same_vectors(post(f"{server}/embed", {"inputs": many}), own.embed(many, truncate=True))
+
+
+def test_continue_reranks(server, expected):
+    """All of TEI's fields; it sorts by index and takes the scores."""
+    body = {"query": QUERY, "return_text": False, "raw_scores": False, "texts": PASSAGES}
+    ranks = post(f"{server}/rerank", {**body, "truncation_direction": "Right", "truncate": True})
+    assert scores_in_order(ranks, "score") == expected
+
+
+def test_continue_shows_an_error(server):
+    """`error` and `error_type` are what it makes its exception of."""
+    answer = HTTP.post(f"{server}/embed", json={"inputs": [""]})
+    assert answer.status_code == 400
+    assert answer.json()["error_type"] == "Empty"
+    assert "`inputs" in answer.json()["error"]
+
+
+# --- Weaviate: usecases/modulecomponents/clients/transformers/transformers.go ---------------------------------
+
+
+def weaviate_text(server: str, text: str, **config: Any) -> httpx.Response:
+    """Go marshals the answer's empty keys along, and sets no Content-Type."""
+    empty = {"dims": 0, "vector": None, "error": ""}
+    body = {"text": text, **empty, "config": {"pooling_strategy": "masked_mean", **config}}
+    return HTTP.post(f"{server}/vectors", content=json.dumps(body))
+
+
+def test_weaviate_waits_until_texts_would_be_answered(server):
+    """Any status below 300, and an object of facts."""
+    assert HTTP.get(f"{server}/.well-known/ready").status_code < 300
+    assert get(f"{server}/meta")["model"]["model_name"] == MODEL
+
+
+@pytest.mark.parametrize("task", ["query", "passage"])
+def test_weaviate_vectorizes_a_text(server, own, task):
+    """One text a request; a long one is cut, as its container does."""
+    for text in (*TEXTS[:2], TOO_LONG):
+        answer = weaviate_text(server, text, task_type=task)
+        assert "content-type" not in answer.request.headers
+        assert answer.status_code == 200
+        assert (answer.json()["text"], answer.json()["dims"]) == (text, 384)
+        assert_same_vectors([answer.json()["vector"]], own.embed([text], truncate=True))
+
+
+def test_weaviate_vectorizes_texts(server, own):
+    """As many vectors as texts, in their order."""
+    answer = post(f"{server}/vectors", {"texts": TEXTS, "config": {"task_type": "passage"}})
+    assert answer["dims"] == 384
+    assert_same_vectors(answer["vectors"], own.embed(TEXTS))
+
+
+def test_weaviate_shows_an_error(server):
+    """It puts `error` into its own message; MiniLM is not trained to be cut to 64 numbers."""
+    answer = weaviate_text(server, "a", task_type="passage", dimensions=64)
+    assert answer.status_code == 400
+    assert "not trained" in answer.json()["error"]
+
+
+# --- llama.cpp's server: its README, by which its clients are written -----------------------------------------
+
+
+def test_llama_cpp_clients_embed(server, own):
+    """A bare list with a list of vectors for each text, one of which there is."""
+    items = post(f"{server}/embedding", {"content": TEXTS})
+    assert [item["index"] for item in items] == list(range(len(TEXTS)))
+    assert_same_vectors([row for item in items for row in item["embedding"]], own.embed(TEXTS))
+    (item,) = post(f"{server}/embedding", {"content": QUERY, "embd_normalize": -1})
+    assert_same_vectors(item["embedding"], own.embed([QUERY]))
+
+
+def test_llama_cpp_clients_rerank_by_logits(server, own):
+    """/reranking is llama.cpp's alone."""
+    answer = post(f"{server}/v1/reranking", {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "top_n": 2})
+    logits = own.rank(QUERY, PASSAGES, scores="raw")[:2]
+    assert [item["index"] for item in answer["results"]] == [index for index, _ in logits]
+    got = [item["relevance_score"] for item in answer["results"]]
+    assert got == pytest.approx([score for _, score in logits], abs=1e-2)
+
+
+def test_llama_cpp_clients_tokenize(server, own):
+    """There and back, without special tokens unless they are asked for."""
+    bare = post(f"{server}/tokenize", {"content": QUERY})["tokens"]
+    framed = post(f"{server}/tokenize", {"content": QUERY, "add_special": True})["tokens"]
+    assert framed == own.token_ids(QUERY) == [101, *bare, 102]
+    assert post(f"{server}/detokenize", {"tokens": bare})["content"] == "which animal is happy?"
+
+
+def test_llama_cpp_clients_look_before_they_ask(server):
+    """/health, and the limits in /props."""
+    assert get(f"{server}/v1/health") == {"status": "ok"}
+    assert get(f"{server}/props")["default_generation_settings"]["n_ctx"] == MAX_TOKENS
+
+
+def test_llama_cpp_clients_are_told_of_long_texts(server):
+    """By its error type, and both numbers; a refusal is no 500."""
+    answer = HTTP.post(f"{server}/embedding", json={"content": TOO_LONG})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"], error["n_ctx"]) == (400, "exceed_context_size_error", MAX_TOKENS)
+    assert error["n_prompt_tokens"] > MAX_TOKENS
+
+
+# --- vLLM: the clients of examples/pooling in its repository --------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+@pytest.mark.parametrize(("one", "many"), [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
+def test_vllm_clients_score(server, expected, path, one, many):
+    """One text against several, in their order."""
+    answer = post(f"{server}{path}", {"model": RERANKER, one: QUERY, many: PASSAGES})
+    assert [item["index"] for item in answer["data"]] == [0, 1, 2]
+    assert [item["score"] for item in answer["data"]] == expected
+
+
+def test_vllm_clients_pool(server, own):
+    """A vector a text, or one a token."""
+    answer = post(f"{server}/pooling", {"model": MODEL, "input": TEXTS, "task": "embed"})
+    assert_same_vectors([item["data"] for item in answer["data"]], own.embed(TEXTS))
+    answer = post(f"{server}/pooling", {"model": MODEL, "input": QUERY, "task": "token_embed"})
+    assert np.asarray(answer["data"][0]["data"]).shape == (len(own.token_ids(QUERY)), 384)
+
+
+def test_vllm_clients_rerank(server, expected):
+    """Each result with its document in an object."""
+    body = {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "truncate_prompt_tokens": -1}
+    answer = post(f"{server}/v1/rerank", body)
+    assert scores_in_order(answer["results"]) == expected
+    assert {item["index"]: item["document"]["text"] for item in answer["results"]} == dict(enumerate(PASSAGES))
+
+
+def test_vllm_clients_truncate(server, own):
+    """`truncate_prompt_tokens` of -1 is the model's own limit; without it a long text is refused."""
+    body = {"model": MODEL, "input": TOO_LONG}
+    answer = post(f"{server}/v1/embeddings", {**body, "truncate_prompt_tokens": -1})
+    assert_same_vectors([answer["data"][0]["embedding"]], own.embed([TOO_LONG], truncate=True))
+    assert answer["usage"]["prompt_tokens"] == MAX_TOKENS
+    assert HTTP.post(f"{server}/v1/embeddings", json=body).status_code == 400
+
+
+def test_vllm_clients_tokenize(server, own):
+    """Their count is what they fit texts to the model by."""
+    answer = post(f"{server}/tokenize", {"model": MODEL, "prompt": QUERY})
+    assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_TOKENS)
+    assert answer["tokens"] == own.token_ids(QUERY)
+    assert "happy" in post(f"{server}/detokenize", {"model": MODEL, "tokens": answer["tokens"]})["prompt"]

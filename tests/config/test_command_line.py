@@ -1,0 +1,161 @@
+"""command_line.py: which words are options, values and models, and what is said of those that are none of these."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.config.start import NOTHING, refused
+
+from vectord.config.ignored import BY_FLAG
+from vectord.config.layer import Origin
+from vectord.config.settings import SETTINGS, Setting, option
+from vectord.config.sources import load
+from vectord.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("argv", "models"),
+    [
+        (["a", "b"], ("a", "b")),
+        (["a", "--model-id", "b", "--models=c,d"], ("a", "b", "c", "d")),
+        (["--port", "1", "a"], ("a",)),
+        (["--auto-truncate", "a"], ("a",)),
+        (["--auto-truncate", "false", "a"], ("a",)),
+        (["--", "--odd"], ("--odd",)),
+        (["folder, with comma"], ("folder, with comma",)),
+        ([], ()),
+    ],
+    ids=str,
+)
+def test_words_that_are_no_options_are_models(tmp_path: Path, argv: list[str], models: tuple[str, ...]) -> None:
+    """In the order given; one word is one model, an option's value may list several."""
+    assert load(argv, NOTHING, tmp_path).config.model.models == models
+
+
+@pytest.mark.parametrize(
+    ("argv", "value"),
+    [
+        (["--auto-truncate"], True),
+        (["--auto-truncate", "no"], False),
+        (["--auto-truncate=FALSE"], False),
+        (["--no-auto-truncate"], False),
+        (["--no-auto-truncate", "--auto-truncate"], True),
+        ([], None),
+    ],
+    ids=str,
+)
+def test_a_switch_stands_alone_or_takes_a_value(tmp_path: Path, argv: list[str], value: bool | None) -> None:
+    """As TEI's --auto-truncate does; the last word counts."""
+    assert load(argv, NOTHING, tmp_path).config.engine.auto_truncate is value
+
+
+def test_other_servers_options_are_understood(tmp_path: Path) -> None:
+    """TEI's --hostname, -p and --json-output, each named as it was written."""
+    loaded = load(["--hostname", "0.0.0.0", "-p", "80", "--json-output"], NOTHING, tmp_path)
+    assert (loaded.config.server.host, loaded.config.server.port) == ("0.0.0.0", 80)
+    assert loaded.config.telemetry.log_format == "json"
+    assert loaded.origins["port"] == Origin("command line", "-p")
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_environment_name_is_an_option_too(setting: Setting) -> None:
+    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's own --url-prefix."""
+    assert {option(name) for name in setting.env} <= set(setting.flags)
+
+
+@pytest.mark.parametrize(
+    ("argv", "limit"),
+    [
+        (["--enable-batching", "false"], 1),
+        (["--no-enable-batching"], 1),
+        (["--enable-batching"], None),
+        (["--enable-batching", "--batch-size", "8"], 8),
+        (["--batch-size", "8;16"], 16),
+    ],
+    ids=str,
+)
+def test_an_option_is_read_as_its_environment_name_is(tmp_path: Path, argv: list[str], limit: int | None) -> None:
+    """Of a switch whose one position sets a limit, the other says nothing."""
+    assert load(argv, NOTHING, tmp_path).config.device.max_batch_requests == limit
+
+
+def test_a_host_name_on_the_command_line_is_meant(tmp_path: Path) -> None:
+    """Nobody sets an option by chance, as shells set HOSTNAME."""
+    assert load(["--hostname", "laptop"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "laptop"
+
+
+def test_what_an_option_cannot_mean_is_refused(tmp_path: Path) -> None:
+    """In the environment `*` is passed over, since it names no model; whoever types it should hear of that."""
+    line = refused(["--inference-allowed-rerank-models", "*"], NOTHING, tmp_path)
+    assert line.startswith("--inference-allowed-rerank-models (command line): expected one name or more")
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--uds-path", "/tmp/socket", "a"],
+        ["--uds-path=/tmp/socket", "a"],
+        ["--compile", "a"],
+        ["--compile", "true", "a"],
+        ["--no-compile", "a"],
+    ],
+    ids=" ".join,
+)
+def test_an_option_without_effect_takes_its_value_with_it(tmp_path: Path, argv: list[str]) -> None:
+    """Of the words of another server's command line none is taken for a model."""
+    loaded = load(argv, NOTHING, tmp_path)
+    assert loaded.config.model.models == ("a",)
+    assert argv[0].partition("=")[0] in loaded.notes[0]
+
+
+def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Path) -> None:
+    """Its --config names a list of models; ours is TOML."""
+    loaded = load(["--config", "configs/model_config.yaml"], NOTHING, tmp_path)
+    assert loaded.config.model.model_catalogue == "configs/model_config.yaml"
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--prot", "1"], "unknown option '--prot'; did you mean --port?"),
+        (["--no-offlin"], "unknown option '--no-offlin'; did you mean --no-offline?"),
+        (["--profil", "x"], "unknown option '--profil'; did you mean --profile?"),
+        (["--qqqqqq"], "unknown option '--qqqqqq'"),
+        (["--port"], "--port (command line): a value must follow"),
+        (["--port", "--host", "x"], "--port (command line): a value must follow"),
+        (["--no-offline=yes"], "--no-offline (command line): takes no value"),
+        (["--port=x"], "--port (command line): expected a whole number from 0 to 65535, got 'x'"),
+        (["--offline=perhaps"], "--offline (command line): expected true or false, got 'perhaps'"),
+        (["--config", "no.toml"], "config file 'no.toml': no such file"),
+        (["--uds-path"], "--uds-path (command line): a value must follow"),
+        (["--no-compile=1"], "--no-compile (command line): takes no value"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_bad_option_stops_the_start(tmp_path: Path, argv: list[str], line: str) -> None:
+    """One line: which option, what was expected, the nearest name."""
+    assert refused(argv, NOTHING, tmp_path) == line
+
+
+def test_switches_of_the_caller_are_handed_back(tmp_path: Path) -> None:
+    """`serve --print-config` is the command line's own; its name is suggested like any other."""
+    assert load(["--now", "a"], NOTHING, tmp_path, switches=("--now",)).switches == {"--now"}
+    assert "did you mean --now?" in refused(["--nwo"], NOTHING, tmp_path, switches=("--now",))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.text(max_size=12) | st.sampled_from([*(flag for s in SETTINGS for flag in s.flags), *BY_FLAG])))
+def test_any_words_load_or_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
+    """Whatever stands on the command line, load returns or raises ConfigError."""
+    cwd = tmp_path_factory.getbasetemp()
+    logging.disable()
+    try:
+        load(argv, NOTHING, cwd)
+    except ConfigError as refusal:
+        assert len(refusal.message.splitlines()) == 1
+    finally:
+        logging.disable(logging.NOTSET)

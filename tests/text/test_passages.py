@@ -1,0 +1,83 @@
+"""Passages cut at their end to a number of their own tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder, unigram, varied_texts, wordpiece
+
+from vectord.encoded import CutText
+from vectord.errors import Untokenizable
+from vectord.schema import TextLength
+from vectord.text.tokenizer import TextEncoder
+
+
+@pytest.fixture(scope="module", params=ALL, ids=lambda make: make.__name__)
+def encoder(request: Any, tmp_path_factory: pytest.TempPathFactory) -> TextEncoder:
+    return make_encoder(tmp_path_factory.mktemp("passages"), request.param(), max_tokens=100)
+
+
+TEXTS = st.lists(
+    st.sampled_from([*" ".join(SENTENCES).split(), "a" * 90, "東京" * 40, "\U0001f44d" * 9, LIGATURE, "\n\n", " "])
+    | st.text(st.characters(exclude_categories=["Cs"]), max_size=9)
+).map(" ".join)
+
+
+@settings(max_examples=60, deadline=None)
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), max_tokens=st.integers(1, 99))
+def test_what_is_left_is_a_beginning_of_so_many_tokens(encoder: TextEncoder, texts: list[str], max_tokens: int) -> None:
+    """Never more of them; a text that has no more is whole; and what was cut is said to the token."""
+    for text, cut in zip(texts, encoder.cut(texts, max_tokens), strict=True):
+        tokens, left = (len(encoder._plain.content(one)) for one in (text, cut.text))
+        assert text.startswith(cut.text)
+        assert left <= max_tokens
+        assert cut == CutText(text, 0, 0) if tokens <= max_tokens else cut.tokens_cut == tokens - left > 0
+
+
+def test_as_much_is_left_as_fits(tmp_path: Path) -> None:
+    """To the token, wherever words end."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    (cut,) = encoder.cut(["lazy dog " * 10], 7)
+    assert cut == CutText("lazy dog " * 3 + "lazy", 13, 0)
+    (word,) = make_encoder(tmp_path, byte_level()).cut(["antidisestablishmentarianism" * 3], 5)
+    assert len(make_encoder(tmp_path, byte_level())._plain.content(word.text)) == 5
+
+
+def test_a_character_of_many_tokens_is_whole_or_gone(tmp_path: Path) -> None:
+    """A ligature of 18 letters does not fit in 5 tokens."""
+    encoder = make_encoder(tmp_path, unigram())
+    (cut,) = encoder.cut([LIGATURE * 2], 5)
+    assert (cut.text, cut.tokens_cut) == ("", len(encoder._plain.content(LIGATURE * 2)))
+    text = f"dog {LIGATURE}{LIGATURE}"
+    fits = len(encoder._plain.content(text[:5]))
+    assert [encoder.cut([text], most)[0].text for most in (fits, fits - 1)] == [text[:5], "dog"]
+
+
+def test_what_the_model_could_not_read_anyway_is_left_to_its_limit(tmp_path: Path) -> None:
+    """Which cuts or refuses as the request says; nothing is tokenised twice for it."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=10)
+    text = "dog " * 50
+    for max_tokens in (10, 10**30):
+        assert encoder.cut([text], max_tokens) == [CutText(text, 0, 0)]
+
+
+def test_of_an_absurdly_long_passage_characters_go_first(tmp_path: Path) -> None:
+    """Its end is never tokenised, and that is said too."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    (cut,) = encoder.cut(["dog " * 1_000_000], 4)
+    assert cut.text == "dog dog dog dog"
+    assert cut.characters_cut == 4_000_000 - 1_000
+    assert cut.whole(TextLength(6, 6)) == TextLength(6 + 246, 6, 3_999_000)
+
+
+def test_a_part_of_the_passages_keeps_its_places(tmp_path: Path) -> None:
+    """Errors name the place among all of them."""
+    encoder = make_encoder(tmp_path, wordpiece())
+    texts = [*varied_texts(10), "\ud800"]
+    assert encoder.cut(texts, 5, part=range(2, 4)) == encoder.cut(texts[2:4], 5)
+    with pytest.raises(Untokenizable, match=r"`documents\[10\]`"):
+        encoder.cut(texts, 5, field="documents", part=range(9, 11))
