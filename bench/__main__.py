@@ -1,4 +1,4 @@
-"""`python -m bench [peers | soak | large | wire]`: behind `make bench`, `make bench-peers` and so on."""
+"""`python -m bench [peers | soak | overload | fairness | large | wire]`: behind `make bench`, `make bench-peers` ..."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import large, peers, run, wire
+from bench import fairness, large, overload, peers, run, wire
 from bench.child import REPOSITORY
 from bench.machine import conditions
 from bench.report import Report, Row, show
 from bench.soak import soak
+from bench.soak_texts import make_pool
 from bench.subject import Subject, make_subject
 from vectord.config import DEFAULT_MODEL
 
@@ -49,17 +50,28 @@ def main() -> None:
         "model": f"{DEFAULT_MODEL}, dtype {options.dtype}, backend {options.backend}, vector cache off",
         "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
     }
-    if options.measure != "soak":
+    if options.measure not in ("soak", "overload", "fairness"):
         about["figures"] = f"the best of {options.rounds} rounds"
     show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
 
 
 def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Row], Mapping[str, Sequence[Any]]]:
     if options.measure == "soak":
+        pool = make_pool(subject)
         with subject.start_server("--auto-truncate") as server:
             server.wait_until_answering()
-            rows, rounds = soak(server, subject.corpus, subject.tokenizer_file, options.minutes)
-        return rows, {"soak": rounds}
+            rows, soaked = soak(server, pool, options.minutes)
+        return rows, {"soak": soaked}
+    if options.measure == "overload":
+        with subject.start_server(*overload.OPTIONS) as server:
+            server.wait_until_answering()
+            rows, overloaded = overload.overload(server, subject.corpus, options.minutes)
+        return rows, {"overload": overloaded}
+    if options.measure == "fairness":
+        with subject.start_server(*fairness.OPTIONS) as server:
+            server.wait_until_answering()
+            rows, fair = fairness.fairness(server, subject.corpus, options.job_texts)
+        return rows, {"fairness": fair}
     if options.measure == "peers":
         compared = peers.measure(subject, options.rounds, options.texts)
         return peers.rows(compared), compared.rounds
@@ -73,8 +85,10 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "large", "wire"),
-        help="bench: vectord alone; peers: beside sentence-transformers and infinity; soak: memory over minutes; "
+        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire"),
+        help="bench: vectord alone; peers: beside sentence-transformers and infinity; "
+        "soak: memory and answers over minutes; overload: five times the load it can bear; "
+        "fairness: single questions beside a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
@@ -86,7 +100,8 @@ def _options() -> argparse.Namespace:
         default=REPOSITORY / "models/bench",
         help="where large writes its random models, once, 5.6 GB (default: %(default)s)",
     )
-    parser.add_argument("--minutes", type=float, default=10, help="of the soak (default: %(default)s)")
+    parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, help="of soak and overload (default: 20 and 1)")
     parser.add_argument("--backend", default="openvino", help="default: %(default)s")
     parser.add_argument("--dtype", default="auto", help="default: %(default)s")
     parser.add_argument(
@@ -95,7 +110,10 @@ def _options() -> argparse.Namespace:
         default=REPOSITORY / ".venv/bin/vectord",
         help="the vectord to serve with (default: the one of `make serve`, without torch)",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.minutes is None:
+        options.minutes = 1 if options.measure == "overload" else 20
+    return options
 
 
 if __name__ == "__main__":

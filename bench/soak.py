@@ -1,76 +1,161 @@
-"""Minutes of full load with texts of random length, and what the server keeps in memory meanwhile.
+"""Minutes of full load with adversarial lengths: every answer is checked, and what the server keeps in memory noted.
 
-New lengths are what grows a runtime that keeps a plan a shape, so every stretch of load brings lengths of its own.
+pool of texts, with their vectors (soak_texts.py) ─▶ requests of some of them, never twice the same ─▶ compared
 """
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import itertools
+import json
 import random
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from tokenizers import Tokenizer
+import numpy as np
+import orjson
+import uvloop
 
-from bench.corpus import MAX_TOKENS, Corpus
-from bench.http_load import Request, Round, embedding_request, run_load
-from bench.report import Row, at_most
+from bench.exchange import Answer, Connection
+from bench.http_load import HOST
+from bench.report import Row, at_least, at_most
 from bench.server_process import Server
+from bench.soak_texts import Pool
+from vectord.config import DEFAULT_MODEL
 
 CONNECTIONS = 32
-STRETCH_S = 30.0
-STRETCH_REQUESTS = 1024  # distinct ones; a stretch goes round them
 MOST_TEXTS = 8  # a request
-WARM_S = 120.0  # growth counts from here on
+PATIENCE_S = 60.0  # what is not answered by then counts as unanswered
+LOOK_S = 5.0  # between two looks at the memory
+WARM_S = 60.0  # growth counts from here on
+LEAST_COSINE = 0.999  # bfloat16 stays above 0.9999; another text's vector is far below
 
 
-def soak(server: Server, corpus: Corpus, tokenizer_file: Path, minutes: float) -> tuple[list[Row], list[Round]]:
-    """Load `server` for `minutes`, with one line on stderr for each stretch."""
-    randomness = random.Random(0)
-    tokenizer = Tokenizer.from_file(str(tokenizer_file))
-    tokenizer.enable_truncation(MAX_TOKENS)
-    start = time.perf_counter()
-    sizes: list[tuple[float, int]] = []  # (seconds since the start, resident bytes)
-    rounds: list[Round] = []
-    while time.perf_counter() - start < minutes * 60:
-        requests = random_requests(corpus.texts, tokenizer, randomness, STRETCH_REQUESTS)
-        rounds.append(run_load(server.port, requests * 100, CONNECTIONS, STRETCH_S))
-        sizes.append((time.perf_counter() - start, server.resident_bytes()))
-        speed = f"{rounds[-1].tokens_per_s:,.0f} tokens/s"
-        print(f"{sizes[-1][0]:6.0f} s  {sizes[-1][1] / 1e6:6.0f} MB  {speed}", file=sys.stderr)
-    return _rows(sizes, rounds), rounds
+@dataclass(slots=True)
+class Soaked:
+    """What came of it. Only the load generator's loop writes here."""
+
+    answered: int = 0
+    texts: int = 0
+    tokens: int = 0
+    refused: int = 0  # any status but 200
+    unanswered: int = 0
+    wrong: int = 0  # vectors that are not the text's
+    least_cosine: float = 1.0
+    elapsed_s: float = 0.0
+    latencies_ms: list[float] = field(default_factory=list, repr=False)
+    resident: list[tuple[float, int]] = field(default_factory=list, repr=False)  # seconds, bytes
 
 
-def random_requests(texts: Sequence[str], tokenizer: Tokenizer, randomness: random.Random, count: int) -> list[Request]:
-    """1 to MOST_TEXTS texts each, every text 1 to MAX_TOKENS words: the longest third has to be truncated."""
-    words = " ".join(texts).split()
-    requests = []
-    for _ in range(count):
-        some = []
-        for _ in range(randomness.randint(1, MOST_TEXTS)):
-            start = randomness.randrange(len(words))
-            some.append(" ".join(words[start : start + randomness.randint(1, MAX_TOKENS)]))
-        tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch_fast(some))
-        requests.append(Request(embedding_request(some), len(some), tokens))
-    return requests
+def soak(server: Server, pool: Pool, minutes: float) -> tuple[list[Row], list[Soaked]]:
+    """Load `server`, started with --auto-truncate, for `minutes`, with a line on stderr every half minute."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(_soak(server, pool, minutes * 60))
+    return rows(found), [found]
 
 
-def growth(sizes: Sequence[tuple[float, int]]) -> float | None:
-    """How far memory rose above what it was at the end of the warm-up, as a share of it. None if it ended sooner."""
-    later = [size for elapsed_s, size in sizes if elapsed_s >= WARM_S]
-    return max(later) / later[0] - 1 if later else None
+async def _soak(server: Server, pool: Pool, seconds: float) -> Soaked:
+    found = Soaked()
+    began_s = time.perf_counter()
+    chances = [random.Random(i) for i in range(CONNECTIONS)]
+    watch = asyncio.create_task(_watch(server, found, began_s))
+    await asyncio.gather(*(_load(server.port, pool, found, chance, began_s + seconds) for chance in chances))
+    watch.cancel()
+    found.elapsed_s = time.perf_counter() - began_s
+    found.resident.append((found.elapsed_s, server.resident_bytes()))
+    return found
 
 
-def _rows(sizes: Sequence[tuple[float, int]], rounds: Sequence[Round]) -> list[Row]:
-    most_mb = max(size for _, size in sizes) / 1e6
-    tokens_per_s = sum(r.tokens for r in rounds) / sum(r.elapsed_s for r in rounds)
-    rows = [
-        Row(what=f"full load for {sizes[-1][0] / 60:.1f} minutes", tokens_per_s=tokens_per_s),
-        Row(what="resident, most", value=f"{most_mb:.0f} MB", **at_most(most_mb, 450, " MB")),
+async def _load(port: int, pool: Pool, found: Soaked, chance: random.Random, until_s: float) -> None:
+    connection = Connection(port, PATIENCE_S)
+    while time.perf_counter() < until_s:
+        some = chance.choices(range(len(pool.texts)), k=chance.randint(1, MOST_TEXTS))
+        answer = await connection.ask(request([pool.texts[i] for i in some]))
+        count(found, pool, some, answer)
+    connection.close()
+
+
+def request(texts: Sequence[str]) -> bytes:
+    """base64, so that looking at the answers leaves the processor to the server."""
+    body = json.dumps({"model": DEFAULT_MODEL, "input": list(texts), "encoding_format": "base64"}).encode()
+    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def count(found: Soaked, pool: Pool, some: Sequence[int], answer: Answer) -> None:
+    if answer.status == 0:
+        found.unanswered += 1
+        return
+    found.answered += 1
+    found.latencies_ms.append(answer.latency_s * 1e3)
+    if answer.status != 200:
+        found.refused += 1
+        return
+    found.texts += len(some)
+    found.tokens += sum(pool.tokens[i] for i in some)
+    data = orjson.loads(answer.body)["data"]
+    if len(data) != len(some):
+        found.wrong += len(some)
+        return
+    given = np.stack([np.frombuffer(base64.b64decode(item["embedding"]), np.float32) for item in data])
+    cosines = np.einsum("nd,nd->n", given, pool.vectors[some])
+    found.wrong += int((~(cosines >= LEAST_COSINE)).sum())  # NaN is wrong, too
+    found.least_cosine = min(found.least_cosine, float(cosines.min()))
+
+
+async def _watch(server: Server, found: Soaked, began_s: float) -> None:
+    for turn in itertools.count():
+        elapsed_s = time.perf_counter() - began_s
+        found.resident.append((elapsed_s, server.resident_bytes()))
+        if turn % 6 == 0:
+            megabytes = found.resident[-1][1] / 1e6
+            told = f"{found.answered:8,} answered  {found.unanswered} not  {found.wrong} wrong"
+            print(f"{elapsed_s:6.0f} s  {megabytes:6.0f} MB  {told}", file=sys.stderr)
+        await asyncio.sleep(LOOK_S)
+
+
+def growth(resident: Sequence[tuple[float, int]]) -> float | None:
+    """How far memory stood at the end from what it was after WARM_S, as a share of that. None if it ended sooner."""
+    later = [size for elapsed_s, size in resident if elapsed_s >= WARM_S]
+    return later[-1] / later[0] - 1 if len(later) > 1 else None
+
+
+def rows(found: Soaked) -> list[Row]:
+    most_mb = max(size for _, size in found.resident) / 1e6
+    latencies = found.latencies_ms or [0.0]
+    shown = [
+        Row(
+            what=f"full load for {found.elapsed_s / 60:.1f} minutes",
+            requests_per_s=found.answered / found.elapsed_s,
+            tokens_per_s=found.tokens / found.elapsed_s,
+            p50_ms=float(np.percentile(latencies, 50)),
+            p99_ms=float(np.percentile(latencies, 99)),
+        ),
+        Row(what="unanswered requests", value=f"{found.unanswered}", **at_most(found.unanswered, 0, "")),
+        Row(what="refused requests", value=f"{found.refused}", **at_most(found.refused, 0, "")),
+        Row(what=f"wrong vectors, of {found.texts:,}", value=f"{found.wrong}", **at_most(found.wrong, 0, "")),
+        Row(
+            what="least cosine with float32",
+            value=f"{found.least_cosine:.5f}",
+            **at_least(found.least_cosine, LEAST_COSINE, ""),
+        ),
+        Row(what="resident, most", value=f"{most_mb:.0f} MB"),
     ]
-    grown = growth(sizes)
+    grown = growth(found.resident)
     if grown is not None:
-        percent = 100 * grown
-        rows.append(Row(what="growth after minute 2", value=f"{percent:+.1f} %", **at_most(percent, 10, " %")))
-    return rows
+        first = next(size for elapsed_s, size in found.resident if elapsed_s >= WARM_S)
+        megabytes = f"{first / 1e6:.0f} -> {found.resident[-1][1] / 1e6:.0f} MB"
+        percent = abs(100 * grown)
+        shown.append(
+            Row(what=f"resident after a minute, at the end: {100 * grown:+.1f} %", value=megabytes)
+            if found.elapsed_s < 2 * WARM_S
+            else Row(
+                what=f"resident after a minute, at the end: {100 * grown:+.1f} %",
+                value=megabytes,
+                **at_most(percent, 10, " % apart"),
+            )
+        )
+    return shown

@@ -36,7 +36,9 @@ PRODUCTS = {
     "llamacpp": "llama.cpp's server: its native routes, and OpenAI's as it answers them.",
     "ollama": "Ollama: what it embeds with, and what tells of models.",
     "openai": "OpenAI's embeddings and models, with the words that Jina, Voyage and vLLM add to them.",
-    "semantic_explorer": "Semantic Explorer's embedding-inference-api; under `/api/`, the routes of its source.",
+    "semantic_explorer": "Semantic Explorer's embedding-inference-api; under `/api/`, the routes of its source. "
+    "A `model` that is not served is refused, not fetched on its first use: models are named at start (`--models`, "
+    "`--rerankers`), and with `--model-loading first-use` none of them loads before it is asked for.",
     "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its guards, and its rerank.",
     "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, a warning for all that was cut.",
     "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's as it answers them.",

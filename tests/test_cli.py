@@ -9,7 +9,9 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from vectord.cli import run
 from vectord.config import DEFAULT_MODEL
 from vectord.config.ignored import BY_NAME as IGNORED
 from vectord.config.settings import SETTINGS
+from vectord.server.keys import read_keys
 
 
 @pytest.fixture(autouse=True)
@@ -135,11 +138,11 @@ def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_print_config_says_what_has_no_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside what is printed, so that scripts read JSON; by name, since a value may be a key's path."""
-    assert run(["serve", "--print-config", "--tls-server-key-path", "/secret.pem", *form]) == 0
+    """Beside what is printed, so that scripts read JSON; by name, since a value may be anything."""
+    assert run(["serve", "--print-config", "--hf-model-cache-volume", "/secret", *form]) == 0
     printed = capsys.readouterr()
-    assert printed.err.startswith("vectord: set for other servers, without effect here: --tls-server-key-path (")
-    assert "secret.pem" not in printed.out + printed.err
+    assert printed.err.startswith("vectord: set for other servers, without effect here: --hf-model-cache-volume (")
+    assert "secret" not in printed.out + printed.err
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -169,6 +172,7 @@ def test_models_looks_where_they_would_be_served_from(
     (tmp_path / "hub" / "models--some--model" / "refs" / "main").write_text("0" * 40)
     (tmp_path / ".env").write_text(f"MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
     monkeypatch.setenv("HF_HUB_CACHE", "")  # to be put back when the test ends
+    monkeypatch.setenv("HF_HOME", "")  # the environment's would be nearer than .env
     assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["BAAI/bge-m3"]["source"], rows["some/model"]["source"]) == ("folder", "cache")
@@ -230,13 +234,13 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
 
 def test_what_has_no_effect_is_one_line_of_the_log() -> None:
     """Said when the server starts, in the log's own shape, whatever comes of the start."""
-    environ = {"API_WORKERS": "4", "RATE_LIMIT_BURST_SIZE": "120", "LOG_FORMAT": "json"}
+    environ = {"API_WORKERS": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
     ended = vectord("serve", "./nowhere", environ=environ)
     assert ended.returncode == 2
     told, refusal = ended.stderr.splitlines()
     line = json.loads(told)
     assert (line["level"], line["logger"]) == ("warning", "vectord.config")
-    assert line["event"].startswith("set for other servers, without effect here: API_WORKERS, RATE_LIMIT_BURST_SIZE (")
+    assert line["event"].startswith("set for other servers, without effect here: API_WORKERS, HF_MODEL_CACHE_VOLUME (")
     assert refusal.startswith("vectord: model ./nowhere")
 
 
@@ -263,3 +267,24 @@ def test_help_and_bad_options_cost_no_heavy_import() -> None:
     assert loaded.isdisjoint(
         {"numpy", "openvino", "starlette", "uvicorn", "rich", "huggingface_hub", "tokenizers", "asyncio"}
     )
+
+
+# --- vectord key ----------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_shown_and_its_stanza_can_be_appended(tmp_path: Path) -> None:
+    """Standard output is what the file needs; the key itself goes where no redirection puts it beside that."""
+    ended = vectord("key", "search")
+    assert (ended.returncode, tomllib.loads(ended.stdout)["keys"][0]["name"]) == (0, "search")
+    (key,) = (line.strip() for line in ended.stderr.splitlines() if line.startswith("    "))
+    assert tomllib.loads(ended.stdout)["keys"][0]["sha256"] == sha256(key.encode()).hexdigest()
+    file = tmp_path / "keys.toml"
+    file.write_text(ended.stdout + vectord("key", "other").stdout)
+    file.chmod(0o600)
+    assert [key.name for key in read_keys(file)] == ["search", "other"]
+
+
+@pytest.mark.parametrize("words", [[], ["a", "b"], ["--name"], ["1st"], ["a b"]], ids=str)
+def test_a_key_takes_one_name(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """And not every text is one."""
+    assert "name" in refused(["key", *words], capsys)

@@ -19,7 +19,8 @@ import httpx
 import pytest
 
 from vectord import compose
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ServerConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.errors import ConfigError
 from vectord.schema import Caller, ListModels, ModelList
 
 FAKE = DeviceConfig(backend="fake")
@@ -84,6 +85,21 @@ def test_an_open_server_is_warned_of(
     """Beyond this machine without a key: one loud line."""
     compose._warn_if_open(ServerConfig(host=host, api_key=key))
     assert ("ANYONE" in caplog.text) is warned
+
+
+def test_a_keys_file_shuts_a_server_as_a_key_does(caplog: pytest.LogCaptureFixture) -> None:
+    """No warning."""
+    compose._warn_if_open(ServerConfig(host="0.0.0.0", api_keys_file="keys.toml"))
+    assert caplog.text == ""
+
+
+def test_a_broken_keys_file_ends_the_start_before_any_model(tmp_path: Path) -> None:
+    """Nothing is looked for, let alone downloaded, for a server that cannot be."""
+    config = Config(
+        model=ModelConfig(models=("nobody/has-this",)), server=ServerConfig(api_keys_file=str(tmp_path / "absent"))
+    )
+    with pytest.raises(ConfigError, match="--api-keys-file"):
+        compose.build(config)
 
 
 # --- processes ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The command `vectord`: serve, models. Reads the command line, prints, and turns a StartError into exit code 2.
+"""The command `vectord`: serve, models, key. Reads the command line, prints, and turns a StartError into exit code 2.
 
 What a command needs is imported when it runs: the server must answer one second after exec, help at once.
 """
@@ -187,7 +187,22 @@ def _model_row(name: str, at: str, configured: bool, config: ModelConfig) -> dic
     return {**row, **found, "bytes": size_bytes, "problem": None}
 
 
+# --- vectord key ----------------------------------------------------------------------------------------------
+
+
+def _key(words: Sequence[str]) -> int:
+    """The stanza alone goes to standard output, so that it can be appended to the file without the key."""
+    from vectord.server.keys import new_key  # noqa: PLC0415
+
+    if len(words) != 1 or words[0].startswith("-"):
+        raise ConfigError("vectord key NAME: takes one name; try vectord key --help")
+    key, stanza = new_key(words[0])
+    sys.stderr.write(f"The key of {words[0]}, which is shown this once and kept nowhere:\n\n    {key}\n\n")
+    return _print(stanza)
+
+
 COMMANDS: Mapping[str, tuple[Callable[[Sequence[str]], int], Callable[[], str]]] = {
     "serve": (_serve, help_text.serve),
     "models": (_models, help_text.models),
+    "key": (_key, help_text.key),
 }

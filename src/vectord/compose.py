@@ -18,15 +18,19 @@ from importlib.util import find_spec
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.config import Config, ServerConfig
+from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
 from vectord.errors import ConfigError
 from vectord.models import open_composites, open_models
 from vectord.processor import thread_budget
 from vectord.server.app import create_app
+from vectord.server.gate import Gate
+from vectord.server.tls import certificate_of
+from vectord.stores.redis import RedisStore
 from vectord.telemetry import logs
 from vectord.telemetry.metrics import Metrics
+from vectord.telemetry.tracing import open_tracing
 
 log = logging.getLogger("vectord")
 
@@ -47,9 +51,15 @@ def build(config: Config) -> Composition:
     dialects = load_dialects(config.server.dialects)
     if config.server.grpc_port is not None and find_spec("grpc") is None:
         raise ConfigError("grpc_port: grpc is not installed here; it comes with pip install 'vectord[grpc]'")
+    if config.server.redis_url is not None and find_spec("redis") is None:
+        raise ConfigError("redis_url: redis is not installed here; it comes with pip install 'vectord[redis]'")
+    if config.engine.shared_cache is not None and find_spec("redis") is None:
+        raise ConfigError("shared_cache: redis is not installed here; it comes with pip install 'vectord[redis]'")
+    gate = Gate(config.server, dialects)
     models = open_models(config)
     composites = open_composites(config.model, models)
-    metrics = Metrics(__version__) if config.telemetry.enable_metrics else None
+    metrics = Metrics(__version__, _max_lengths(config.model)) if config.telemetry.enable_metrics else None
+    tracing = open_tracing(config.telemetry, __version__)
     threads = min(config.device.num_threads or thread_budget(), thread_budget())
     workers = config.engine.tokenization_workers or threads
     engine = Engine(
@@ -58,10 +68,15 @@ def build(config: Config) -> Composition:
         max_batch_requests=config.device.max_batch_requests,
         observer=metrics,
         composites=composites,
+        store=_store(config.engine),
     )
+
+    if metrics is not None:
+        metrics.watch(engine.gauges, lambda: engine.models().models)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
+        _tell_settings(config)
         await engine.start()
         watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
         try:
@@ -72,8 +87,10 @@ def build(config: Config) -> Composition:
             with suppress(asyncio.CancelledError):
                 await watch
             await engine.close()
+            if tracing is not None:
+                await tracing.close(config.server.shutdown_timeout_secs)
 
-    app = create_app(engine, dialects, config.server, metrics, lifespan)
+    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return Composition(app, engine)
 
 
@@ -84,9 +101,9 @@ def serve(config: Config) -> int:
     logs.configure(config.telemetry)
     if config.server.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
         run.bind(config.server.host, config.server.grpc_port, option="--grpc-port").close()
+    certificate_of(config.server)  # again when it is used; what is wrong with it must not wait for models
     _run_without_preempting()
     composed = build(config)
-    _tell_settings(config)
     _warn_if_open(config.server)
     run.serve(composed.app, config.server)
     return EXIT_NOTHING_SERVED if _nothing_loaded(composed.engine) else 0
@@ -110,7 +127,7 @@ async def _further_ports(engine: Engine, config: ServerConfig, app: Starlette) -
         if config.grpc_port is not None:
             from vectord.rpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
 
-            await ports.enter_async_context(serve_grpc(engine, config, app.state.shutdown))
+            await ports.enter_async_context(serve_grpc(engine, config, app.state.shutdown, app.state.gate))
         yield
 
 
@@ -141,16 +158,30 @@ def _tell_settings(config: Config) -> None:
     log.info("runtime_config", extra={"fields": fields})
 
 
+def _store(config: EngineConfig) -> RedisStore | None:
+    return None if config.shared_cache is None else RedisStore(config.shared_cache, config.shared_cache_ttl_s)
+
+
+def _max_lengths(config: ModelConfig) -> dict[str, int]:
+    """What embedding_server_info says, by Smart Embedder's names; its own defaults where nobody says anything."""
+    return {
+        "bge_embed_max_length": config.bge_embed_max_length or 8192,
+        "qwen_embed_max_length": config.qwen_embed_max_length or 32_768,
+        "bge_rerank_max_length": config.bge_rerank_max_length or 8192,
+        "qwen_rerank_max_length": config.qwen_rerank_max_length or 32_768,
+    }
+
+
 def _nothing_loaded(engine: Engine) -> bool:
     return set(engine.readiness().values()) == {"failed"}
 
 
 def _warn_if_open(config: ServerConfig) -> None:
-    if config.accepted_keys or _is_loopback(config.host):
+    if config.demands_key or _is_loopback(config.host):
         return
     log.warning(
         "ANYONE who can reach %s port %d may use this server: it listens beyond this machine without a key. "
-        "Set --api-key (API_KEY), or --host 127.0.0.1.",
+        "Set --api-key (API_KEY) or --api-keys-file, or --host 127.0.0.1.",
         config.host,
         config.port,
     )

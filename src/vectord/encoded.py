@@ -71,3 +71,4 @@ class Window:
     ids: Int32  # (n,)
     type_ids: Int32  # (n,)
     spans: Int32  # (chunks, 2) first and last + 1 row
+    length: TextLength  # of what no window before it has read; what was cut from its chunks is seen and not kept

@@ -22,10 +22,14 @@
     ├── NoSuchRoute               nothing is served at that path
     │   └── MethodNotAllowed          something is, under another method
     ├── Overloaded                refused early; retry_after_s says when it would be accepted
+    │   └── RateLimited               not for want of room: this client asks more often than it may
     ├── Unavailable               not ready yet
     │   └── ShuttingDown              not any more: what was accepted is answered, and nothing new accepted
+    ├── TimedOut                  not finished by its deadline: the caller's or the server's
+    │   └── UploadTooSlow             a body that trickles, or that does while others wait for its place
     ├── InferenceFailed           the forward raised, the worker died, or the answer was not finite
-    │   └── OutOfMemory               the device had no room for even one text
+    │   ├── OutOfMemory               the device had no room for even one text
+    │   └── InferenceTimedOut         the forwards did not end in time and were given up
     └── StartError                the process cannot start as configured: one line, exit code 2
         ├── ConfigError               a bad option, environment value or file
         └── ModelUnavailable          a model's files are missing, incomplete or of an unknown kind
@@ -36,6 +40,9 @@ A message holds our own words, the caller's field names, and numbers; never a va
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class VectordError(Exception):
     """Base of every expected failure. `message` may be shown to the client as it is."""
@@ -43,9 +50,28 @@ class VectordError(Exception):
     def __init__(self, message: str, *, field: str | None = None, index: int | None = None) -> None:
         """message: one sentence, safe to show; field: the body key at fault; index: which input, from 0."""
         super().__init__(message)
-        self.message = message
         self.field = field
         self.index = index
+        self.part: int | None = None  # which of several requests that came in one body, from 0
+
+    @property
+    def message(self) -> str:
+        text: str = self.args[0]
+        return text
+
+    @message.setter
+    def message(self, text: str) -> None:
+        self.args = (text,)  # str() and tracebacks show the same
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, or what another process unpickles, has the same attributes, whatever its class takes to be made."""
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> VectordError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InvalidRequest(VectordError):
@@ -148,6 +174,10 @@ class Overloaded(VectordError):
         self.retry_after_s = retry_after_s
 
 
+class RateLimited(Overloaded):
+    pass
+
+
 class Unavailable(VectordError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -159,11 +189,23 @@ class ShuttingDown(Unavailable):
         super().__init__(message)
 
 
+class TimedOut(VectordError):
+    pass
+
+
+class UploadTooSlow(TimedOut):
+    pass
+
+
 class InferenceFailed(VectordError):
     pass
 
 
 class OutOfMemory(InferenceFailed):
+    pass
+
+
+class InferenceTimedOut(InferenceFailed):
     pass
 
 

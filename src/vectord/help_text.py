@@ -13,6 +13,7 @@ vectord: a self-hosted server for retrieval models.
 
 Usage: vectord serve [MODEL ...] [options]    serve models over HTTP
        vectord models [MODEL ...] [options]   what can be served, and where its files are
+       vectord key NAME                       make a key for --api-keys-file
        vectord --version
        vectord COMMAND --help
 
@@ -42,6 +43,18 @@ Lists the models that can be served here, whether their files are on this machin
 how large they are. Asks no network. Takes the options of `vectord serve`.
 """
 
+_KEY = """\
+Usage: vectord key NAME
+
+Makes a new random key. The key itself goes to standard error, for whoever is to have it; what the
+server needs to know of it goes to standard output, for the file that --api-keys-file names:
+
+       vectord key search >> keys.toml
+
+Beside it there may stand, for that key: admin = true, models = ["NAME"], requests_per_minute = N,
+tokens_per_minute = N, lane = "bulk". A server that runs reads the file anew within a second.
+"""
+
 _WIDTH = 100
 _METAVAR = {bool: "", int: "N", float: "X", str: "TEXT", tuple: "LIST"}
 
@@ -62,6 +75,10 @@ def serve() -> str:
 
 def models() -> str:
     return _MODELS
+
+
+def key() -> str:
+    return _KEY
 
 
 def _sections() -> Iterator[str]:

@@ -37,9 +37,16 @@ class Caller:
     """Who asks, for fairness, logs and metrics. `client` is a key's name or an address, never the key itself."""
 
     client: str = ""
+    named: bool = False  # whether `client` is a key's name; then it may be a label in the metrics
     lane: Lane | None = None  # None: the engine infers it from the size of the request
     request_id: str = ""
+    route: str = ""  # the template of the path that was asked, or the name of a call; a label in the metrics
+    models: frozenset[str] | None = None  # names that may be used; others are as not served; None: all
     expect_fingerprint: str | None = None  # answer only if the model's vectors belong to this space
+    deadline_s: float | None = None  # by time.monotonic(); later nobody wants the answer
+
+
+ANYONE = Caller()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +89,7 @@ class EmbedRequest:
     precisions: tuple[Precision, ...] = ("float",)  # dense only: in each of these
     expect_fingerprint: str | None = None  # as Caller's, for clients that cannot set a header
     partial: bool = False  # an input that cannot be embedded fails alone; False: it fails the request
-    field: str = "input"  # what the caller's dialect calls `inputs`, for error messages
+    waits: bool = False  # where the server is full, for as long as any wait may be; False: as the server's setting says
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +105,9 @@ class DocumentsRequest:
     mean: bool = False  # the mean of a document's chunks, too
     normalize: bool = True
     dimensions: int | None = None
+    precisions: tuple[Precision, ...] = ("float",)  # the chunks' vectors in each of these; the mean is float
     force_dimensions: bool = False
     expect_fingerprint: str | None = None
-    field: str = "documents"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +126,6 @@ class RerankRequest:
     instruction: str | None = None  # for language models; None: the model's own
     chunks: ChunkOptions | None = None  # score each chunk of a passage; the best one counts
     max_passage_tokens: int | None = None  # a longer passage is cut to so many, whether `text` truncates or not
-    query_field: str = "query"
-    field: str = "passages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +136,6 @@ class ClassifyRequest:
     model: str | None = None  # None: the first served model that classifies
     text: TextOptions = TextOptions()
     raw: bool = False  # the logits
-    field: str = "inputs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +194,6 @@ class Several:
     """Requests that one body asks for at once: all are answered, or the first failure is."""
 
     requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
-    field: str = "instances"
 
 
 Request: TypeAlias = (
@@ -227,12 +230,19 @@ class TextLength:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds. `tokenize_s`, `queue_s`, `inference_s` are means over the texts; a cached text counts as 0."""
+    """Seconds. `tokenize_s`, `queue_s`, `inference_s` are means over the texts; a cached text counts as 0.
+
+    `tokenizing_s`, `waiting_s`, `computing_s` are the request's as a whole: spent on making tokens, from there to the
+    begin of its first forward, and from that to the end of its last one.
+    """
 
     tokenize_s: float = 0.0
     queue_s: float = 0.0
     inference_s: float = 0.0
     total_s: float = 0.0
+    tokenizing_s: float = 0.0
+    waiting_s: float = 0.0
+    computing_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,7 +300,7 @@ class DocumentChunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedDocument:
     chunks: Sequence[DocumentChunk]
-    vectors: Float32  # (chunks, D)
+    vectors: Mapping[Precision, npt.NDArray[np.generic]]  # (chunks, D); binary: (chunks, D / 8)
     mean: Float32 | None = None  # (D,)
 
 
@@ -376,7 +386,7 @@ class ModelInfo:
     dtype: str
     device: str
     backend: str
-    state: Literal["unloaded", "loading", "ready", "failed"]
+    state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool  # never unloaded to make room
     created_unix_s: int
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -397,11 +407,13 @@ class Limits:
 class ModelList:
     models: Sequence[ModelInfo]
     limits: Limits
+    starting: bool = False  # models of the start are still loading: requests to those are refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Since the start. `embed_` counts requests for vectors; refused are those that met a full queue."""
+    """Since the start. `embed_` counts requests for vectors, `batches` those of models that make them; refused are the
+    requests of any kind that met a full queue."""
 
     uptime_s: float
     embed_requests: int
@@ -409,6 +421,31 @@ class Statistics:
     batches: int
     refused_requests: int
     device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMemory:
+    """Bytes of a device that has memory of its own. allocated, reserved: by this process."""
+
+    allocated: int
+    reserved: int
+    free: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauges:
+    """What an engine is like at one moment."""
+
+    queued_tokens: Mapping[Lane, int]
+    wait_s: float  # of the model with most work waiting: how long that will take
+    max_wait_s: float  # beyond which requests are refused
+    under_way: int  # requests
+    places: int  # for them
+    cached_texts: int
+    cache_bytes: int
+    memory_bytes: Mapping[str, int]  # by model, an estimate; 0: not in memory
+    devices: Mapping[str, DeviceMemory]  # that have memory of their own, by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

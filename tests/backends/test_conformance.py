@@ -211,6 +211,15 @@ def test_streams_run_at_once(backend: Backend, spec: ModelSpec) -> None:
                 assert_close(got, expected)
 
 
+def test_a_stream_that_is_renewed_answers_as_before(backend: Backend, spec: ModelSpec) -> None:
+    """A forward hung on it: another thread uses it now, in float32 too."""
+    batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
+    want = backend.forward(batch, 0)
+    backend.renew(0)
+    for got in (backend.forward(batch, 0), backend.forward_exact(batch)):
+        assert_close(got, want)
+
+
 def test_float32_again_is_the_same(backend: Backend, spec: ModelSpec) -> None:
     """Where the model is float32 anyway, asking for it gives what `forward` gives, from any thread."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)

@@ -195,7 +195,7 @@ def _documents(request: DocumentsRequest, space: str) -> DocumentsResult:
         ]
         vectors = np.stack([vector_of(text[chunk.span.start]) for chunk in chunks])
         mean = vector_of(text) if request.mean else None
-        documents.append(ChunkedDocument(chunks=chunks, vectors=vectors, mean=mean))
+        documents.append(ChunkedDocument(chunks=chunks, vectors={"float": vectors}, mean=mean))
     return DocumentsResult(model=MODEL, fingerprint=space, documents=documents, usage=used)
 
 

@@ -142,7 +142,7 @@ def test_the_bodies_are_what_the_dialect_reads(call):
     (sent,) = server.requests
     text = TextOptions(truncate=True, truncate_side="left", kind="query", prompt_name="p", prompt="x: ")
     assert call_of(sent).request == EmbedRequest(
-        inputs=["a"], model="m", text=text, normalize=False, dimensions=3, force_dimensions=True, field="inputs"
+        inputs=["a"], model="m", text=text, normalize=False, dimensions=3, force_dimensions=True
     )
     assert sent.headers["x-vectord-expect-fingerprint"] == "f00d"
 
@@ -151,7 +151,7 @@ def test_what_is_none_is_the_servers_choice(call):
     """The same as left out."""
     server = FakeServer()
     call(server, "embed", ["a"], model=None, kind=None, truncate=None, dimensions=None, expect_fingerprint=None)
-    assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a"], field="inputs")
+    assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a"])
 
 
 def test_rerank_asks_for_all_it_can(call):

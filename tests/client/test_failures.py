@@ -83,13 +83,21 @@ COUNTERPARTS = {
     domain.ShuttingDown: errors.Unavailable,
     domain.InferenceFailed: errors.ServerFailed,
     domain.OutOfMemory: errors.ServerFailed,
+    domain.RateLimited: errors.Overloaded,
+    domain.TimedOut: errors.Timeout,
+    domain.UploadTooSlow: errors.Timeout,
+    domain.InferenceTimedOut: errors.Timeout,
 }
 
 
 def made(kind: type[domain.VectordError]) -> domain.VectordError:
     if kind is domain.MethodNotAllowed:
         return kind("x", allowed=("GET",))
-    return kind("x", retry_after_s=3.0) if kind in (domain.Overloaded, domain.Unavailable) else kind("x")
+    return (
+        kind("x", retry_after_s=3.0)
+        if kind in (domain.Overloaded, domain.RateLimited, domain.Unavailable)
+        else kind("x")
+    )
 
 
 @pytest.mark.parametrize("kind", list(ERRORS), ids=lambda kind: kind.__name__)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent / "node"
-NODE = shutil.which("node")
+NODE = shutil.which("node") if shutil.which("npm") else None
 
 
-@pytest.mark.skipif(NODE is None, reason="there is no Node on this machine")
+@pytest.mark.skipif(NODE is None, reason="there is no Node with npm on this machine")
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.test.mjs")), ids=lambda file: file.name.partition(".")[0])
 def test_npm_package(server, file):
     """Every test of the file passes; what Node says of those that do not is the failure."""

@@ -114,11 +114,11 @@ def test_two_default_prompts_are_one_too_many(tmp_path: Path, argv: list[str], e
 
 def test_what_has_no_effect_is_told_once_and_by_name(tmp_path: Path) -> None:
     """One line for all sources together, without a value: some of these hold paths of keys."""
-    (tmp_path / ".env").write_text("UDS_PATH=/somewhere\nTLS_SERVER_KEY_PATH=/key.pem")
-    loaded = load(["--uds-path", "/elsewhere", "--disable-spans"], {"UDS_PATH": "/here", "DO_NOT_TRACK": ""}, tmp_path)
+    (tmp_path / ".env").write_text("UDS_PATH=/somewhere\nHF_MODEL_CACHE_VOLUME=/volume")
+    loaded = load(["--uds-path", "/elsewhere", "--preload-only"], {"UDS_PATH": "/here", "DO_NOT_TRACK": ""}, tmp_path)
     assert loaded.config == Config()
     assert loaded.notes == (
-        "set for other servers, without effect here: --uds-path, --disable-spans, UDS_PATH, TLS_SERVER_KEY_PATH "
+        "set for other servers, without effect here: --uds-path, --preload-only, UDS_PATH, HF_MODEL_CACHE_VOLUME "
         "(docs/configuration.md says why)",
     )
 

@@ -87,7 +87,7 @@ def model_info(name: str = "served", **facts: Any) -> ModelInfo:
     return ModelInfo(**{**defaults, **facts})
 
 
-def model_list(*models: str | ModelInfo, truncates: bool | None = None) -> ModelList:
+def model_list(*models: str | ModelInfo, truncates: bool | None = None, starting: bool = False) -> ModelList:
     """models: by name, or as they are."""
     limits = Limits(
         max_inputs_per_request=2048,
@@ -98,4 +98,4 @@ def model_list(*models: str | ModelInfo, truncates: bool | None = None) -> Model
         truncates=truncates,
     )
     infos = [model_info(model) if isinstance(model, str) else model for model in models or ("served",)]
-    return ModelList(models=infos, limits=limits)
+    return ModelList(models=infos, limits=limits, starting=starting)

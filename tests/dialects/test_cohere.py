@@ -104,7 +104,6 @@ def test_every_field_of_embed_is_read(path):
         text=TextOptions(truncate=True, truncate_by_default=True, truncate_side="left", kind="query", max_tokens=99),
         dimensions=64,
         precisions=("float", "ubinary"),
-        field="texts",
     )
 
 
@@ -152,7 +151,7 @@ def test_texts_in_parts_are_joined_by_lines():
     """v2's `inputs`: what stands in several text parts of one input is one text."""
     parts = [{"type": "text", "text": "title"}, {"type": "text", "text": "body"}]
     request = embed_request("/v2/embed", inputs=[{"content": parts}, {"content": parts[:1]}])
-    assert (request.inputs, request.field) == (["title\nbody", "title"], "inputs")
+    assert request.inputs == ["title\nbody", "title"]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +307,6 @@ def test_every_field_of_rerank_is_read():
         text=TextOptions(truncate_by_default=True),
         raw=False,
         max_passage_tokens=99,
-        field="documents",
     )
 
 

@@ -6,13 +6,15 @@ import json
 
 import msgspec
 import pytest
-from tests.dialects.results import embed_result, incoming, usage
+from tests.dialects.results import embed_result, incoming, model_list, usage
 
 from vectord import errors
-from vectord.dialects.embedding_server import DIALECT, EmbedAnswer, parse_embed, render_embed, render_error
+from vectord.dialects.base import Incoming
+from vectord.dialects.embedding_server import DIALECT, EmbedAnswer, parse_embed, parse_info, render_embed, render_error
 from vectord.dialects.embedding_server.durations import rust_duration
 from vectord.errors import EmptyInput, InvalidField, WrongType
-from vectord.schema import EmbedRequest, TextOptions
+from vectord.schema import EmbedRequest, ListModels, TextOptions
+from vectord.wire.info import Info
 
 REJECTS = TextOptions(own_ids=True)  # over-long texts, unless the server says otherwise
 
@@ -30,7 +32,7 @@ def test_the_documents_single_input():
         "dimensions": None,
     }
     assert parse_embed(incoming(body)).request == EmbedRequest(
-        inputs=("Hello world",), text=TextOptions(truncate=True, own_ids=True), field="inputs"
+        inputs=("Hello world",), text=TextOptions(truncate=True, own_ids=True)
     )
 
 
@@ -38,8 +40,22 @@ def test_the_documents_batch():
     """The second curl of the document."""
     body = {"inputs": ["First document", "Second document"], "truncate": True}
     assert parse_embed(incoming(body)).request == EmbedRequest(
-        inputs=["First document", "Second document"], text=TextOptions(truncate=True, own_ids=True), field="inputs"
+        inputs=["First document", "Second document"], text=TextOptions(truncate=True, own_ids=True), waits=True
     )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "waits"),
+    [
+        pytest.param("a", False, id="one text"),
+        pytest.param([101, 102], False, id="one list of ids"),
+        pytest.param(["a"], True, id="a batch of one"),
+        pytest.param([[101], [102]], True, id="a batch of ids"),
+    ],
+)
+def test_a_batch_waits_where_a_single_input_is_refused(inputs, waits):
+    """On a full server, as the product does."""
+    assert parse_embed(incoming({"inputs": inputs})).request.waits is waits
 
 
 def test_every_option_lands_in_its_place():
@@ -59,7 +75,7 @@ def test_every_option_lands_in_its_place():
         normalize=False,
         dimensions=64,
         force_dimensions=True,
-        field="inputs",
+        waits=True,
     )
 
 
@@ -75,9 +91,7 @@ def test_every_option_lands_in_its_place():
 )
 def test_options_that_say_nothing(options):
     """Unit vectors of full width, and nothing is cut: the document's AUTO_TRUNCATE is off."""
-    assert parse_embed(incoming({"inputs": "a"} | options)).request == EmbedRequest(
-        inputs=("a",), text=REJECTS, field="inputs"
-    )
+    assert parse_embed(incoming({"inputs": "a"} | options)).request == EmbedRequest(inputs=("a",), text=REJECTS)
 
 
 @pytest.mark.parametrize("direction", ["Left", "left", "LEFT"])
@@ -169,14 +183,36 @@ def test_durations_read_as_rust_prints_them(seconds, text):
         pytest.param(errors.MalformedBody, 400, "Validation", id="not JSON"),
         pytest.param(errors.InferenceFailed, 500, "Backend", id="inference"),
         pytest.param(errors.OutOfMemory, 500, "Backend", id="out of memory"),
-        pytest.param(errors.Unauthorized, 401, "Validation", id="key"),
+        pytest.param(errors.Unauthorized, 401, "Unauthorized", id="key"),
     ],
 )
 def test_the_statuses_of_the_document(kind, status, error_type):
     """Two keys, whatever went wrong."""
     rendered = render_error(kind("What went wrong."))
     assert rendered.status == status
-    assert json.loads(rendered.body) == {"error": "What went wrong.", "error_type": error_type}
+    shown = json.loads(rendered.body)
+    assert (set(shown), shown["error_type"]) == ({"error", "error_type"}, error_type)
+    assert shown["error"].endswith("What went wrong.")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        pytest.param(
+            errors.InputTooLong("ours", field="inputs", limit=512, given=600),
+            "Input validation error: `inputs` must have less than 512 tokens. Given: 600",
+            id="too long",
+        ),
+        pytest.param(
+            errors.TooManyInputs("ours", limit=2, given=3),
+            "batch size 3 > maximum allowed batch size 2",
+            id="batch size",
+        ),
+    ],
+)
+def test_limits_are_told_in_teis_words(error, text):
+    """It is a fork of it."""
+    assert json.loads(render_error(error).body)["error"] == text
 
 
 def test_a_full_queue_is_429():
@@ -186,8 +222,19 @@ def test_a_full_queue_is_429():
     assert json.loads(rendered.body) == {"error": "Model is overloaded", "error_type": "Overloaded"}
 
 
+@pytest.mark.parametrize(("setting", "shown"), [(None, False), (True, True), (False, False)])
+def test_info_tells_what_happens_to_long_texts_here(setting, shown):
+    """TEI's own says true where nobody says."""
+    call = parse_info(Incoming())
+    assert call.request == ListModels()
+    rendered = call.render(model_list(truncates=setting))
+    assert msgspec.json.decode(rendered.body, type=Info).auto_truncate is shown
+
+
 def test_both_routes_of_the_document():
-    """The curl's and the feature list's; the example is one that the route takes."""
-    assert [(route.method, route.path) for route in DIALECT.routes] == [("POST", "/api/v1/embed"), ("POST", "/embed")]
-    for route in DIALECT.routes:
+    """The curl's and the feature list's, and TEI's /info; the example is one that the route takes."""
+    embeds = [route for route in DIALECT.routes if route.body]
+    assert [(route.method, route.path) for route in embeds] == [("POST", "/api/v1/embed"), ("POST", "/embed")]
+    assert [route.path for route in DIALECT.routes if not route.body] == ["/info"]
+    for route in embeds:
         assert isinstance(route.parse(incoming(route.example)).request, EmbedRequest)

@@ -22,6 +22,7 @@ from vectord.errors import (
     MethodNotAllowed,
     Overloaded,
     StartError,
+    TimedOut,
     Unavailable,
     VectordError,
 )
@@ -69,7 +70,8 @@ KINDS = sorted(subclasses(VectordError), key=lambda kind: kind.__name__)
 CLIENTS_OWN = [
     kind
     for kind in KINDS
-    if kind is not VectordError and not issubclass(kind, (InferenceFailed, Overloaded, StartError, Unavailable))
+    if kind is not VectordError
+    and not issubclass(kind, (InferenceFailed, Overloaded, StartError, TimedOut, Unavailable))
 ]
 
 

@@ -202,7 +202,7 @@ def test_every_option_of_rerank_arrives():
     """Blanks around texts are dropped here, too; LiteLLM may send documents as objects."""
     documents = [" a", {"text": "b ", "title": "t"}]
     asked = call(RERANK, query=" q ", documents=documents, model="large", raw_scores=True)
-    expected = RerankRequest(query="q", passages=["a", "b"], model="large", text=CUT, raw=True, field="documents")
+    expected = RerankRequest(query="q", passages=["a", "b"], model="large", text=CUT, raw=True)
     assert asked.request == expected
 
 
@@ -241,7 +241,7 @@ def test_documents_are_ranked(options, results):
 def test_every_option_of_classify_arrives():
     """Blanks around texts are dropped here, too."""
     asked = call(CLASSIFY, input=[" a ", "b"], model="large", raw_scores="true")
-    assert asked.request == ClassifyRequest(inputs=["a", "b"], model="large", text=CUT, raw=True, field="input")
+    assert asked.request == ClassifyRequest(inputs=["a", "b"], model="large", text=CUT, raw=True)
 
 
 def test_labels_come_best_first():

@@ -76,7 +76,7 @@ def multivectors() -> EmbedResult:
 
 def chunked() -> DocumentsResult:
     chunks = [DocumentChunk(span=Span(0, 1), tokens=1), DocumentChunk(span=Span(2, 3), tokens=1)]
-    document = ChunkedDocument(chunks=chunks, vectors=VECTORS)
+    document = ChunkedDocument(chunks=chunks, vectors={"float": VECTORS})
     return DocumentsResult(model="served", fingerprint="f00d", documents=[document], usage=usage([(4, 4)]))
 
 
@@ -267,7 +267,6 @@ def test_late_chunks_are_pieces_of_one_document():
         normalize=False,
         dimensions=2,
         force_dimensions=True,
-        field="input",
     )
 
 
@@ -386,7 +385,6 @@ def test_every_option_of_rerank_arrives():
         text=TextOptions(truncate=False, truncate_by_default=True),
         raw=False,
         max_passage_tokens=8,
-        field="documents",
     )
 
 
@@ -494,13 +492,6 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
             EmptyInput,
             "`input[1]` must not be blank with `late_chunking`.",
             id="a blank late chunk",
-        ),
-        pytest.param(
-            EMBEDDINGS,
-            {"input": "a", "late_chunking": True, "embedding_type": ["float", "binary"]},
-            InvalidField,
-            "`embedding_type` of late chunks must be float or base64.",
-            id="bits of late chunks",
         ),
         pytest.param(
             MULTIVECTOR,

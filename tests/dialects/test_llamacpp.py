@@ -91,9 +91,11 @@ def models(*names: str):
     ],
 )
 def test_the_shapes_of_content(parse, key, value, inputs):
-    """One grammar under both names on every route that embeds; ids are the model's own; over-long text is an error."""
+    """One grammar under both names on every route that embeds; over-long text is an error. Ids are the model's own, but
+    on OpenAI's route, whose clients send those of OpenAI's models."""
     request = parse(incoming({key: value})).request
-    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=True), field=key)
+    own_ids = parse is parse_native or key == "content"
+    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=own_ids))
     assert list(request.inputs) == inputs
 
 
@@ -313,7 +315,7 @@ def test_the_best_few(top_n, shown):
 def test_a_request_to_rerank(key):
     """For raw scores, over-long text is an error, and errors name the client's key."""
     assert parse_rerank(incoming({"query": "q", key: ["a"]})).request == RerankRequest(
-        query="q", passages=["a"], raw=True, field=key
+        query="q", passages=["a"], raw=True
     )
 
 
@@ -413,7 +415,7 @@ def test_health_is_public():
 
 @pytest.mark.parametrize(
     "states",
-    [("ready",), ("unloaded",), ("failed", "ready"), ("loading", "ready")],
+    [("ready",), ("unloaded",), ("loading",), ("failed", "ready"), ("loading", "ready")],
     ids="+".join,
 )
 def test_health_while_a_model_answers(states):
@@ -423,17 +425,18 @@ def test_health_while_a_model_answers(states):
 
 
 @pytest.mark.parametrize(
-    ("states", "message"),
+    ("starting", "states", "message"),
     [
-        (("loading",), "Loading model"),
-        (("failed", "loading"), "Loading model"),
-        (("failed",), "No model could be loaded"),
+        (True, ("loading",), "Loading model"),
+        (True, ("ready", "loading"), "Loading model"),
+        (False, ("failed",), "No model could be loaded"),
     ],
     ids=str,
 )
-def test_health_while_none_answers(states, message):
+def test_health_while_none_answers(starting, states, message):
     """503 in llama.cpp's shape, to be tried again."""
-    listed = model_list(*(model_info(f"{place}", state=state) for place, state in enumerate(states)))
+    models = [model_info(f"{place}", state=state) for place, state in enumerate(states)]
+    listed = model_list(*models, starting=starting)
     rendered = route("GET", "/v1/health").parse(incoming(None)).render(listed)
     assert rendered.status == 503
     assert json.loads(rendered.body) == {"error": {"code": 503, "message": message, "type": "unavailable_error"}}

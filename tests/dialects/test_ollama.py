@@ -92,7 +92,6 @@ def test_embed(body, request_):
                 model="org/model",
                 text=TextOptions(truncate_by_default=True, max_tokens=64),
                 normalize=False,
-                field="prompt",
             ),
             id="prompt",
         ),

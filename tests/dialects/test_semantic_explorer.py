@@ -53,27 +53,30 @@ def get(path: str, result: object) -> Any:
         pytest.param(
             "/api/embed",
             {"text": "a", "model": "m"},
-            EmbedRequest(inputs=["a"], model="m", text=READ, field="text"),
+            EmbedRequest(inputs=["a"], model="m", text=READ),
             id="the source's",
         ),
         pytest.param(
             "/api/embed/batch",
             {"texts": ["a", "b"], "model": "m"},
-            EmbedRequest(inputs=["a", "b"], model="m", text=READ, field="texts"),
+            EmbedRequest(inputs=["a", "b"], model="m", text=READ),
             id="the source's batch",
         ),
         pytest.param("/api/embed/batch", {"texts": [], "model": "m"}, ListModels(model="m"), id="no texts, no work"),
+        pytest.param("/embed", {"input": [], "model": "m"}, ListModels(model="m"), id="no input, no work"),
+        pytest.param("/embed", {"input": ""}, EmbedRequest(inputs=[""], text=READ), id="an empty text is one"),
+        pytest.param("/rerank", {"query": "q", "documents": []}, ListModels(), id="nothing to rank, no work"),
         pytest.param("/api/rerank", {"query": "q", "documents": []}, ListModels(), id="no documents, no work"),
         pytest.param(
             "/rerank",
             {"query": "q", "documents": ["a", {"text": "b", "title": "x"}], "model": "m", "top_n": 2},
-            RerankRequest(query="q", passages=["a", "b"], model="m", text=READ, raw=False, field="documents"),
+            RerankRequest(query="q", passages=["a", "b"], model="m", text=READ, raw=False),
             id="rerank",
         ),
         pytest.param(
             "/api/rerank",
             {"query": "q", "documents": [{"text": "a", "id": "i"}, {"text": "b", "id": None}], "top_k": 1},
-            RerankRequest(query="q", passages=["a", "b"], text=READ, raw=False, field="documents"),
+            RerankRequest(query="q", passages=["a", "b"], text=READ, raw=False),
             id="the source's rerank",
         ),
     ],
@@ -146,10 +149,19 @@ def test_the_sources_embeddings_are_counted(path, body):
     assert rendered.body.decode() == (f'{{"embeddings":{SHOWN_VECTORS},"model":"served","count":2,"dimensions":3}}')
 
 
-def test_no_texts_have_no_embeddings():
-    """As the source answers. The model is the one named, by its served name, or the first."""
-    rendered = parse("/api/embed/batch", {"texts": []}).render(model_list("first", "second"))
-    assert json.loads(rendered.body) == {"embeddings": [], "model": "first", "count": 0, "dimensions": 0}
+@pytest.mark.parametrize(
+    ("path", "body", "figures"),
+    [
+        pytest.param("/embed", {"input": []}, {"usage": {"prompt_tokens": 0, "total_tokens": 0}}, id="document"),
+        pytest.param("/api/embed/batch", {"texts": []}, {"count": 0, "dimensions": 0}, id="source"),
+    ],
+)
+def test_no_texts_have_no_embeddings(path, body, figures):
+    """200, as the source answers. The model is the one named, by its served name, or the first that embeds."""
+    rendered = parse(path, body).render(model_list(RERANKER, "first", "second"))
+    assert rendered.status == 200
+    assert json.loads(rendered.body) == {"embeddings": [], "model": "first", **figures}
+    msgspec.json.decode(rendered.body, type=route(path).answer)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -221,6 +233,9 @@ def test_no_documents_have_no_results():
     """As the source answers."""
     rendered = parse("/api/rerank", {"query": "q", "documents": [], "model": "m"}).render(model_list("m"))
     assert json.loads(rendered.body) == {"results": [], "model": "m"}
+    rendered = parse("/rerank", {"query": "q", "documents": []}).render(model_list("m", RERANKER))
+    shown = msgspec.json.decode(rendered.body, type=route("/rerank").answer)
+    assert (shown.results, shown.model, shown.usage.total_tokens) == ([], "ranks", 0)
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -256,7 +271,8 @@ def test_models_are_described_by_kind():
 
 
 @pytest.mark.parametrize(
-    ("state", "ready"), [("ready", True), ("unloaded", True), ("loading", False), ("failed", False)]
+    ("state", "ready"),
+    [("ready", True), ("unloaded", True), ("loading", True), ("failed", False), ("stalled", False)],
 )
 def test_the_status_says_which_kinds_answer(state, ready):
     """A model that is not in memory answers too: its next request loads it. Only embedding makes the whole ready."""
@@ -271,6 +287,15 @@ def test_the_status_says_which_kinds_answer(state, ready):
         "status": "not_ready",
         "embedding_ready": False,
         "reranker_ready": ready,
+    }
+
+
+def test_nobody_answers_while_the_server_starts():
+    """Also if one of its models could."""
+    assert get("/health/status", model_list("embeds", RERANKER, starting=True)) == {
+        "status": "not_ready",
+        "embedding_ready": False,
+        "reranker_ready": False,
     }
 
 
@@ -321,6 +346,16 @@ def test_errors_in_the_sources_words(kind, status, code, beginning):
     rendered = DIALECT.render_error(kind("What went wrong."))
     assert rendered.status == status
     assert json.loads(rendered.body) == {"error": f"{beginning}: What went wrong.", "code": code}
+
+
+def test_the_wrong_method_has_a_code_of_its_own():
+    """405 is no missing path."""
+    rendered = DIALECT.render_error(errors.MethodNotAllowed("This path answers POST only.", allowed=("POST",)))
+    assert (rendered.status, rendered.headers["allow"]) == (405, "POST")
+    assert json.loads(rendered.body) == {
+        "error": "Method not allowed: This path answers POST only.",
+        "code": "METHOD_NOT_ALLOWED",
+    }
 
 
 def test_overload_is_503():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
+from tests.dialects.results import incoming, rerank_result
 from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
@@ -76,9 +78,10 @@ POSTS = """
 /rerank                 query passages normalize            smart_embedder
 /rerank                 query texts                         tei
 /rerank                 query texts raw_scores return_text  tei
-/rerank                 query documents                     jina
-/rerank                 query documents model top_n         jina
-/rerank                 query documents return_documents    jina
+/rerank                 query documents                     semantic_explorer
+/rerank                 query documents model top_n         semantic_explorer
+/rerank                 query documents return_documents    semantic_explorer
+/rerank                 query documents max_doc_length      jina
 /rerank                 query documents raw_scores          infinity
 /rerank                 query documents top_k               voyage
 /rerank                 query documents use_activation      vllm
@@ -218,6 +221,36 @@ def test_every_shared_path_is_in_the_table() -> None:
     assert {path for path in shared if not path.startswith("/dialects/")} <= listed
 
 
+@pytest.mark.parametrize(("profile", "dialect"), [("tei", "tei"), ("embedding-server", "embedding_server")])
+def test_info_is_of_the_routes_of_the_profile(profile: str, dialect: str) -> None:
+    """The two cut over-long texts by opposite rules, and /info says which is in force."""
+    table = table_of(order_of(profile))
+    assert answering(table.find("GET", "/info").endpoint, ()) == dialect
+    assert answering(table.find("POST", "/embed").endpoint, ["inputs"]) == dialect
+
+
+RANKED = {"index": 1, "relevance_score": 0.5, "score": 0.5, "text": "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "result"),
+    [
+        pytest.param({}, RANKED, id="no document unless asked for"),
+        pytest.param({"return_documents": False}, RANKED, id="nor against it"),
+        pytest.param({"return_documents": True}, RANKED | {"document": {"text": "b"}}, id="but to who asks"),
+    ],
+)
+def test_every_client_of_rerank_reads_the_answer(options: dict[str, bool], result: dict[str, object]) -> None:
+    """At /rerank with `documents`: index and relevance_score (Jina, Cohere, infinity, vLLM), score and text (Semantic
+    Explorer), usage and id around them, and Cohere's meta."""
+    body = {"query": "q", "documents": ["a", "b"], "top_n": 1, **options}
+    choice = DEFAULT.find("POST", "/rerank").endpoint.choose(json.dumps(body).encode())
+    shown = json.loads(choice.route.parse(incoming(body)).answered(rerank_result(0.25, 0.5)).body)
+    assert shown["results"] == [result]
+    assert {"id", "object", "model", "usage", "meta"} <= set(shown)
+    assert shown["usage"] == {"prompt_tokens": 18, "total_tokens": 18}
+
+
 # --- under a dialect's own profile ----------------------------------------------------------------------------
 
 
@@ -225,13 +258,20 @@ def own_posts() -> list[tuple[Dialect, Route]]:
     return [(dialect, route) for dialect in load_dialects(DIALECTS) for route in dialect.routes if route.body]
 
 
+def order_of(profile: str) -> tuple[str, ...]:
+    order, _ = read_profile(profile, Path()).layer.get("dialects", (DIALECTS, None))
+    return tuple(order)
+
+
 def first(dialect: str) -> Table:
-    """The table under its profile."""
+    """The table under its profile; of a dialect without one, where it comes first."""
     if dialect not in TABLES:
-        TABLES[dialect] = table_of([dialect, *(name for name in DIALECTS if name != dialect)])
+        alone = (dialect, *(name for name in DIALECTS if name != dialect))
+        TABLES[dialect] = table_of(next((order for order in ORDERS.values() if order[0] == dialect), alone))
     return TABLES[dialect]
 
 
+ORDERS = {profile: order_of(profile) for profile in profiles() if profile != "default"}
 TABLES: dict[str, Table] = {}
 OWN = own_posts()
 
@@ -264,11 +304,29 @@ def test_a_dialect_answers_every_get_of_its_own_under_its_profile(dialect: str) 
             assert endpoint.page is not None or endpoint.choices[0].route is route
 
 
-@pytest.mark.parametrize("name", profiles())
-def test_a_profile_only_puts_its_dialect_first(name: str, tmp_path) -> None:
-    """All others stay behind it, in the default order: what the tests above take for its order."""
-    order, _ = read_profile(name, tmp_path).layer.get("dialects", (DIALECTS, None))
-    assert tuple(order) == (order[0], *(each for each in DIALECTS if each != order[0]))
+@pytest.mark.parametrize("profile", ORDERS)
+def test_a_profile_takes_no_dialect_away(profile: str) -> None:
+    """Each once."""
+    assert sorted(ORDERS[profile]) == sorted(DIALECTS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "dialect"),
+    [
+        ("/v1/embeddings input", "simple_inference_server"),
+        ("/v1/embeddings input model encoding_format", "simple_inference_server"),
+        ("/v1/rerank query documents", "simple_inference_server"),
+        ("/embedding content", "llamacpp"),
+        ("/embeddings input", "llamacpp"),
+        ("/embeddings input model", "llamacpp"),
+        ("/embeddings sentences", "smart_embedder"),
+        ("/reranking query documents", "llamacpp"),
+    ],
+)
+def test_simple_inference_servers_wish_list_is_llama_cpps(asked: str, dialect: str) -> None:
+    """Its document: POST /embeddings is the API that is not OpenAI's; what is under /v1 stays its own."""
+    path, *keys = asked.split()
+    assert answering(first("simple_inference_server").find("POST", path).endpoint, keys) == dialect
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -119,6 +119,21 @@ def test_a_text_of_too_many_characters_is_refused_in_its_words():
     assert detail(caught.value) == "Input at index 0 exceeds max length 20000 chars"
 
 
+@pytest.mark.parametrize(
+    ("inputs", "encoding", "text"),
+    [
+        pytest.param(["a"] * 2 + ["x" * 9], "float", "Batch too large; max 2 items", id="before the characters"),
+        pytest.param(["a"] * 3, "int7", "Only 'float' encoding_format is supported", id="behind the encoding"),
+    ],
+)
+def test_its_guards_are_judged_in_the_products_order(inputs, encoding, text):
+    """And all of them before the model: an unknown one with too many inputs is 400, not 404."""
+    body = json.dumps({"model": "unknown", "input": inputs, "encoding_format": encoding}).encode()
+    with pytest.raises(InvalidRequest) as caught:
+        parse_embeddings(Incoming(body=body, guards=Guards(max_inputs=2, max_text_chars=8)))
+    assert (render_error(caught.value).status, detail(caught.value)) == (400, text)
+
+
 def test_nothing_to_embed_is_refused():
     """The document is silent, and OpenAI's SDK raises on an empty `data`."""
     with pytest.raises(EmptyInput) as caught:
@@ -132,9 +147,7 @@ def test_nothing_to_embed_is_refused():
 def test_a_ranking_request():
     """Probabilities, as the document's example has them; over-long documents are cut without a word."""
     request = parse_rerank(incoming({"model": "m", "query": "q", "documents": ["a", "b"], "top_n": 1})).request
-    assert request == RerankRequest(
-        query="q", passages=["a", "b"], model="m", text=SILENT, raw=False, field="documents"
-    )
+    assert request == RerankRequest(query="q", passages=["a", "b"], model="m", text=SILENT, raw=False)
 
 
 @pytest.mark.parametrize(

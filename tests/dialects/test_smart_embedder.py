@@ -48,9 +48,7 @@ def answer(path, body, result, models=(BGE, RERANKER)):
 def test_all_three_vectors_are_the_default():
     """The document's curl sends return_dense alone, and gets everything."""
     request = call("/embeddings", {"sentences": ["a"], "return_dense": True}).request
-    assert request == EmbedRequest(
-        inputs=["a"], model="BAAI/bge-m3", text=TRUNCATED, outputs=ALL, normalize=True, field="sentences"
-    )
+    assert request == EmbedRequest(inputs=["a"], model="BAAI/bge-m3", text=TRUNCATED, outputs=ALL, normalize=True)
 
 
 def test_null_and_unknown_keys_are_as_absent():
@@ -69,6 +67,35 @@ def test_flags_choose_the_vectors(flags):
     """All of them off asks for nothing at all."""
     body = {"sentences": ["a"], **{f"return_{kind}": kind in flags for kind in ALL}}
     assert call("/embeddings", body).request.outputs == frozenset(flags)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        *((said, True) for said in (True, 1, 1.0, "1", "on", "t", "true", "True", "y", "YES")),
+        *((said, False) for said in (False, 0, 0.0, "0", "off", "f", "false", "FALSE", "n", "No")),
+    ],
+    ids=repr,
+)
+def test_booleans_are_read_as_pydantic_reads_them(said, meant):
+    """In every field that is one: words and numbers, too."""
+    body = {"sentences": ["a"], **{f"return_{kind}": said for kind in ALL}, "normalize_dense": said}
+    request = call("/embeddings", body, (QWEN, BGE, BOTH)).request
+    assert (request.outputs == ALL, request.normalize) == (meant, meant)
+    shown = answer("/embeddings", {"sentences": ["a", "b"], "sparse_as_indices": said}, embedded(sparse=SPARSE))
+    assert ("indices" in shown["data"][0]["embeddings"]["sparse"]) is meant
+    assert call("/rerank", {"query": "q", "passages": ["a"], "normalize": said}).request.raw is not meant
+
+
+@pytest.mark.parametrize("said", [2, -1, 0.5, "", "null", " true", "oui", [], {}], ids=repr)
+@pytest.mark.parametrize(
+    ("path", "field"), [("/embeddings", "return_dense"), ("/embeddings", "sparse_as_indices"), ("/rerank", "normalize")]
+)
+def test_what_pydantic_reads_as_no_boolean_is_refused(path, field, said):
+    """422, at its place."""
+    rendered = refused(path, {"sentences": ["a"], "query": "q", "passages": ["a"], field: said})
+    (fault,) = json.loads(rendered.body)["detail"]
+    assert (rendered.status, fault["loc"]) == (422, ["body", field])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,6 @@ from vectord.dialects.base import Call, Incoming
 from vectord.dialects.tei import requests as teis
 from vectord.dialects.tei.errors import ERRORS, render_error, render_openai_error
 from vectord.dialects.tei.wire import (
-    Info,
     OpenAIAnswer,
     Prediction,
     Rank,
@@ -75,6 +74,7 @@ from vectord.schema import (
     TokenizeRequest,
     TokenizeResult,
 )
+from vectord.wire.info import Info
 from vectord.wire.vectors import to_base64
 
 TEXT = TextOptions(truncate_by_default=True, own_ids=True)
@@ -106,7 +106,6 @@ def test_the_shapes_of_inputs(parse, value, inputs):
     """One grammar on every route that embeds; ids are the model's own."""
     request = asked(parse, {"inputs": value})
     assert list(request.inputs) == inputs
-    assert request.field == "inputs"
     assert request.text.own_ids
 
 
@@ -128,7 +127,6 @@ def test_embed_takes_every_option():
         normalize=False,
         dimensions=64,
         force_dimensions=True,
-        field="inputs",
     )
 
 
@@ -138,7 +136,7 @@ def test_embed_takes_every_option():
 def test_embed_without_options(body):
     """Absent or null: unit vectors of full width, the server's truncation, on the right."""
     request = asked(teis.parse_embed, {"inputs": "a", **body})
-    assert request == EmbedRequest(inputs=("a",), text=TEXT, field="inputs")
+    assert request == EmbedRequest(inputs=("a",), text=TEXT)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +160,6 @@ def test_embed_sparse_asks_for_words():
         inputs=["a"],
         text=replace(TEXT, truncate=False, truncate_side="left", prompt_name="q"),
         outputs=frozenset({"sparse"}),
-        field="inputs",
     )
 
 
@@ -230,7 +227,6 @@ def test_rerank_takes_every_option():
         passages=["a", "bb", "c", "d"],
         text=replace(TEXT, truncate=True, truncate_side="left"),
         raw=True,
-        field="texts",
     )
 
 
@@ -242,7 +238,7 @@ def test_rerank_takes_every_option():
 def test_rerank_without_options(body):
     """Scores between 0 and 1, no texts, the server's truncation."""
     request = asked(teis.parse_rerank, {"query": "q", "texts": ["a"], **body})
-    assert request == RerankRequest(query="q", passages=["a"], text=TEXT, raw=False, field="texts")
+    assert request == RerankRequest(query="q", passages=["a"], text=TEXT, raw=False)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +301,8 @@ def test_decode(ids, lists):
 def test_the_openai_routes_ignore_the_model():
     """TEI's users write anything there; what is not asked for is unit vectors, cut on the right if need be."""
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
-    assert asked(teis.parse_openai, body) == EmbedRequest(inputs=["a"], text=TEXT, dimensions=8)
+    text = replace(TEXT, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
+    assert asked(teis.parse_openai, body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------
@@ -399,7 +396,9 @@ def test_too_many_instances_are_refused_unread():
         pytest.param(teis.parse_decode, {"ids": []}, "`ids` cannot be empty", id="decode"),
         pytest.param(teis.parse_decode, {"ids": [[1], []]}, "`ids` cannot be empty", id="decode a list"),
         pytest.param(teis.parse_vertex, {"instances": []}, "`instances` cannot be empty", id="vertex"),
-        pytest.param(teis.parse_vertex, {"instances": [{"inputs": []}]}, "`inputs` cannot be empty", id="instance"),
+        pytest.param(
+            teis.parse_vertex, {"instances": [{"inputs": []}]}, "`instances[0].inputs` cannot be empty", id="instance"
+        ),
         pytest.param(
             teis.parse_similarity,
             {"inputs": {"source_sentence": "a", "sentences": []}},
@@ -409,7 +408,7 @@ def test_too_many_instances_are_refused_unread():
         pytest.param(
             teis.parse_similarity,
             {"inputs": {"source_sentence": "", "sentences": ["a"]}},
-            "`inputs` cannot be empty",
+            "`inputs.source_sentence` cannot be empty",
             id="similarity of nothing",
         ),
     ],
@@ -628,7 +627,7 @@ def test_the_openai_routes_answer_teis_object(encoding, embedding):
         "object": "list",
         "data": [{"object": "embedding", "index": 0, "embedding": embedding}],
         "model": "served",
-        "usage": {"prompt_tokens": 4, "total_tokens": 4},
+        "usage": {"prompt_tokens": 4, "total_tokens": 4, "truncated_inputs": [0]},
     }
     assert msgspec.json.decode(rendered.body, type=OpenAIAnswer).model == "served"
     assert rendered.headers == HEADERS | {"x-compute-tokens": "4"}

@@ -90,7 +90,6 @@ FULL = [
             precisions=("int8", "float"),
             expect_fingerprint="f00d:64",
             partial=True,
-            field="inputs",
         ),
         id="embed",
     ),
@@ -173,7 +172,7 @@ FULL = [
     ),
 ]
 BARE = [
-    pytest.param("embed", {"inputs": "a"}, EmbedRequest(inputs=("a",), field="inputs"), id="embed"),
+    pytest.param("embed", {"inputs": "a"}, EmbedRequest(inputs=("a",)), id="embed"),
     pytest.param(
         "documents",
         {"documents": ["a"], "chunk": {"max_tokens": 8}},
@@ -419,8 +418,8 @@ def test_documents_answer_chunks_with_their_place():
     """A vector a chunk, the mean where asked for."""
     chunks = [DocumentChunk(span=Span(0, 5), tokens=2), DocumentChunk(span=Span(6, 9), tokens=1)]
     documents = [
-        ChunkedDocument(chunks=chunks, vectors=VECTORS, mean=np.array([0.5, 0.5, 0], np.float32)),
-        ChunkedDocument(chunks=chunks[:1], vectors=VECTORS[:1]),
+        ChunkedDocument(chunks=chunks, vectors={"float": VECTORS}, mean=np.array([0.5, 0.5, 0], np.float32)),
+        ChunkedDocument(chunks=chunks[:1], vectors={"float": VECTORS[:1]}),
     ]
     result = DocumentsResult(model="served", fingerprint="f00d", documents=documents, usage=usage())
     body = {"documents": ["a", "b"], "chunk": {"max_tokens": 8}}

@@ -126,7 +126,14 @@ def token_result(**vectors: Any) -> EmbedResult:
 )
 def test_how_texts_are_cut(parse, body, options, text):
     """-1 is what the model reads; a number is at most so many; nothing is no truncation unless the server's."""
-    assert parse(incoming(body | options)).request.text == text
+    read = parse(incoming(body | options)).request.text
+    assert replace(read, own_ids=True) == text
+
+
+@pytest.mark.parametrize(("parse", "body"), ASKED)
+def test_on_openais_route_ids_may_be_of_openais_models(parse, body):
+    """Its clients send those; on vLLM's own routes ids are the model's."""
+    assert parse(incoming(body)).request.text.own_ids is (parse is not parse_embeddings)
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)
@@ -203,9 +210,9 @@ def test_no_input(parse, body):
     ],
 )
 def test_the_shapes_of_input(value, inputs):
-    """OpenAI's; ids are the model's own."""
+    """OpenAI's; ids are told from those of OpenAI's models."""
     request = parse_embeddings(incoming({"input": value, "priority": 3, "user": "u", "unknown": {}})).request
-    assert request == EmbedRequest(inputs=request.inputs, text=PLAIN)
+    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions())
     assert list(request.inputs) == inputs
 
 
@@ -338,7 +345,7 @@ def test_what_a_pooling_request_asks_for(models, asked, kind):
     """The task named; else what the model named, or the first, is for. None stands for classes."""
     request = parse_pooling(replace(incoming({"input": "a"} | asked), models=models)).request
     if kind is None:
-        assert request == ClassifyRequest(inputs=["a"], model=asked.get("model"), text=PLAIN, field="input")
+        assert request == ClassifyRequest(inputs=["a"], model=asked.get("model"), text=PLAIN)
     else:
         assert request == EmbedRequest(inputs=("a",), model=asked.get("model"), text=PLAIN, outputs=frozenset(kind))
 
@@ -418,7 +425,7 @@ def test_dimensions_of_classes():
 def test_a_request_to_classify(value, inputs, said, raw):
     """Texts; logits if so asked."""
     assert parse_classify(incoming({"input": value} | said)).request == ClassifyRequest(
-        inputs=inputs, text=PLAIN, raw=raw, field="input"
+        inputs=inputs, text=PLAIN, raw=raw
     )
 
 
@@ -458,9 +465,7 @@ NAMES = [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), (
 def test_one_text_with_each(path, first, second, one, others, passages):
     """One request to rerank; errors name the client's keys."""
     request = route("POST", path).parse(incoming({first: one, second: others})).request
-    assert request == RerankRequest(
-        query="q", passages=passages, text=PLAIN, raw=False, query_field=first, field=second
-    )
+    assert request == RerankRequest(query="q", passages=passages, text=PLAIN, raw=False)
 
 
 @pytest.mark.parametrize(("first", "second"), NAMES)
@@ -476,12 +481,9 @@ def test_each_text_with_each(first, second):
                 model="m",
                 text=text,
                 raw=True,
-                query_field=f"{first}[{place}]",
-                field=f"{second}[{place}]",
             )
             for place, (query, passage) in enumerate((("q", "a"), ("r", "b")))
         ],
-        field=second,
     )
 
 
@@ -550,7 +552,7 @@ def test_the_scores_of_several_pairs_in_full():
 def test_a_request_to_rerank(documents, passages, said, raw):
     """Probabilities unless logits are asked for."""
     assert parse_rerank(incoming({"query": "q", "documents": documents} | said)).request == RerankRequest(
-        query="q", passages=passages, text=PLAIN, raw=raw, field="documents"
+        query="q", passages=passages, text=PLAIN, raw=raw
     )
 
 

@@ -62,7 +62,7 @@ def chunked(*documents: list[tuple[int, int]]) -> DocumentsResult:
     made = [
         ChunkedDocument(
             chunks=[DocumentChunk(span=Span(*span), tokens=2) for span in spans],
-            vectors=np.array([[d, i] for i in range(len(spans))], np.float32).reshape(-1, 2),
+            vectors={"float": np.array([[d, i] for i in range(len(spans))], np.float32).reshape(-1, 2)},
         )
         for d, spans in enumerate(documents)
     ]
@@ -207,7 +207,6 @@ def test_chunks_are_read_as_one_document():
         text=TextOptions(kind="document"),
         late=True,
         dimensions=64,
-        field="inputs",
     )
 
 
@@ -234,7 +233,6 @@ def test_queries_are_embedded_as_anywhere_else():
         inputs=["a", "b"],
         text=TextOptions(truncate_by_default=True, kind="query"),
         precisions=("int8",),
-        field="inputs",
     )
     assert answer(asked, result_of("int8", np.array([[1, 2], [3, 4]], np.int8))) == {
         "object": "list",
@@ -259,7 +257,7 @@ def test_queries_are_embedded_as_anywhere_else():
 def test_documents_can_be_cut_here(body, chunks):
     """With enable_auto_chunking a document comes whole, and the answer shows its pieces."""
     asked = call(CONTEXTUALIZED, inputs=[["One two."], ["Three."]], enable_auto_chunking=True, **body)
-    assert asked.request == DocumentsRequest(documents=["One two.", "Three."], chunks=chunks, late=True, field="inputs")
+    assert asked.request == DocumentsRequest(documents=["One two.", "Three."], chunks=chunks, late=True)
     shown = answer(asked, chunked([(0, 3), (4, 8)], [(0, 6)]))
     assert [[item["text"] for item in document["data"]] for document in shown["data"]] == [["One", "two."], ["Three."]]
 
@@ -298,7 +296,6 @@ def test_an_empty_chunk_is_refused(inputs):
         pytest.param({"inputs": ["a"]}, "inputs", id="texts, not lists of them"),
         pytest.param({"inputs": [["a", "b"]], "input_type": "query"}, "inputs[0]", id="two queries in one list"),
         pytest.param({"inputs": [["a"], ["b", "c"]], "enable_auto_chunking": True}, "inputs[1]", id="chunks to cut"),
-        pytest.param({"inputs": [["a", "b"]], "output_dtype": "int8"}, "output_dtype", id="dtype of chunks"),
         pytest.param(
             {"inputs": [["a"]], "enable_auto_chunking": True, "chunk_size": 8, "chunk_overlap": 8},
             "chunk_overlap",
@@ -312,6 +309,18 @@ def test_a_bad_field_of_contextualized_embeddings_is_named(body, field):
     with pytest.raises(InvalidField) as caught:
         call(CONTEXTUALIZED, **body)
     assert f"`{field}" in caught.value.message
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
+def test_chunks_come_in_any_dtype(dtype):
+    """The engine makes them, and the answer shows those."""
+    asked = call(CONTEXTUALIZED, inputs=[["a b"]], output_dtype=dtype)
+    assert asked.request.precisions == (dtype,)
+    chunk = DocumentChunk(span=Span(0, 3), tokens=2)
+    document = ChunkedDocument(chunks=[chunk], vectors={dtype: np.array([[1, 2]], np.uint8)})
+    result = DocumentsResult(model="served", fingerprint="f00d", documents=[document], usage=usage([(5, 5)]))
+    ((shown,),) = [each["data"] for each in json.loads(asked.render(result).body)["data"]]
+    assert shown["embedding"] == [1, 2]
 
 
 @pytest.mark.parametrize("encoding", [None, "base64"])
@@ -336,7 +345,6 @@ def test_every_field_of_rerank_is_read():
         model="m",
         text=TextOptions(truncate=False, truncate_by_default=True),
         raw=False,
-        field="documents",
     )
 
 

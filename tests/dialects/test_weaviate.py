@@ -53,21 +53,20 @@ def get(path: str, result: object) -> Any:
                 inputs=["a"],
                 text=TextOptions(truncate_by_default=True, kind="query"),
                 dimensions=128,
-                field="text",
             ),
             id="Weaviate's",
         ),
-        pytest.param("text", {"text": "a"}, EmbedRequest(inputs=["a"], text=CUTS, field="text"), id="curl's"),
+        pytest.param("text", {"text": "a"}, EmbedRequest(inputs=["a"], text=CUTS), id="curl's"),
         pytest.param(
             "text",
             {"text": "a", "config": {"pooling_strategy": None, "task_type": "", "dimensions": None}},
-            EmbedRequest(inputs=["a"], text=CUTS, field="text"),
+            EmbedRequest(inputs=["a"], text=CUTS),
             id="a config that says nothing",
         ),
         pytest.param(
             "texts",
             {"texts": ["a", "b"], "config": {"task_type": "passage"}},
-            EmbedRequest(inputs=["a", "b"], text=TextOptions(truncate_by_default=True, kind="document"), field="texts"),
+            EmbedRequest(inputs=["a", "b"], text=TextOptions(truncate_by_default=True, kind="document")),
             id="a batch",
         ),
     ],
@@ -140,7 +139,7 @@ def test_meta_is_an_object_whatever_is_served():
     [
         pytest.param([model_info(state="ready")], 204, id="ready"),
         pytest.param([model_info(state="unloaded")], 204, id="loads on its next use"),
-        pytest.param([model_info(state="loading")], 503, id="loading"),
+        pytest.param([model_info(state="loading")], 204, id="its first use loads it"),
         pytest.param([model_info(state="failed")], 503, id="failed"),
         pytest.param([model_info(state="failed"), model_info("second")], 503, id="another would not be asked"),
         pytest.param([RERANKER, model_info("second")], 204, id="not the first served"),
@@ -152,6 +151,12 @@ def test_ready_when_a_text_would_be_answered(models, status):
     rendered = get("/.well-known/ready", model_list(*models))
     assert rendered.status == status
     assert rendered.body == (b"" if status == 204 else b'{"error":"No model that embeds is ready."}')
+
+
+def test_not_ready_while_the_server_starts():
+    """Requests would be refused."""
+    loading = model_list(model_info(state="loading"), starting=True)
+    assert get("/.well-known/ready", loading).status == 503
 
 
 def test_live_whatever_the_models_do():

@@ -39,9 +39,10 @@ STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_im
 # Where, by default, another dialect answers in another shape than the one of the example would.
 OTHERWISE = {
     ("embedding_server", "/embed"): "TEI's bare array",
+    ("jina", "/rerank"): "another word under `object`",
     ("jina", "/v1/rerank"): "another word under `object`",
+    ("llamacpp", "/rerank"): "another word under `object`",
     ("llamacpp", "/v1/rerank"): "another word under `object`",
-    ("semantic_explorer", "/rerank"): "another word under `object`",
     ("simple_inference_server", "/v1/rerank"): "`document` is an object, not a string",
     ("vllm", "/v1/models"): "without vLLM's `root`, `parent` and `permission`",
 }

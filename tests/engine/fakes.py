@@ -16,10 +16,12 @@ from vectord.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.config import EngineConfig
 from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 from vectord.engine.engine import Engine
+from vectord.engine.observer import BatchReport, RequestReport
 from vectord.engine.registry import Composite, ModelSource
+from vectord.engine.shared_cache import Store
 from vectord.errors import EmptyInput, InputTooLong
 from vectord.ops.base import PackedTexts
-from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Timings, Token
+from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 
 WIDTH = 8
 COLBERT_WIDTH = 4
@@ -86,7 +88,6 @@ class ByteEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None = None,
     ) -> list[EncodedPair]:
@@ -113,14 +114,11 @@ class ByteEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None = None,
     ) -> list[EncodedPair]:
         asked = f"{instruction or 'Judge'}: {query}"
-        return self.encode_pairs(
-            asked, passages, options, truncate=truncate, query_field=query_field, field=field, part=part
-        )
+        return self.encode_pairs(asked, passages, options, truncate=truncate, field=field, part=part)
 
     def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, part: range | None = None) -> list[CutText]:
         self._called()
@@ -137,7 +135,7 @@ class ByteEncoder:
         return [Chunk(span.start, span.stop, span.start, span.stop - span.start) for span in spans]
 
     def encode_windows(
-        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str, index: int
+        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, truncate: bool, field: str, index: int
     ) -> list[Window]:
         """A window for every two chunks, with a special at either end."""
         self._called()
@@ -146,7 +144,7 @@ class ByteEncoder:
             own = chunks[start : start + 2]
             ids = np.array([DOCUMENT_MARK, *text[own[0].start : own[-1].stop].encode(), SEPARATOR], np.int32)
             spans = np.array([[one.start, one.stop] for one in own], np.int32) - own[0].start + 1
-            windows.append(Window(ids, np.zeros_like(ids), spans.astype(np.int32)))
+            windows.append(Window(ids, np.zeros_like(ids), spans.astype(np.int32), TextLength(len(ids), len(ids))))
         return windows
 
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
@@ -253,6 +251,7 @@ class FakeBackend:
         self.batches: list[TokenBatch] = []
         self.exact: list[TokenBatch] = []
         self.closed = False
+        self.renewed = 0
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         self.batches.append(batch)
@@ -265,6 +264,12 @@ class FakeBackend:
     def forward_exact(self, batch: TokenBatch) -> Answers:
         self.exact.append(batch)
         return self._answers(batch, None if self.heals else self.poison)
+
+    def renew(self, stream: int) -> None:
+        """The next forward on any stream finds an open gate of its own."""
+        self.renewed += 1
+        self.gate = threading.Event()
+        self.gate.set()
 
     def close(self) -> None:
         self.closed = True
@@ -324,25 +329,38 @@ class Recorder:
     """An Observer that keeps every call."""
 
     def __init__(self) -> None:
+        self.active: list[str] = []  # operations under way
+        self.reports: list[RequestReport] = []
+        self.batch_reports: list[BatchReport] = []
         self.requests: list[tuple[str, str, str | None, int, int]] = []
         self.batches: list[tuple[int, int, bool]] = []
         self.queues: list[tuple[int, int]] = []
         self.lookups: list[tuple[int, int]] = []
+        self.shared_lookups: list[tuple[int, int]] = []
         self.states: list[tuple[str, str]] = []
 
-    def request_answered(
-        self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
-    ) -> None:
-        self.requests.append((model, operation, error, texts, tokens))
+    def request_began(self, operation: str) -> None:
+        self.active.append(operation)
 
-    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
-        self.batches.append((texts, tokens, failed))
+    def request_ended(self, operation: str) -> None:
+        self.active.remove(operation)
+
+    def request_answered(self, report: RequestReport) -> None:
+        self.reports.append(report)
+        self.requests.append((report.model, report.operation, report.error, report.texts, report.tokens))
+
+    def batch_ran(self, report: BatchReport) -> None:
+        self.batch_reports.append(report)
+        self.batches.append((report.texts, report.tokens, report.failed))
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         self.queues.append((texts, tokens))
 
     def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
         self.lookups.append((hits, misses))
+
+    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        self.shared_lookups.append((hits, misses))
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         self.states.append((model, state))
@@ -420,6 +438,7 @@ async def serving(
     composites: Sequence[Composite] = (),
     encoder: ByteEncoder | None = None,
     observer: Recorder | None = None,
+    store: Store | None = None,
     **settings: object,
 ) -> AsyncIterator[Engine]:
     """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests.
@@ -431,7 +450,7 @@ async def serving(
         source(backend, f"m{n}", f"alias{n}", encoder=encoder, model=models[n] if models else None)
         for n, backend in enumerate(backends)
     ]
-    engine = Engine(sources, EngineConfig(**settings), most, observer, composites)  # type: ignore[arg-type]
+    engine = Engine(sources, EngineConfig(**settings), most, observer, composites, store)  # type: ignore[arg-type]
     await engine.start()
     if settings.get("model_loading") != "first-use":
         await engine.loaded.wait()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.engine.admission import MAX_QUEUED_TOKENS, Admission, Speed, check_room, check_wait
+from vectord.engine.admission import MAX_PATIENT, MAX_QUEUED_TOKENS, Admission, Speed, check_room, check_wait
 from vectord.errors import Overloaded, Unavailable
 
 
@@ -53,6 +53,25 @@ async def test_who_waits_gets_a_place_in_turn():
     admission.leave()
     admission.leave()
     assert admission.under_way == 0
+
+
+async def test_the_patient_wait_where_others_are_refused():
+    """Behind one place, too; their number is bounded, and so is their wait."""
+    admission = Admission(1, patience_s=60)
+    await admission.enter()
+    with pytest.raises(Overloaded):
+        await admission.enter()
+    waiters = [asyncio.create_task(admission.enter(patient=True)) for _ in range(MAX_PATIENT)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await admission.enter(patient=True)
+    for waiter in waiters:
+        admission.leave()
+        await waiter
+    hurried = Admission(1, patience_s=0.001)
+    await hurried.enter()
+    with pytest.raises(Overloaded):
+        await hurried.enter(patient=True)
 
 
 async def test_a_place_that_does_not_become_free_in_time_is_refused():

@@ -84,11 +84,11 @@ async def test_a_model_without_labels_does_not_classify():
 
 @pytest.mark.parametrize(("inputs", "error"), [([], EmptyInput), (["a"] * 3, TooManyInputs)])
 async def test_inputs_are_counted_before_anything_is_read(inputs, error):
-    """By the caller's own name for them."""
+    """Of all that could be too many."""
     async with serving_one(CLASSIFIER, max_client_batch_size=2) as (engine, backend):
         with pytest.raises(error) as refused:
-            await engine.answer(ClassifyRequest(inputs=inputs, field="texts"), ANYONE)
-    assert refused.value.field == "texts"
+            await engine.answer(ClassifyRequest(inputs=inputs), ANYONE)
+    assert refused.value.field == "inputs"
     assert not backend.batches
 
 

@@ -43,7 +43,7 @@ async def test_every_document_has_its_own_chunks_and_vectors(late):
         texts = pieces(document)
         assert [document[c.span.start : c.span.stop] for c in made.chunks] == texts
         assert [chunk.tokens for chunk in made.chunks] == [len(text) for text in texts]
-        np.testing.assert_array_equal(made.vectors, [expected_row(text) for text in texts])
+        np.testing.assert_array_equal(made.vectors["float"], [expected_row(text) for text in texts])
         assert made.mean is None
 
 
@@ -74,7 +74,7 @@ async def test_the_mean_of_a_document_is_that_of_its_chunks(normalize):
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(mean=True, normalize=normalize), ANYONE)
     for made in result.documents:
-        mean = made.vectors.astype(np.float64).mean(axis=0)
+        mean = made.vectors["float"].astype(np.float64).mean(axis=0)
         expected = mean / np.linalg.norm(mean) if normalize else mean
         np.testing.assert_allclose(made.mean, expected, rtol=1e-5, atol=1e-7)
 
@@ -85,7 +85,7 @@ async def test_a_document_without_text_has_no_chunks(late):
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(documents=["abc", "", "def"], late=late, mean=True), ANYONE)
     assert [len(made.chunks) for made in result.documents] == [1, 0, 1]
-    assert [made.vectors.shape for made in result.documents] == [(1, WIDTH), (0, WIDTH), (1, WIDTH)]
+    assert [made.vectors["float"].shape for made in result.documents] == [(1, WIDTH), (0, WIDTH), (1, WIDTH)]
     assert [made.mean is None for made in result.documents] == [False, True, False]
     assert result.usage.lengths[1].seen == 0
 
@@ -164,7 +164,7 @@ async def test_dimensions_cut_every_vector():
     """And name the space; a width the model does not have is refused."""
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(dimensions=3, normalize=True, mean=True), ANYONE)
-        assert {made.vectors.shape[1] for made in result.documents} == {3}
+        assert {made.vectors["float"].shape[1] for made in result.documents} == {3}
         assert result.documents[0].mean.shape == (3,)
         assert result.fingerprint == DENSE.fingerprint + ":3"
         with pytest.raises(InvalidField):
@@ -196,10 +196,10 @@ async def test_the_caller_s_own_chunks_are_embedded(late):
     for document, own, made in zip(DOCUMENTS, spans, result.documents, strict=True):
         assert [chunk.span for chunk in made.chunks] == own
         assert [chunk.tokens for chunk in made.chunks] == [span.stop - span.start for span in own]
-        assert made.vectors.shape == (len(own), WIDTH)
+        assert made.vectors["float"].shape == (len(own), WIDTH)
         if own:
             np.testing.assert_array_equal(
-                made.vectors, [expected_row(document[span.start : span.stop]) for span in own]
+                made.vectors["float"], [expected_row(document[span.start : span.stop]) for span in own]
             )
 
 

@@ -134,16 +134,30 @@ async def test_a_model_named_for_similarity_must_make_dense_vectors():
 @pytest.mark.parametrize(
     ("request_", "field", "index"),
     [
-        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source_sentence", 0),
+        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source", 0),
         (SimilarityRequest(source="a", sentences=["b", "x" * 100]), "sentences", 1),
     ],
 )
 async def test_similarity_names_the_text_that_is_too_long(request_, field, index):
-    """By the caller's field and place in it."""
+    """By its field and its place there."""
     async with serving_one(DENSE_ONE) as (engine, _):
         with pytest.raises(InputTooLong) as refused:
             await engine.answer(request_, ANYONE)
     assert (refused.value.field, refused.value.index) == (field, index)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentences", "place"),
+    [("no!", ["b", "c"], ("source", 0)), ("a", ["b", "no!"], ("sentences", 1)), ("a", ["no!"], ("sentences", 0))],
+    ids=["the source", "a sentence", "the only sentence"],
+)
+async def test_similarity_names_the_text_that_fails(source, sentences, place):
+    """It runs beside the others, the source before the sentences, and is counted among its own kind."""
+    async with serving_one(DENSE_ONE) as (engine, backend):
+        backend.poison = ord("!")
+        with pytest.raises(InferenceFailed) as failed:
+            await engine.answer(SimilarityRequest(source=source, sentences=sentences), ANYONE)
+    assert (failed.value.field, failed.value.index) == place
 
 
 @pytest.mark.parametrize("name", [None, "m1"], ids=["the first that embeds", "by name"])

@@ -161,9 +161,8 @@ async def test_the_fake_backend_of_the_server_works_as_well():
 @pytest.mark.parametrize(
     ("request_", "error", "field"),
     [
-        (embed(*["a"] * 11), TooManyInputs, "input"),
-        (embed(*["a"] * 11, field="inputs"), TooManyInputs, "inputs"),
-        (embed(), EmptyInput, "input"),
+        (embed(*["a"] * 11), TooManyInputs, "inputs"),
+        (embed(), EmptyInput, "inputs"),
         (embed("a", dimensions=0), InvalidField, "dimensions"),
         (embed("a", dimensions=WIDTH + 1), InvalidField, "dimensions"),
         (embed("a", dimensions=2, outputs=TOKENS), InvalidField, "dimensions"),
@@ -174,7 +173,7 @@ async def test_the_fake_backend_of_the_server_works_as_well():
     ],
 )
 async def test_what_cannot_be_served_is_refused_before_tokenising(request_, error, field):
-    """The error names the caller's field and the limit."""
+    """The error names the request's field and the limit."""
     encoder = ByteEncoder()
     async with serving(FakeBackend(), encoder=encoder, max_client_batch_size=10) as engine:
         encoder.threads.clear()
@@ -348,22 +347,22 @@ async def test_an_interactive_caller_does_not_wait_behind_the_bulk_job_that_aske
     assert "0049" in backend.texts_run()[1:3]
 
 
-async def test_a_shared_text_that_fails_fails_for_each_in_its_own_words():
-    """Field and index are each request's own."""
+async def test_a_shared_text_that_fails_fails_for_each_at_its_own_place():
+    """The index is each request's own."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         backend.poison = ord("!")
         close_gate(backend)
         blocker = ask(engine, "blocker")
         await entered(backend)
-        callers = [ask(engine, "!"), ask(engine, "ok", "!", field="texts")]
+        callers = [ask(engine, "!"), ask(engine, "ok", "!")]
         await settle()
         backend.gate.set()
         await blocker
         failures = await asyncio.gather(*callers, return_exceptions=True)
     assert [(type(e), e.field, e.index) for e in failures] == [
-        (InferenceFailed, "input", 0),
-        (InferenceFailed, "texts", 1),
+        (InferenceFailed, "inputs", 0),
+        (InferenceFailed, "inputs", 1),
     ]
     assert backend.texts_run().count("!") == 1
 
@@ -566,6 +565,22 @@ async def test_with_a_waiting_room_a_request_waits_for_its_place():
         backend.gate.set()
         await asyncio.gather(first, third)
     assert backend.texts_run() == ["a", "d"]
+
+
+async def test_a_request_that_waits_does_so_on_any_full_server():
+    """Where another is refused at once; not for longer than any wait may be."""
+    backend = FakeBackend()
+    async with serving(backend, max_concurrent_requests=1) as engine:
+        close_gate(backend)
+        first = ask(engine, "a")
+        await entered(backend)
+        batch = asyncio.create_task(engine.answer(embed("b", "c", waits=True), ANYONE))
+        await settle()
+        with pytest.raises(Overloaded):
+            await engine.answer(embed("d"), ANYONE)
+        backend.gate.set()
+        await asyncio.gather(first, batch)
+    assert sorted(backend.texts_run()) == ["a", "b", "c"]
 
 
 async def test_draining_refuses_who_waits_for_a_place():

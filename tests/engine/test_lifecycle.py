@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from tests.engine.fakes import (
@@ -417,6 +417,27 @@ async def test_who_asks_at_start_is_told_to_come_back_and_starts_no_second_load(
         house.loaders[0].gate.set()
         await asyncio.wait_for(house.lifecycle.loaded.wait(), WAIT_S)
         assert [len(loader.backends) for loader in house.loaders] == [1, 1]
+
+
+@pytest.mark.parametrize("at_start", [True, False], ids=["at start", "on first use"])
+async def test_only_the_loading_of_the_start_is_called_so(at_start):
+    """A model that its first use loads answers whoever asks, after a while: the server does not start for that."""
+    loader = Loader()
+    loader.gate.clear()
+    loading = "start" if at_start else "first-use"
+    engine = Engine([replace(source(FakeBackend(), "m"), load=loader)], EngineConfig(model_loading=loading))
+    assert engine.models().starting
+    await engine.start()
+    await settle()
+    asked = asyncio.create_task(engine.answer(EmbedRequest(inputs=["a"]), ANYONE))
+    await loader.begun()
+    shown = engine.models()
+    assert ([info.state for info in shown.models], shown.starting) == (["loading"], at_start)
+    loader.gate.set()
+    await asyncio.wait_for(engine.loaded.wait(), WAIT_S)
+    assert not engine.models().starting
+    await asyncio.gather(asked, return_exceptions=True)
+    await engine.close()
 
 
 async def test_what_has_no_room_at_start_waits_for_its_first_use(caplog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from tests.engine.fakes import M3, FakeBackend, source, spec
 
@@ -47,6 +49,18 @@ def test_an_unknown_name_is_answered_with_those_that_are_served():
     registry = Registry([served("a")], [Composite("c", {"dense": "a"})])
     with pytest.raises(ModelNotFound, match="a, c"):
         registry.named("?")
+
+
+def test_a_stalled_model_says_so_wherever_it_is_asked():
+    """In its facts and among the states; a composite of it, too."""
+    registry = Registry([served("a"), served("b")], [Composite("c", {"dense": "a"})])
+    stalled, other = registry.models
+    facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
+    for model, stalls in ((stalled, True), (other, False)):
+        model.state = "ready"
+        model.runner = SimpleNamespace(stalled=stalls, backend=SimpleNamespace(facts=facts))
+    assert registry.readiness() == {"a": "stalled", "b": "ready"}
+    assert [target.info().state for target in registry.targets] == ["stalled", "ready", "stalled"]
 
 
 def test_before_loading_the_facts_are_known_and_nothing_is_served():
@@ -96,3 +110,20 @@ def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
     registry = Registry(sources, composites)
     first, second, third = (registry.named(name).fingerprint for name in "cde")
     assert first == second != third
+
+
+def test_to_who_may_use_some_models_the_others_are_not_there():
+    """By whichever of their names; a composite is a name of its own, and its members are not."""
+    registry = Registry([served("a"), served("b", "b2"), served("c")], [Composite("d", {"dense": "a"})])
+    allowed = frozenset({"d", "b2", "unknown"})
+    assert [target.name for target in registry.seen_by(allowed)] == ["b", "d"]
+    assert registry.named("b", allowed).name == registry.named("b2", allowed).name == "b"
+    assert registry.named("d", allowed).name == "d"
+    for name in ("a", "c", "unknown"):
+        with pytest.raises(ModelNotFound) as refused:
+            registry.named(name, allowed)
+        assert refused.value.message.endswith("Served: b, d.")
+    assert registry.resolve(None, lambda target: True, "do it", allowed).name == "b"
+    with pytest.raises(ModelCannot):
+        registry.resolve(None, lambda target: True, "do it", frozenset())
+    assert registry.seen_by(None) == registry.targets

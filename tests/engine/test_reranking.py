@@ -264,11 +264,11 @@ async def test_a_language_model_reads_the_instruction():
 
 @pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
 async def test_passages_are_counted_before_anything_is_read(count, error):
-    """By the caller's own name for them."""
+    """Of all that could be too many."""
     async with serving_one(CROSS_ENCODER, max_client_batch_size=2) as (engine, backend):
         with pytest.raises(error) as refused:
-            await engine.answer(ask(passages=["a"] * count, field="documents"), ANYONE)
-    assert refused.value.field == "documents"
+            await engine.answer(ask(passages=["a"] * count), ANYONE)
+    assert refused.value.field == "passages"
     assert not backend.batches
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.engine.batch import Batch, Item
-from vectord.engine.scheduler import INTERACTIVE_WEIGHT, Scheduler
+from vectord.engine.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, Scheduler
 from vectord.schema import Lane
 
 BUDGET = 64
@@ -237,6 +237,36 @@ def test_bulk_is_not_starved_by_newcomers():
     assert served >= set(indexers)
 
 
+def test_a_question_is_not_run_with_a_batch_full_of_bulk():
+    """It would be answered when they all are: an eighth of a batch is what it takes along."""
+    scheduler = Scheduler(max_batch_tokens=64)
+    for _ in range(100):
+        scheduler.add(item(2, "indexer", "bulk"), 0.0)
+    scheduler.add(item(4, "searcher"), 0.0)
+    batch = scheduler.next_batch(0.0)
+    assert [each.lane for each in batch.items] == ["interactive", "bulk", "bulk"]
+    assert batch.tokens == 64 // FILL_SHARE
+
+
+def test_bulk_runs_in_short_batches_while_somebody_asks():
+    """So that the next question waits for a part of a batch, until nobody has asked for a while."""
+    scheduler = Scheduler(max_batch_tokens=64)
+    scheduler.add(item(4, "searcher"), 10.0)
+    scheduler.next_batch(10.0)
+    for _ in range(100):
+        scheduler.add(item(2, "indexer", "bulk"), 10.0)
+    assert scheduler.next_batch(10.0 + RECENT_S).tokens == 64 // BULK_SHARE // 2 * 2  # whole texts
+    assert scheduler.next_batch(10.1 + RECENT_S).tokens == 64
+
+
+def test_questions_alone_fill_whole_batches():
+    """The rule is about bulk: interactive texts share a batch as ever."""
+    scheduler = Scheduler(max_batch_tokens=64)
+    for n in range(100):
+        scheduler.add(item(2, f"searcher {n % 7}"), 0.0)
+    assert scheduler.next_batch(0.0).tokens == 64
+
+
 def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
     """Every text of a long job grows old while its client is served; a newcomer still does not wait behind it."""
     scheduler = Scheduler(max_batch_tokens=BUDGET, max_age_s=5.0)
@@ -358,10 +388,10 @@ def test_promotion_takes_a_bulk_text_to_the_front():
     for text in job:
         scheduler.add(text, 0.0)
     scheduler.promote(job[99], "searcher", 0.0)
-    assert job[99] in scheduler.next_batch(0.0).items
-    assert len(scheduler) == 100 - 4
+    assert scheduler.next_batch(0.0).items == [job[99]]
+    assert len(scheduler) == 99
     scheduler.promote(job[99], "searcher", 0.0)  # it runs: nothing to move
-    assert len(scheduler) == 100 - 4
+    assert len(scheduler) == 99
 
 
 @pytest.mark.parametrize("clients", [1, 5000])

@@ -114,7 +114,8 @@ async def test_parts_and_their_inputs_are_counted(parts, error, given):
     async with serving_one(DENSE, max_client_batch_size=4) as (engine, backend):
         with pytest.raises(error) as refused:
             await engine.answer(Several(requests=parts), ANYONE)
-        assert refused.value.field == ("input" if parts[1:] == [embed()] else "instances")
+        assert refused.value.field == ("inputs" if parts[1:] == [embed()] else "requests")
+        assert refused.value.part == (1 if parts[1:] == [embed()] else None)
         if given is not None:
             assert (refused.value.limit, refused.value.given) == (4, given)
             assert not backend.batches

@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 from tests.engine.fakes import (
+    CROSS_ENCODER,
     M3,
     FakeBackend,
     Recorder,
+    backend_for,
     close_gate,
     entered,
     serving,
@@ -23,6 +25,7 @@ from vectord.schema import (
     ChunkOptions,
     DocumentsRequest,
     EmbedRequest,
+    RerankRequest,
     ShowStatistics,
     Statistics,
     TokenizeRequest,
@@ -59,6 +62,18 @@ async def test_batches_are_those_of_requests():
         for text in ("a", "b", "a"):
             await engine.answer(EmbedRequest(inputs=[text]), ANYONE)
         assert (await show(engine)).batches == len(backend.batches) == 3
+
+
+async def test_batches_of_a_reranker_are_not_counted():
+    """Smart Embedder's figures are of embedding alone."""
+    models = [M3, CROSS_ENCODER]
+    backends = [backend_for(model) for model in models]
+    async with serving(*backends, models=models, cache_bytes=0) as engine:
+        await engine.answer(RerankRequest(query="q", passages=["a"], model="m1"), ANYONE)
+        assert (await show(engine)).batches == 0
+        assert len(backends[1].batches) == 1
+        await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
+        assert (await show(engine)).batches == 1
 
 
 async def test_requests_that_met_a_full_server_are_refused():

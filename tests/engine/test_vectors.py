@@ -57,7 +57,7 @@ async def test_vectors_of_tokens_that_no_answer_has_room_for_are_not_made(kind, 
         asked = len(backend.batches)
         with pytest.raises(TooManyInputs) as refused:
             await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({kind})), ANYONE)
-        assert refused.value.field == "input"
+        assert refused.value.field == "inputs"
         assert "at most 6 tokens" in refused.value.message
         assert len(backend.batches) == asked
         await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({"dense", "sparse"})), ANYONE)
@@ -87,9 +87,9 @@ async def test_an_input_that_cannot_be_embedded_fails_alone():
         backend.poison = ord("!")
         result = await engine.answer(some(*inputs, outputs=ALL), ANYONE)
     assert {i: (type(error), error.field, error.index) for i, error in result.failures.items()} == {
-        1: (InputTooLong, "input", 1),
-        3: (EmptyInput, "input", 3),
-        4: (InferenceFailed, "input", 4),
+        1: (InputTooLong, "inputs", 1),
+        3: (EmptyInput, "inputs", 3),
+        4: (InferenceFailed, "inputs", 4),
     }
     for i, text in enumerate(inputs):
         row, (sparse, colbert, tokens) = (

@@ -14,8 +14,8 @@ from vectord.backends.base import TokenBatch
 from vectord.engine.batch import Item
 from vectord.engine.execution import Execution
 from vectord.engine.scheduler import Scheduler
-from vectord.engine.worker import Outcome, Worker
-from vectord.errors import InferenceFailed
+from vectord.engine.worker import MOST_HUNG, Outcome, Worker
+from vectord.errors import InferenceFailed, InferenceTimedOut
 
 
 def item(text: str) -> Item:
@@ -41,7 +41,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def working(backend: FakeBackend, **limits: float) -> AsyncIterator[Desk]:
+async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits: float) -> AsyncIterator[Desk]:
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
     changes: list[bool] = []
     scheduler = Scheduler(max_batch_tokens=backend.facts.max_batch_tokens, **limits)
@@ -52,6 +52,7 @@ async def working(backend: FakeBackend, **limits: float) -> AsyncIterator[Desk]:
         scheduler,
         loop,
         streams=backend.facts.streams,
+        forward_timeout_s=forward_timeout_s,
         deliver=outcomes.put_nowait,
         stalled_changed=changes.append,
     )
@@ -123,6 +124,89 @@ async def test_a_thread_that_dies_fails_the_guilty_text_and_is_replaced():
         assert isinstance(answer, Mapping)
         assert not desk.worker.stalled
         assert desk.changes == [True, False] * 2
+
+
+async def test_a_forward_that_hangs_fails_its_batch_and_is_replaced():
+    """Its thread is left to itself: what it answers when it comes back is nobody's any more."""
+    backend = FakeBackend(streams=2)
+    backend.gate.clear()
+    hung = backend.gate
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        stuck, fine = [item("a"), item("b")], item("c")
+        desk.worker.put(stuck[:1])
+        await entered(backend, 1)
+        desk.worker.give_up_hung()
+        assert isinstance((await desk.answers(1))[stuck[0]], InferenceTimedOut)
+        desk.worker.put([fine])
+        answers = await desk.answers(1)
+        assert isinstance(answers[fine], Mapping)
+        hung.set()
+        desk.worker.put([item("d")])
+        await desk.answers(1)
+        assert desk.outcomes.empty()
+        assert backend.renewed == 1
+        assert desk.changes == [True, False]
+
+
+async def test_a_forward_within_its_time_is_left_alone():
+    """However often somebody looks."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend, forward_timeout_s=60) as desk:
+        desk.worker.put([item("a")])
+        await entered(backend, 1)
+        desk.worker.give_up_hung()
+        backend.gate.set()
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, Mapping)
+        assert not desk.changes
+
+
+async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
+    """Each costs a thread and memory that nobody can take back; the worker stays stalled."""
+    backend = FakeBackend()
+    gates = []
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        for _ in range(MOST_HUNG + 1):
+            backend.gate.clear()
+            gates.append(backend.gate)
+            desk.worker.put([item("a")])
+            await entered(backend, 1)
+            desk.worker.give_up_hung()
+            await desk.answers(1)
+            await renewed(desk, backend, len(gates))
+        assert desk.worker.stalled
+        assert desk.worker.gone
+        assert backend.renewed == MOST_HUNG
+        late = item("b")
+        desk.worker.put([late])
+        assert isinstance((await desk.answers(1))[late], InferenceTimedOut)
+        assert desk.worker.queued() == (0, 0)
+        for gate in gates:
+            gate.set()
+
+
+async def test_what_waits_for_a_stream_that_cannot_be_renewed_fails():
+    """As the operator's own class, which one thread at a time calls: nobody else will ever run it."""
+    backend = FakeBackend()
+    backend.renew = lambda stream: 1 / 0  # type: ignore[method-assign]
+    backend.gate.clear()
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        hung, waiting = item("a"), item("b")
+        desk.worker.put([hung])
+        await entered(backend, 1)
+        desk.worker.put([waiting])
+        desk.worker.give_up_hung()
+        answers = await desk.answers(2)
+        assert all(isinstance(answers[one], InferenceTimedOut) for one in (hung, waiting))
+        assert desk.worker.gone
+        assert desk.worker.stalled
+
+
+async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
+    """Until the thread that takes the place has told so, where one does."""
+    while times <= MOST_HUNG and (backend.renewed < times or desk.worker.stalled):
+        await asyncio.sleep(0.001)
 
 
 async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):

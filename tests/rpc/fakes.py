@@ -17,6 +17,7 @@ from vectord.config import ServerConfig
 from vectord.rpc import tei_pb2 as pb
 from vectord.rpc.server import serve_grpc
 from vectord.schema import (
+    ANYONE,
     Caller,
     ClassifyRequest,
     DecodeRequest,
@@ -86,7 +87,7 @@ class FakeEngine:
     def readiness(self) -> dict[str, str]:
         return {"served": "ready"}
 
-    def models(self) -> ModelList:
+    def models(self, caller: Caller = ANYONE) -> ModelList:
         return model_list()
 
     async def drain(self) -> None:

@@ -25,10 +25,10 @@ def test_each_text_is_a_request_of_its_own():
     stream = RankStream(10_000)
     first = stream.read(message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT))
     assert first == RerankRequest(
-        query="q", passages=["a"], text=TextOptions(truncate=True, truncate_side="left"), raw=True, field="text"
+        query="q", passages=["a"], text=TextOptions(truncate=True, truncate_side="left"), raw=True
     )
     second = stream.read(message("", query="r", raw_scores=False))
-    assert second == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True, field="text")
+    assert second == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
 
 
 @pytest.mark.parametrize("return_text", [False, True])

@@ -29,7 +29,7 @@ LEFT = pb.TRUNCATION_DIRECTION_LEFT
         pytest.param(
             requests.embed,
             pb.EmbedRequest(inputs="a"),
-            EmbedRequest(inputs=["a"], text=AS_SENT, field="inputs"),
+            EmbedRequest(inputs=["a"], text=AS_SENT),
             id="embed",
         ),
         pytest.param(
@@ -42,14 +42,13 @@ LEFT = pb.TRUNCATION_DIRECTION_LEFT
                 text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
                 normalize=False,
                 dimensions=8,
-                field="inputs",
             ),
             id="embed with everything",
         ),
         pytest.param(
             requests.embed,
             pb.EmbedRequest(inputs="a", normalize=True, prompt_name=""),
-            EmbedRequest(inputs=["a"], text=TextOptions(truncate=False, prompt_name=""), field="inputs"),
+            EmbedRequest(inputs=["a"], text=TextOptions(truncate=False, prompt_name="")),
             id="embed with defaults said",
         ),
         pytest.param(
@@ -59,14 +58,13 @@ LEFT = pb.TRUNCATION_DIRECTION_LEFT
                 inputs=["a"],
                 text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
                 outputs=frozenset({"sparse"}),
-                field="inputs",
             ),
             id="embed_sparse",
         ),
         pytest.param(
             requests.embed_all,
             pb.EmbedAllRequest(inputs="a"),
-            EmbedRequest(inputs=["a"], text=AS_SENT, outputs=frozenset({"tokens"}), field="inputs"),
+            EmbedRequest(inputs=["a"], text=AS_SENT, outputs=frozenset({"tokens"})),
             id="embed_all",
         ),
         pytest.param(
@@ -90,7 +88,7 @@ LEFT = pb.TRUNCATION_DIRECTION_LEFT
         pytest.param(
             requests.rerank,
             pb.RerankRequest(query="q", texts=["a", ""], raw_scores=True),
-            RerankRequest(query="q", passages=["a", ""], text=AS_SENT, raw=True, field="texts"),
+            RerankRequest(query="q", passages=["a", ""], text=AS_SENT, raw=True),
             id="rerank",
         ),
         pytest.param(

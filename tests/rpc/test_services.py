@@ -16,7 +16,7 @@ from tests.rpc.fakes import METHODS, FakeEngine, live
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
 from vectord.rpc import tei_pb2 as pb
 from vectord.rpc.streams import AT_ONCE
-from vectord.server.body_limit import BODIES_AT_ONCE
+from vectord.server.body_room import BODIES_AT_ONCE
 
 EMBED = "/tei.v1.Embed/Embed"
 EMBED_STREAM = "/tei.v1.Embed/EmbedStream"

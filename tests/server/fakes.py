@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from tests.dialects.results import model_list
+from tests.dialects.results import model_info, model_list
 
 from vectord.dialects.base import Call, Dialect, Incoming, Route
 from vectord.errors import InvalidField, MalformedBody, ShuttingDown, VectordError
 from vectord.schema import (
+    ANYONE,
     Caller,
     EmbedRequest,
     EmbedResult,
@@ -40,6 +41,7 @@ class FakeEngine:
     def __init__(self, lengths: Sequence[TextLength] = (TextLength(3, 3),), dimensions: int = 2) -> None:
         self.callers: list[Caller] = []
         self.states = {MODEL: "ready"}
+        self.starting = False
         self.error: BaseException | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -56,7 +58,7 @@ class FakeEngine:
         if self.draining:
             raise ShuttingDown
         if isinstance(request, ListModels):
-            return model_list(*self.states)
+            return self.models()
         assert isinstance(request, EmbedRequest | LoadModel | UnloadModel)
         self.callers.append(caller)
         self.running += 1
@@ -82,8 +84,9 @@ class FakeEngine:
     async def before_answer(self) -> None:
         await self.gate.wait()
 
-    def models(self) -> ModelList:
-        return model_list(*self.states)
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        infos = [model_info(name, state=state) for name, state in self.states.items()]
+        return model_list(*infos, starting=self.starting)
 
     def readiness(self) -> dict[str, str]:
         return dict(self.states)
@@ -153,6 +156,7 @@ STATUSES = {
     "PayloadTooLarge": 413,
     "UnsupportedMediaType": 415,
     "Overloaded": 429,
+    "RateLimited": 429,
     "NotAcceptable": 406,
     "Unavailable": 503,
     "ShuttingDown": 503,

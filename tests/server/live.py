@@ -15,7 +15,9 @@ from vectord.config import ServerConfig
 from vectord.dialects.base import Dialect
 from vectord.engine.client import EngineClient
 from vectord.server.app import create_app
+from vectord.server.handler import Tracer
 from vectord.server.run import Server, bind, url_of
+from vectord.server.tls import certificate_of
 from vectord.telemetry.metrics import Metrics
 
 PATIENCE_S = 20.0
@@ -37,6 +39,7 @@ async def live(
     engine: EngineClient | None = None,
     dialects: Sequence[Dialect] = (EMBED,),
     metrics: Metrics | None = None,
+    tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Live]:
     """A server of `engine`, stopped and waited for at the end. settings: fields of ServerConfig.
@@ -44,11 +47,11 @@ async def live(
     What takes longer than PATIENCE_S within it raises TimeoutError: a broken server fails tests, it does not hang them.
     """
     config = ServerConfig(**{"port": 0, "shutdown_timeout_secs": 5.0, **settings})
-    app = create_app(engine or FakeEngine(), dialects, config, metrics)
+    app = create_app(engine or FakeEngine(), dialects, config, metrics, tracer=tracer)
     listener = bind("127.0.0.1", 0)
     port = listener.getsockname()[1]
     listening = asyncio.Event()
-    server = Server(app, config, url_of(listener), lambda url: listening.set())
+    server = Server(app, config, url_of(listener), lambda url: listening.set(), certificate_of(config))
     server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # Ctrl-C is for pytest here
     stopped = asyncio.create_task(server.serve([listener]))
     await listening.wait()

@@ -9,7 +9,7 @@ from tests.server.asgi import call
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.dialects.folder import load_dialects
+from vectord.dialects.folder import dialect_names, load_dialects
 from vectord.errors import NoSuchRoute, Unauthorized
 from vectord.server.app import build_table, create_app
 from vectord.server.auth import Keys
@@ -17,8 +17,8 @@ from vectord.server.routing import Endpoint
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.metrics import Metrics
 
-DIALECTS = load_dialects(("openai", "tei", "vectord"))
-PUBLIC = {
+DIALECTS = load_dialects(dialect_names())
+PAGES = {
     "/",
     "/health",
     "/health/live",
@@ -35,6 +35,22 @@ PUBLIC = {
     "/api-doc/openapi.json",
     "/api/openapi.json",
 }
+# What products show to everyone: that they are there, and how busy.
+SHOWN = {
+    "llamacpp": "/v1/health",
+    "ollama": "/api/version",
+    "semantic_explorer": "/health/status",
+    "smart_embedder": "/stats",
+    "weaviate": "/.well-known/live",
+}
+PUBLIC = {
+    *PAGES,
+    *SHOWN.values(),
+    *(f"/dialects/{name}{path}" for name, path in SHOWN.items()),
+    "/.well-known/ready",
+    "/dialects/weaviate/.well-known/ready",
+    "/dialects/ollama",  # its front; without the prefix that is the server's own
+}
 
 
 def endpoints() -> list[Endpoint]:
@@ -45,20 +61,28 @@ def path_of(endpoint: Endpoint) -> str:
     return re.sub(r"\{.*?\}", "some/model", endpoint.path)
 
 
-@pytest.mark.parametrize("endpoint", endpoints(), ids=lambda endpoint: f"{endpoint.method} {endpoint.path}")
 @pytest.mark.parametrize("admin_key", [None, "admin"])
-async def test_every_route_but_the_public_ones_demands_the_key(endpoint: Endpoint, admin_key: str | None) -> None:
-    """Walks the route table: without the key 401 and no work, on every route that is not in the list above."""
+async def test_every_route_but_the_public_ones_demands_the_key(admin_key: str | None) -> None:
+    """Walks the route table of every dialect: without the key 401 and no work, but for the list above."""
     engine = FakeEngine()
     app = create_app(engine, DIALECTS, ServerConfig(api_key="secret", admin_key=admin_key), Metrics("0"))
-    path = path_of(endpoint)
-    reply = await call(app, endpoint.method, path, b'{"input": "x", "inputs": "x"}')
-    if endpoint.method == "GET" and endpoint.path in PUBLIC:
-        assert reply.status == 200
-    else:
-        assert reply.status == 401
-        assert reply.headers["www-authenticate"] == "Bearer"
+    opened, challenges = set(), set()
+    for endpoint in endpoints():
+        reply = await call(app, endpoint.method, path_of(endpoint), b'{"input": "x", "inputs": "x"}')
+        if reply.status == 401:
+            challenges.add(reply.headers["www-authenticate"])
+        else:
+            opened.add((endpoint.method, endpoint.path))
+    assert opened == {("GET", path) for path in PUBLIC}
+    assert challenges == {"Bearer"}
     assert engine.callers == []
+
+
+@pytest.mark.parametrize("path", sorted(PAGES))
+async def test_public_pages_are_shown_without_a_key(path: str) -> None:
+    """To probes, to browsers, and to whoever scrapes."""
+    app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"), Metrics("0"))
+    assert (await call(app, "GET", path)).status == 200
 
 
 ADMIN = [endpoint for endpoint in endpoints() if endpoint.admin]

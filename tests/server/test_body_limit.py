@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import tracemalloc
 import zlib
@@ -13,10 +14,17 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType
-from vectord.server.body_limit import BODIES_AT_ONCE, Body, BodyRoom, ClientLeft, inflate
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
+from vectord.server import body_limit, body_room
+from vectord.server.body_limit import LEAST_BYTES, Body, ClientLeft
+from vectord.server.body_room import BODIES_AT_ONCE, BodyRoom
+from vectord.server.inflate import inflate
 
 LIMIT_BYTES = 1000
+
+
+def freely(n_bytes: int) -> None:
+    """There is always room."""
 
 
 def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True) -> Body:
@@ -37,7 +45,9 @@ def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True
 async def test_a_body_is_its_parts(parts: list[bytes]) -> None:
     """However the network cuts it, the whole arrives; and what was held while it came is given back."""
     room = BodyRoom(LIMIT_BYTES)
-    assert await body(*parts).read(room) == b"".join(parts)
+    reading = body(*parts)
+    assert await reading.read(room) == b"".join(parts)
+    reading.release()
     assert room.held_bytes == 0
 
 
@@ -76,6 +86,60 @@ async def test_a_client_that_leaves_within_its_body() -> None:
     room = BodyRoom(LIMIT_BYTES)
     with pytest.raises(ClientLeft):
         await body(b"abc", ends=False).read(room)
+    assert room.held_bytes == 0
+
+
+async def test_what_a_body_becomes_is_held_until_it_is_parsed() -> None:
+    """A thousand bytes of gzip are a megabyte of memory; without room for that they are refused."""
+    room = BodyRoom(2**20)
+    sent = gzip.compress(b"a" * 2**20)
+    reading = body(sent, headers={"content-encoding": "gzip", "content-length": str(len(sent))})
+    assert await reading.read(room) == b"a" * 2**20
+    assert room.held_bytes == 2**20
+    room.hold(room.room_bytes - room.held_bytes)
+    with pytest.raises(Overloaded):
+        await body(sent, headers={"content-encoding": "gzip"}).read(room)
+    reading.release()
+    reading.release()
+    assert room.held_bytes == room.room_bytes - 2**20
+
+
+async def test_a_body_that_trickles_loses_its_place_to_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first, and only once it has had its time."""
+    room = BodyRoom(LIMIT_BYTES)
+    arrived = asyncio.Event()
+
+    async def trickle() -> dict[str, Any]:
+        if arrived.is_set():
+            await asyncio.Event().wait()
+        arrived.set()
+        return {"type": "http.request", "body": b"a" * LIMIT_BYTES, "more_body": True}
+
+    slow = asyncio.create_task(Body(trickle, {"transfer-encoding": "chunked"}).read(room))
+    await arrived.wait()
+    await asyncio.sleep(0)
+    room.hold(room.room_bytes - room.held_bytes)
+    with pytest.raises(Overloaded):
+        await body(b"b", b"c").read(room)
+    monkeypatch.setattr(body_room, "GRACE_S", 0.0)
+    assert await body(b"b", b"c").read(room) == b"bc"
+    with pytest.raises(UploadTooSlow):
+        await slow
+
+
+async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has less than LEAST_BYTES for PACE_S has left, or means ill."""
+    monkeypatch.setattr(body_limit, "PACE_S", 0.05)
+    room = BodyRoom(LIMIT_BYTES)
+    parts = iter([b"a", b"b"])
+
+    async def trickle() -> dict[str, Any]:
+        if (part := next(parts, None)) is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    with pytest.raises(UploadTooSlow, match=f"Less than {LEAST_BYTES} bytes"):
+        await Body(trickle, {"transfer-encoding": "chunked"}).read(room)
     assert room.held_bytes == 0
 
 
@@ -123,20 +187,20 @@ async def test_an_unknown_encoding(encoding: str) -> None:
 @settings(deadline=None, max_examples=100)
 async def test_deflate_is_read_with_and_without_its_header(content: bytes, window: int) -> None:
     """RFC 9110 means the zlib format; clients send the bare stream too."""
-    assert await inflate(deflated(content, window), "deflate", 2000) == content
+    assert await inflate(deflated(content, window), "deflate", 2000, freely) == content
 
 
 @given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=16))
 @settings(deadline=None, max_examples=50)
 async def test_gzip_members_follow_each_other(members: list[bytes]) -> None:
     """A gzip body may be several, end to end, as gzip files may."""
-    assert await inflate(b"".join(map(gzip.compress, members)), "gzip", 10_000) == b"".join(members)
+    assert await inflate(b"".join(map(gzip.compress, members)), "gzip", 10_000, freely) == b"".join(members)
 
 
 async def test_many_gzip_members_are_refused() -> None:
     """Each costs a copy of all behind it: a million empty ones would keep the loop busy for minutes."""
     with pytest.raises(MalformedBody, match="members"):
-        await inflate(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES)
+        await inflate(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 1_000_000], ids=["on the loop", "in a thread"])
@@ -146,7 +210,7 @@ async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(PayloadTooLarge):
-            await inflate(bomb, "gzip", limit_bytes)
+            await inflate(bomb, "gzip", limit_bytes, freely)
         assert tracemalloc.get_traced_memory()[1] < 4 * limit_bytes + 2_000_000
     finally:
         tracemalloc.stop()
@@ -160,7 +224,7 @@ async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
 async def test_what_is_not_gzip(sent: bytes) -> None:
     """It is a malformed body, whatever is wrong with it."""
     with pytest.raises(MalformedBody):
-        await inflate(sent, "gzip", LIMIT_BYTES)
+        await inflate(sent, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 200_000], ids=["on the loop", "in a thread"])
@@ -170,7 +234,7 @@ async def test_a_zstd_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(PayloadTooLarge):
-            await inflate(bomb, "zstd", limit_bytes)
+            await inflate(bomb, "zstd", limit_bytes, freely)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -186,7 +250,7 @@ FRAME = zstandard.compress(b"some body")
 async def test_what_is_not_one_zstd_frame(sent: bytes) -> None:
     """Neither another format, nor a part of a frame, nor more than one."""
     with pytest.raises(MalformedBody):
-        await inflate(sent, "zstd", LIMIT_BYTES)
+        await inflate(sent, "zstd", LIMIT_BYTES, freely)
 
 
 async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None:
@@ -194,4 +258,4 @@ async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     with pytest.raises(MalformedBody):
-        await inflate(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES)
+        await inflate(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES, freely)

@@ -42,3 +42,12 @@ def test_as_many_as_allowed_pass() -> None:
     check_shape(many("1", MAX_VALUES))
     check_shape(many('"a"', 100_000))
     check_shape(b'"' * 300_001)
+
+
+@pytest.mark.parametrize("opening", [b",", b"["])
+@pytest.mark.parametrize("end", [b"", b"\\"])
+def test_a_string_without_an_end_is_looked_at_once(opening: bytes, end: bytes) -> None:
+    """Not once for each of its quotes, which would take weeks for a body as large as one may be."""
+    many = opening * (MAX_VALUES if opening == b"," else MAX_CONTAINERS + 1)
+    with pytest.raises(PayloadTooLarge):
+        check_shape(b'{"input":[' + many + b'"' + b'\\"' * 2_000_000 + end)

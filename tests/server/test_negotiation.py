@@ -16,6 +16,7 @@ from vectord.server.negotiation import negotiated
 from vectord.wire.rendered import Rendered
 
 ARROW = "application/vnd.apache.arrow.stream"
+OCTETS = "application/octet-stream"
 
 
 def own(result: Result) -> Rendered:
@@ -94,8 +95,29 @@ def test_documents_come_as_one_matrix_or_not_as_arrow() -> None:
     assert negotiated(call, {"accept": "application/octet-stream"}).render is not own
     with pytest.raises(NotAcceptable):
         negotiated(call, {"accept": ARROW})
+    bytes_ = negotiated(call, {"accept": "application/octet-stream;dtype=int8"})
+    assert bytes_.request.precisions == ("int8",)
     with pytest.raises(NotAcceptable):
-        negotiated(call, {"accept": "application/octet-stream;dtype=int8"})
+        negotiated(replace(call, request=replace(call.request, mean=True)), {"accept": "application/octet-stream"})
+
+
+def test_bytes_are_of_the_type_that_the_body_asked_for() -> None:
+    """Unless the header names one; what bytes do not have is refused."""
+    call = Call(EmbedRequest(inputs=["a"], precisions=("int8",)), own)
+    assert negotiated(call, {"accept": OCTETS}).request.precisions == ("int8",)
+    assert negotiated(call, {"accept": f"{OCTETS};dtype=float16"}).request.precisions == ("float",)
+    for precisions in (("float", "int8"), ("uint8",), ("binary",)):
+        other = replace(call, request=EmbedRequest(inputs=["a"], precisions=precisions))
+        with pytest.raises(NotAcceptable, match="dtype="):
+            negotiated(other, {"accept": OCTETS})
+        assert negotiated(other, {"accept": f"{OCTETS};dtype=ubinary"}).request.precisions == ("ubinary",)
+
+
+@pytest.mark.parametrize("accept", [OCTETS, ARROW])
+def test_what_a_dialect_scales_as_it_writes_never_goes_out_as_bytes(accept: str) -> None:
+    """They would be other numbers than its JSON has."""
+    with pytest.raises(NotAcceptable, match="JSON alone"):
+        negotiated(Call(EmbedRequest(inputs=["a"]), own, binary=False), {"accept": accept})
 
 
 def test_without_pyarrow_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,54 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.dialects.results import model_info, model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
+from vectord.config.declared import DIALECTS
+from vectord.dialects.folder import load_dialects
 from vectord.server.app import create_app
+from vectord.server.probes import _smart_embedder_facts
 
 
-def app(**states: str) -> Any:
+def app(*, starting: bool = False, **states: str) -> Any:
+    """Of an engine whose models are in these states, with every product's probes."""
     engine = FakeEngine()
     engine.states = states
-    return create_app(engine, [EMBED], ServerConfig())
+    engine.starting = starting
+    return create_app(engine, [EMBED, *load_dialects(DIALECTS)], ServerConfig())
 
 
-@pytest.mark.parametrize("path", ["/health", "/health/ready", "/ping", "/"])
+# Every route that says by its status whether requests will be answered, of the server and of products.
+READY_ROUTES = ["/health", "/health/ready", "/ping", "/", "/v1/health", "/.well-known/ready"]
+
+
+@pytest.mark.parametrize("path", READY_ROUTES)
 @pytest.mark.parametrize(
-    ("states", "status"),
+    ("starting", "states", "ready"),
     [
-        ({"a": "ready", "b": "ready"}, 200),
-        ({"a": "ready", "b": "loading"}, 503),
-        ({"a": "failed", "b": "loading"}, 503),
-        ({"a": "ready", "b": "unloaded"}, 200),
-        ({"a": "unloaded"}, 200),
-        ({"a": "failed"}, 503),
-        ({"a": "stalled"}, 503),
-        ({"a": "failed", "b": "ready"}, 200),
-        ({"a": "stalled", "b": "unloaded"}, 200),
-        ({"a": "failed", "b": "stalled"}, 503),
+        (False, {"a": "ready", "b": "ready"}, True),
+        (True, {"a": "ready", "b": "loading"}, False),
+        (True, {"a": "loading"}, False),
+        (False, {"a": "loading"}, True),
+        (False, {"a": "unloaded"}, True),
+        (False, {"a": "ready", "b": "unloaded"}, True),
+        (False, {"a": "failed"}, False),
+        (False, {"a": "stalled"}, False),
+        (False, {"a": "ready", "b": "failed"}, True),
+        (False, {"a": "unloaded", "b": "stalled"}, True),
+        (False, {"a": "failed", "b": "stalled"}, False),
     ],
     ids=str,
 )
-async def test_ready_means_that_requests_will_be_answered(path: str, states: dict[str, str], status: int) -> None:
-    """The loading of the start is over and one model answers, be it after being loaded; one that failed or stalled
-    takes the server away from nobody else. The same on every route that health checks ask."""
-    assert (await call(app(**states), "GET", path)).status == status
-
-
-async def test_a_model_that_loads_later_takes_nothing_away() -> None:
-    """Once ready, a model that its first use or its next one loads leaves the server ready."""
-    engine = FakeEngine()
-    served = create_app(engine, [EMBED], ServerConfig())
-    seen = []
-    for state in ("loading", "ready", "unloaded", "loading", "ready", "failed", "loading"):
-        engine.states = {"a": state}
-        seen.append((await call(served, "GET", "/health/ready")).status)
-    assert seen == [503, 200, 200, 200, 200, 503, 200]
+async def test_ready_means_that_requests_will_be_answered(
+    path: str, starting: bool, states: dict[str, str], ready: bool
+) -> None:
+    """The loading of the start is over and one model answers, be it after its first use has loaded it; one that failed
+    or stalled takes the server away from nobody else. The same on every route that health checks ask."""
+    served = app(starting=starting, **states)
+    assert ((await call(served, "GET", path)).status < 300) is ready
+    assert (await call(served, "GET", "/health/status")).json["embedding_ready"] is ready
+    assert (await call(served, "GET", "/health/ready")).json["embedding"] is ready
 
 
 async def test_alive_whatever_the_models_do() -> None:
@@ -66,8 +72,33 @@ async def test_health_serves_every_products_reader() -> None:
     assert (body["model"], body["dense_embedding_model"], body["reranker_model"]) == ("a", "a", None)
     assert (body["gpu"]["available"], body["gpu"]["configured_devices"]) == (False, ["cpu"])
     assert body["max_input_length"] == 256
-    body = (await call(app(a="loading"), "GET", "/health")).json
+    body = (await call(app(starting=True, a="loading"), "GET", "/health")).json
     assert (body["error"], body["error_type"], body["status"]) == ("unhealthy", "Unhealthy", "unhealthy")
+    assert body["detail"] == "The server is not ready."
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest", "batch_size", "max_requests"),
+    [
+        pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
+        pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
+        pytest.param({"max_batch_tokens": 16_384, "max_batch_requests": 8}, 512, 8, 8, id="the setting"),
+        pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
+    ],
+)
+def test_health_tells_the_batches_that_run(limits: Any, longest: int, batch_size: int, max_requests: int) -> None:
+    """Smart Embedder's two figures, from the limits in force."""
+    served = model_list(model_info(max_input_tokens=longest))
+    facts = _smart_embedder_facts(replace(served, limits=replace(served.limits, **limits)))
+    assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
+
+
+def test_health_guesses_no_device() -> None:
+    """Before a model is loaded there is none to name."""
+    gpu = _smart_embedder_facts(model_list(model_info(device="unknown")))["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["configured_devices"]) == (False, "unknown", [])
+    gpu = _smart_embedder_facts(model_list(model_info(device="NVIDIA H200"), model_info(device="cpu")))["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["device_count"]) == (True, "NVIDIA H200", 1)
 
 
 async def test_ready_names_every_state() -> None:
@@ -75,7 +106,7 @@ async def test_ready_names_every_state() -> None:
     body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json
     states = {"a": "ready", "b": "failed"}
     assert body == {"status": "ok", "embedding": True, "reranker": False, "draining": False, "models": states}
-    body = (await call(app(a="ready", b="loading"), "GET", "/health/ready")).json
+    body = (await call(app(starting=True, a="ready", b="loading"), "GET", "/health/ready")).json
     assert (body["status"], body["models"]) == ("not_ready", {"a": "ready", "b": "loading"})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.dialects.results import model_list
 from tests.server.fakes import FakeEngine
 
-from vectord.schema import ModelList
+from vectord.schema import ANYONE, Caller, ModelList
 from vectord.server.served import Served
 
 
@@ -16,7 +16,7 @@ class AskedEngine(FakeEngine):
         super().__init__()
         self.asked = 0
 
-    def models(self) -> ModelList:
+    def models(self, caller: Caller = ANYONE) -> ModelList:
         self.asked += 1
         return model_list(*(f"model-{number}" for number in range(self.asked)))
 

@@ -15,7 +15,7 @@ from tests.server.live import Client, Live, Reply, ask, connected, get, live, po
 
 from vectord.dialects.folder import load_dialects
 from vectord.server import departure, handler
-from vectord.server.body_limit import BODIES_AT_ONCE
+from vectord.server.body_room import BODIES_AT_ONCE
 
 DIALECTS = load_dialects(("openai", "tei"))
 LIMIT_BYTES = 1_000_000

@@ -124,7 +124,7 @@ def check_vectord(answer: httpx.Response, status: int) -> None:
 def check_tei(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, answer.text[:300]
     if status != 200 and answer.headers["content-type"].startswith("application/json"):
-        assert set(answer.json()) == {"error", "error_type"}
+        assert set(answer.json()) >= {"error", "error_type"}  # and every other shape's, where nothing was TEI's
     assert status == 200 or answer.text
     assert answer.headers["x-request-id"]
 

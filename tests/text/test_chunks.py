@@ -283,7 +283,7 @@ def test_any_spans_are_found_in_their_windows_or_refused(encoder: TextEncoder, t
     try:
         chunks = encoder.chunk_at(text, own)
         windows = encoder.encode_windows(text, chunks, PLAIN)
-    except (InvalidField, Untokenizable):
+    except (InvalidField, InputTooLong, Untokenizable):
         return
     document = read_document(encoder._plain, text, LIMIT, 0)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
@@ -311,9 +311,33 @@ def test_a_chunk_that_the_model_cannot_read_at_once_is_refused(tmp_path: Path) -
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 30
     chunks = encoder.chunk_at(text, spans((0, 4), (4, 120)))
-    with pytest.raises(InvalidField, match=r"`docs\[1\]` has a chunk of 29 tokens; 18 are read at once") as refused:
+    with pytest.raises(InputTooLong, match=r"`docs\[1\]` has 29 tokens in its chunk 1.*; 18 are read") as refused:
         encoder.encode_windows(text, chunks, PLAIN, field="docs", index=1)
     assert (refused.value.limit, refused.value.given) == (18, 29)
+
+
+def test_a_chunk_that_the_model_cannot_read_at_once_is_cut_on_request(tmp_path: Path) -> None:
+    """Its first tokens are read; how many were not, the lengths say."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
+    text = "dog " * 30 + "fox fox"
+    chunks = encoder.chunk_at(text, spans((0, 4), (4, 120), (120, 127)))
+    windows = encoder.encode_windows(text, chunks, PLAIN, truncate=True)
+    assert [(stop - start) for window in windows for start, stop in window.spans] == [1, 18, 2]
+    lengths = [window.length for window in windows]
+    assert (sum(length.seen for length in lengths), sum(length.kept for length in lengths)) == (34, 23)
+
+
+@pytest.mark.parametrize("words", [1, 62, 100, 300])
+def test_what_windows_share_is_seen_once(tmp_path: Path, words: int) -> None:
+    """A document's length is its own, however often some of its tokens are read."""
+    encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
+    text = "dog " * words
+    chunks = encoder.chunk(text, by("tokens", 20))
+    windows = encoder.encode_windows(text, chunks, PLAIN)
+    lengths = [window.length for window in windows]
+    assert {(length.seen, length.kept) for length in lengths} == {(length.kept, length.kept) for length in lengths}
+    assert sum(length.seen for length in lengths) == words + 2
+    assert (sum(len(window.ids) for window in windows) > words + 2) == (words > 62)
 
 
 # --- reading a document -----------------------------------------------------------------------------------------
@@ -394,10 +418,10 @@ def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
     """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
-    with pytest.raises(InvalidField, match=r"`input\[0\]` has a chunk of 62 tokens; 52 are read at once"):
+    with pytest.raises(InputTooLong, match=r"`input\[0\]` has 62 tokens in its chunk 0.*; 52 are read at once"):
         windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
     for text in ("dog", ""):
-        with pytest.raises(InvalidField, match="; 0 are read at once, beside special tokens and prompt"):
+        with pytest.raises(InputTooLong, match="; 0 are read at once, beside special tokens and prompt"):
             windows_of(encoder, text, by("tokens", 62), prompt="fox " * 99)
 
 

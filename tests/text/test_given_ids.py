@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.text.makers import ALL, byte_level, make_spec, qwen3, wordpiece
-from tests.text.test_foreign import table_of
 from tokenizers import AddedToken, Tokenizer
 
 from vectord.artifacts.spec import Colbert
@@ -20,7 +19,7 @@ PLAIN = TextOptions()
 # Its first ids are those of special tokens in some of the models here.
 WORDS = [*"0123456789", "the ", "lazy ", "dog ", "東京"]
 THE, LAZY, DOG, TOKYO, END = 10, 11, 12, 13, 100257
-TABLE = ForeignTable(table_of([word.encode() for word in WORDS]), frozenset({END}))
+TABLE = ForeignTable([word.encode() for word in WORDS], frozenset({END}))
 
 
 def make(folder: Path, tokenizer: Tokenizer, foreign: ForeignTable | None = TABLE, **facts: Any) -> TextEncoder:
@@ -128,7 +127,7 @@ def test_a_tokenizer_without_specials_knows_its_ids_by_their_text(tmp_path: Path
         read(encoder, letters)  # the same text, but no tokenizer that merges would make these of it
     with pytest.raises(ForeignIds):
         read(encoder, [encoder.vocab_size])
-    many = ForeignTable(table_of([b"%d " % i for i in range(500)]))
+    many = ForeignTable([b"%d " % i for i in range(500)])
     assert read(make(tmp_path, byte_level(), many), letters) == read(encoder, "".join(f"{id_} " for id_ in letters))
     with pytest.raises(InputTooLong, match="token ids"):
         read(encoder, whole * 5000)

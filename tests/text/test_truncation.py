@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -92,3 +94,19 @@ def test_keeping_a_number_of_tokens(length: int, count: int) -> None:
     count = min(count, length)
     assert keep(ids, count, "right").tolist() == list(range(count))
     assert keep(ids, count, "left").tolist() == list(range(length - count, length))
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_characters_that_normalising_makes_many_of_count_as_many(side: Side) -> None:
+    """Of U+FDFA a tokenizer with NFKC makes 18: a body of 1 MB of it must not become a gigabyte."""
+    allowed = limit(4, side=side)
+    kept = fit_characters("\ufdfa" * 1000, allowed, 0)
+    assert 0 < len(unicodedata.normalize("NFKC", kept)) <= 3 * allowed.max_characters
+    with pytest.raises(InputTooLong, match="at most 1000 characters; got 6000"):
+        fit_characters("\ufdfa" * 1000, limit(4, truncate=False), 0)
+
+
+@pytest.mark.parametrize("text", ["한" * 1000, "ǖ" * 1000, "ﬁ" * 1000], ids=["Hangul", "two accents", "ligature"])
+def test_texts_that_people_write_keep_every_character(text: str) -> None:
+    """Whatever their letters decompose to."""
+    assert fit_characters(text, limit(4), 0) == text

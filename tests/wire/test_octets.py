@@ -55,7 +55,8 @@ def test_chunks_lie_document_after_document():
     """As token vectors do."""
     chunk = DocumentChunk(span=Span(0, 1), tokens=1)
     documents = [
-        ChunkedDocument(chunks=[chunk] * len(rows), vectors=rows) for rows in (VECTORS, VECTORS[:0], VECTORS[:1])
+        ChunkedDocument(chunks=[chunk] * len(rows), vectors={"float": rows})
+        for rows in (VECTORS, VECTORS[:0], VECTORS[:1])
     ]
     rendered = render_octets("float32", DocumentsResult(model="m", fingerprint="f", documents=documents, usage=usage()))
     assert rendered.headers["x-vectord-rows"] == "2,0,1"

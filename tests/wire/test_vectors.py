@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from vectord.errors import InvalidField
-from vectord.wire.vectors import dump_json, embedding_items, read_encoding, to_base64
+from vectord.wire.vectors import dump_json, embedding_items, in_pieces, read_encoding, to_base64
 
 FINITE = arrays.arrays(
     np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -75,3 +75,17 @@ def test_unknown_encodings_are_refused(name):
     with pytest.raises(InvalidField) as caught:
         read_encoding(name)
     assert caught.value.field == "encoding_format"
+
+
+def test_an_answer_in_pieces_is_the_same_answer() -> None:
+    """Byte for byte, whatever arrays it holds and wherever; and the next one is dumped at once again."""
+    answer = {
+        "matrix": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
+        "cube": np.arange(8, dtype=np.int8).reshape(2, 2, 2),
+        "rows": [np.arange(3, dtype=np.uint8), np.zeros(0, np.float32)],
+        "none": np.zeros((0, 4), np.float32),
+        "number": np.float32(0.1),
+        "text": 'a "b"',
+    }
+    whole = dump_json(answer)
+    assert in_pieces(lambda: dump_json(answer)) == whole == dump_json(answer)

@@ -163,8 +163,8 @@ def _not_here(name: str, hub_id: str, revision: str | None, cache: Path, package
             f"packages carry no revision ({package})" if revision else f"no package {package} with a model in it"
         )
     return ModelUnavailable(
-        f"model {name}{at} is not on this machine ({'; '.join(looked)}) and offline is set; "
-        "download it once without offline, or give the path of its folder"
+        f"model {name}{at} is not on this machine ({'; '.join(looked)}) and the hub is not "
+        "asked; download it once without offline, or give the path of its folder"
     )
 
 

@@ -7,14 +7,14 @@ queue and no tokenizer. `forward` is called by the device's worker threads, at m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec, Output
 from vectord.networks.facts import size
 from vectord.ops.base import PackedTexts
-from vectord.schema import Float32
+from vectord.schema import DeviceMemory, Float32
 
 __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend", "PackedTexts", "TokenBatch"]
 
@@ -75,7 +75,18 @@ class Backend(Protocol):
         """
         ...
 
+    def renew(self, stream: int) -> None:
+        """Let another thread use a stream on which a forward hangs, and may go on to. Blocks; other streams run on."""
+        ...
+
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class OwnMemory(Protocol):
+    """A backend that can tell of its device's memory; None: of this device it cannot. Any thread; takes no time."""
+
+    def device_memory(self) -> DeviceMemory | None: ...
 
 
 class LoadBackend(Protocol):

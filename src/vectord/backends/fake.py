@@ -79,6 +79,9 @@ class FakeBackend:
         numbers = _expand(rows, self._widths[output])
         return np.abs(numbers) if output == "lexical" else numbers
 
+    def renew(self, stream: int) -> None:
+        """Nothing is held."""
+
     def close(self) -> None:
         """Nothing is held."""
 

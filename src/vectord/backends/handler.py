@@ -81,6 +81,10 @@ class HandlerBackend:
         """The same once more: which numbers it computes in is the class's own affair."""
         return self.forward(batch, stream=0)
 
+    def renew(self, stream: int) -> None:
+        """Raises RuntimeError: one thread at a time calls the class, and one is still in its call."""
+        raise RuntimeError("the class has not come back from a call, and is called by one thread at a time")
+
     def embed(self, texts: Sequence[Int32]) -> Float32:
         """What the class makes of the texts. Raises ValueError if that is not (N, D) numbers."""
         rows = np.asarray(self._handler.embed(texts))

@@ -77,6 +77,7 @@ class OnnxBackend:
         self.facts = facts
         self._compiler = compiler
         self._answerer = answerer
+        self._precision = precision
         self._plan = compiler.compile(precision, facts.streams)
         self._exact: Plan | None = None
         self._exact_lock = threading.Lock()
@@ -93,6 +94,11 @@ class OnnxBackend:
             if self._exact is None:
                 self._exact = self._compiler.compile("f32", streams=1)
             return self._answer(self._exact, batch, stream=0)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. A plan anew: the hung forward keeps the runtime's own threads."""
+        self._plan = self._compiler.compile(self._precision, self.facts.streams)
+        self._exact, self._exact_lock = None, threading.Lock()
 
     def close(self) -> None:
         """Give everything back. No forward may be under way or follow."""

@@ -14,7 +14,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Literal
 
 import numpy as np
@@ -249,7 +249,7 @@ class OpenvinoBackend:
         self._exact: Plan | None = None
         self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
         self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
-        self._narrow = self._background.submit(self._compile_narrow)
+        self._narrow: Future[Plan | None] = self._background.submit(self._compile_narrow)
         if self._wide is None:
             self._narrow.result()
 
@@ -258,9 +258,10 @@ class OpenvinoBackend:
         assert 0 <= stream < self.facts.streams, "no such stream"
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         narrow = self._narrow.result() if self._narrow.done() else None
-        if self._wide is not None and (batch.alone or narrow is None):
-            with self._wide_lock:
-                return self._wide.run(batch, stream=0)
+        wide, lock = self._wide, self._wide_lock
+        if wide is not None and (batch.alone or narrow is None):
+            with lock:
+                return wide.run(batch, stream=0)
         assert narrow is not None, "load waits for the only plan"
         return narrow.run(batch, stream)
 
@@ -270,6 +271,16 @@ class OpenvinoBackend:
         with self._exact_lock:
             self._exact = self._exact or self._make_exact()
             return self._exact.run(batch, stream=0)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. Plans and locks anew: the hung forward keeps the runtime's own threads, and may hold a
+        lock. Costs what compiling costs, in memory too; the old plans go with the last forward that is on them."""
+        wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
+        narrow = self._compiler.compile(self.facts.streams, self._groups)
+        self._wide, self._wide_lock = wide, threading.Lock()
+        self._exact, self._exact_lock = None, threading.Lock()
+        self._narrow = Future()
+        self._narrow.set_result(narrow)
 
     def wait(self) -> None:
         """Until nothing compiles any more, whether it went well or not."""

@@ -21,6 +21,7 @@ from vectord.errors import ConfigError
 from vectord.networks.network import Network
 from vectord.ops.torch import TorchOps, pack
 from vectord.processor import thread_budget
+from vectord.schema import DeviceMemory
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +86,22 @@ class TorchBackend:
             self._exact = self._exact or self._make_network(torch.float32)
             return self._run(self._exact, batch)
         raise MemoryError("the device has no room for this batch in float32")
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. A forward holds nothing that the next one needs."""
+        self._exact_lock = threading.Lock()
+
+    def device_memory(self) -> DeviceMemory | None:
+        """See OwnMemory. Of CUDA only."""
+        if self._device.type != "cuda":
+            return None
+        free, total = torch.cuda.mem_get_info(self._device)
+        return DeviceMemory(
+            allocated=torch.cuda.memory_allocated(self._device),
+            reserved=torch.cuda.memory_reserved(self._device),
+            free=free,
+            total=total,
+        )
 
     @torch.inference_mode()
     def _run(self, network: Network[torch.Tensor], batch: TokenBatch) -> Answers:

@@ -102,6 +102,9 @@ class TransformersBackend:
         """The same in float32."""
         return _run(self._exact, batch)
 
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. A forward holds nothing that the next one needs."""
+
     def close(self) -> None:
         """Give the weights back. No forward may follow."""
         del self._model

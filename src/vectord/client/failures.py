@@ -16,7 +16,7 @@ from vectord.client.errors import BadRequest, ClientError, TryLater
 
 MAX_MESSAGE_CHARACTERS = 2000
 
-# The rest: 4xx BadRequest, all others ServerFailed. Gateways send 502 and 504, vectord does not.
+# The rest: 4xx BadRequest, all others ServerFailed. Gateways send 502, vectord does not.
 STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
     {
         401: errors.Unauthorized,

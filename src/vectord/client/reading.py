@@ -14,13 +14,24 @@ from vectord.client.answers import Health, Label, Model, Span, Token
 from vectord.client.errors import ServerFailed
 from vectord.client.messages import Reply
 
+# What an answer of the wrong shape makes of the code that reads it: other types, other counts, depths without end.
+UNREADABLE = (
+    ValueError,
+    LookupError,
+    OverflowError,
+    AttributeError,
+    TypeError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
+
 
 @contextmanager
 def reading(reply: Reply) -> Iterator[None]:
     """ServerFailed for whatever fails within because of what `reply` holds."""
     try:
         yield
-    except (ValueError, LookupError, OverflowError, msgspec.MsgspecError) as cause:
+    except UNREADABLE as cause:
         raise ServerFailed(
             "The answer is none that docs/api.md describes.",
             status=reply.status,
@@ -59,8 +70,9 @@ def read_ranked(reply: Reply, passages: int, top_n: int | None) -> RankedPassage
         answer = msgspec.json.decode(reply.body, type=RankedPassages)
         if len(answer.results) != min(top_n or passages, passages):
             raise ValueError("another number of passages than was asked for")
-        if any(not 0 <= one.index < passages for one in answer.results):
-            raise ValueError("a passage that was not sent")
+        places = {one.index for one in answer.results}
+        if len(places) < len(answer.results) or not places <= set(range(passages)):
+            raise ValueError("a passage twice, or one that was not sent")
         return answer
 
 

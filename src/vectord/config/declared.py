@@ -72,11 +72,11 @@ DIALECTS = (
     "openai",
     "tei",
     "vectord",
+    "semantic_explorer",  # before all others that rank `documents` at /rerank: its answer has every key they read
     "cohere",
     "jina",
     "voyage",
     "infinity",
-    "semantic_explorer",
     "simple_inference_server",
     "embedding_server",
     "vllm",
@@ -298,6 +298,14 @@ class EngineConfig:
         at_most=1_000_000,
         lenient=("MAX_QUEUE_SIZE",),
     )
+    max_concurrent_reranks: int | None = setting(
+        None,
+        "Rerankings among them; more wait, and are refused, as if all places were taken.",
+        env=("RERANK_MAX_QUEUE",),
+        at_least=1,
+        at_most=1_000_000,
+        lenient=("RERANK_MAX_QUEUE",),
+    )
     queue_timeout_s: float = setting(
         0.0,
         "Seconds a request waits for a place when max_concurrent_requests are under way; 0: it is refused at once.",
@@ -311,6 +319,30 @@ class EngineConfig:
         "Predicted wait beyond which a request is refused with 429 and Retry-After.",
         at_least=0.001,
         at_most=86_400,
+    )
+    request_timeout_s: float = setting(
+        0.0,
+        "Seconds until a request that is not answered gets 504; 0: never. x-vectord-timeout-ms says less for one.",
+        env=("REQUEST_TIMEOUT",),
+        at_least=0,
+        at_most=86_400,
+        lenient=("REQUEST_TIMEOUT",),
+    )
+    rerank_timeout_s: float = setting(
+        0.0,
+        "Seconds until a reranking that is not done gets 504; 0: never.",
+        env=("RERANK_GPU_TIMEOUT",),
+        at_least=0,
+        at_most=86_400,
+        lenient=("RERANK_GPU_TIMEOUT",),
+    )
+    forward_timeout_s: float = setting(
+        300.0,
+        "Seconds until a forward counts as hung: its texts fail, and another thread takes its place; 0: never.",
+        env=("GPU_PROCESS_TIMEOUT",),
+        at_least=0,
+        at_most=86_400,
+        lenient=("GPU_PROCESS_TIMEOUT",),
     )
     batch_window_ms: float = setting(
         0.0, "How long an idle stream waits for company; 0: it never waits.", at_least=0, at_most=1000
@@ -346,6 +378,15 @@ class EngineConfig:
         at_least=0,
         at_most=2**50,
         reads={"EMBEDDING_CACHE_SIZE": readers.texts_as_bytes},
+    )
+    shared_cache: str | None = setting(
+        None,
+        "Redis that replicas share such vectors through, such as redis://host:6379/0; it must be trusted as they are.",
+        pattern=r"(redis|rediss|unix)://.+",
+        secret=True,
+    )
+    shared_cache_ttl_s: int = setting(
+        7 * 86_400, "Seconds that what is shared stays there.", at_least=1, at_most=366 * 86_400
     )
     tokenization_workers: int | None = setting(
         None, "Threads that tokenise; default: as many as the processor threads.", at_least=1, at_most=1024
@@ -401,7 +442,57 @@ class ServerConfig:
     )
     api_token: str | None = setting(None, "A second key, as good as api_key.", secret=True)
     admin_key: str | None = setting(
-        None, "Key for loading and unloading models; without it those routes do not exist.", secret=True
+        None,
+        "Key for loading and unloading models; without it, or one with admin = true in api_keys_file, those routes do "
+        "not exist.",
+        secret=True,
+    )
+    api_keys_file: str | None = setting(
+        None,
+        "TOML file of named keys, each with its models, quotas and lane; `vectord key NAME` makes one. "
+        "Read anew when it changes.",
+    )
+    rate_limit_requests_per_minute: int | None = setting(
+        None,
+        "Requests an address may send, on every route; 0: any number; default: 3600 on smart_embedder's routes alone, "
+        "and on embedding_server's 80 a second for each key.",
+        at_least=0,
+        at_most=1_000_000,
+        lenient=("RATE_LIMIT_REQUESTS_PER_MINUTE",),
+    )
+    rate_limit_burst_size: int | None = setting(
+        None,
+        "Requests an address that has been quiet may send at once, where its rate is limited; default: 120.",
+        at_least=1,
+        at_most=1_000_000,
+        lenient=("RATE_LIMIT_BURST_SIZE",),
+    )
+    redis_url: str | None = setting(
+        None,
+        "Where replicas share what they count for limits, such as redis://host:6379/0; default: each counts alone.",
+        pattern=r"(redis|rediss|unix)://.+",
+        secret=True,
+    )
+    trusted_proxies: tuple[str, ...] = setting(
+        (), "Addresses and networks of proxies whose X-Forwarded-For says who the client is."
+    )
+    cors_allow_origin: tuple[str, ...] = setting(
+        (),
+        "Origins whose pages may call this server from a browser, such as https://example.com; *: all.",
+        env=("CORS_ALLOWED_ORIGINS", "INFINITY_PERMISSIVE_CORS"),
+        reads={"INFINITY_PERMISSIVE_CORS": readers.all_if_on},
+        switches=("--permissive-cors",),
+    )
+    tls_enabled: bool | None = setting(
+        None,
+        "Speak TLS; default: if tls_cert_file and tls_key_file are set.",
+        env=("SERVER_SSL_ENABLED",),
+    )
+    tls_cert_file: str | None = setting(
+        None, "PEM file of the certificate, with the chain behind it.", env=("TLS_SERVER_CERT_PATH",)
+    )
+    tls_key_file: str | None = setting(
+        None, "PEM file of the certificate's private key, without a password.", env=("TLS_SERVER_KEY_PATH",)
     )
     payload_limit: int = setting(
         32 * 2**20, "Bytes a body may have, after decompression too; 413 above.", at_least=1024, at_most=2**40
@@ -448,10 +539,14 @@ class ServerConfig:
         """Those that open the server; none: it is open to everyone."""
         return tuple(key for key in (self.api_key, self.api_token) if key is not None)
 
+    @property
+    def demands_key(self) -> bool:
+        return bool(self.accepted_keys) or self.api_keys_file is not None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryConfig:
-    """Telemetry: logs and metrics."""
+    """Telemetry: logs, metrics and traces."""
 
     log_level: str = setting(
         "info",
@@ -470,6 +565,25 @@ class TelemetryConfig:
         switches=("--json-output",),
     )
     enable_metrics: bool = setting(True, "Serve /metrics.")
+    otlp_endpoint: str | None = setting(
+        None,
+        "Address of the OpenTelemetry collector that traces are sent to: http://host:4317; default: none are made.",
+        env=("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        pattern=r"(https?://)?[^\s/:@]+(:\d{1,5})?(/[^\s?#]*)?|(https?://)?\[[0-9a-fA-F:.]+\](:\d{1,5})?(/[^\s?#]*)?",
+    )
+    otlp_protocol: Literal["auto", "grpc", "http/protobuf"] = setting(
+        "auto",
+        "How the collector is spoken to; auto: HTTP on port 4318 and at /v1/traces, else gRPC.",
+        env=("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        synonyms={"http": "http/protobuf", "http/json": "http/protobuf"},
+    )
+    otlp_service_name: str = setting(
+        "vectord", "What traces call this service.", env=("OTEL_SERVICE_NAME", "SERVICE_NAME")
+    )
+    otlp_service_version: str | None = setting(
+        None, "What they say of its version; default: vectord's own.", env=("OTEL_SERVICE_VERSION",)
+    )
+    disable_spans: bool = setting(False, "Make no traces, whatever collector is named.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

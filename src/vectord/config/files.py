@@ -3,7 +3,7 @@
 A profile has, beside the sections of a config file:
 
     description   what docs/configuration.md and `--help` say of it
-    dialect       answers first on the paths that several speak, all others behind it in their usual order
+    dialects      answer first on the paths that several speak, all others behind them in their usual order
     required      settings that the operator must make under it, as the product itself demands
 """
 
@@ -47,11 +47,11 @@ def read_profile(name: str, cwd: Path) -> Profile:
         raise ConfigError(f"unknown profile {shown(name)}; there are: {', '.join(profiles())}")
     tables = _read_toml(PROFILES / f"{known}.toml", f"profile {known}")
     description, required = tables.pop("description"), tuple(tables.pop("required", ()))
-    dialect = tables.pop("dialect", None)
+    first = tables.pop("dialects", None)
     layer = _read_tables(tables, "profile", f"profile {known}")
-    if dialect is not None:
-        others = [other for other in DIALECTS if other != dialect]
-        layer["dialects"] = ([dialect, *others], Origin("profile", "dialect"))
+    if first is not None:
+        others = [dialect for dialect in DIALECTS if dialect not in first]
+        layer["dialects"] = ([*first, *others], Origin("profile", "dialects"))
     for place in PLACES:
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]

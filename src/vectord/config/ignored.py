@@ -29,22 +29,7 @@ IGNORED: tuple[Ignored, ...] = (
         ("MAX_CONCURRENT",),
         "How many forwards run at once follows from num_threads; more of them on the same cores are slower.",
     ),
-    Ignored(
-        ("CORS_ALLOW_ORIGIN", "CORS_ALLOWED_ORIGINS"),
-        "No CORS headers are sent, so that browsers may not call this server from other pages.",
-    ),
-    Ignored(("INFINITY_PERMISSIVE_CORS",), "As CORS_ALLOW_ORIGIN.", switch=True),
-    Ignored(
-        ("SERVER_SSL_ENABLED",),
-        "TLS is not spoken here: put a proxy in front that does.",
-        switch=True,
-    ),
-    Ignored(("TLS_SERVER_CERT_PATH", "TLS_SERVER_KEY_PATH"), "As SERVER_SSL_ENABLED."),
     Ignored(("INFINITY_REDIRECT_SLASH",), "`GET /` answers by itself; the API's page is at /docs."),
-    Ignored(
-        ("RATE_LIMIT_REQUESTS_PER_MINUTE", "RATE_LIMIT_BURST_SIZE"),
-        "No client is limited by a rate: what is more than the device can do is refused with Retry-After.",
-    ),
     Ignored(("HF_MODEL_CACHE_VOLUME",), "It names the volume of a compose file; the folder is hf_home."),
     Ignored(
         ("TRUST_REMOTE_CODE", "INFINITY_TRUST_REMOTE_CODE"),
@@ -84,29 +69,13 @@ IGNORED: tuple[Ignored, ...] = (
         "Pairs are batched like texts, by their tokens: see max_batch_tokens and max_batch_requests.",
     ),
     Ignored(
-        ("RERANK_MAX_QUEUE", "INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),
+        ("INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),
         "All requests have the same places: see max_concurrent_requests and max_queue_wait_s.",
-    ),
-    Ignored(
-        ("REQUEST_TIMEOUT", "RERANK_GPU_TIMEOUT", "GPU_PROCESS_TIMEOUT"),
-        "A request that would wait too long is refused at once (max_queue_wait_s); one that runs is not cut off.",
     ),
     Ignored(
         ("MAX_SENTENCE_CHARS", "MAX_TOTAL_CHARS_PER_REQUEST", "MAX_RERANK_TEXT_CHARS", "MAX_RERANK_TOTAL_CHARS"),
         "Smart Embedder itself has dropped them; payload_limit bounds a body.",
     ),
-    Ignored(
-        (
-            "OTEL_EXPORTER_OTLP_ENDPOINT",
-            "OTLP_ENDPOINT",
-            "OTEL_SERVICE_NAME",
-            "OTLP_SERVICE_NAME",
-            "SERVICE_NAME",
-            "OTEL_SERVICE_VERSION",
-        ),
-        "No traces are sent.",
-    ),
-    Ignored(("DISABLE_SPANS",), "There are no spans to leave out.", switch=True),
     Ignored(("PROMETHEUS_PORT",), "/metrics is on the server's own port."),
 )
 

@@ -77,6 +77,13 @@ def one_text_if_off(text: str) -> str | None:
     return None if text.lower() in TRUE else text
 
 
+def all_if_on(text: str) -> str | None:
+    """A switch: * if it is on."""
+    if text.lower() in TRUE:
+        return "*"
+    return None if text.lower() in FALSE else text
+
+
 def texts_as_bytes(text: str) -> str:
     """A number of texts, taken to need 8 KiB each."""
     return str(int(text) * CACHED_TEXT_BYTES) if re.fullmatch("[0-9]{1,12}", text) else text

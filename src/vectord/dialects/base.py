@@ -8,21 +8,22 @@ names, by folder.py; `server/` shares paths between them by body keys, then by t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import msgspec
 
 from vectord.errors import VectordError
-from vectord.schema import ModelInfo, Request, Result
+from vectord.schema import EmbedResult, ModelInfo, Request, Result
 from vectord.wire.rendered import Rendered
+from vectord.wire.wording import worded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
     """Limits of single dialects, as their products have them; None: no such limit."""
 
+    max_inputs: int | None = None  # the engine's own of every request, for who must name it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
     max_sentences: int | None = None  # Smart Embedder's
     max_passages: int | None = None  # Smart Embedder's
@@ -43,23 +44,30 @@ class Incoming:
 class Call:
     """What a body asks for, and how its answer reads: `render` knows from the body what the request need not say.
 
-    fields: the engine's word for a field ("dimensions") -> this body's ("output_dimension"), where they differ and the
-    request has no place to say so.
+    fields: the engine's word for a field ("dimensions") -> this body's ("output_dimension", "config.dimensions"), where
+    they differ; the engine's are the names that schema.py has. part_fields: the same of one part of `Several`, by its
+    place ("inputs" -> "instances[3].inputs"). binary: whether the engine's numbers are the answer's own, so that they
+    may go out as bytes; not where `render` scales or checks them.
     """
 
     request: Request
     render: Callable[[Result], Rendered]
     fields: Mapping[str, str] = field(default_factory=dict)
+    part_fields: Callable[[int], Mapping[str, str]] | None = None
+    binary: bool = True
 
     def worded(self, error: VectordError) -> VectordError:
-        """`error` in the body's words. Another object: one failure may be the answer to several requests."""
-        own = self.fields.get(error.field or "")
-        if own is None:
-            return error
-        other = copy(error)
-        other.message = error.message.replace(f"`{error.field}", f"`{own}")
-        other.field = own
-        return other
+        """An error of the engine in the body's words."""
+        if error.part is None or self.part_fields is None:
+            return worded(error, self.fields)
+        return worded(error, self.part_fields(error.part))
+
+    def answered(self, result: Result) -> Rendered:
+        """`result` as it goes out; what has failed alone in it is in the body's words, too."""
+        if isinstance(result, EmbedResult) and result.failures:
+            failures = {index: self.worded(error) for index, error in result.failures.items()}
+            result = replace(result, failures=failures)
+        return self.render(result)
 
 
 Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
@@ -125,9 +133,20 @@ def get(*paths: str, parse: Parse, summary: str, answer: object | None = None, p
         yield Route(method="GET", path=path, parse=parse, summary=summary, answer=answer, public=public)
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How often a client may ask: `amount` in `period_s` (1 or 60) in the long run, `burst` at once."""
+
+    amount: int
+    period_s: int
+    burst: int
+    per_key: bool = False  # a client is who brings the same key; False: who has the same address
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
     name: str
     title: str
     routes: tuple[Route, ...]
     render_error: RenderError
+    rate: Rate | None = None  # on its own routes, as its product has it

@@ -18,6 +18,7 @@ from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, Mod
 from vectord.wire.body import Count, decode
 from vectord.wire.failures import STATUSES, headers_of, row_of
 from vectord.wire.kinds import read_kind
+from vectord.wire.readiness import answering
 from vectord.wire.rendered import Rendered
 from vectord.wire.vectors import dump_json
 
@@ -74,7 +75,8 @@ class MetaAnswer(msgspec.Struct):
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
-FIELDS: Mapping[str, str] = {"dimensions": "config.dimensions"}
+TEXT_FIELDS: Mapping[str, str] = {"inputs": "text", "dimensions": "config.dimensions"}
+TEXTS_FIELDS: Mapping[str, str] = {"inputs": "texts", "dimensions": "config.dimensions"}
 
 _text_body = msgspec.json.Decoder(TextBody)
 _texts_body = msgspec.json.Decoder(TextsBody)
@@ -82,21 +84,20 @@ _texts_body = msgspec.json.Decoder(TextsBody)
 
 def parse_text(incoming: Incoming) -> Call:
     body = decode(_text_body, incoming.body)
-    return Call(_embed([body.text], body.config, "text"), partial(render_vector, body.text), FIELDS)
+    return Call(_embed([body.text], body.config), partial(render_vector, body.text), TEXT_FIELDS)
 
 
 def parse_texts(incoming: Incoming) -> Call:
     body = decode(_texts_body, incoming.body)
-    return Call(_embed(body.texts, body.config, "texts"), render_vectors, FIELDS)
+    return Call(_embed(body.texts, body.config), render_vectors, TEXTS_FIELDS)
 
 
-def _embed(texts: list[str], config: Vectorizing | None, field: str) -> EmbedRequest:
+def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
     asked = config or Vectorizing()
     return EmbedRequest(
         inputs=texts,
         text=TextOptions(truncate_by_default=True, kind=read_kind(asked.task_type)),
         dimensions=asked.dimensions,
-        field=field,
     )
 
 
@@ -146,9 +147,9 @@ def render_live(result: Result) -> Rendered:
 
 
 def render_ready(result: Result) -> Rendered:
-    """204 if a text would be answered now. A model that is not in memory is loaded by its next request."""
-    info = _embedder(result)
-    if info is None or info.state not in ("ready", "unloaded"):
+    """204 if a text would be answered now."""
+    assert isinstance(result, ModelList)
+    if _embedder(result) not in answering(result):
         return render_error(Unavailable("No model that embeds is ready."))
     return Rendered(body=b"", status=204)
 

@@ -15,6 +15,7 @@ MEMORY = 0.95  # weight of the past against one batch: some 20 batches, one or t
 MAX_QUEUED_TOKENS = (
     2**25
 )  # above this nothing joins a queue, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
+MAX_PATIENT = 64  # requests that wait however few places there are: each of them holds its body
 RETRY_AFTER_LEAST_S = 1.0
 SHUTTING_DOWN = "The server is shutting down."
 SHUT_DOWN = "The server has shut down."
@@ -23,26 +24,29 @@ SHUT_DOWN = "The server has shut down."
 class Admission:
     """Places for requests, and a room to wait for one. First come, first served."""
 
-    def __init__(self, max_concurrent_requests: int, queue_timeout_s: float = 0.0) -> None:
+    def __init__(self, max_concurrent_requests: int, queue_timeout_s: float = 0.0, patience_s: float = 0.0) -> None:
         """queue_timeout_s: how long a request waits for a place; 0: not at all. As many may wait as there are places:
-        each of them holds its body."""
+        each of them holds its body. patience_s: how long a patient one waits, of whom MAX_PATIENT may."""
         self.max_concurrent_requests = max_concurrent_requests
         self.under_way = 0
         self._queue_timeout_s = queue_timeout_s
+        self._patience_s = patience_s
         self._waiting: dict[asyncio.Future[None], None] = {}  # in order; done when the place is theirs
         self._draining = False
         self._empty = asyncio.Event()
         self._empty.set()
 
-    async def enter(self) -> None:
+    async def enter(self, *, patient: bool = False) -> None:
         """Take a place, to be given back by `leave`. Raises Unavailable while draining, Overloaded if none is free."""
+        timeout_s = self._patience_s if patient else self._queue_timeout_s
+        room = max(self.max_concurrent_requests, MAX_PATIENT) if patient else self.max_concurrent_requests
         if self._draining:
             raise Unavailable(SHUTTING_DOWN)
         if self.under_way < self.max_concurrent_requests:
             self.under_way += 1
             self._empty.clear()
-        elif self._queue_timeout_s and len(self._waiting) < self.max_concurrent_requests:
-            await self._wait()
+        elif timeout_s and len(self._waiting) < room:
+            await self._wait(timeout_s)
         else:
             raise self._full()
 
@@ -66,11 +70,11 @@ class Admission:
         self.refuse()
         await self._empty.wait()
 
-    async def _wait(self) -> None:
+    async def _wait(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
         place = loop.create_future()
         self._waiting[place] = None
-        timer = loop.call_later(self._queue_timeout_s, self._give_up, place)
+        timer = loop.call_later(timeout_s, self._give_up, place)
         try:
             await place
         except asyncio.CancelledError:

@@ -1,7 +1,7 @@
 """Answers for texts seen before, of all models. Owned by the event loop.
 
-runner.py looks here before it makes an Item. A dense row is kept raw: the model's output in float32, before
-`dimensions` and normalisation, so that every request can use it.
+runner.py looks here before it makes an Item, and then in shared_cache.py if there is one. A dense row is kept raw: the
+model's output in float32, before `dimensions` and normalisation, so that every request can use it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,12 @@ class AnswerCache:
 
 def _entry_bytes(key: Key, answer: Answer) -> int:
     _, ids, types, layout, _ = key
-    return ENTRY_BYTES + len(ids) + len(types) + len(layout) + sum(map(_bytes, answer.values()))
+    return ENTRY_BYTES + len(ids) + len(types) + len(layout) + answer_bytes(answer)
+
+
+def answer_bytes(answer: Answer) -> int:
+    """Of its numbers alone."""
+    return sum(map(_bytes, answer.values()))
 
 
 def _bytes(value: Float32 | Sparse) -> int:

@@ -28,13 +28,13 @@ async def classify(served: Served, name: str, request: ClassifyRequest, task: Ta
     """A score for every label of every input. Raises ModelCannot for a model without labels."""
     if not classifies(served.spec):
         raise ModelCannot(f"The model {name} does not classify: it has no labels.", field="model")
-    task.check_count(len(request.inputs), request.field)
-    _check_scores(len(request.inputs), len(served.spec.labels), request.field)
+    task.check_count(len(request.inputs), "inputs")
+    _check_scores(len(request.inputs), len(served.spec.labels), "inputs")
     async with task.use(served) as runner:
         task.check_wait(runner)
         encoded = await task.encode(request.inputs, lambda part: _encode(runner, request, part))
         texts = [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
-        ran = await task.run(runner, texts, frozenset({"scores"}), request.field)
+        ran = await task.run(runner, texts, frozenset({"scores"}), "inputs")
     scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
     return ClassifyResult(
         model=name,
@@ -65,12 +65,10 @@ def _encode(runner: ModelRunner, request: ClassifyRequest, part: range) -> Seque
     for run in _runs(request.inputs, part):
         if isinstance(request.inputs[run.start], str):
             texts = cast(Sequence[str], request.inputs)
-            encoded += runner.encoder.encode(texts, request.text, truncate=truncate, field=request.field, part=run)
+            encoded += runner.encoder.encode(texts, request.text, truncate=truncate, field="inputs", part=run)
         else:
             pairs = cast(Sequence[tuple[str, str]], request.inputs)
-            encoded += runner.encoder.encode_pair_list(
-                pairs, request.text, truncate=truncate, field=request.field, part=run
-            )
+            encoded += runner.encoder.encode_pair_list(pairs, request.text, truncate=truncate, field="inputs", part=run)
     return encoded
 
 

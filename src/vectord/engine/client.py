@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from vectord.schema import Caller, ModelList, Request, Result
+from vectord.schema import ANYONE, Caller, ModelList, Request, Result
 
 
 class EngineClient(Protocol):
@@ -25,8 +25,8 @@ class EngineClient(Protocol):
         """
         ...
 
-    def models(self) -> ModelList:
-        """What is served, as `answer(ListModels())` says, for those who cannot wait."""
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        """What is served to this caller, as `answer(ListModels())` says, for those who cannot wait."""
         ...
 
     async def drain(self) -> None:

@@ -6,14 +6,15 @@ is pooled from its own tokens, which have seen what stands around them. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from vectord.encoded import Chunk, Window
 from vectord.engine import dense
-from vectord.engine.embedding import DENSE, check_dimensions, space_of
+from vectord.engine.embedding import DENSE, check_dimensions, check_precisions, space_of
 from vectord.engine.encoding import Encoder
 from vectord.engine.reading import for_network, read
 from vectord.engine.registry import Served, require
@@ -26,6 +27,7 @@ from vectord.schema import (
     DocumentsRequest,
     DocumentsResult,
     Float32,
+    Precision,
     Span,
     TextLength,
 )
@@ -36,23 +38,25 @@ async def embed_documents(served: Served, name: str, request: DocumentsRequest, 
     _check(served, name, request, task)
     async with task.use(served) as runner:
         task.check_wait(runner)
-        chunked = await task.chunk(request.documents, _chunker(runner.encoder, request), request.field)
-        task.check_count(sum(map(len, chunked)), request.field, "chunk")
+        chunked = await task.chunk(request.documents, _chunker(runner.encoder, request), "documents")
+        task.check_count(sum(map(len, chunked)), "documents", "chunk")
         made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
     vectors = await compute(rows.size, lambda: dense.finish(rows, request.dimensions, request.normalize))
+    shown = await compute(rows.size, lambda: {kind: dense.in_precision(vectors, kind) for kind in request.precisions})
     return DocumentsResult(
         model=name,
         fingerprint=space_of(served, request.dimensions, request.normalize),
-        documents=_documents(chunked, vectors, request),
-        usage=usage_of(task, made.lengths, request.documents, made.ran),
+        documents=_documents(chunked, vectors, shown, request),
+        usage=usage_of(task, made.lengths, request.documents, made.ran, further_tokens=made.further_tokens),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
     ran: Ran  # a row for each chunk
-    lengths: Sequence[TextLength]  # of each document: all that was read of it, windows and chunks as often as they were
+    lengths: Sequence[TextLength]  # of each document: all that was read of it, chunks that overlap as often as they do
+    further_tokens: int = 0  # read once more, as a window's context
 
 
 def _check(served: Served, name: str, request: DocumentsRequest, task: Task) -> None:
@@ -63,7 +67,8 @@ def _check(served: Served, name: str, request: DocumentsRequest, task: Task) -> 
             field="late",
         )
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
-    task.check_count(len(request.documents), request.field)
+    check_precisions(request.precisions, normalize=request.normalize)
+    task.check_count(len(request.documents), "documents")
     if request.spans is not None:
         _check_spans(request.documents, request.spans, task)
 
@@ -89,11 +94,11 @@ def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task
 
 def _chunker(encoder: Encoder, request: DocumentsRequest) -> Callable[[int], Sequence[Chunk]]:
     """The chunks of a document by its place: ours, or the caller's own."""
-    documents, field, options, spans = request.documents, request.field, request.chunks, request.spans
+    documents, options, spans = request.documents, request.chunks, request.spans
     if options is not None:
-        return lambda index: encoder.chunk(documents[index], options, field=field, index=index)
+        return lambda index: encoder.chunk(documents[index], options, field="documents", index=index)
     assert spans is not None, "either chunks or spans"
-    return lambda index: encoder.chunk_at(documents[index], spans[index], field=field, index=index)
+    return lambda index: encoder.chunk_at(documents[index], spans[index], field="documents", index=index)
 
 
 async def _one_by_one(
@@ -102,16 +107,20 @@ async def _one_by_one(
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
     with blaming(owners):
-        encoded = await read(runner, texts, request.text, task, request.field)
+        encoded = await read(runner, texts, request.text, task, "documents")
         run = [for_network(runner.spec, text) for text in encoded]
-        ran = await task.run(runner, run, DENSE, request.field)
+        ran = await task.run(runner, run, DENSE, "documents")
     return Made(ran, _sums(owners, [text.length for text in encoded], len(chunked)))
 
 
 async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task) -> Made:
+    truncate = runner.truncates(request.text)
+
     def encode(part: range) -> list[Sequence[Window]]:
         return [
-            runner.encoder.encode_windows(request.documents[i], chunked[i], request.text, field=request.field, index=i)
+            runner.encoder.encode_windows(
+                request.documents[i], chunked[i], request.text, truncate=truncate, field="documents", index=i
+            )
             if chunked[i]
             else ()
             for i in part
@@ -122,8 +131,9 @@ async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequenc
     windows = [window for windows in by_document for window in windows]
     texts = [Text(ids=window.ids, type_ids=window.type_ids, spans=window.spans) for window in windows]
     with blaming(owners):
-        ran = await task.run(runner, texts, DENSE, request.field)
-    return Made(ran, _sums(owners, [TextLength(len(text.ids), len(text.ids)) for text in texts], len(chunked)))
+        ran = await task.run(runner, texts, DENSE, "documents")
+    further = sum(len(window.ids) - window.length.kept for window in windows)
+    return Made(ran, _sums(owners, [window.length for window in windows], len(chunked)), further)
 
 
 def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) -> list[TextLength]:
@@ -140,17 +150,21 @@ def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) 
 
 
 def _documents(
-    chunked: Sequence[Sequence[Chunk]], vectors: Float32, request: DocumentsRequest
+    chunked: Sequence[Sequence[Chunk]],
+    vectors: Float32,
+    shown: Mapping[Precision, npt.NDArray[np.generic]],
+    request: DocumentsRequest,
 ) -> list[ChunkedDocument]:
-    stops = np.cumsum([len(chunks) for chunks in chunked])
+    """vectors (chunks of all documents, D); shown: those as the request wants them."""
+    stops = np.cumsum([len(chunks) for chunks in chunked]).tolist()
     assert len(vectors) == stops[-1], "a vector for each chunk"
     return [
         ChunkedDocument(
             chunks=[DocumentChunk(span=Span(chunk.start, chunk.stop), tokens=chunk.tokens) for chunk in chunks],
-            vectors=rows,
-            mean=_mean(rows, request) if request.mean and chunks else None,
+            vectors={kind: rows[start:stop] for kind, rows in shown.items()},
+            mean=_mean(vectors[start:stop], request) if request.mean and chunks else None,
         )
-        for chunks, rows in zip(chunked, np.split(vectors, stops[:-1]), strict=True)
+        for chunks, start, stop in zip(chunked, [0, *stops], stops, strict=False)
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from vectord.engine.registry import Served, Target, require
 from vectord.engine.runner import NOTHING_RAN
 from vectord.engine.task import Task, compute, together, usage_of
 from vectord.engine.vectors import Vectors, check_specials, vectors_to_show
-from vectord.errors import InvalidField
+from vectord.errors import InvalidField, VectordError
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -33,7 +34,7 @@ async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResul
     """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
     parts = target.parts(request.outputs)
     _check(parts, request)
-    task.check_count(len(request.inputs), request.field)
+    task.check_count(len(request.inputs), "inputs")
     if not request.outputs:
         return _nothing(target, request, task)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
@@ -76,9 +77,10 @@ async def similarity(served: Served, name: str, request: SimilarityRequest, task
     task.check_count(len(request.sentences), "sentences")
     async with task.use(served) as runner:
         task.check_wait(runner)
-        encoded = await read(runner, [request.source], request.text, task, "source_sentence")
+        encoded = await read(runner, [request.source], request.text, task, "source")
         encoded += await read(runner, request.sentences, request.text, task, "sentences")
-        ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], DENSE, "sentences")
+        with _blaming_source_or_sentence():
+            ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], DENSE, "sentences")
     rows = ran.rows("dense")
     scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
     lengths = [text.length for text in encoded]
@@ -88,6 +90,19 @@ async def similarity(served: Served, name: str, request: SimilarityRequest, task
         scores=scores,
         usage=usage_of(task, lengths, [request.source, *request.sentences], ran),
     )
+
+
+@contextmanager
+def _blaming_source_or_sentence() -> Iterator[None]:
+    """An error about one of the texts that ran together, the source before the sentences, names what was sent."""
+    try:
+        yield
+    except VectordError as error:
+        if error.index == 0:
+            error.field = "source"
+        elif error.index is not None:
+            error.index -= 1
+        raise
 
 
 def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -> None:
@@ -122,14 +137,19 @@ def space_of(target: Target, dimensions: int | None, normalize: bool) -> str:
     return f"{target.fingerprint}{width}" if normalize else f"{target.fingerprint}{width}:raw"
 
 
-def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:
-    if request.dimensions is not None and "dense" not in request.outputs:
-        raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
-    if not request.normalize and not OF_UNIT_VECTORS.isdisjoint(request.precisions):
+def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> None:
+    """Raises InvalidField for raw vectors in numbers that have one scale for all."""
+    if not normalize and not OF_UNIT_VECTORS.isdisjoint(precisions):
         raise InvalidField(
             "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on or ask for another.",
             field="precisions",
         )
+
+
+def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:
+    if request.dimensions is not None and "dense" not in request.outputs:
+        raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
+    check_precisions(request.precisions, normalize=request.normalize)
     check_specials(request.outputs, request.text)
     for served, kinds in parts:
         if "dense" in kinds:

@@ -66,7 +66,6 @@ class Encoder(Protocol):
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None = None,
     ) -> Sequence[EncodedPair]: ...
@@ -89,7 +88,6 @@ class Encoder(Protocol):
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None = None,
     ) -> Sequence[EncodedPair]: ...
@@ -107,7 +105,7 @@ class Encoder(Protocol):
         ...
 
     def encode_windows(
-        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str, index: int
+        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, truncate: bool, field: str, index: int
     ) -> Sequence[Window]:
         """The document for late chunking: windows whose spans, taken in order, are those of `chunks`."""
         ...

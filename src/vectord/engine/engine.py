@@ -19,21 +19,25 @@ from vectord.engine import embedding
 from vectord.engine.admission import Admission
 from vectord.engine.cache import AnswerCache
 from vectord.engine.classifying import classifies, classify
+from vectord.engine.deadlines import before, earliest, within
 from vectord.engine.documents import embed_documents
 from vectord.engine.embedding import DENSE
 from vectord.engine.encoding import Encoder, EncoderPool
+from vectord.engine.gauges import gauges_of
 from vectord.engine.lifecycle import Lifecycle, Policy
-from vectord.engine.observer import Observer, Silent
-from vectord.engine.registry import VECTORS, Composite, ModelSource, Registry, Served, Target
+from vectord.engine.observer import Observer, RequestReport, Silent
+from vectord.engine.registry import VECTORS, Allowed, Composite, ModelSource, Registry, Served, Target
 from vectord.engine.reranking import method_of, rerank
 from vectord.engine.runner import ModelRunner
-from vectord.engine.several import check_several, lane_of, usage_together
+from vectord.engine.several import check_several, lane_of, placed, usage_together
+from vectord.engine.shared_cache import SharedCache, Store
 from vectord.engine.statistics import Counter
 from vectord.engine.task import Task, together
 from vectord.engine.tokenizing import decode, tokenize
-from vectord.errors import FingerprintMismatch, ModelCannot, VectordError
+from vectord.errors import FingerprintMismatch, ModelCannot, TimedOut, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
+    ANYONE,
     Caller,
     ClassifyRequest,
     ClassifyResult,
@@ -42,6 +46,7 @@ from vectord.schema import (
     DocumentsRequest,
     EmbedRequest,
     EmbedResult,
+    Gauges,
     Limits,
     ListModels,
     LoadModel,
@@ -83,14 +88,25 @@ class Engine:
         max_batch_requests: int | None = None,
         observer: Observer | None = None,
         composites: Sequence[Composite] = (),
+        store: Store | None = None,
     ) -> None:
-        """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet."""
+        """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet.
+
+        store: where replicas share answers; the engine opens and closes it.
+        """
         self._config = config or EngineConfig()
         self._max_batch_requests = max_batch_requests
-        self._observer = self._counter = Counter(observer or Silent())
         self._registry = Registry(models, composites)
-        self._admission = Admission(self._config.max_concurrent_requests, self._config.queue_timeout_s)
+        embedders = {served.name for served in self._registry.models if not VECTORS.isdisjoint(served.kinds)}
+        self._observer = self._counter = Counter(observer or Silent(), embedders)
+        self._admission = Admission(
+            self._config.max_concurrent_requests, self._config.queue_timeout_s, self._config.max_queue_wait_s
+        )
+        self._reranks = Admission(
+            self._config.max_concurrent_reranks or self._config.max_concurrent_requests, self._config.queue_timeout_s
+        )
         self._cache = AnswerCache(self._config.cache_bytes)
+        self._shared = None if store is None else SharedCache(store)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         policy = Policy(
             at_start=self._config.model_loading == "start",
@@ -105,6 +121,8 @@ class Engine:
     async def start(self) -> None:
         """Returns at once; what loads at start does so in the background, one model after the other."""
         self._lifecycle.start()
+        if self._shared is not None:
+            await self._shared.open()
 
     def _make_runner(self, served: Served, encoder: Encoder, backend: Backend) -> ModelRunner:
         return ModelRunner(
@@ -115,6 +133,7 @@ class Engine:
             config=self._config,
             max_batch_requests=self._max_batch_requests,
             cache=self._cache,
+            shared=self._shared,
             observer=self._observer,
             stalled_changed=lambda stalled: self._observer.model_changed(
                 served.name, "stalled" if stalled else served.state, None
@@ -130,28 +149,38 @@ class Engine:
         """Answer what still waits with Unavailable, end the threads, close the backends."""
         self._admission.refuse()
         await self._lifecycle.close()
+        if self._shared is not None:
+            await self._shared.close()
         self._pool.close()
 
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
 
-    def models(self) -> ModelList:
-        return self._list_models(ListModels())
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        return self._list_models(ListModels(), caller)
+
+    def gauges(self) -> Gauges:
+        """What it is like at this moment."""
+        return gauges_of(self._registry.models, self._cache, self._admission, self._config.max_queue_wait_s)
 
     # --- answers ----------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, caller: Caller) -> Result:
+        caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
+        return await before(caller.deadline_s, self._answer(request, caller))
+
+    async def _answer(self, request: Request, caller: Caller) -> Result:
         if isinstance(request, ListModels):
-            return self._list_models(request)
+            return self._list_models(request, caller)
         if isinstance(request, ShowStatistics):
             return self._counter.shown(self._device())
         if isinstance(request, LoadModel | UnloadModel):
-            return await self._manage(request)
+            return await self._manage(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         try:
             if isinstance(request, Several):
                 check_several(request, task)
-            await self._admission.enter()
+            await self._admission.enter(patient=isinstance(request, EmbedRequest) and request.waits)
         except BaseException as error:
             self._report_failure("", request, task, error)
             raise
@@ -165,7 +194,10 @@ class Engine:
     async def _answer_several(self, request: Several, task: Task) -> SeveralResults:
         """All of its parts side by side, each by a model of its own; to the observer each is a request."""
         tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
-        work = [self._answer_one(part, own) for part, own in zip(request.requests, tasks, strict=True)]
+        work = [
+            placed(self._answer_one(part, own), place)
+            for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
+        ]
         results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await together(work))
         return SeveralResults(
             results=results, usage=usage_together([result.usage for result in results], task.started_s)
@@ -175,40 +207,49 @@ class Engine:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
             request = replace(request, force_dimensions=True)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
+        operation = _operation(request)
+        self._observer.request_began(operation)
         try:
-            target = self._target(request)
+            target = self._target(request, task.caller.models)
             model = target.name
             _check_fingerprint(target, request, task.caller)
             result = await self._run(target, request, task)
         except BaseException as error:
             self._report_failure(model, request, task, error)
             raise
-        self._report(model, request, result)
+        finally:
+            self._observer.request_ended(operation)
+        self._report(model, request, result, task.caller)
         return result
 
-    def _target(self, request: OneModels) -> Target:
+    def _target(self, request: OneModels, allowed: Allowed) -> Target:
         """The model the request names, else the first that can do what it asks."""
         match request:
             case EmbedRequest():
                 what = f"make {' and '.join(sorted(request.outputs)) or 'any'} vectors"
-                return self._registry.resolve(request.model, lambda target: _embeds(target, request.outputs), what)
+                return self._registry.resolve(
+                    request.model, lambda target: _embeds(target, request.outputs), what, allowed
+                )
             case DocumentsRequest() | SimilarityRequest():
-                return self._registry.resolve(request.model, lambda target: target.kinds >= DENSE, "make dense vectors")
+                what = "make dense vectors"
+                return self._registry.resolve(request.model, lambda target: target.kinds >= DENSE, what, allowed)
             case RerankRequest():
-                return self._reranker(request)
+                return self._reranker(request, allowed)
             case ClassifyRequest():
-                return self._registry.resolve(request.model, _classifies, "classify")
-        return self._registry.resolve(request.model, lambda target: isinstance(target, Served), "tokenize")
+                return self._registry.resolve(request.model, _classifies, "classify", allowed)
+        return self._registry.resolve(request.model, lambda target: isinstance(target, Served), "tokenize", allowed)
 
-    def _reranker(self, request: RerankRequest) -> Target:
+    def _reranker(self, request: RerankRequest, allowed: Allowed) -> Target:
         """Without a name, the first that has scores of its own; else the first that reranks by vectors."""
         if request.model is not None:
-            return self._registry.named(request.model)
+            return self._registry.named(request.model, allowed)
+        seen = [target for target in self._registry.seen_by(allowed) if isinstance(target, Served)]
         for method in (request.method,) if request.method else ("scores", None):
-            for served in self._registry.models:
+            for served in seen:
                 if method_of(served.kinds, served.spec.reranks, method):
                     return served
-        raise ModelCannot("No model served here can rerank.", field="model")
+        by = f" by {request.method}" if request.method else ""
+        raise ModelCannot(f"No model served here can rerank{by}.")
 
     async def _run(self, target: Target, request: OneModels, task: Task) -> Result:
         match request:
@@ -219,7 +260,7 @@ class Engine:
             case SimilarityRequest():
                 return await embedding.similarity(target.lead, target.name, request, task)
             case RerankRequest():
-                return await rerank(target.lead, target.name, request, task)
+                return await self._rerank(target, request, task)
             case ClassifyRequest():
                 return await classify(target.lead, target.name, request, task)
             case TokenizeRequest():
@@ -227,17 +268,26 @@ class Engine:
             case DecodeRequest():
                 return await decode(target.lead, target.name, request, task)
 
-    async def _manage(self, request: LoadModel | UnloadModel) -> ModelList:
-        served = self._registry.named(request.model).lead
+    async def _rerank(self, target: Target, request: RerankRequest, task: Task) -> RerankResult:
+        await self._reranks.enter()
+        try:
+            return await within(self._config.rerank_timeout_s, rerank(target.lead, target.name, request, task))
+        finally:
+            self._reranks.leave()
+
+    async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
+        served = self._registry.named(request.model, caller.models).lead
         if isinstance(request, LoadModel):
             await self._lifecycle.load(served)
         else:
             await self._lifecycle.unload(served)
-        return self._list_models(ListModels(model=request.model))
+        return self._list_models(ListModels(model=request.model), caller)
 
-    def _list_models(self, request: ListModels) -> ModelList:
-        targets = self._registry.targets if request.model is None else [self._registry.named(request.model)]
-        runner = targets[0].lead.runner
+    def _list_models(self, request: ListModels, caller: Caller) -> ModelList:
+        targets = self._registry.seen_by(caller.models)
+        if request.model is not None:
+            targets = [self._registry.named(request.model, caller.models)]
+        runner = targets[0].lead.runner if targets else None
         limits = Limits(
             max_inputs_per_request=self._config.max_client_batch_size,
             max_batch_tokens=runner.backend.facts.max_batch_tokens if runner else 0,
@@ -246,7 +296,8 @@ class Engine:
             tokenization_workers=self._pool.workers,
             truncates=self._config.auto_truncate,
         )
-        return ModelList(models=[target.info() for target in targets], limits=limits)
+        starting = not self.loaded.is_set()
+        return ModelList(models=[target.info() for target in targets], limits=limits, starting=starting)
 
     # --- checks and reports -----------------------------------------------------------------------------------
 
@@ -261,17 +312,33 @@ class Engine:
         self._observer.queue_changed(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued))
 
     def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:
-        timings = Timings(total_s=time.perf_counter() - task.started_s)
-        self._observer.request_answered(model, _operation(request), _failure(error), 0, 0, timings)
+        self._observer.request_answered(
+            RequestReport(
+                caller=task.caller,
+                operation=_operation(request),
+                model=model,
+                error=_failure(error, task.caller),
+                timings=Timings(total_s=time.perf_counter() - task.started_s),
+            )
+        )
 
-    def _report(self, model: str, request: Request, result: Result) -> None:
+    def _report(self, model: str, request: Request, result: Result, caller: Caller) -> None:
         operation = _operation(request)
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
-            self._observer.request_answered(model, operation, None, len(usage.lengths), usage.tokens, usage.timings)
+            report = RequestReport(
+                caller=caller,
+                operation=operation,
+                model=model,
+                texts=len(usage.lengths),
+                tokens=usage.tokens,
+                lengths=usage.lengths,
+                timings=usage.timings,
+            )
         else:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
-            self._observer.request_answered(model, operation, None, texts, 0, Timings())
+            report = RequestReport(caller=caller, operation=operation, model=model, texts=texts)
+        self._observer.request_answered(report)
 
 
 def _embeds(target: Target, outputs: frozenset[VectorKind]) -> bool:
@@ -285,16 +352,17 @@ def _classifies(target: Target) -> bool:
 def _check_fingerprint(target: Target, request: OneModels, caller: Caller) -> None:
     """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
     expected, dimensions, normalize = caller.expect_fingerprint, None, True
+    field = None  # the caller's own expectation stands in no body
     if isinstance(request, EmbedRequest | DocumentsRequest):
-        expected, dimensions = expected or request.expect_fingerprint, request.dimensions
-        normalize = request.normalize
+        if expected is None:
+            expected, field = request.expect_fingerprint, "expect_fingerprint"
+        dimensions, normalize = request.dimensions, request.normalize
     if expected is None:
         return
     actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
     if expected != actual:
         raise FingerprintMismatch(
-            f"The vectors of {target.name} belong to the space {actual}, not to the one expected.",
-            field="expect_fingerprint",
+            f"The vectors of {target.name} belong to the space {actual}, not to the one expected.", field=field
         )
 
 
@@ -302,8 +370,11 @@ def _operation(request: Request) -> str:
     return type(request).__name__.removesuffix("Request").lower()
 
 
-def _failure(error: BaseException) -> str:
-    """What the metrics call it: our own errors by name, a caller who left, or a bug."""
+def _failure(error: BaseException, caller: Caller) -> str:
+    """What the metrics call it: our own errors by name, a caller who left or whose time was over, or a bug."""
     if isinstance(error, VectordError):
         return type(error).__name__
-    return "Cancelled" if isinstance(error, asyncio.CancelledError) else "InternalError"
+    if not isinstance(error, asyncio.CancelledError):
+        return "InternalError"
+    late = caller.deadline_s is not None and time.monotonic() >= caller.deadline_s
+    return TimedOut.__name__ if late else "Cancelled"

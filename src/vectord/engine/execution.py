@@ -37,12 +37,16 @@ class Execution:
         """unused: token ids that are no words, for sparse vectors."""
         self._backend = backend
         self._outputs = output_of(spec)
-        self._widths = _widths(spec)
+        self._widths = widths_of(spec)
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
         """One result an item, in order. Never raises an Exception."""
         return self._run(batch.items, stream, batch.alone)
+
+    def renew(self, stream: int) -> None:
+        """Make a stream on which a forward hangs fit for another thread. May block, and raise anything."""
+        self._backend.renew(stream)
 
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
         try:
@@ -127,7 +131,7 @@ def output_of(spec: ModelSpec) -> dict[Kind, Output]:
     return {names[output]: output for output in spec.outputs}
 
 
-def _widths(spec: ModelSpec) -> dict[Output, int]:
+def widths_of(spec: ModelSpec) -> dict[Output, int]:
     """Numbers a row, of the outputs whose width the spec knows: all but splade's."""
     return {
         "dense": spec.dimensions,

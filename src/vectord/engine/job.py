@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
+from copy import copy
 
 from vectord.engine.batch import Answer, Item
 from vectord.errors import VectordError
@@ -13,12 +15,14 @@ class Job:
     """Implements batch.Waiter. One future for all texts: done when the last answer is in, or with the first error."""
 
     def __init__(self, texts: int, field: str, now_s: float, *, partial: bool = False) -> None:
-        """field: what the caller calls its inputs, for errors; partial: a text's error is an answer, too."""
+        """field: what the request calls its inputs, for errors; partial: a text's error is an answer, too."""
         self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for, its own and those it shares
         self.queue_s = 0.0  # sums over the texts, of the time since this job began
         self.inference_s = 0.0
-        self._began_s = now_s
+        self.began_s = now_s
+        self.started_s = math.inf  # of its first forward
+        self.ended_s = -math.inf  # of its last one
         self._answers: list[Answer] = [{}] * texts
         self._missing = texts
         self._field = field
@@ -35,8 +39,11 @@ class Job:
 
     def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
         """started_s, ended_s: of the forward, which a job that joined late did not wait for from its start."""
-        self.queue_s += max(0.0, started_s - self._began_s)
-        self.inference_s += max(0.0, ended_s - max(started_s, self._began_s))
+        started_s = max(started_s, self.began_s)
+        self.queue_s += started_s - self.began_s
+        self.inference_s += max(0.0, ended_s - started_s)
+        self.started_s = min(self.started_s, started_s)
+        self.ended_s = max(self.ended_s, ended_s)
         self.fill_known(index, answer)
 
     def fill_known(self, index: int, answer: Answer) -> None:
@@ -48,7 +55,8 @@ class Job:
 
     def fail(self, index: int, error: VectordError) -> None:
         """A copy of `error`, because one error may meet several requests, each with its own field and index."""
-        own = type(error)(error.message, field=self._field, index=index)
+        own = copy(error)
+        own.field, own.index = self._field, index
         own.__cause__ = error.__cause__
         if not self._partial:
             self.end(own)

@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from vectord.schema import Timings
+from vectord.schema import Caller, TextLength, Timings
+
+NO_TIMINGS = Timings()
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: three times as quick to make
+class RequestReport:
+    """One request that the engine has answered or refused; of those that came as one, each part is one."""
+
+    caller: Caller
+    operation: str  # embed, documents, similarity, rerank, classify, tokenize, decode; several: refused as one
+    model: str = ""  # "" if none was found
+    error: str | None = None  # None: success; the VectordError's class, Cancelled if the caller left, InternalError
+    texts: int = 0
+    tokens: int = 0
+    lengths: Sequence[TextLength] = ()
+    timings: Timings = NO_TIMINGS
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: three times as quick to make
+class BatchReport:
+    """One forward."""
+
+    model: str
+    texts: int
+    tokens: int
+    padding_tokens: int  # run beside them, by a backend that pads
+    bulk_tokens: int  # those of the bulk lane
+    max_tokens: int  # that a forward may have
+    scores: bool  # whether it scored pairs or labels; else it made vectors
+    seconds: float
+    streams: int  # forwards that may run at once
+    failed: bool
 
 
 class Observer(Protocol):
     """Every method is called on the event loop."""
 
-    def request_answered(
-        self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
-    ) -> None:
-        """operation: embed, documents, similarity, rerank, classify, tokenize, decode, and several for those that came
-        as one and were refused as one; model: "" if none was found.
-
-        error: None for success, the VectordError's class name, Cancelled for a caller who left, or InternalError.
-        """
+    def request_began(self, operation: str) -> None:
+        """A model is asked. As many times follows `request_ended`, whatever becomes of it."""
         ...
 
-    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None: ...
+    def request_ended(self, operation: str) -> None: ...
+
+    def request_answered(self, report: RequestReport) -> None: ...
+
+    def batch_ran(self, report: BatchReport) -> None: ...
 
     def queue_changed(self, texts: int, tokens: int) -> None: ...
 
     def cache_looked_up(self, model: str, hits: int, misses: int) -> None: ...
+
+    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        """For what the cache in memory missed."""
+        ...
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None: ...
 
@@ -32,18 +68,25 @@ class Observer(Protocol):
 class Silent:
     """An Observer that keeps nothing."""
 
-    def request_answered(
-        self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
-    ) -> None:
+    def request_began(self, operation: str) -> None:
         pass
 
-    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
+    def request_ended(self, operation: str) -> None:
+        pass
+
+    def request_answered(self, report: RequestReport) -> None:
+        pass
+
+    def batch_ran(self, report: BatchReport) -> None:
         pass
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         pass
 
     def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        pass
+
+    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
         pass
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:

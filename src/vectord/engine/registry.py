@@ -108,7 +108,7 @@ class Served:
             dtype=facts.dtype if facts else "unknown",
             device=facts.device if facts else "unknown",
             backend=facts.name if facts else "unknown",
-            state=self.state,
+            state=_health(self),
             pinned=self.source.pinned,
             created_unix_s=self.created_unix_s,
             prompts=spec.prompts,
@@ -146,7 +146,7 @@ class ServedComposite:
 
     def info(self) -> ModelInfo:
         """That of its lead under its own name, with the vectors of all members; ready once all of them are."""
-        states = [member.state for member in self.members.values()]
+        states = [_health(member) for member in self.members.values()]
         return replace(
             self.lead.info(),
             name=self.name,
@@ -158,6 +158,7 @@ class ServedComposite:
 
 
 Target: TypeAlias = Served | ServedComposite
+Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
 def require(target: Target, kinds: frozenset[VectorKind]) -> None:
@@ -185,23 +186,31 @@ class Registry:
             self._enter(target.name, target)
             self.targets.append(target)
 
-    def resolve(self, name: str | None, can: Callable[[Target], bool], what: str) -> Target:
+    def resolve(self, name: str | None, can: Callable[[Target], bool], what: str, allowed: Allowed = None) -> Target:
         """The model of that name or alias; without one, the first that `can`.
 
         Raises ModelNotFound, which lists what is served; ModelCannot if no served model does `what`.
         """
         if name is not None:
-            return self.named(name)
-        for target in self.targets:
+            return self.named(name, allowed)
+        for target in self.seen_by(allowed):
             if can(target):
                 return target
-        raise ModelCannot(f"No model served here can {what}.", field="model")
+        raise ModelCannot(f"No model served here can {what}.")
 
-    def named(self, name: str) -> Target:
+    def seen_by(self, allowed: Allowed) -> Sequence[Target]:
+        """Every model and composite that has one of these names, in order. To who may use no others, none are there."""
+        if allowed is None:
+            return self.targets
+        wanted = {id(self._by_name[name]) for name in allowed if name in self._by_name}
+        return [target for target in self.targets if id(target) in wanted]
+
+    def named(self, name: str, allowed: Allowed = None) -> Target:
         """Raises ModelNotFound, which lists what is served."""
         target = self._by_name.get(name)
-        if target is None:
-            names = ", ".join(target.name for target in self.targets)
+        seen = self.seen_by(allowed)
+        if target is None or (allowed is not None and target not in seen):
+            names = ", ".join(target.name for target in seen) or "none"
             raise ModelNotFound(f"No such model is served here. Served: {names}.", field="model")
         return target
 
@@ -223,7 +232,7 @@ class Registry:
         return members
 
 
-def _health(served: Served) -> str:
+def _health(served: Served) -> State | Literal["stalled"]:
     if served.state == "ready" and served.runner is not None and served.runner.stalled:
         return "stalled"
     return served.state

@@ -138,7 +138,7 @@ def _check(served: Served, name: str, request: RerankRequest, task: Task) -> Rer
             given=request.max_passage_tokens,
         )
     check_specials(NEEDS[method], request.text)
-    task.check_count(len(request.passages), request.field)
+    task.check_count(len(request.passages), "passages")
     return method
 
 
@@ -147,17 +147,19 @@ async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Seque
     passages, max_tokens, cut = request.passages, request.max_passage_tokens, runner.encoder.cut
     if max_tokens is None:
         return [CutText(passage, 0, 0) for passage in passages]
-    return await task.encode(passages, lambda part: cut(passages, max_tokens, field=request.field, part=part))
+    return await task.encode(passages, lambda part: cut(passages, max_tokens, field="passages", part=part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
-    options, field, encoder = request.chunks, request.field, runner.encoder
+    options, encoder = request.chunks, runner.encoder
     if options is None:
         return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    chunked = await task.chunk(passages, lambda i: encoder.chunk(passages[i], options, field=field, index=i), field)
+    chunked = await task.chunk(
+        passages, lambda i: encoder.chunk(passages[i], options, field="passages", index=i), "passages"
+    )
     spans = [_spans(passage, chunks) for passage, chunks in zip(passages, chunked, strict=True)]
     owners = [i for i, own in enumerate(spans) for _ in own]
-    task.check_count(len(owners), request.field, "chunk")
+    task.check_count(len(owners), "passages", "chunk")
     texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
     return Pieces(texts, [span for own in spans for span in own], owners)
 
@@ -181,14 +183,13 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
         encode,
         request.text,
         truncate=runner.truncates(request.text),
-        query_field=request.query_field,
-        field=request.field,
+        field="passages",
     )
     with blaming(pieces.owners):
         pairs = await task.encode(pieces.texts, lambda part: encode(part=part), beside=len(request.query), each=each)
         prefix = _shared(runner, [pair.ids for pair in pairs])
         texts = [Text(ids=pair.ids, type_ids=pair.type_ids, prefix=prefix) for pair in pairs]
-        ran = await task.run(runner, texts, frozenset({"scores"}), request.field)
+        ran = await task.run(runner, texts, frozenset({"scores"}), "passages")
     scores, kind = _judged(spec, ran.rows("scores"), request.raw)
     return Scored(scores, kind, ran, pairs[0].query, [pair.passage for pair in pairs], [pair.length for pair in pairs])
 
@@ -228,7 +229,7 @@ async def _by_vectors(
     kinds = NEEDS[method]
     asked, found = await together(
         [
-            vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task, request.query_field),
+            vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task, "query"),
             _vectors_of_passages(runner, request, kinds, pieces, task),
         ]
     )
@@ -243,9 +244,7 @@ async def _vectors_of_passages(
     runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], pieces: Pieces, task: Task
 ) -> Vectors:
     with blaming(pieces.owners):
-        return await vectors_of(
-            runner, pieces.texts, replace(request.text, kind="document"), kinds, task, request.field
-        )
+        return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task, "passages")
 
 
 async def _likeness(kind: VectorKind, spec: ModelSpec, asked: Vectors, found: Vectors) -> Float32:

@@ -1,12 +1,13 @@
 """One loaded model at work: texts in, answers out. Lives on the event loop; engine.py calls it.
 
-run ──> cache ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
+run ──> cache, shared cache ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -17,13 +18,15 @@ from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
 from vectord.engine.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.batch import Answer, Item, Key, Kind, Prefix
+from vectord.engine.answer_codec import Shapes
+from vectord.engine.batch import Answer, Batch, Item, Key, Kind, Prefix
 from vectord.engine.cache import KEPT_KINDS, AnswerCache, cache_key
 from vectord.engine.encoding import Encoder
-from vectord.engine.execution import Execution, output_of
+from vectord.engine.execution import Execution, output_of, widths_of
 from vectord.engine.job import Job
-from vectord.engine.observer import Observer
+from vectord.engine.observer import BatchReport, Observer
 from vectord.engine.scheduler import Scheduler
+from vectord.engine.shared_cache import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
@@ -31,6 +34,7 @@ from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
 logger = logging.getLogger("vectord.engine")
 
 CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs
+WATCH_S = 1.0  # how often, at most, it is looked whether a forward hangs
 TEXTS_PER_TURN = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
 
@@ -54,6 +58,9 @@ class Ran:
     queue_s: float  # means over the texts
     inference_s: float
     failures: Mapping[int, VectordError] = field(default_factory=dict)  # by text, whose answer is empty then
+    began_s: float = math.inf  # when it began to wait, and its first forward; both inf if nothing had to run
+    started_s: float = math.inf
+    ended_s: float = -math.inf  # of its last forward
 
     def rows(self, kind: Kind) -> Float32:
         """The dense vectors or scores of all spans of all texts, in an array of their own: (M, D)."""
@@ -80,6 +87,7 @@ class ModelRunner:
         config: EngineConfig,
         max_batch_requests: int | None,
         cache: AnswerCache,
+        shared: SharedCache | None = None,
         observer: Observer,
         stalled_changed: Callable[[bool], None],
         queue_changed: Callable[[], None],
@@ -88,10 +96,13 @@ class ModelRunner:
         self.encoder = encoder
         self.backend = backend
         self.spec = spec
-        self.kinds = frozenset(output_of(spec))  # what the model can be asked for
+        self._outputs = output_of(spec)
+        self.kinds = frozenset(self._outputs)  # what the model can be asked for
         self._name = name
         self._config = config
         self._cache = cache
+        self._shared = shared
+        self._widths = widths_of(spec)
         self._observer = observer
         self._queue_changed = queue_changed
         self._jobs: set[Job] = set()
@@ -112,10 +123,13 @@ class ModelRunner:
             scheduler,
             loop,
             streams=backend.facts.streams,
+            forward_timeout_s=config.forward_timeout_s,
             deliver=self._deliver,
             stalled_changed=stalled_changed,
         )
         self._worker.start()
+        self._watch_s = min(WATCH_S, config.forward_timeout_s / 4)
+        self._watching = loop.call_later(self._watch_s, self._watch) if config.forward_timeout_s else None
 
     @property
     def stalled(self) -> bool:
@@ -125,9 +139,18 @@ class ModelRunner:
         """Texts and tokens that wait."""
         return self._worker.queued()
 
+    def queued_by_lane(self) -> dict[Lane, int]:
+        """Tokens that wait."""
+        return self._worker.queued_by_lane()
+
+    def wait_s(self) -> float:
+        """How long all that waits will take; 0 until the device was busy once and its speed is known."""
+        _, tokens = self._worker.queued()
+        return tokens / self._speed.tokens_per_s
+
     def check_wait(self, caller: Caller) -> None:
         """Raises Overloaded if even one token more would wait too long: asked before tokens are made of the texts."""
-        self._admit(caller.lane or "interactive", caller.client, 1)
+        self._admit(caller.lane or "interactive", caller, 1)
 
     def truncates(self, options: TextOptions) -> bool:
         """Whether an over-long text is cut: as the request says, else the server, else the dialect."""
@@ -156,12 +179,14 @@ class ModelRunner:
         job = Job(len(texts), field, self._worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
-            shares = kinds <= KEPT_KINDS and self._cache.enabled and not fresh
+            shares = kinds <= KEPT_KINDS and (self._cache.enabled or self._shared is not None) and not fresh
             unknown = await self._fill_from_cache(job, texts, kinds) if shares else _all_unknown(texts)
+            if shares and unknown and self._shared is not None:
+                unknown = await self._fill_from_shared(job, unknown, self._shared)
             if unknown:
                 lane = caller.lane or self._lane(texts)
                 tokens = sum(len(text.ids) for _, text, _ in unknown)
-                self._admit(lane, caller.client, tokens, entered=entered)
+                self._admit(lane, caller, tokens, entered=entered)
                 await self._queue(job, unknown, kinds, lane, caller.client)
             answers = await job.answers()
         except BaseException:
@@ -170,11 +195,21 @@ class ModelRunner:
         finally:
             self._jobs.discard(job)
             job.items.clear()  # they point back here: without this the answers would wait for the garbage collector
-        return Ran(answers, job.queue_s / len(texts), job.inference_s / len(texts), job.failures)
+        return Ran(
+            answers,
+            job.queue_s / len(texts),
+            job.inference_s / len(texts),
+            job.failures,
+            began_s=job.began_s if unknown else math.inf,
+            started_s=job.started_s,
+            ended_s=job.ended_s,
+        )
 
     def stop(self) -> None:
         """Run nothing more; whoever still waits gets Unavailable."""
         self._stopped = True
+        if self._watching is not None:
+            self._watching.cancel()
         self._worker.stop()
         for job in self._jobs:
             job.end(Unavailable(SHUT_DOWN))
@@ -185,6 +220,10 @@ class ModelRunner:
         if ended:
             self._close_backend()
         return ended
+
+    def _watch(self) -> None:
+        self._worker.give_up_hung()
+        self._watching = asyncio.get_running_loop().call_later(self._watch_s, self._watch)
 
     def _close_backend(self) -> None:
         try:
@@ -212,12 +251,50 @@ class ModelRunner:
         self._observer.cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
         return unknown
 
-    def _admit(self, lane: Lane, client: str, tokens: int, *, entered: bool = False) -> None:
+    async def _fill_from_shared(self, job: Job, texts: Sequence[Unknown], shared: SharedCache) -> list[Unknown]:
+        """What the shared cache does not know either."""
+        unknown: list[Unknown] = []
+        for start in range(0, len(texts), TEXTS_PER_LOOKUP):
+            if start:
+                await asyncio.sleep(0)
+            part = texts[start : start + TEXTS_PER_LOOKUP]
+            found = await self._find_shared(part, shared)
+            for index, text, key in part:
+                answer = None if key is None else found.get(key) or self._cache.get(key)  # found elsewhere meanwhile
+                if answer is None:
+                    unknown.append((index, text, key))
+                else:
+                    job.fill_known(index, answer)
+        self._observer.shared_cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
+        return unknown
+
+    async def _find_shared(self, texts: Sequence[Unknown], shared: SharedCache) -> dict[Key, Answer]:
+        """Into the cache in memory, too. What is under way here is not looked for there."""
+        wanted = {key: text for _, text, key in texts if key is not None and key not in self._under_way}
+        names = {self._shared_name(key): key for key in wanted}
+        shapes = {name: self._shapes(wanted[key], key[-1]) for name, key in names.items()}
+        found = {names[name]: answer for name, answer in (await shared.find(shapes)).items()}
+        for key, answer in found.items():
+            self._cache.keep(key, answer)
+        return found
+
+    def _shared_name(self, key: Key) -> bytes:
+        return name_of(key, self.backend.facts.dtype)
+
+    def _shapes(self, text: Text, kinds: frozenset[Kind]) -> Shapes:
+        """Of an answer to this text, as execution.py makes it."""
+        rows = 1 if text.spans is None else len(text.spans)
+        return {kind: None if kind == "sparse" else (rows, self._widths[self._outputs[kind]]) for kind in kinds}
+
+    def _admit(self, lane: Lane, caller: Caller, tokens: int, *, entered: bool = False) -> None:
         _, queued_tokens = self._worker.queued()
         speed = self._speed.tokens_per_s
         check_room(queued_tokens, tokens, speed)
-        if not entered and queued_tokens / speed > self._config.max_queue_wait_s:
-            check_wait(self._worker.tokens_ahead(lane, client, tokens), speed, self._config.max_queue_wait_s)
+        max_wait_s = self._config.max_queue_wait_s
+        if caller.deadline_s is not None:  # what would be too late is not begun
+            max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self._worker.now_s()))
+        if not entered and queued_tokens / speed > max_wait_s:
+            check_wait(self._worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
 
     async def _queue(self, job: Job, texts: Sequence[Unknown], kinds: frozenset[Kind], lane: Lane, client: str) -> None:
         for start in range(0, len(texts), TEXTS_PER_TURN):
@@ -266,13 +343,31 @@ class ModelRunner:
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
             self._speed.ran(batch.tokens, seconds)
-        self._observer.batch_ran(self._name, len(batch.items), batch.tokens, seconds, failed)
+        self._observer.batch_ran(self._report(batch, seconds, failed))
         self._queue_changed()
+
+    def _report(self, batch: Batch, seconds: float, failed: bool) -> BatchReport:
+        facts = self.backend.facts
+        padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens
+        return BatchReport(
+            model=self._name,
+            texts=len(batch.items),
+            tokens=batch.tokens,
+            padding_tokens=padded - batch.tokens,
+            bulk_tokens=sum(item.tokens for item in batch.items if item.lane == "bulk"),
+            max_tokens=facts.max_batch_tokens,
+            scores="scores" in batch.items[0].kinds,
+            seconds=seconds,
+            streams=facts.streams,
+            failed=failed,
+        )
 
     def _fill(self, item: Item, answer: Answer, outcome: Outcome) -> None:
         self._settle(item)
         if item.key is not None:
             self._cache.keep(item.key, answer)
+            if self._shared is not None:
+                self._shared.keep(self._shared_name(item.key), answer)
         for waiter, index in item.waiters:
             waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from copy import copy
+from typing import Any, TypeVar
 
 from vectord.engine.encoding import characters
 from vectord.engine.task import Task
+from vectord.errors import VectordError
 from vectord.schema import (
     ClassifyRequest,
     EmbedRequest,
@@ -19,14 +22,26 @@ from vectord.schema import (
     Usage,
 )
 
+T = TypeVar("T")
+
 # A guess, for the lane alone: it is chosen before anything is tokenised, and no part knows of the others.
 CHARACTERS_PER_TOKEN = 4
 
 
 def check_several(request: Several, task: Task) -> None:
     """Raises EmptyInput or TooManyInputs: there may be as many requests, and inputs of them all, as one may have."""
-    task.check_count(len(request.requests), request.field, "request")
-    task.check_most(sum(len(_inputs(part)) for part in request.requests), request.field, "input")
+    task.check_count(len(request.requests), "requests", "request")
+    task.check_most(sum(len(_inputs(part)) for part in request.requests), "requests", "input")
+
+
+async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
+    """The answer to one part; its error says which. A copy: several requests may meet one."""
+    try:
+        return await answer
+    except VectordError as error:
+        own = copy(error)
+        own.part = part
+        raise own from error.__cause__
 
 
 def lane_of(request: Several, bulk_tokens: int) -> Lane | None:
@@ -47,6 +62,9 @@ def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
             queue_s=sum(usage.timings.queue_s * len(usage.lengths) for usage in usages) / texts,
             inference_s=sum(usage.timings.inference_s * len(usage.lengths) for usage in usages) / texts,
             total_s=time.perf_counter() - started_s,
+            tokenizing_s=sum(usage.timings.tokenizing_s for usage in usages),
+            waiting_s=min((usage.timings.waiting_s for usage in usages), default=0.0),
+            computing_s=max((usage.timings.computing_s for usage in usages), default=0.0),
         ),
         further_tokens=sum(usage.further_tokens for usage in usages),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
-from vectord.engine.observer import Observer
+from vectord.engine.observer import BatchReport, Observer, RequestReport
 from vectord.errors import Overloaded
-from vectord.schema import Statistics, Timings
+from vectord.schema import Statistics
 
 EMBEDDING = frozenset({"embed", "documents"})  # operations whose answers are vectors
 
@@ -14,8 +15,10 @@ EMBEDDING = frozenset({"embed", "documents"})  # operations whose answers are ve
 class Counter:
     """An Observer that counts and passes everything on to another."""
 
-    def __init__(self, then: Observer) -> None:
+    def __init__(self, then: Observer, embedders: Collection[str]) -> None:
+        """embedders: names of the models that make vectors."""
         self._then = then
+        self._embedders = embedders
         self._started_s = time.monotonic()
         self._embed_requests = 0
         self._embed_texts = 0
@@ -33,25 +36,32 @@ class Counter:
             device=device,
         )
 
-    def request_answered(
-        self, model: str, operation: str, error: str | None, texts: int, tokens: int, timings: Timings
-    ) -> None:
-        if error is None and operation in EMBEDDING:
-            self._embed_requests += 1
-            self._embed_texts += texts
-        elif error == Overloaded.__name__:
-            self._refused_requests += 1
-        self._then.request_answered(model, operation, error, texts, tokens, timings)
+    def request_began(self, operation: str) -> None:
+        self._then.request_began(operation)
 
-    def batch_ran(self, model: str, texts: int, tokens: int, seconds: float, failed: bool) -> None:
-        self._batches += model not in self._loading
-        self._then.batch_ran(model, texts, tokens, seconds, failed)
+    def request_ended(self, operation: str) -> None:
+        self._then.request_ended(operation)
+
+    def request_answered(self, report: RequestReport) -> None:
+        if report.error is None and report.operation in EMBEDDING:
+            self._embed_requests += 1
+            self._embed_texts += report.texts
+        elif report.error == Overloaded.__name__:
+            self._refused_requests += 1
+        self._then.request_answered(report)
+
+    def batch_ran(self, report: BatchReport) -> None:
+        self._batches += report.model in self._embedders and report.model not in self._loading
+        self._then.batch_ran(report)
 
     def queue_changed(self, texts: int, tokens: int) -> None:
         self._then.queue_changed(texts, tokens)
 
     def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
         self._then.cache_looked_up(model, hits, misses)
+
+    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        self._then.shared_cache_looked_up(model, hits, misses)
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         (self._loading.add if state == "loading" else self._loading.discard)(model)

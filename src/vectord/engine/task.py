@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
@@ -33,6 +34,8 @@ class Task:
     max_inputs: int
     started_s: float = field(default_factory=time.perf_counter)
     tokenized_s: float = 0.0  # spent on making tokens so far
+    began_s: float = math.inf  # when the first text began to wait for a forward
+    forwards_s: tuple[float, float] = (math.inf, -math.inf)  # from the begin of the first to the end of the last
     # Shared by requests that came as one: the models that have let one of them in. Those behind it find their own
     # siblings ahead of them, and would be refused for a wait that is their own work.
     entered: set[ModelRunner] | None = None
@@ -55,7 +58,10 @@ class Task:
     ) -> Ran:
         """`ModelRunner.run` for this caller."""
         entered = self.entered is not None
-        return await runner.run(texts, kinds, self.caller, field, entered=entered, partial=partial)
+        ran = await runner.run(texts, kinds, self.caller, field, entered=entered, partial=partial)
+        self.began_s = min(self.began_s, ran.began_s)
+        self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
+        return ran
 
     async def encode(
         self,
@@ -147,6 +153,7 @@ def usage_of(
     further_tokens: int = 0,
 ) -> Usage:
     """What was read and how long it took, as of now. inputs: as they were sent, for their characters."""
+    ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
         characters=sum(map(_characters, inputs)),
@@ -155,6 +162,9 @@ def usage_of(
             queue_s=ran.queue_s,
             inference_s=ran.inference_s,
             total_s=time.perf_counter() - task.started_s,
+            tokenizing_s=task.tokenized_s,
+            waiting_s=max(0.0, task.forwards_s[0] - task.began_s) if ran_any else 0.0,
+            computing_s=task.forwards_s[1] - task.forwards_s[0] if ran_any else 0.0,
         ),
         further_tokens=further_tokens,
     )

@@ -25,7 +25,11 @@ async def tokenize(served: Served, name: str, request: TokenizeRequest, task: Ta
     usage = Usage(
         lengths=[TextLength(seen=len(row), kept=len(row)) for row in tokens],
         characters=sum(map(len, request.inputs)),
-        timings=Timings(tokenize_s=(now_s - began_s) / len(tokens), total_s=now_s - task.started_s),
+        timings=Timings(
+            tokenize_s=(now_s - began_s) / len(tokens),
+            total_s=now_s - task.started_s,
+            tokenizing_s=now_s - began_s,
+        ),
     )
     return TokenizeResult(model=name, tokens=tokens, usage=usage)
 

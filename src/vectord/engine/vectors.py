@@ -57,7 +57,7 @@ async def vectors_to_show(
     """
     if request.partial:
         return await _some_vectors_of(runner, request, kinds, task)
-    return await _vectors_of(runner, request.inputs, request.text, kinds, task, request.field, MAX_SHOWN_NUMBERS)
+    return await _vectors_of(runner, request.inputs, request.text, kinds, task, "inputs", MAX_SHOWN_NUMBERS)
 
 
 async def _vectors_of(
@@ -80,12 +80,12 @@ async def _some_vectors_of(
     runner: ModelRunner, request: EmbedRequest, kinds: frozenset[VectorKind], task: Task
 ) -> Vectors:
     spec = runner.spec
-    inputs = await read_each(runner, request.inputs, request.text, task, request.field)
+    inputs = await read_each(runner, request.inputs, request.text, task, "inputs")
     failures: dict[int, VectordError] = {i: one for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)}
     readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
-    _check_numbers(spec, readable.values(), kinds, request.field, MAX_SHOWN_NUMBERS)
+    _check_numbers(spec, readable.values(), kinds, "inputs", MAX_SHOWN_NUMBERS)
     texts = [for_network(spec, text) for text in readable.values()]
-    ran = await task.run(runner, texts, frozenset(kinds), request.field, partial=True) if texts else NOTHING_RAN
+    ran = await task.run(runner, texts, frozenset(kinds), "inputs", partial=True) if texts else NOTHING_RAN
     answers = [_no_vectors(spec)] * len(inputs)
     for i, (place, answer) in enumerate(zip(readable, ran.answers, strict=True)):
         if i in ran.failures:

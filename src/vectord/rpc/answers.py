@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from vectord import __version__
-from vectord.dialects.tei.answers import places, tag_of
+from vectord.dialects.tei.answers import places
 from vectord.rpc import tei_pb2 as pb
 from vectord.schema import (
     ClassifyResult,
@@ -20,6 +20,7 @@ from vectord.schema import (
     TokenizeResult,
     Usage,
 )
+from vectord.wire.info import tag_of
 
 UINT32_MAX = 2**32 - 1
 

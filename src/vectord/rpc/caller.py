@@ -12,6 +12,11 @@ def headers_of(metadata: Iterable[tuple[str, str | bytes]]) -> Mapping[str, str]
     return {name: value.encode().decode("latin-1") for name, value in metadata if isinstance(value, str)}
 
 
+def forwarded_of(metadata: Iterable[tuple[str, str | bytes]]) -> list[str]:
+    """What proxies say of whom they ask for, in order."""
+    return [value for name, value in metadata if name == "x-forwarded-for" and isinstance(value, str)]
+
+
 def address_of(peer: str) -> str:
     """Of "ipv4:127.0.0.1:50000" as over HTTP, without scheme, port and brackets: one client's calls and requests share
     one queue."""

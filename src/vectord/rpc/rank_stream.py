@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from vectord.rpc import tei_pb2 as pb
 from vectord.rpc.requests import cut, decoded
 from vectord.schema import RerankRequest, RerankResult, Result, Timings, Usage
 
+RANK_FIELDS: Mapping[str, str] = {"passages": "text"}  # the engine's word -> the message's, for errors
 HELD_BYTES = 256  # what a text costs until the end beside its own bytes
 
 
@@ -44,7 +45,7 @@ class RankStream:
         self._texts.append(message.text)
         self._characters += len(message.query) + len(message.text)
         return RerankRequest(
-            query=message.query, passages=[message.text], text=cut(message), raw=self._first.raw_scores, field="text"
+            query=message.query, passages=[message.text], text=cut(message), raw=self._first.raw_scores
         )
 
     def add(self, result: Result) -> None:

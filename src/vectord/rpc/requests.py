@@ -7,7 +7,7 @@ false. A list that is too long is refused by its count, before anything is made 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -25,10 +25,11 @@ EmbedLike: TypeAlias = pb.EmbedRequest | pb.EmbedSparseRequest | pb.EmbedAllRequ
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a message asks for, and how its answer reads."""
+    """What a message asks for, and how its answer reads. fields: the engine's words -> the message's, for errors."""
 
     request: Request
     answer: Callable[[Result], Message]
+    fields: Mapping[str, str] = field(default_factory=dict)
 
     def written(self, result: Result) -> bytes:
         content: bytes = self.answer(result).SerializeToString()
@@ -52,7 +53,6 @@ def embed(message: pb.EmbedRequest) -> Asked:
         text=_options(message),
         normalize=message.normalize if message.HasField("normalize") else True,
         dimensions=_dimensions(message),
-        field="inputs",
     )
     return Asked(request, answers.embed)
 
@@ -74,9 +74,7 @@ def embed_all(message: pb.EmbedAllRequest) -> Asked:
 
 
 def _embed_as(kind: schema.VectorKind, message: EmbedLike) -> schema.EmbedRequest:
-    return schema.EmbedRequest(
-        inputs=[_text(message.inputs)], text=_options(message), outputs=frozenset({kind}), field="inputs"
-    )
+    return schema.EmbedRequest(inputs=[_text(message.inputs)], text=_options(message), outputs=frozenset({kind}))
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -110,10 +108,8 @@ def rerank(message: pb.RerankRequest) -> Asked:
     texts = list(message.texts)
     if not message.query and "" in texts:  # a pair is empty when both of its texts are
         raise EmptyInput("`texts` cannot be empty", field="texts", index=texts.index(""))
-    request = schema.RerankRequest(
-        query=message.query, passages=texts, text=cut(message), raw=message.raw_scores, field="texts"
-    )
-    return Asked(request, partial(answers.rerank, message.query, texts, message.return_text))
+    request = schema.RerankRequest(query=message.query, passages=texts, text=cut(message), raw=message.raw_scores)
+    return Asked(request, partial(answers.rerank, message.query, texts, message.return_text), {"passages": "texts"})
 
 
 # --- tokens and facts -----------------------------------------------------------------------------------------

@@ -10,41 +10,59 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import grpc
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_reflection.v1alpha import reflection
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
+from vectord.rpc.health import HEALTH, SERVICES, Health
 from vectord.rpc.services import Services
+from vectord.server.gate import Gate
 from vectord.server.shutdown import Shutdown
+from vectord.server.tls import Certificate, certificate_of
 
-MAX_CALLS = 4096  # under way at once; more are refused with RESOURCE_EXHAUSTED
+MAX_CALLS = 1024  # under way at once; more are refused with RESOURCE_EXHAUSTED
 IDLE_S = 300  # how long a connection without a call stays open
 FAREWELL_S = 0.25  # how long calls on their way are still told that the server ends
 LAST_WORDS_S = 1.0  # for answers to be written, once the last was given
+# A message is one text, but for a few calls, and nothing says how long it may be on its way: what 1,024 of them can
+# hold is what bounds the memory. It is gRPC's own default.
+MAX_MESSAGE_BYTES = 4 * 2**20
+MAX_STREAMS = 128  # of one connection at once
 INT32_MAX = 2**31 - 1
 
 _log = logging.getLogger("vectord.rpc")
 
 
 @asynccontextmanager
-async def serve_grpc(engine: EngineClient, config: ServerConfig, shutdown: Shutdown) -> AsyncIterator[int]:
+async def serve_grpc(
+    engine: EngineClient, config: ServerConfig, shutdown: Shutdown, gate: Gate | None = None
+) -> AsyncIterator[int]:
     """Answers at `config.host` and `config.grpc_port` while the block runs; gives the port, any free one for 0.
 
     Leaving the block begins `shutdown` if that has not begun, and waits for the engine to drain, but no longer than
     shutdown_timeout_secs from that beginning. Raises ConfigError if the port cannot be bound.
+    gate: None makes one of `config`.
     """
     assert config.grpc_port is not None, "whoever wants no port does not call this"
     loop = asyncio.get_running_loop()
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
-    server.add_generic_rpc_handlers((Services(engine, config, shutdown),))
-    port = _bind(server, config.host, config.grpc_port)
+    server.add_generic_rpc_handlers((Services(engine, config, shutdown, gate or Gate(config)),))
+    add_HealthServicer_to_server(Health(engine, shutdown), server)
+    if not config.demands_key:  # grpc would answer it without one
+        reflection.enable_server_reflection((*SERVICES, HEALTH), server)
+    certificate = certificate_of(config)
+    port = _bind(server, config.host, config.grpc_port, certificate)
     begun_s: asyncio.Future[float] = loop.create_future()
     shutdown.on_begin(lambda: begun_s.set_result(loop.time()))
     await server.start()
-    _log.info("listening", extra={"fields": {"url": f"grpc://{_address(config.host, port)}"}})
+    scheme = "grpc" if certificate is None else "grpcs"
+    _log.info("listening", extra={"fields": {"url": f"{scheme}://{_address(config.host, port)}"}})
     try:
         yield port
     finally:
@@ -64,7 +82,8 @@ async def _drained(engine: EngineClient, begun_s: float, timeout_s: float) -> No
 
 def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
     return (
-        ("grpc.max_receive_message_length", min(config.payload_limit, INT32_MAX)),
+        ("grpc.max_receive_message_length", min(config.payload_limit, MAX_MESSAGE_BYTES)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.max_send_message_length", -1),  # vectors of all tokens of a text are larger than the text
         ("grpc.max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),
         ("grpc.absolute_max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),
@@ -75,14 +94,23 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _bind(server: Any, host: str, port: int) -> int:
+def _bind(server: Any, host: str, port: int, certificate: Certificate | None) -> int:
+    bound: int
     try:
-        bound: int = server.add_insecure_port(_address(host, port))
+        if certificate is None:
+            bound = server.add_insecure_port(_address(host, port))
+        else:
+            bound = server.add_secure_port(_address(host, port), _credentials(certificate))
     except RuntimeError:
         bound = 0
     if bound == 0:
         raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may have it.")
     return bound
+
+
+def _credentials(certificate: Certificate) -> Any:
+    chain, key = Path(certificate.chain_file).read_bytes(), Path(certificate.key_file).read_bytes()
+    return grpc.ssl_server_credentials([(key, chain)])
 
 
 def _address(host: str, port: int) -> str:

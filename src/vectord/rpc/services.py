@@ -23,23 +23,26 @@ from vectord.dialects.tei.answers import compute_headers
 from vectord.dialects.tei.errors import text_of
 from vectord.engine.client import EngineClient
 from vectord.errors import InferenceFailed, Overloaded, ShuttingDown, VectordError
-from vectord.rpc.caller import address_of, headers_of
+from vectord.rpc.caller import address_of, forwarded_of, headers_of
 from vectord.rpc.methods import METHODS, RERANK_STREAM, Method
-from vectord.rpc.rank_stream import RankStream
+from vectord.rpc.rank_stream import RANK_FIELDS, RankStream
 from vectord.rpc.statuses import code_of, trailers_of
 from vectord.rpc.streams import in_order
 from vectord.schema import Caller, EmbedResult, Request, Result, Usage
-from vectord.server.auth import Keys
-from vectord.server.body_limit import BodyRoom
+from vectord.server.body_room import BodyRoom
 from vectord.server.caller import caller_of
+from vectord.server.gate import Gate
+from vectord.server.keys import Key
 from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.result_headers import result_headers
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.logs import log_answer, log_failure
 from vectord.wire.failures import retry_after_s
+from vectord.wire.wording import worded
 
 T = TypeVar("T")
 Messages: TypeAlias = AsyncIterator[bytes]
+Fields: TypeAlias = Mapping[str, str]
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc comes without types
 
 
@@ -49,6 +52,8 @@ class Call:
 
     context: Context
     caller: Caller
+    address: str = ""
+    key: Key | None = None
     model: str | None = None
     tokens: int | None = None
     embedded: int | None = None  # texts
@@ -65,45 +70,49 @@ class Call:
 class Services:
     """grpc's GenericRpcHandler: asked for the handler of each call, before its message is read."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig, shutdown: Shutdown) -> None:
+    def __init__(self, engine: EngineClient, config: ServerConfig, shutdown: Shutdown, gate: Gate) -> None:
         self._engine = engine
         self._shutdown = shutdown
-        self._keys = Keys(config.accepted_keys, config.admin_key)
+        self._gate = gate
         self._room = BodyRoom(config.payload_limit)
         self._handlers = {method.path: self._handler(method) for method in METHODS}
-        self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(_answering(RERANK_STREAM, self._rank))
+        self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(
+            _answering(self._gate, RERANK_STREAM, self._rank)
+        )
 
     def service(self, details: Any) -> Any:
         """The handler of a method, None for one that is not served. details: grpc.HandlerCallDetails."""
         try:
             self._admit(headers_of(details.invocation_metadata))
         except VectordError as error:
-            return _refusing(details.method, error)
+            return _refusing(self._gate, details.method, error)
         return self._handlers.get(details.method)
 
     def _admit(self, headers: Mapping[str, str]) -> None:
-        self._keys.check(headers)
+        self._gate.keys.check(headers)
         if self._shutdown.begun:
             raise ShuttingDown
 
     def _handler(self, method: Method) -> Any:
         """Without grpc's own serialisers: what is not the method's message is for us to word."""
         if method.streams:
-            return grpc.stream_stream_rpc_method_handler(_answering(method.path, partial(self._stream, method)))
-        return grpc.unary_unary_rpc_method_handler(_answering(method.path, partial(self._unary, method)))
+            return grpc.stream_stream_rpc_method_handler(
+                _answering(self._gate, method.path, partial(self._stream, method))
+            )
+        return grpc.unary_unary_rpc_method_handler(_answering(self._gate, method.path, partial(self._unary, method)))
 
     # --- three kinds of calls ---------------------------------------------------------------------------------
 
     async def _unary(self, method: Method, content: bytes, call: Call) -> bytes:
         asked = method.read(content)
-        result = await self._ask(asked.request, len(content), call)
+        result = await self._ask(asked.request, asked.fields, len(content), call)
         await call.context.send_initial_metadata(_initial_metadata(result, call.caller))
         return asked.written(result)
 
     async def _stream(self, method: Method, messages: Messages, call: Call) -> None:
         async def answer(content: bytes) -> bytes:
             asked = method.read(content)
-            return asked.written(await self._ask_patiently(asked.request, len(content), call))
+            return asked.written(await self._ask_patiently(asked.request, asked.fields, len(content), call))
 
         await in_order(messages, answer, call.context.write, self._room.limit_bytes)
 
@@ -111,7 +120,7 @@ class Services:
         stream = RankStream(self._room.limit_bytes)
 
         async def answer(content: bytes) -> Result:
-            return await self._ask_patiently(stream.read(content), len(content), call)
+            return await self._ask_patiently(stream.read(content), RANK_FIELDS, len(content), call)
 
         async def add(result: Result) -> None:
             stream.add(result)
@@ -119,29 +128,39 @@ class Services:
         await in_order(messages, answer, add, self._room.limit_bytes)
         return stream.written()
 
-    async def _ask_patiently(self, request: Request, content_bytes: int, call: Call) -> Result:
+    async def _ask_patiently(self, request: Request, fields: Fields, content_bytes: int, call: Call) -> Result:
         """For streams: TEI's wait where a lone request is refused."""
         while True:
             try:
-                return await self._ask(request, content_bytes, call)
+                return await self._ask(request, fields, content_bytes, call)
             except Overloaded as busy:
                 await asyncio.sleep(retry_after_s(busy))
 
-    async def _ask(self, request: Request, content_bytes: int, call: Call) -> Result:
-        """Raises Overloaded, too, where the messages being answered would hold too much together."""
+    async def _ask(self, request: Request, fields: Fields, content_bytes: int, call: Call) -> Result:
+        """fields: of errors, the engine's words -> the message's.
+
+        Raises Overloaded, too, where the messages being answered would hold too much together, and RateLimited: each
+        message counts as a request.
+        """
+        await self._gate.limits.check(call.address, call.key, None)
         self._room.hold(content_bytes)
         try:
             result = await self._engine.answer(request, call.caller)
+        except VectordError as error:
+            raise worded(error, fields) from error.__cause__
         finally:
             self._room.release(content_bytes)
         call.note(result)
+        await self._gate.limits.spend(call.key, result)
         return result
 
 
 # --- what all calls have in common ----------------------------------------------------------------------------
 
 
-def _answering(path: str, work: Callable[[Any, Call], Awaitable[T]]) -> Callable[[Any, Context], Awaitable[T]]:
+def _answering(
+    gate: Gate, path: str, work: Callable[[Any, Call], Awaitable[T]]
+) -> Callable[[Any, Context], Awaitable[T]]:
     """`work` as grpc calls it: an error ends the call with its status, and the log gets a line."""
 
     async def answer(messages: Any, context: Context) -> T:
@@ -149,7 +168,10 @@ def _answering(path: str, work: Callable[[Any, Call], Awaitable[T]]) -> Callable
         call = Call(context, Caller())
         code = grpc.StatusCode.CANCELLED
         try:
-            call.caller = caller_of(headers_of(context.invocation_metadata()), address_of(context.peer()))
+            headers = headers_of(context.invocation_metadata())
+            call.address = gate.address(address_of(context.peer()), forwarded_of(context.invocation_metadata()))
+            call.key = gate.keys.known(headers)
+            call.caller = caller_of(headers, call.address, call.key)
             answered = await work(messages, call)
             code = grpc.StatusCode.OK
             return answered
@@ -168,13 +190,13 @@ def _answering(path: str, work: Callable[[Any, Call], Awaitable[T]]) -> Callable
     return answer
 
 
-def _refusing(path: str, error: VectordError) -> Any:
+def _refusing(gate: Gate, path: str, error: VectordError) -> Any:
     """A handler that ends any call unread: to grpc one of streams, which waits for no message."""
 
     async def refuse(messages: Messages, call: Call) -> None:
         raise error
 
-    return grpc.stream_stream_rpc_method_handler(_answering(path, refuse))
+    return grpc.stream_stream_rpc_method_handler(_answering(gate, path, refuse))
 
 
 async def _abort(call: Call, error: VectordError) -> NoReturn:
@@ -203,4 +225,5 @@ def _tell(call: Call, path: str, code: grpc.StatusCode, seconds: float) -> None:
         model=call.model,
         tokens=call.tokens,
         embedded=call.embedded,
+        key=None if call.key is None or call.key.shared else call.key.name,
     )

@@ -23,7 +23,9 @@ CODES: Mapping[type[VectordError], StatusCode] = {
     errors.NoSuchRoute: StatusCode.UNIMPLEMENTED,
     errors.Overloaded: StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: StatusCode.UNAVAILABLE,
+    errors.TimedOut: StatusCode.DEADLINE_EXCEEDED,
     errors.InferenceFailed: StatusCode.FAILED_PRECONDITION,
+    errors.InferenceTimedOut: StatusCode.DEADLINE_EXCEEDED,
 }
 
 

@@ -6,22 +6,24 @@ The app is plain ASGI and runs under any ASGI server; run.py adds what our own p
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 
 from starlette.applications import Starlette
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.dialects.base import Dialect
 from vectord.engine.client import EngineClient
 from vectord.server.docs import docs_pages
-from vectord.server.handler import Handler
+from vectord.server.gate import Gate
+from vectord.server.handler import Handler, Tracer
 from vectord.server.openapi import openapi_pages
 from vectord.server.probes import probe_pages
 from vectord.server.routing import Page, Table
 from vectord.server.shutdown import Shutdown
-from vectord.telemetry.metrics import CONTENT_TYPE, Metrics
+from vectord.server.unsent import Unsent
+from vectord.telemetry.metrics import Metrics
 from vectord.wire.plain import render_error
 from vectord.wire.rendered import Rendered
 
@@ -33,9 +35,9 @@ class App(Starlette):
     middleware and router would add nothing but their time (25 us a request on a busy server).
     """
 
-    def __init__(self, handler: Handler, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> None:
+    def __init__(self, handler: ASGIApp, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(lifespan=lifespan)
-        self._handler = handler
+        self._handler = handler  # or what is around it
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -50,23 +52,35 @@ def create_app(
     config: ServerConfig,
     metrics: Metrics | None = None,
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+    gate: Gate | None = None,
+    tracer: Tracer | None = None,
 ) -> Starlette:
     """The ASGI app over `engine`. It answers at once; `lifespan` starts the engine and closes it.
 
-    dialects: in order of precedence; metrics: None serves no /metrics. run.serve finds what it drains in
-    `app.state.engine` and `app.state.shutdown`.
+    dialects: in order of precedence; metrics: None serves no /metrics; gate: None makes one of `config`, which raises
+    ConfigError. run.serve finds what it drains in `app.state.engine` and `app.state.shutdown`, what
+    its connections hold goes to `app.state.unsent`.
     """
     shutdown = Shutdown()
+    gate = gate or Gate(config, dialects)
+    unsent = Unsent(config.payload_limit)
     table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "")
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
-        async with lifespan():
+        async with lifespan(), aclosing(gate.limits):
             yield
 
-    app = App(Handler(engine, table, config, shutdown, metrics), live)
+    handler: ASGIApp = Handler(engine, table, config, gate, shutdown, metrics, tracer, unsent)
+    if config.cors_allow_origin:
+        from vectord.server.cors import with_cors  # noqa: PLC0415 - most servers have no use for it
+
+        handler = with_cors(handler, config.cors_allow_origin)
+    app = App(handler, live)
     app.state.engine = engine
     app.state.shutdown = shutdown
+    app.state.gate = gate
+    app.state.unsent = unsent
     return app
 
 
@@ -89,6 +103,7 @@ def build_table(
 
 def _metrics_page(metrics: Metrics) -> Page:
     def show(headers: Mapping[str, str]) -> Rendered:
-        return Rendered(body=metrics.exposition(), content_type=CONTENT_TYPE)
+        body, content_type = metrics.exposition(headers.get("accept", ""))
+        return Rendered(body=body, content_type=content_type)
 
     return Page(path="/metrics", show=show, summary="What Prometheus reads")

@@ -1,74 +1,75 @@
 """Reads a request's body, and never more of it than the limits allow, before or after decompression.
 
-Called by handler.py on the event loop once per request. What is large to inflate is inflated in a thread.
+Called by handler.py on the event loop once per request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import zstandard
-
-from vectord.errors import InvalidRequest, MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType
-from vectord.server.compression import GZIP
+from vectord.errors import MalformedBody, UploadTooSlow
+from vectord.server.body_room import BodyRoom
+from vectord.server.inflate import encoding_of, inflate, too_large
 
 Receive = Callable[[], Awaitable[Any]]
 
-BODIES_AT_ONCE = 8  # limits' worth of bytes that all bodies being read may hold together
-INFLATE_ON_LOOP_BYTES = 65_536  # inflates in well under a millisecond
-
-MAX_ZSTD_WINDOW_BYTES = 8 * 2**20  # what RFC 8878 asks every reader to take
-ZSTD_STEP_BYTES = 256  # at most 64 blocks, 8 MiB
-MAX_GZIP_MEMBERS = 16  # each one copies what follows it, so that many small ones would cost their number squared
+LEAST_BYTES = 16_384  # of a body that is on its way must come in
+PACE_S = 10.0  # as much time, or its end
 
 
 class ClientLeft(Exception):
     """The connection is gone; there is nobody to answer."""
 
 
-class BodyRoom:
-    """Bytes that bodies under way hold together. Event loop only."""
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self.room_bytes = BODIES_AT_ONCE * limit_bytes
-        self.held_bytes = 0
-
-    def hold(self, n_bytes: int) -> None:
-        if self.held_bytes + n_bytes > self.room_bytes:
-            raise Overloaded("Too many request bodies are being received at once; try again.", retry_after_s=1.0)
-        self.held_bytes += n_bytes
-
-    def release(self, n_bytes: int) -> None:
-        self.held_bytes -= n_bytes
-
-
 class Body:
-    """One request's body. `finished`: nothing of it is left on the wire, so the connection can be used again."""
+    """One request's body, and what it holds of the room until `release`.
 
-    __slots__ = ("_headers", "_receive", "finished")
+    `content`: what `read` gave, until then. `finished`: nothing of it is left on the wire, so the connection can be
+    used again.
+    """
+
+    __slots__ = ("_headers", "_held_bytes", "_receive", "_room", "_scope", "began_s", "content", "finished")
 
     def __init__(self, receive: Receive, headers: Mapping[str, str]) -> None:
+        self.finished = "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
+        self.began_s = 0.0
+        self.content = b""
         self._receive = receive
         self._headers = headers
-        self.finished = "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
+        self._held_bytes = 0
+        self._room: BodyRoom | None = None
+        self._scope: asyncio.Timeout | None = None
 
     async def read(self, room: BodyRoom) -> bytes:
         """The whole body, decompressed.
 
         Raises PayloadTooLarge, UnsupportedMediaType (an unknown Content-Encoding), MalformedBody (cut off, or not
-        what Content-Encoding says), Overloaded (no room for it now), ClientLeft.
+        what Content-Encoding says), Overloaded (no room for it now), UploadTooSlow, ClientLeft.
         """
-        encoding = _encoding(self._headers)
+        encoding = encoding_of(self._headers)
         if self.declared_bytes > room.limit_bytes:
-            raise _too_large(room.limit_bytes)
+            raise too_large(room.limit_bytes)
+        self._room = room
         received = await self._received(room)
-        if encoding is None:
-            return received
-        return await inflate(received, encoding, room.limit_bytes)
+        if encoding is not None:
+            received = await inflate(received, encoding, room.limit_bytes, self._hold)
+        self.content = received
+        return received
+
+    def release(self) -> None:
+        """What was read is parsed, or not wanted. Does nothing the second time."""
+        self.content = b""
+        if self._room is not None:
+            self._room.release(self._held_bytes)
+            self._held_bytes = 0
+
+    def cut_off(self) -> None:
+        """See Upload.cut_off: its reader ends in UploadTooSlow."""
+        self.release()
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
 
     async def discard(self, limit_bytes: int) -> None:
         """Read on to the end of the body, `limit_bytes` or the client's leaving, keeping nothing."""
@@ -90,28 +91,51 @@ class Body:
         return int(value) if value.isdecimal() and len(value) < 20 else 0
 
     async def _received(self, room: BodyRoom) -> bytes:
-        """As it came over the wire, a transfer encoding aside."""
+        """As it came over the wire, a transfer encoding aside. What comes in one piece holds nothing."""
+        self.began_s = asyncio.get_running_loop().time()
         first = await self._next()
         if self.finished:
             self._check_length(len(first), room.limit_bytes)
             return first
-        whole = bytearray()
-        held_bytes = 0
+        room.begin(self)
         try:
-            part = first
-            while True:
-                room.hold(len(part))
-                held_bytes += len(part)
-                whole += part
-                if len(whole) > room.limit_bytes:
-                    raise _too_large(room.limit_bytes)
-                if self.finished:
-                    break
-                part = await self._next()
+            async with asyncio.timeout(PACE_S) as self._scope:
+                whole = await self._rest(first, room)
+        except TimeoutError:
+            self.release()
+            raise UploadTooSlow(f"Less than {LEAST_BYTES} bytes of the body came in {PACE_S:g} s.") from None
+        except BaseException:
+            self.release()
+            raise
         finally:
-            room.release(held_bytes)
+            room.end(self)
         self._check_length(len(whole), room.limit_bytes)
         return bytes(whole)
+
+    async def _rest(self, part: bytes, room: BodyRoom) -> bytearray:
+        """`part`, and all that follows it at a fair pace."""
+        whole = bytearray()
+        loop = asyncio.get_running_loop()
+        since_bytes = 0
+        while True:
+            room.make_room(len(part), loop.time())
+            self._hold(len(part))
+            whole += part
+            if len(whole) > room.limit_bytes:
+                raise too_large(room.limit_bytes)
+            if self.finished:
+                return whole
+            since_bytes += len(part)
+            if since_bytes >= LEAST_BYTES and self._scope is not None:
+                self._scope.reschedule(loop.time() + PACE_S)
+                since_bytes = 0
+            part = await self._next()
+
+    def _hold(self, n_bytes: int) -> None:
+        """On any thread."""
+        assert self._room is not None
+        self._room.hold(n_bytes)
+        self._held_bytes += n_bytes
 
     async def _next(self) -> bytes:
         message = await self._receive()
@@ -123,80 +147,6 @@ class Body:
 
     def _check_length(self, received_bytes: int, limit_bytes: int) -> None:
         if received_bytes > limit_bytes:
-            raise _too_large(limit_bytes)
+            raise too_large(limit_bytes)
         if received_bytes < self.declared_bytes:
             raise MalformedBody(f"The body was cut off after {received_bytes} of {self.declared_bytes} bytes.")
-
-
-async def inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    """`body` without its Content-Encoding; never holds much more than `limit_bytes`, whatever it would become.
-
-    Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
-    """
-    try:
-        return _inflate(body, encoding, min(INFLATE_ON_LOOP_BYTES, limit_bytes))
-    except PayloadTooLarge:
-        if limit_bytes <= INFLATE_ON_LOOP_BYTES:
-            raise
-    return await asyncio.to_thread(_inflate, body, encoding, limit_bytes)
-
-
-def _inflate(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    return _zstd(body, limit_bytes) if encoding == "zstd" else _zlib(body, encoding, limit_bytes)
-
-
-def _zstd(body: bytes, limit_bytes: int) -> bytes:
-    """One frame. Fed in small steps: a few bytes may stand for a block of 128 KiB."""
-    frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
-    whole = bytearray()
-    for start in range(0, len(body), ZSTD_STEP_BYTES):
-        try:
-            whole += frame.decompress(body[start : start + ZSTD_STEP_BYTES])
-        except zstandard.ZstdError:
-            raise MalformedBody("The body is not zstd, as its Content-Encoding says, or more than one frame.") from None
-        if len(whole) > limit_bytes:
-            raise _too_large(limit_bytes)
-    if not frame.eof or frame.unused_data:
-        raise MalformedBody("The zstd body must be one frame, and whole.")
-    return bytes(whole)
-
-
-def _zlib(body: bytes, encoding: str, limit_bytes: int) -> bytes:
-    window = GZIP if encoding == "gzip" else _deflate_window(body)
-    whole = bytearray()
-    rest = body
-    for _ in range(MAX_GZIP_MEMBERS):
-        member = zlib.decompressobj(window)
-        try:
-            whole += member.decompress(rest, limit_bytes + 1 - len(whole))
-        except zlib.error:
-            raise MalformedBody(f"The body is not {encoding}, as its Content-Encoding says.") from None
-        if len(whole) > limit_bytes:
-            raise _too_large(limit_bytes)
-        if not member.eof:
-            raise MalformedBody(f"The {encoding} body ends before its end.")
-        rest = member.unused_data
-        if not rest:
-            return bytes(whole)
-    raise MalformedBody(f"The {encoding} body has more than {MAX_GZIP_MEMBERS} members.")
-
-
-def _deflate_window(body: bytes) -> int:
-    """RFC 9110 means the zlib format by "deflate"; some clients send the bare stream. The header tells."""
-    is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS
-
-
-def _encoding(headers: Mapping[str, str]) -> str | None:
-    value = headers.get("content-encoding", "").strip().lower()
-    if value in ("", "identity"):
-        return None
-    if value in ("gzip", "x-gzip"):
-        return "gzip"
-    if value in ("deflate", "zstd"):
-        return value
-    raise UnsupportedMediaType("Content-Encoding must be zstd, gzip, deflate or identity.")
-
-
-def _too_large(limit_bytes: int) -> InvalidRequest:
-    return PayloadTooLarge(f"The body is larger than {limit_bytes} bytes, the most that one request may have.")

@@ -15,7 +15,8 @@ MAX_STRINGS = 250_000  # texts and keys; also what bounds the look outside strin
 MAX_CONTAINERS = 200_000  # lists and objects, which also cost the garbage collector
 MAX_VALUES = 1_000_000  # of any kind; token ids are the smallest
 
-_string = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+# A string, or what begins as one and has no end: without that, each quote in it would be tried as another beginning.
+_string = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def check_shape(body: bytes) -> None:

@@ -17,37 +17,74 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vectord.config import ServerConfig
-from vectord.dialects.base import Guards, Incoming, RenderError
+from vectord.dialects.base import Call, Guards, Incoming, RenderError, Route
 from vectord.engine.client import EngineClient
-from vectord.errors import InferenceFailed, ShuttingDown, VectordError
-from vectord.schema import EmbedResult, Result, Usage
-from vectord.server.auth import Keys
-from vectord.server.body_limit import Body, BodyRoom, ClientLeft, Receive
+from vectord.errors import InferenceFailed, RateLimited, ShuttingDown, Unauthorized, VectordError
+from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
+from vectord.server.body_limit import Body, ClientLeft, Receive
+from vectord.server.body_room import BodyRoom
 from vectord.server.body_shape import check_shape
 from vectord.server.caller import caller_of
 from vectord.server.compression import coding_for, compressed
 from vectord.server.departure import while_connected
+from vectord.server.gate import FORWARDED_FOR, Gate
+from vectord.server.keys import Key
 from vectord.server.media_type import check_media_type
 from vectord.server.negotiation import negotiated
+from vectord.server.rendering import Rendering
 from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.request_id import request_id
 from vectord.server.result_headers import result_headers
-from vectord.server.routing import Choice, Found, Table
+from vectord.server.routing import Choice, Endpoint, Found, Table
 from vectord.server.served import Served
+from vectord.server.server_timing import HEADER as SERVER_TIMING
+from vectord.server.server_timing import server_timing
 from vectord.server.shutdown import Shutdown
+from vectord.server.unsent import Unsent
+from vectord.telemetry.exchange import Exchange, Steps
 from vectord.telemetry.logs import log_answer, log_failure
+from vectord.telemetry.trace_context import HEADER as TRACEPARENT
+from vectord.telemetry.trace_context import sampled_trace_id
 from vectord.wire.rendered import Rendered
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 BODYLESS = (204, 304)  # statuses whose answers have neither body nor Content-Length
 CLIENT_LEFT_STATUS = 499  # nginx's word for it, in logs and metrics only
+PARSED_ON_LOOP_BYTES = 2**20  # larger bodies in a thread
 LINGER_BODIES = 4  # and how much of it, in times what a body may have
 LINGER_S = 2.0  # how long a refused upload is read on, so that its sender sees the answer and not a reset
 
 
 class HttpObserver(Protocol):
-    def http_answered(self, dialect: str, route: str, status: int, seconds: float) -> None: ...
+    """What counts HTTP (telemetry/metrics.py). Called on the event loop; must not block."""
+
+    def http_answered(self, exchange: Exchange) -> None:
+        """After every answer, refusals among them."""
+        ...
+
+    def rejected(self, route: str, reason: str) -> None:
+        """Beside that, for a request refused before the engine saw it. route: its template; reason: rate_limit or auth
+        (what the engine refuses it tells its own observer)."""
+        ...
+
+
+class Span(Protocol):
+    """One request's place in a trace."""
+
+    @property
+    def traceparent(self) -> str: ...
+    @property
+    def trace_id(self) -> str | None:
+        """None if this trace is not kept."""
+        ...
+
+
+class Tracer(Protocol):
+    """What makes traces (telemetry/tracing.py), where an operator wants them."""
+
+    def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> Span: ...
+    def end(self, span: Any, exchange: Exchange) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +95,7 @@ class Asked:
     headers: Mapping[str, str]  # names in lower case
     request_id: str
     address: str
+    key: Key | None  # None: none, or not one of this server's
     found: Found
     can_close: bool  # whether the protocol has a Connection header: HTTP/1 has, HTTP/2 refuses answers with one
     closes: bool  # whether the client wants the connection closed behind the answer
@@ -70,6 +108,8 @@ class Answer:
     dialect: str
     rendered: Rendered | None
     result: Result | None = None  # None: an error, or a page
+    steps: Steps | None = None  # of an answer with a result
+    error: str | None = None  # its class's name
 
     @property
     def model(self) -> str | None:
@@ -78,6 +118,10 @@ class Answer:
     @property
     def usage(self) -> Usage | None:
         return getattr(self.result, "usage", None)
+
+    @property
+    def timings(self) -> Timings | None:
+        return None if self.usage is None else self.usage.timings
 
     @property
     def embedded(self) -> int | None:
@@ -91,17 +135,23 @@ class Handler:
         engine: EngineClient,
         table: Table,
         config: ServerConfig,
+        gate: Gate,
         shutdown: Shutdown,
         observer: HttpObserver | None = None,
+        tracer: Tracer | None = None,
+        unsent: Unsent | None = None,
     ) -> None:
         self._engine = engine
         self._table = table
         self._shutdown = shutdown
         self._observer = observer
-        self._keys = Keys(config.accepted_keys, config.admin_key)
+        self._tracer = tracer
+        self._gate = gate
         self._room = BodyRoom(config.payload_limit)
+        self._rendering = Rendering(unsent or Unsent(config.payload_limit))
         self._compress_min_bytes = config.compress_min_bytes
         self._guards = Guards(
+            max_inputs=engine.models().limits.max_inputs_per_request,
             max_text_chars=config.max_text_chars,
             max_sentences=config.max_sentences_per_request,
             max_passages=config.max_rerank_passages,
@@ -113,12 +163,14 @@ class Handler:
             return
         began_s = time.perf_counter()
         asked = self._asked(scope)
+        span = self._span(asked, began_s)
         body = Body(receive, asked.headers)
         answer = await self._answer(asked, body, receive)
+        body.release()
         if answer.rendered is not None:
             with suppress(OSError):  # ASGI's word for a client that left while it was being answered
-                await self._send(asked, answer.rendered, answer.result, body, send)
-        self._tell(asked, answer, time.perf_counter() - began_s)
+                await self._send(asked, answer, answer.rendered, span, body, send)
+        self._tell(asked, answer, span, began_s)
 
     def _asked(self, scope: Mapping[str, Any]) -> Asked:
         # Latin-1 maps every byte, so that decoding cannot fail. Of a header that comes twice the last one counts.
@@ -127,11 +179,13 @@ class Handler:
         version = scope.get("http_version", "1.1")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         found = self._table.find(scope["method"], path)
+        forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR)
         return Asked(
             method=scope["method"],
             headers=headers,
             request_id=request_id(headers),
-            address=client[0] if client else "",
+            address=self._gate.address(client[0] if client else "", forwarded),
+            key=None if found.endpoint.page is not None else self._gate.keys.known(headers),
             found=found,
             can_close=version.startswith("1"),
             closes=version == "1.0" or headers.get("connection", "").lower() == "close",
@@ -148,62 +202,86 @@ class Handler:
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
                 log_failure(error, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
-            return Answer(dialect, render(error))
+            if self._observer is not None and (reason := _rejected(error)) is not None:
+                self._observer.rejected(asked.found.endpoint.path, reason)
+            return Answer(dialect, render(error), error=type(error).__name__)
         except ClientLeft:
-            return Answer(dialect, None)
+            return Answer(dialect, None, error="ClientLeft")
         except asyncio.CancelledError:  # by run.py, when the time to finish is over
-            return Answer(dialect, render(ShuttingDown("The server shut down before this request was finished.")))
+            late = ShuttingDown("The server shut down before this request was finished.")
+            return Answer(dialect, render(late), error=type(late).__name__)
         except Exception as cause:
             log_failure(cause, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
             unforeseen = VectordError("The server failed on this request; its log has the cause under the request id.")
-            return Answer(dialect, render(unforeseen))
+            return Answer(dialect, render(unforeseen), error=type(unforeseen).__name__)
 
     async def _admit(self, asked: Asked, body: Body, receive: Receive) -> Answer:
         """All that comes before one dialect is known to be asked."""
         endpoint = asked.found.endpoint
         if endpoint.page is not None:
             return Answer(endpoint.speaker, endpoint.page.show(asked.headers))
-        if endpoint.admin:
-            self._keys.check_admin(asked.headers)
-        elif not endpoint.public:
-            self._keys.check(asked.headers)
+        await self._gate.admit(endpoint, asked.address, asked.key, asked.headers)
         if endpoint.error is not None:
             raise endpoint.error
         if self._shutdown.begun:
             raise ShuttingDown
-        content = b""
-        if endpoint.method not in ("GET", "HEAD"):
-            check_media_type(asked.headers)
-            content = await body.read(self._room)
-            check_shape(content)
-        choice = endpoint.choose(content)
-        speaking = self._converse(choice, content, asked, receive)
+        choice = await self._choice(endpoint, asked, body)
+        speaking = self._converse(choice, body, asked, receive)
         return await self._guarded(speaking, asked, choice.dialect.name, choice.render_error)
 
-    async def _converse(self, choice: Choice, content: bytes, asked: Asked, receive: Receive) -> Answer:
+    async def _choice(self, endpoint: Endpoint, asked: Asked, body: Body) -> Choice:
+        """Who answers, by the body, which is read here."""
+        if endpoint.method in ("GET", "HEAD"):
+            return endpoint.choose(b"")
+        check_media_type(asked.headers)
+        content = await body.read(self._room)
+        if len(content) <= PARSED_ON_LOOP_BYTES:
+            check_shape(content)
+            return endpoint.choose(content)
+        await asyncio.to_thread(check_shape, content)
+        return await asyncio.to_thread(endpoint.choose, content)
+
+    async def _converse(self, choice: Choice, body: Body, asked: Asked, receive: Receive) -> Answer:
         """One request in one dialect."""
-        caller = caller_of(asked.headers, asked.address, asked.request_id)
-        call = choice.route.parse(
-            Incoming(
-                body=content,
-                path=asked.found.values,
-                headers=asked.headers,
-                models=Served(self._engine),
-                guards=self._guards,
-            )
-        )
-        call = negotiated(call, asked.headers)
+        body_read_s = time.perf_counter()
+        if asked.found.endpoint.dialect is None:  # nobody knew before the body was read
+            await self._gate.limits.check_dialect(asked.address, asked.key, choice.dialect.name)
+        caller = caller_of(asked.headers, asked.address, asked.key, asked.request_id, asked.found.endpoint.path)
+        call = negotiated(await self._parse(choice.route, body, asked, caller), asked.headers)
+        body.release()
+        parsed_s = time.perf_counter()
         try:
             result = await while_connected(self._engine.answer(call.request, caller), receive)
         except VectordError as error:
             raise call.worded(error) from error.__cause__
-        return Answer(choice.dialect.name, call.render(result), result)
+        await self._gate.limits.spend(asked.key, result)
+        answered_s = time.perf_counter()
+        rendered = await self._rendering.answer(call, result)
+        steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
+        return Answer(choice.dialect.name, rendered, result, steps)
 
-    async def _send(self, asked: Asked, rendered: Rendered, result: Result | None, body: Body, send: Send) -> None:
+    async def _parse(self, route: Route, body: Body, asked: Asked, caller: Caller) -> Call:
+        """A large body in a thread: it may take a tenth of a second until its faults are found."""
+        models = Served(self._engine, caller)
+        incoming = Incoming(
+            body=body.content, path=asked.found.values, headers=asked.headers, models=models, guards=self._guards
+        )
+        if len(body.content) <= PARSED_ON_LOOP_BYTES:
+            return route.parse(incoming)
+        models.look()
+        return await asyncio.to_thread(route.parse, incoming)
+
+    async def _send(
+        self, asked: Asked, answer: Answer, rendered: Rendered, span: Span | None, body: Body, send: Send
+    ) -> None:
         content = rendered.body
         headers = {REQUEST_ID: asked.request_id, **rendered.headers}
-        if result is not None:
-            headers.update(result_headers(result))
+        if answer.result is not None:
+            headers.update(result_headers(answer.result))
+        if answer.steps is not None:
+            headers[SERVER_TIMING] = server_timing(answer.steps, answer.timings)
+        if span is not None:
+            headers[TRACEPARENT] = span.traceparent
         if self._is_worth_compressing(rendered) and "content-encoding" not in headers:
             headers["vary"] = "accept-encoding"
             coding = coding_for(asked.headers.get("accept-encoding"))
@@ -232,23 +310,60 @@ class Handler:
         is_text = rendered.content_type.startswith(("application/json", "text/"))
         return is_text and 0 < self._compress_min_bytes <= len(rendered.body)
 
-    def _tell(self, asked: Asked, answer: Answer, seconds: float) -> None:
+    def _span(self, asked: Asked, began_s: float) -> Span | None:
+        """Pages have none: probes and scrapes would be most of all traces."""
         endpoint = asked.found.endpoint
-        status = answer.rendered.status if answer.rendered is not None else CLIENT_LEFT_STATUS
-        if self._observer is not None:
-            self._observer.http_answered(answer.dialect, endpoint.path, status, seconds)
-        log_answer(
-            # Probes and scrapes come every few seconds for ever, and say nothing while all is well.
-            logging.DEBUG if endpoint.page is not None and status < 400 else logging.INFO,
-            request_id=asked.request_id,
+        if self._tracer is None or endpoint.page is not None:
+            return None
+        return self._tracer.begin(asked.method, endpoint.path, asked.headers, began_s)
+
+    def _tell(self, asked: Asked, answer: Answer, span: Span | None, began_s: float) -> None:
+        endpoint = asked.found.endpoint
+        usage = answer.usage
+        exchange = Exchange(
             method=asked.method,
+            dialect=answer.dialect,
             route=endpoint.path,
-            status=status,
-            seconds=seconds,
+            status=answer.rendered.status if answer.rendered is not None else CLIENT_LEFT_STATUS,
+            request_id=asked.request_id,
+            began_s=began_s,
+            ended_s=time.perf_counter(),
+            error=answer.error,
             model=answer.model,
-            tokens=None if answer.usage is None else answer.usage.tokens,
-            embedded=answer.embedded,
+            texts=None if usage is None else len(usage.lengths),
+            tokens=None if usage is None else usage.tokens,
+            steps=answer.steps,
+            timings=answer.timings,
+            trace_id=sampled_trace_id(asked.headers) if span is None else span.trace_id,
+            key=None if asked.key is None or asked.key.shared else asked.key.name,
         )
+        if self._observer is not None:
+            self._observer.http_answered(exchange)
+        if self._tracer is not None and span is not None:
+            self._tracer.end(span, exchange)
+        # Probes and scrapes come every few seconds for ever, and say nothing while all is well.
+        quiet = endpoint.page is not None and exchange.status < 400
+        log_answer(
+            logging.DEBUG if quiet else logging.INFO,
+            request_id=exchange.request_id,
+            method=exchange.method,
+            route=exchange.route,
+            status=exchange.status,
+            seconds=exchange.seconds,
+            model=exchange.model,
+            tokens=exchange.tokens,
+            embedded=answer.embedded,
+            timings=exchange.timings,
+            trace_id=exchange.trace_id,
+            key=exchange.key,
+        )
+
+
+def _rejected(error: VectordError) -> str | None:
+    """The reason that the metrics have for an error of the gate's."""
+    if isinstance(error, RateLimited):
+        return "rate_limit"
+    return "auth" if isinstance(error, Unauthorized) else None
 
 
 async def _linger(body: Body, limit_bytes: int) -> None:

@@ -1,9 +1,9 @@
 """uvicorn's HTTP/1.1 protocol with the bounds it lacks. One object a connection, on the event loop; made by run.py.
 
 What is bounded: request line and headers together, the number of headers, requests sent ahead of their answers, and
-the time a client may take to send or to read. What is mended: a request cut off by a half-closed connection is
-answered, garbage behind a request cannot land in the middle of that request's answer, and a request that offers an
-upgrade keeps its body.
+the time a client may take to send or to read; unsent.py bounds the bytes of all answers together. What is mended: a
+request cut off by a half-closed connection is answered, garbage behind a request cannot land in the middle of that
+request's answer, and a request that offers an upgrade keeps its body.
 
 It leans on attributes that uvicorn does not promise (cycle, pipeline, flow); tests/server/test_http_protocol.py
 drives each of them over a real socket.
@@ -16,10 +16,12 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from vectord.server.kernel_buffer import kernel_bytes
+from vectord.server.unsent import WRITE_STALL_S, Pace
+
 MAX_HEADERS = 256
 MAX_PIPELINED = 16  # requests that may wait behind the one being answered; no common client sends any
 READ_STALL_S = 30.0  # for a whole head, and between two parts of a body
-WRITE_STALL_S = 30.0  # without a byte of an answer being taken
 SILENCE_S = 75.0  # before the first byte of the first request
 
 _upgrade = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
@@ -33,8 +35,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._head_bytes = 0  # of the head being read, a lower bound
         self._trailer_bytes = 0  # of the fields behind a chunked body
         self._heard_s = self.loop.time()  # when the head began, or the last bytes of a body came
-        self._unsent_bytes = 0
-        self._unsent_s = self._heard_s  # when that figure last fell
+        self.pace = Pace(self._heard_s)
         self._ends = False  # nothing is read any more; closes when the answer under way is complete
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -126,8 +127,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def drop_if_stalled(self, now_s: float) -> None:
         """Called by run.py every second: let go of a client that neither sends what it began nor takes its answer."""
-        if self._is_unread(now_s):
-            self.transport.abort()
+        self.pace.note(self._untaken_bytes(), now_s)
+        if self.pace.behind_s(now_s) > WRITE_STALL_S:
+            self.abort()
         elif now_s - self._heard_s > self._patience_s():
             self.transport.close()
 
@@ -136,12 +138,18 @@ class HttpProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
-    def _is_unread(self, now_s: float) -> bool:
-        unsent_bytes = self.transport.get_write_buffer_size()
-        if unsent_bytes == 0 or unsent_bytes < self._unsent_bytes:
-            self._unsent_s = now_s
-        self._unsent_bytes = unsent_bytes
-        return now_s - self._unsent_s > WRITE_STALL_S
+    @property
+    def held_bytes(self) -> int:
+        """Of answers, in this process, until the kernel takes them."""
+        return self.transport.get_write_buffer_size()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def _untaken_bytes(self) -> int:
+        """Of answers that do not fit into the kernel's buffer, with what is in that: it passes megabytes at once."""
+        held_bytes = self.held_bytes
+        return held_bytes + kernel_bytes(self.transport) if held_bytes else 0
 
     def _patience_s(self) -> float:
         if self._in_head or self._is_reading_body():

@@ -20,12 +20,13 @@ TOKENS_KEPT = "x-vectord-tokens-kept"
 TRUNCATED = "x-vectord-truncated"
 TRUNCATED_INPUTS = "x-vectord-truncated-inputs"
 
+NOTHING = TextLength(0, 0)
 MAX_INDICES = 100  # bounds the header to some 700 bytes; proxies commonly refuse answers above 4 kB of headers
 
 
-def length_headers(*readings: Sequence[TextLength]) -> dict[str, str]:
-    """readings: of each model, the lengths of all inputs."""
-    seen = kept = 0
+def length_headers(*readings: Sequence[TextLength], query: TextLength = NOTHING) -> dict[str, str]:
+    """readings: of each model, the lengths of all inputs; query: what was read once beside them."""
+    seen, kept = query.seen, query.kept
     cut = set()
     for lengths in readings:
         for index, length in enumerate(lengths):

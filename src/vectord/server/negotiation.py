@@ -1,7 +1,7 @@
 """Accept: whether an answer goes out as its dialect writes it, or as bytes. Called by handler.py on every call.
 
     application/octet-stream             one matrix (wire/octets.py); `;dtype=float16` picks float32, float16, int8,
-                                         ubinary
+                                         ubinary; absent: int8 or ubinary if the body asks for that, else float32
     application/vnd.apache.arrow.stream  all vectors of a request in columns (wire/arrow.py)
 
 Whoever names neither, or prefers JSON, gets the dialect's own answer. So does whoever asks for them of a route that
@@ -18,7 +18,7 @@ from typing import cast
 
 from vectord.dialects.base import Call
 from vectord.errors import NotAcceptable
-from vectord.schema import DocumentsRequest, EmbedRequest
+from vectord.schema import DocumentsRequest, EmbedRequest, Request
 from vectord.wire.arrow import ARROW, check_arrow, render_arrow
 from vectord.wire.octets import OCTETS, PRECISIONS, Dtype, check_octets, render_octets
 
@@ -33,6 +33,8 @@ def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
     wanted = _wanted(headers.get("accept", "")[:MAX_ACCEPT_LENGTH])
     if wanted is None or not isinstance(call.request, EmbedRequest | DocumentsRequest):
         return call
+    if not call.binary:
+        raise NotAcceptable("This answer comes as JSON alone: its numbers are made for it.", field="accept")
     return _as_arrow(call) if wanted.kind == ARROW else _as_octets(call, wanted.dtype)
 
 
@@ -43,23 +45,35 @@ def _as_arrow(call: Call) -> Call:
     return replace(call, render=render_arrow)
 
 
-def _as_octets(call: Call, dtype: str) -> Call:
+def _as_octets(call: Call, named: str | None) -> Call:
+    """named: the dtype that the header names; None: that of the body."""
+    dtype = named or _dtype_of(call.request)
     if dtype not in PRECISIONS:
         raise NotAcceptable(f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}.", field="accept")
     wanted = cast("Dtype", dtype)
     request = call.request
-    if isinstance(request, EmbedRequest):
-        check_octets(request, wanted)
-        request = replace(request, precisions=(PRECISIONS[wanted],))
-    elif PRECISIONS[wanted] != "float":
-        raise NotAcceptable("Vectors of documents come as float32 or float16.", field="accept")
+    assert isinstance(request, EmbedRequest | DocumentsRequest)
+    check_octets(request, wanted)
+    request = replace(request, precisions=(PRECISIONS[wanted],))
     return replace(call, request=request, render=partial(render_octets, wanted))
+
+
+def _dtype_of(request: Request) -> str:
+    """That of the one precision the body asks for. Raises NotAcceptable for several, or one that bytes do not have."""
+    asked = getattr(request, "precisions", ("float",))
+    for name, precision in PRECISIONS.items():
+        if (precision,) == asked:
+            return name
+    raise NotAcceptable(
+        f"{OCTETS} holds one of {', '.join(PRECISIONS)}; name it as {OCTETS};dtype=..., or ask for JSON.",
+        field="accept",
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     kind: str
-    dtype: str = "float32"
+    dtype: str | None = None
 
 
 @functools.lru_cache(maxsize=256)
@@ -72,7 +86,7 @@ def _wanted(accept: str) -> Wanted | None:
         quality = _quality(named.get("q", "1"))
         if quality > best_quality:
             best_quality = quality
-            best = Wanted(kind, named.get("dtype", "float32")) if kind in (OCTETS, ARROW) else None
+            best = Wanted(kind, named.get("dtype")) if kind in (OCTETS, ARROW) else None
     return best
 
 

@@ -10,6 +10,7 @@ from vectord.errors import (
     Forbidden,
     ForeignIds,
     InferenceFailed,
+    InferenceTimedOut,
     InputTooLong,
     InvalidField,
     InvalidRequest,
@@ -21,13 +22,16 @@ from vectord.errors import (
     OutOfMemory,
     Overloaded,
     PayloadTooLarge,
+    RateLimited,
     ShuttingDown,
+    TimedOut,
     TooManyCharacters,
     TooManyInputs,
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
     Untokenizable,
+    UploadTooSlow,
     VectordError,
     WrongType,
 )
@@ -41,6 +45,7 @@ OF_THE_ADMIN_KEY: Sequence[VectordError] = (
 OF_A_BODY: Sequence[VectordError] = (
     MalformedBody("The request body is not valid JSON: it is empty."),
     PayloadTooLarge("The body is larger than 33554432 bytes."),
+    UploadTooSlow("Less than 16384 bytes of the body came in 10 s."),
     UnsupportedMediaType("Bodies are read as JSON only; send Content-Type: application/json."),
 )
 OF_ITS_FIELDS: Sequence[VectordError] = (
@@ -57,12 +62,15 @@ OF_ITS_FIELDS: Sequence[VectordError] = (
     FingerprintMismatch("The vectors belong to another space than the one expected.", field="expect_fingerprint"),
     Overloaded("The queue is full.", retry_after_s=2.0),
     OutOfMemory("The device has no room for this request."),
+    TimedOut("The request was not finished by its deadline."),
+    InferenceTimedOut("The model did not answer within 300 s."),
 )
 OF_A_FORM: Sequence[VectordError] = (NotAcceptable("Documents come as JSON or as application/octet-stream."),)
 OF_ANY_REQUEST: Sequence[VectordError] = (
     ModelNotFound("No served model has that name."),
     InvalidField("The header x-vectord-lane must be interactive or bulk.", field="x-vectord-lane"),
     Unavailable("The model is not loaded yet."),
+    RateLimited("Rate limit exceeded. Max 3600 requests per minute.", retry_after_s=1.0),
     ShuttingDown(),
     InferenceFailed("The model failed on this request."),
     VectordError("The server failed on this request; its log has the cause under the request id."),

@@ -1,14 +1,12 @@
 """What orchestrators and load balancers ask, and the front page. No key needed; nothing here waits.
 
-`/health`        for everyone's health check: 200 with a superset body, 503 in TEI's words while not ready
+`/health`        for everyone's health check: 200 with a superset body, 503 with TEI's words while not ready
 `/health/live`   200 as long as the process answers
 `/health/ready`  200 when requests will be answered, else 503; the state of each model either way
 `/ping`, `/`     as `/health`, with no body and with a small one (GET / is TEI's health route too)
 
-Ready means: no model of the start is still loading, and at least one answers. A model that is not in memory counts as
-one that does: its next request loads it, and an orchestrator must not take the server away for that. A model that
-failed or stalled takes only itself away from the others, whose requests go on being answered; its state is in every
-body here and in vectord_model_ready. Once ready, a model that loads again changes nothing.
+What ready means is wire/readiness.py's, for the products' own probes too; beyond that, a server that shuts down is not.
+The state of each model is in every body here and in vectord_model_ready.
 """
 
 from __future__ import annotations
@@ -23,9 +21,11 @@ from vectord.engine.client import EngineClient
 from vectord.schema import ModelList
 from vectord.server.routing import Page
 from vectord.server.shutdown import Shutdown
+from vectord.wire.readiness import answering
 from vectord.wire.rendered import Rendered
 
-ANSWERING = frozenset({"ready", "unloaded", "loading"})  # states of a model that answers, after the start
+# TEI's words, and Simple Inference Server's key.
+UNHEALTHY = {"error": "unhealthy", "error_type": "Unhealthy", "detail": "The server is not ready."}
 
 
 def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Sequence[Page]:
@@ -48,64 +48,67 @@ class Probes:
         self._engine = engine
         self._shutdown = shutdown
         self._version = version
-        self._started = False  # whether the loading of the start is over
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
+        served = self._engine.models()
+        ready = self._is_ready(served)
         states = self._engine.readiness()
-        ready = self._is_ready(states)
         body = {
             "status": "healthy" if ready else "unhealthy",
             "models": list(states),
             "states": states,
             "version": self._version,
             "unix": time.time(),
-            **_smart_embedder_facts(self._engine.models()),
+            **_smart_embedder_facts(served),
         }
-        return _json(body) if ready else _json({"error": "unhealthy", "error_type": "Unhealthy"} | body, 503)
+        return _json(body) if ready else _json(UNHEALTHY | body, 503)
 
     def live(self, headers: Mapping[str, str]) -> Rendered:
         return _json({"status": "ok"})
 
     def ready(self, headers: Mapping[str, str]) -> Rendered:
-        states = self._engine.readiness()
-        ready = self._is_ready(states)
-        models = [model for model in self._engine.models().models if model.state in ("ready", "unloaded")]
+        served = self._engine.models()
+        ready = self._is_ready(served)
+        models = answering(served)
         body = {
             "status": "ok" if ready else "not_ready",
             "embedding": any(model.outputs for model in models),
             "reranker": any(model.reranks for model in models),
             "draining": self._shutdown.begun,
-            "models": states,
+            "models": self._engine.readiness(),
         }
         return _json(body, 200 if ready else 503)
 
     def ping(self, headers: Mapping[str, str]) -> Rendered:
-        return Rendered(body=b"", status=200 if self._is_ready(self._engine.readiness()) else 503)
+        return Rendered(body=b"", status=200 if self._is_ready(self._engine.models()) else 503)
 
     def front(self, headers: Mapping[str, str]) -> Rendered:
         states = self._engine.readiness()
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": states}
-        return _json(body, 200 if self._is_ready(states) else 503)
+        return _json(body, 200 if self._is_ready(self._engine.models()) else 503)
 
-    def _is_ready(self, states: Mapping[str, str]) -> bool:
-        found = set(states.values())
-        self._started = self._started or "loading" not in found
-        return self._started and not self._shutdown.begun and not found.isdisjoint(ANSWERING)
+    def _is_ready(self, served: ModelList) -> bool:
+        return bool(answering(served)) and not self._shutdown.begun
 
 
 def _smart_embedder_facts(served: ModelList) -> dict[str, Any]:
-    """What Smart Embedder's /health says of its models and device. Its batches are of texts, ours of tokens: where no
-    setting limits their texts, a request's own limit does."""
+    """What Smart Embedder's /health says of its models and device; 0 and "unknown" where no model is loaded yet.
+
+    batch_size: texts of full length that a forward runs, which is what that product sizes its batches by.
+    max_requests_in_batch: texts of any length, each of which may be another request's.
+    """
     embedder = next((model for model in served.models if model.outputs), None)
     reranker = next((model for model in served.models if model.reranks), None)
     sparse = next((model for model in served.models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
-    devices = sorted({model.device for model in served.models})
-    gpus = [device for device in devices if device not in ("cpu", "unknown")]
-    texts = served.limits.max_batch_requests or served.limits.max_inputs_per_request
+    devices = sorted({model.device for model in served.models} - {"unknown"})
+    gpus = [device for device in devices if device != "cpu"]
+    longest = embedder.max_input_tokens if embedder else 0
+    tokens = served.limits.max_batch_tokens
+    texts = min(tokens, served.limits.max_batch_requests or tokens)
     return {
         "gpu": {
             "available": bool(gpus),
-            "device_info": ", ".join(gpus) or "CPU",
+            "device_info": ", ".join(gpus) or ("CPU" if devices else "unknown"),
             "memory_gb": 0,
             "device_count": len(gpus),
             "multi_gpu_enabled": len(gpus) > 1,
@@ -114,8 +117,8 @@ def _smart_embedder_facts(served: ModelList) -> dict[str, Any]:
         "model": sparse.name if sparse else None,
         "dense_embedding_model": embedder.name if embedder else None,
         "reranker_model": reranker.name if reranker else None,
-        "max_input_length": embedder.max_input_tokens if embedder else 0,
-        "batch_size": texts,
+        "max_input_length": longest,
+        "batch_size": min(texts, max(1, tokens // longest)) if longest else texts,
         "max_requests_in_batch": texts,
     }
 

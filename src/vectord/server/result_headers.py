@@ -43,4 +43,6 @@ def _lengths(result: Result) -> dict[str, str]:
         return {}
     if isinstance(result, EmbedResult) and result.lengths:
         return length_headers(*result.lengths.values())
+    if isinstance(result, RerankResult) and result.usage.further_tokens:  # a query that is not part of every pair
+        return length_headers(result.usage.lengths, query=result.query)
     return length_headers(result.usage.lengths)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import msgspec
@@ -42,10 +42,11 @@ class Choice:
 
     dialect: Dialect
     route: Route
+    speaks: RenderError | None = None  # where the body has not told the dialect
 
     @property
     def render_error(self) -> RenderError:
-        return self.route.render_error or self.dialect.render_error
+        return self.speaks or self.route.render_error or self.dialect.render_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +69,11 @@ class Endpoint:
         return self.choices[0].dialect.name if self.choices else "server"
 
     @property
+    def dialect(self) -> str | None:
+        """The name of the one that answers; None if the body settles that, or nobody does."""
+        return self.choices[0].dialect.name if len(self.choices) == 1 else None
+
+    @property
     def admin(self) -> bool:
         return any(choice.route.admin for choice in self.choices)
 
@@ -77,11 +83,13 @@ class Endpoint:
 
     def choose(self, body: bytes) -> Choice:
         """The first claim one of whose signs the body has beside one of its keys; else the first one of whose keys it
-        has; the owner's where none has, or the body is not an object."""
+        has. Where none has, or the body is not an object, the owner says what is wrong, in the shape of the path."""
         if len(self.choices) == 1:
             return self.choices[0]
         keys = _keys(body)
-        fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)] or self.choices[:1]
+        fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)]
+        if not fitting:
+            return replace(self.choices[0], speaks=self.render_error)
         return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
 
 
@@ -104,7 +112,8 @@ class Table:
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
-        for endpoint in (*_own(pages, plain), *_prefixed(dialects), *_shared(dialects)):
+        shared = [self._spoken_for(endpoint, dialects[0]) for endpoint in _shared(dialects)] if dialects else []
+        for endpoint in (*_own(pages, plain), *_prefixed(dialects), *shared):
             self._add(endpoint)
 
     def __iter__(self) -> Iterator[Endpoint]:
@@ -166,8 +175,15 @@ class Table:
         error = MethodNotAllowed(f"This path answers {' and '.join(allowed)} only.", allowed=allowed)
         return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
 
+    def _spoken_for(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
+        """Until the body has told, a path of several dialects is the first one's of them all, which is the profile's
+        own product, or nobody's."""
+        if len({choice.dialect.name for choice in endpoint.choices}) == 1 or endpoint.choices[0].dialect is first:
+            return endpoint
+        return replace(endpoint, render_error=self._speaker(endpoint.path))
+
     def _speaker(self, path: str) -> RenderError:
-        """Who says that a path does not exist: by its prefix, as contracts put it, OpenAI under /v1."""
+        """Who says what is wrong where nobody else can: by the path's prefix, OpenAI under /v1."""
         for prefix, name in _OWNERS.items():
             if path.startswith(prefix) and name in self._dialects:
                 return self._dialects[name].render_error

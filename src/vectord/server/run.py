@@ -30,6 +30,8 @@ from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
 from vectord.server.http_protocol import HttpProtocol
 from vectord.server.shutdown import Shutdown
+from vectord.server.tls import Certificate, certificate_of
+from vectord.server.unsent import Unsent
 
 BACKLOG = 2048  # connections the kernel may hold until they are accepted
 KEEP_ALIVE_S = 75  # longer than common clients keep idle connections, so that they close first and lose no request
@@ -50,11 +52,13 @@ def serve(
     """Serve `app`, made by create_app, until a signal or app.state.shutdown.begin(); drain; return.
 
     listener: from `bind`, bound here by default. on_listening: told the server's URL once it answers.
-    Raises ConfigError if the address cannot be bound.
+    Raises ConfigError if the address cannot be bound, or a certificate not used.
     """
+    certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
     _raise_file_limit()
-    server = Server(app, config, url_of(listener), on_listening)
+    url = url_of(listener, "http" if certificate is None else "https")
+    server = Server(app, config, url, on_listening, certificate)
     server.run(sockets=[listener])
 
 
@@ -81,21 +85,28 @@ def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
     host, port = listener.getsockname()[:2]
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Server(uvicorn.Server):
     """uvicorn's server with our signals, our end and a watch over slow clients."""
 
     def __init__(
-        self, app: Starlette, config: ServerConfig, url: str, on_listening: Callable[[str], None] | None
+        self,
+        app: Starlette,
+        config: ServerConfig,
+        url: str,
+        on_listening: Callable[[str], None] | None,
+        certificate: Certificate | None = None,
     ) -> None:
-        super().__init__(_uvicorn_config(app, config))
+        super().__init__(_uvicorn_config(app, config, certificate))
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
+        self._unsent: Unsent = app.state.unsent
+        self._unsent.watch(self._connections)
         self._timeout_s = config.shutdown_timeout_secs
         self._url = url
         self._on_listening = on_listening
@@ -125,10 +136,13 @@ class Server(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 10 == 0:  # once a second
-            now_s = asyncio.get_running_loop().time()
-            for connection in self._connections():
-                connection.drop_if_stalled(now_s)
+            self._watch(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
+
+    def _watch(self, now_s: float) -> None:
+        for connection in self._connections():
+            connection.drop_if_stalled(now_s)
+        self._unsent.make_room(now_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -172,7 +186,7 @@ class Server(uvicorn.Server):
         return cast("list[HttpProtocol]", list(self.server_state.connections))
 
 
-def _uvicorn_config(app: Starlette, config: ServerConfig) -> uvicorn.Config:
+def _uvicorn_config(app: Starlette, config: ServerConfig, certificate: Certificate | None) -> uvicorn.Config:
     """uvicorn's settings; those it would read from the environment are given."""
     return uvicorn.Config(
         app,
@@ -187,6 +201,8 @@ def _uvicorn_config(app: Starlette, config: ServerConfig) -> uvicorn.Config:
         workers=1,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
+        ssl_certfile=None if certificate is None else certificate.chain_file,
+        ssl_keyfile=None if certificate is None else certificate.key_file,
     )
 
 

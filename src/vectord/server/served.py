@@ -7,18 +7,23 @@ from functools import cached_property
 from typing import overload
 
 from vectord.engine.client import EngineClient
-from vectord.schema import ModelInfo
+from vectord.schema import ANYONE, Caller, ModelInfo
 
 
 class Served(Sequence[ModelInfo]):
-    """What the engine serves, the default model first, as it is at the first look. For one request."""
+    """What the engine serves to this caller, the default model first, as it is at the first look. For one request."""
 
-    def __init__(self, engine: EngineClient) -> None:
+    def __init__(self, engine: EngineClient, caller: Caller = ANYONE) -> None:
         self._engine = engine
+        self._caller = caller
 
     @cached_property
     def _models(self) -> Sequence[ModelInfo]:
-        return self._engine.models().models
+        return self._engine.models(self._caller).models
+
+    def look(self) -> None:
+        """Look now: on the event loop, for a reader on another thread."""
+        len(self)
 
     def __len__(self) -> int:
         return len(self._models)

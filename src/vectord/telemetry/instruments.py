@@ -9,6 +9,7 @@ Reading from another thread may see a step half done: off by one event, never wr
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -75,28 +76,41 @@ class Histogram:
         child.observe(value)
 
     def expect(self, *labels: str) -> Distribution:
+        """Of these labels; shown from now on."""
         return self.children.setdefault(labels, Distribution(self.bounds))
 
     def family(self) -> Metric:
         from prometheus_client.core import HistogramMetricFamily  # noqa: PLC0415
+        from prometheus_client.samples import Exemplar  # noqa: PLC0415
 
         family = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, child in list(self.children.items()):
-            family.add_metric(labels, buckets=list(child.cumulative()), sum_value=child.total)
+            seen = {place: Exemplar(*exemplar) for place, exemplar in child.exemplars.items()}
+            buckets = [
+                (bound, count, seen[place]) if place in seen else (bound, count)
+                for place, (bound, count) in enumerate(child.cumulative())
+            ]
+            family.add_metric(labels, buckets=buckets, sum_value=child.total)
         return family
 
 
 class Distribution:
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
+        # By bucket, the last value there that has a trace: label, value, Unix time. OpenMetrics shows them.
+        self.exemplars: dict[int, tuple[dict[str, str], float, float]] = {}
 
     def observe(self, value: float) -> None:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def observe_traced(self, value: float, trace_id: str) -> None:
+        self.observe(value)
+        self.exemplars[bisect_left(self.bounds, value)] = {"trace_id": trace_id}, value, time.time()
 
     def cumulative(self) -> Iterator[tuple[str, float]]:
         """(upper bound as Prometheus writes it, values up to it), the last one "+Inf"."""
@@ -104,3 +118,8 @@ class Distribution:
         for bound, count in zip((*map(repr, map(float, self.bounds)), "+Inf"), list(self.counts), strict=True):
             seen += count
             yield bound, seen
+
+
+def instruments_of(families: object) -> Sequence[Counter | Histogram]:
+    """All instruments among the attributes of an object, in the order in which they were made."""
+    return [made for made in vars(families).values() if isinstance(made, Counter | Histogram)]

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import orjson
 
 from vectord.config import TelemetryConfig
+from vectord.schema import Timings
 
 _requests = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
@@ -45,6 +46,9 @@ def log_answer(
     model: str | None,
     tokens: int | None,
     embedded: int | None,
+    timings: Timings | None = None,
+    trace_id: str | None = None,
+    key: str | None = None,
 ) -> None:
     """One line for one HTTP answer.
 
@@ -53,7 +57,7 @@ def log_answer(
     """
     if not _requests.isEnabledFor(level):
         return
-    fields = {
+    fields: dict[str, object] = {
         "id": request_id,
         "method": method,
         "route": route,
@@ -66,6 +70,14 @@ def log_answer(
         fields["tokens"] = tokens
     if embedded is not None:
         fields["batch_size"] = embedded
+    if timings is not None:
+        fields["tokenize_ms"] = round(timings.tokenizing_s * 1000, 2)
+        fields["queue_ms"] = round(timings.waiting_s * 1000, 2)
+        fields["inference_ms"] = round(timings.computing_s * 1000, 2)
+    if trace_id is not None:
+        fields["trace_id"] = trace_id
+    if key is not None:
+        fields["key"] = key
     event = "answered" if embedded is None else "embedding_request"
     # Made by hand: Logger.info walks the stack for the caller's name, which costs as much as the rest of the line.
     record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)

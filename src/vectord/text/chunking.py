@@ -6,14 +6,14 @@ windows.py lays out what is read together.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from vectord.encoded import Chunk, Window
-from vectord.errors import InvalidField, ModelCannot, Untokenizable
-from vectord.schema import ChunkOptions, Int32, Span, TextOptions
+from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
+from vectord.schema import ChunkOptions, Int32, Span, TextLength, TextOptions
 from vectord.text.chunks import check_options, cut
 from vectord.text.document import Document, read_document
 from vectord.text.options import max_tokens_of
@@ -71,26 +71,32 @@ class Chunker:
         before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
         frame = _WindowFrame(before, suffix)
         room = max_tokens_of(options, self._max_tokens, frame.rows + 1) - frame.rows
-        tokens = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
-        _check_fit(tokens, len(document.ids), room, limit, index)
+        whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
+        _check_fit(whole, len(document.ids), room, limit, index)
         if not len(document.ids):
             return [self._empty(frame, len(chunks), limit, index)]
+        tokens = [chunk[:room] for chunk in whole]
         overlap = min(room // WINDOWS_PER_OVERLAP, room - max(map(len, tokens)))
+        laid = list(lay_windows(tokens, len(document.ids), room, overlap))
+        lengths = _lengths([window for window, _ in laid], [whole[own.stop - 1].stop for _, own in laid], frame.rows)
         return [
-            self._window(frame, document.ids[window.start : window.stop], _spans(tokens, own, window, len(before)))
-            for window, own in lay_windows(tokens, len(document.ids), room, overlap)
+            self._window(
+                frame, document.ids[window.start : window.stop], _spans(tokens, own, window, len(before)), length
+            )
+            for (window, own), length in zip(laid, lengths, strict=True)
         ]
 
-    def _window(self, frame: _WindowFrame, content: Int32, spans: Int32) -> Window:
+    def _window(self, frame: _WindowFrame, content: Int32, spans: Int32, length: TextLength) -> Window:
         ids = np.concatenate((frame.before, content, frame.behind))
-        return Window(ids, self._plain.no_types(ids), spans)
+        return Window(ids, self._plain.no_types(ids), spans, length)
 
     def _empty(self, frame: _WindowFrame, chunks: int, limit: Limit, index: int) -> Window:
         """A text without tokens: its chunks are what an empty text is, the specials."""
         if not frame.rows:
             message = f"{limit.place(index)} has no tokens at all"
             raise Untokenizable(message, field=limit.field, index=index)
-        return self._window(frame, NO_TOKENS, np.tile(np.array([0, frame.rows], np.int32), (chunks, 1)))
+        spans = np.tile(np.array([0, frame.rows], np.int32), (chunks, 1))
+        return self._window(frame, NO_TOKENS, spans, TextLength(frame.rows, frame.rows))
 
 
 def _chunk(document: Document, text: str, span: Span) -> Chunk:
@@ -102,20 +108,34 @@ def _chunk(document: Document, text: str, span: Span) -> Chunk:
 
 
 def _check_fit(chunks: Sequence[range], document: int, room: int, limit: Limit, index: int) -> None:
-    """Raises InvalidField for a chunk with too many tokens, or none among others that have some."""
-    longest = max(map(len, chunks))
-    if longest > room:
+    """Raises InputTooLong for a chunk that is too long where nothing may be cut, or where nothing fits in at all;
+    InvalidField for one without tokens among others that have some."""
+    longest = max(range(len(chunks)), key=lambda place: len(chunks[place]))
+    if len(chunks[longest]) > room and (not limit.truncate or room < 1):
         message = (
-            f"{limit.place(index)} has a chunk of {longest} tokens; {max(room, 0)} are read at once, "
-            "beside special tokens and prompt"
+            f"{limit.place(index)} has {len(chunks[longest])} tokens in its chunk {longest}, counted from 0; "
+            f"{max(room, 0)} are read at once, beside special tokens and prompt"
         )
-        raise InvalidField(message, field=limit.field, index=index, limit=max(room, 0), given=longest)
+        raise InputTooLong(message, field=limit.field, index=index, limit=max(room, 0), given=len(chunks[longest]))
     if document and not all(chunks):
         empty = next(i for i, chunk in enumerate(chunks) if not chunk)
         message = (
             f"{limit.place(index)} has no tokens in its chunk {empty}, counted from 0: nothing to take the mean of"
         )
         raise InvalidField(message, field=limit.field, index=index)
+
+
+def _lengths(windows: Sequence[range], ends: Sequence[int], frame: int) -> Iterator[TextLength]:
+    """What each window reads that none before it has, the frame the first time only.
+
+    ends: where the last chunk of each would end if nothing had been cut from it.
+    """
+    read = windows[0].start
+    for place, (window, end) in enumerate(zip(windows, ends, strict=True)):
+        kept = window.stop - max(window.start, read) + (0 if place else frame)
+        following = windows[place + 1].start if place + 1 < len(windows) else end
+        yield TextLength(seen=kept + max(0, min(end, following) - window.stop), kept=kept)
+        read = window.stop
 
 
 def _spans(tokens: Sequence[range], own: range, window: range, shift: int) -> Int32:

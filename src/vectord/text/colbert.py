@@ -67,7 +67,8 @@ class ColbertEncoder:
         """What over-long texts of this kind are cut by: at their end, as pylate does. Raises InvalidField."""
         require_specials(options, "ColBERT vectors")
         form = self._forms[kind]
-        return Limit(max_tokens_of(options, form.max_tokens, self._least(form)), truncate, "right", field, inputs)
+        max_tokens = max_tokens_of(options, form.max_tokens, self._least(form))
+        return Limit(max_tokens, truncate, "right", field, inputs, reads=form.max_tokens)
 
     def _least(self, form: _Form) -> int:
         """Tokens that a text of one token has."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import binascii
 import hashlib
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,35 +20,29 @@ CL100K_SPECIALS = frozenset({100257, 100258, 100259, 100260, 100276})
 
 
 class ForeignTable:
-    """The bytes of each token of one vocabulary. Safe to use from several threads."""
+    """The bytes of each token of one vocabulary. Never changes, so several threads may use it at once."""
 
-    def __init__(self, data: bytes, specials: frozenset[int] = frozenset()) -> None:
-        """data: a .tiktoken file, read when first needed (50 ms); specials: ids that stand for no text."""
-        self._data = data
+    def __init__(self, tokens: Sequence[bytes], specials: frozenset[int] = frozenset()) -> None:
+        """tokens: by their ids; specials: ids that stand for no text."""
+        self._tokens = tokens
         self._specials = specials
-        self._tokens: list[bytes] = []
-        self._reading = threading.Lock()
 
     def decode(self, ids: Sequence[int]) -> str | None:
         """The text of `ids`; None if one of them is not in the table. Bytes that are no UTF-8 become U+FFFD."""
-        tokens = self._read()
         pieces = []
         for id_ in ids:
-            if 0 <= id_ < len(tokens):
-                pieces.append(tokens[id_])
+            if 0 <= id_ < len(self._tokens):
+                pieces.append(self._tokens[id_])
             elif id_ not in self._specials:
                 return None
         return b"".join(pieces).decode("utf-8", errors="replace")
 
-    def _read(self) -> list[bytes]:
-        with self._reading:
-            if self._data:
-                self._tokens, self._data = read_tokens(self._data), b""
-            return self._tokens
-
 
 def open_cl100k(path: Path) -> ForeignTable:
-    """The table of cl100k_base in a file of tiktoken's. Raises ConfigError if it is no such file."""
+    """The table of cl100k_base in a file of tiktoken's, read whole (50 ms): nothing of it can fail in a request.
+
+    Raises ConfigError if it is no such file.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -57,7 +50,7 @@ def open_cl100k(path: Path) -> ForeignTable:
         raise ConfigError(f"foreign_token_table: {path}: cannot be read ({error.strerror})") from error
     if hashlib.sha256(data).hexdigest() != CL100K_SHA256:
         raise ConfigError(f"foreign_token_table: {path}: is not cl100k_base.tiktoken as OpenAI published it")
-    return ForeignTable(data, CL100K_SPECIALS)
+    return ForeignTable(read_tokens(data), CL100K_SPECIALS)
 
 
 def read_tokens(data: bytes) -> list[bytes]:

@@ -131,15 +131,14 @@ class PairEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None,
     ) -> list[EncodedPair]:
         """See TextEncoder.encode_pairs."""
         frame = self._usable(options)
         max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
-        query_limit = Limit(max_tokens, truncate, "right", query_field, 1)
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(passages))
+        query_limit = Limit(max_tokens, truncate, "right", "query", 1, reads=self._max_tokens)
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(passages), reads=self._max_tokens)
         asked = cut_source(query, query_limit, 0)
         (query_ids,) = self._plain.contents([asked], query_limit)
         if not truncate and len(query_ids) + frame.specials > max_tokens:
@@ -158,7 +157,7 @@ class PairEncoder:
         """See TextEncoder.encode_pair_list."""
         frame = self._usable(options)
         max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(pairs))
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(pairs), reads=self._max_tokens)
         indexes = range(len(pairs)) if part is None else part
         sources = [cut_source(text, limit, i) for i in indexes for text in pairs[i]]
         contents = self._plain.contents(sources, limit)

@@ -7,7 +7,7 @@ the model loads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,15 @@ from tokenizers import Encoding
 from vectord.artifacts.spec import ModelSpec
 from vectord.errors import EmptyInput, Untokenizable
 from vectord.schema import Int32
-from vectord.text.tokenizer_file import check_types, count_ids, find_special_ids, load_tokenizer, probe_frame
+from vectord.text.panics import gave_up
+from vectord.text.tokenizer_file import (
+    check_specials,
+    check_types,
+    count_ids,
+    find_special_ids,
+    load_tokenizer,
+    probe_frame,
+)
 from vectord.text.truncation import Limit, fit_characters
 
 # Texts tokenised in one call: their Encodings live together, at up to 600 bytes a token and as much for a text.
@@ -41,9 +49,10 @@ class PlainTokenizer:
         self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
         check_types(self.tokenizer, spec.config.get("type_vocab_size"), spec.tokenizer)
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
-        ids = count_ids(self.tokenizer)
+        ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")
         self.vocab_size = min(ids, rows) if isinstance(rows, int) else ids
+        check_specials(self.tokenizer, self.vocab_size, spec.tokenizer)
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer)
@@ -67,6 +76,10 @@ class PlainTokenizer:
                 encodings: list[Encoding] = run([source.text for source in chunk], add_special_tokens=specials)
             except TypeError:  # what tokenizers makes of a str that is not Unicode text
                 raise _first_not_unicode(chunk, limit) from None
+            except BaseException as error:
+                if not gave_up(error):
+                    raise
+                raise _first_that_fails(run, chunk, limit) from None
             yield from encodings
 
     def contents(self, sources: Sequence[Source], limit: Limit) -> Iterator[Int32]:
@@ -134,3 +147,15 @@ def _first_not_unicode(sources: Sequence[Source], limit: Limit) -> Untokenizable
             message = f"{limit.place(source.index)} is not Unicode text: it has half of a surrogate pair"
             return Untokenizable(message, field=limit.field, index=source.index)
     raise AssertionError("tokenizers refused texts that are Unicode")
+
+
+def _first_that_fails(run: Callable[[list[str]], object], sources: Sequence[Source], limit: Limit) -> Untokenizable:
+    for source in sources:
+        try:
+            run([source.text])
+        except BaseException as error:
+            if not gave_up(error):
+                raise
+            message = f"{limit.place(source.index)} is a text on which this model's tokenizer fails"
+            return Untokenizable(message, field=limit.field, index=source.index)
+    return Untokenizable(f"`{limit.field}` holds texts on which this model's tokenizer fails", field=limit.field)

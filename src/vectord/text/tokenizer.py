@@ -23,6 +23,7 @@ from vectord.text.foreign import ForeignTable
 from vectord.text.given_ids import GivenIds
 from vectord.text.options import max_tokens_of
 from vectord.text.pairs import PairEncoder
+from vectord.text.panics import failures_refused
 from vectord.text.passages import cut_texts
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import find_prompt
@@ -41,6 +42,10 @@ class TextEncoder:
 
         Reads tokenizer.json. Raises ModelUnavailable if that is broken, or its specials leave no room for a text.
         """
+        with failures_refused(spec.tokenizer):
+            self._make(spec, foreign)
+
+    def _make(self, spec: ModelSpec, foreign: ForeignTable | None) -> None:
         self._plain = PlainTokenizer(spec)
         self._ids = GivenIds(self._plain, foreign)
         self._frame = self._plain.frame
@@ -98,7 +103,7 @@ class TextEncoder:
         specials = self._frame.specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._include_prompt or not prompt else self._count_prompt(prompt, specials)
         max_tokens = max_tokens_of(options, self.max_tokens, sum(specials) + 1)
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(inputs))
+        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(inputs), reads=self.max_tokens)
         sources: list[Source] = []
         done: list[EncodedText | None] = []
         for i in range(len(inputs)) if part is None else part:
@@ -152,19 +157,16 @@ class TextEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str = "query",
         field: str = "passages",
         part: range | None = None,
     ) -> list[EncodedPair]:
         """The query with each passage, in order, as the tokenizer itself joins them.
 
         The query is cut only where it leaves no room for a passage, at its end; a passage at `options.truncate_side`.
-        part: only these of the passages. Raises InputTooLong by `field` and the passage's index, or by `query_field`;
+        part: only these of the passages. Raises InputTooLong by `field` and the passage's index, or by `query`;
         Untokenizable; InvalidField (prompts do not apply); ModelCannot unless `reads_pairs`.
         """
-        return self._pairs.encode(
-            query, passages, options, truncate=truncate, query_field=query_field, field=field, part=part
-        )
+        return self._pairs.encode(query, passages, options, truncate=truncate, field=field, part=part)
 
     def encode_pair_list(
         self,
@@ -189,7 +191,6 @@ class TextEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str = "query",
         field: str = "passages",
         part: range | None = None,
     ) -> list[EncodedPair]:
@@ -200,9 +201,7 @@ class TextEncoder:
         """
         if self._yes_no is None:
             raise ModelCannot("This model does not judge by yes and no.")
-        return self._yes_no.encode(
-            query, passages, instruction, options, truncate=truncate, query_field=query_field, field=field, part=part
-        )
+        return self._yes_no.encode(query, passages, instruction, options, truncate=truncate, field=field, part=part)
 
     # --- one vector a token -----------------------------------------------------------------------------------
 
@@ -262,19 +261,27 @@ class TextEncoder:
         return self._chunker.chunk_at(text, spans, self._document_limit(field), index)
 
     def encode_windows(
-        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, field: str = "input", index: int = 0
+        self,
+        text: str,
+        chunks: Sequence[Chunk],
+        options: TextOptions,
+        *,
+        truncate: bool = False,
+        field: str = "input",
+        index: int = 0,
     ) -> list[Window]:
         """For late chunking, the document in windows that the model can read, overlapping if there are several.
 
         Their spans, taken in order, are those of `chunks`, which `chunk` or `chunk_at` gave for the same text. A prompt
-        goes before every window. Raises InvalidField for a chunk without tokens, or with more than fit in beside the
-        prompt; else as `chunk` and `encode`.
+        goes before every window. Of a chunk with more tokens than fit in beside the prompt the first are read, if
+        `truncate`. Raises InvalidField for a chunk without tokens; else as `chunk` and `encode`.
         """
         prompt = find_prompt(self._prompts, options, self._default_prompt_name)
-        return self._chunker.encode_windows(text, chunks, prompt, options, self._document_limit(field), index)
+        limit = self._document_limit(field, truncate=truncate)
+        return self._chunker.encode_windows(text, chunks, prompt, options, limit, index)
 
-    def _document_limit(self, field: str) -> Limit:
-        return Limit(self.max_tokens, False, "right", field, inputs=2)  # so that messages name the place of a lone one
+    def _document_limit(self, field: str, *, truncate: bool = False) -> Limit:
+        return Limit(self.max_tokens, truncate, "right", field, inputs=2)  # messages name the place of a lone one, too
 
     # --- their own routes -------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """tokenizer.json, and what must be known of it before it can be used: its specials and how many ids it has.
 
-plain.py calls these once a model, at start.
+plain.py calls these once a model, at start. The library beneath is not made for hostile files: tokenizer_limits.py.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
+from vectord.artifacts.vocabulary import TOKENIZER_LIMIT_BYTES
 from vectord.artifacts.wordpiece import wordpiece_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
+from vectord.text.tokenizer_limits import check_growth
 
 MASKS = ("[MASK]", "<mask>")  # under the names that models with a mask token give it
 _PROBES = ("a", "hello world")
@@ -46,10 +48,13 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
     """
     try:
         tokenizer: Tokenizer = _read(path)
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        check_growth(tokenizer, path)
+    except ModelUnavailable:
+        raise
     except Exception as error:  # tokenizers raises nothing more specific
         raise ModelUnavailable(f"{path}: cannot be read as a tokenizer ({error})") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
     if lowercase:
         own = [tokenizer.normalizer] if tokenizer.normalizer else []
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
@@ -60,6 +65,8 @@ def _read(path: Path) -> Tokenizer:
     """tokenizer.json, or what an older folder has in its place: the words of a BERT."""
     if path.suffix == ".txt":
         return Tokenizer.from_str(wordpiece_json(path))
+    if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
+        raise ModelUnavailable(f"{path}: more than {TOKENIZER_LIMIT_BYTES:,} bytes of tokenizer")
     return Tokenizer.from_file(str(path))
 
 
@@ -73,6 +80,14 @@ def check_types(tokenizer: Tokenizer, rows: object, path: Path) -> None:
     types = [*tokenizer.encode(_PROBES[0]).type_ids, *tokenizer.encode(_PROBES[0], _PROBES[0]).type_ids]
     if max(types, default=0) >= most:
         raise ModelUnavailable(f"{path}: gives tokens the type {max(types)}; the model has types below {most}")
+
+
+def check_specials(tokenizer: Tokenizer, vocab_size: int, path: Path) -> None:
+    """Raises ModelUnavailable if a template puts ids around texts or pairs that the model has no rows for: the file
+    gives them beside the vocabulary, and a row that is not there is read from foreign memory."""
+    ids = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]
+    if max(ids, default=0) >= vocab_size:
+        raise ModelUnavailable(f"{path}: puts the id {max(ids)} around texts; the model has ids below {vocab_size}")
 
 
 def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
@@ -97,10 +112,18 @@ def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
     return Frame(tuple(prefix), tuple(suffix), any(encoding.type_ids))
 
 
-def count_ids(tokenizer: Tokenizer) -> int:
-    """One more than the highest id: added tokens may lie beyond the model's own, with a gap between."""
+def count_ids(tokenizer: Tokenizer, path: Path) -> int:
+    """One more than the highest id: added tokens may lie beyond the model's own, with a gap between.
+
+    Raises ModelUnavailable for an id that is none: a row of that number would be read from foreign memory.
+    """
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
-    return max(tokenizer.get_vocab_size(with_added_tokens=False), added + 1)
+    own = tokenizer.get_vocab_size(with_added_tokens=False)
+    if None in map(tokenizer.model.id_to_token, range(own)):  # as many ids as tokens, and not the first ones: a gap
+        own = max(tokenizer.get_vocab(with_added_tokens=False).values()) + 1
+    if max(own, added + 1) >= 2**31:
+        raise ModelUnavailable(f"{path}: a token of the id {max(own - 1, added)}, which no model has a row for")
+    return max(own, added + 1)
 
 
 def find_special_ids(tokenizer: Tokenizer) -> Int32:

@@ -6,6 +6,7 @@ tokens around a text (CLS, SEP, end of text) always stay; tokens go from one sid
 
 from __future__ import annotations
 
+import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,8 @@ from vectord.schema import Int32, Side
 CHARACTERS_PER_TOKEN = 250
 SHORT_TEXT_TOKENS = 512
 CHARACTERS_PER_FURTHER_TOKEN = 32
+# Characters that normalising, which most tokenizers begin with, makes of one: NFKC of U+FDFA, NFD of a Hangul syllable.
+LONGEST_EXPANSION, USUAL_EXPANSION = 18, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +34,14 @@ class Limit:
     side: Side
     field: str
     inputs: int
+    reads: int = 0  # tokens the model reads, where the request asks for fewer
 
     @property
     def max_characters(self) -> int:
-        short = min(self.max_tokens, SHORT_TEXT_TOKENS)
-        return CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (self.max_tokens - short)
+        """By what the model reads, so that what a request keeps of an ordinary text does not hide how long it is."""
+        tokens = max(self.max_tokens, self.reads)
+        short = min(tokens, SHORT_TEXT_TOKENS)
+        return CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
 
     def place(self, index: int) -> str:
         return f"`{self.field}`" if self.inputs == 1 else f"`{self.field}[{index}]`"
@@ -53,11 +59,22 @@ def fit_characters(text: str, limit: Limit, index: int) -> str:
     Raises InputTooLong if it is and nothing may be cut.
     """
     most = limit.max_characters
-    if len(text) <= most:
+    window = text[:most] if limit.side == "right" else text[-most:]
+    weight = max(len(window), _weight(window, most))
+    size = max(len(text), weight)
+    if size <= most:
         return text
     if not limit.truncate:
-        raise limit.too_long(index, most, "characters", len(text))
-    return text[:most] if limit.side == "right" else text[-most:]
+        raise limit.too_long(index, most, "characters", size)
+    kept = most * len(window) // weight
+    return window[:kept] if limit.side == "right" else window[-kept:]
+
+
+def _weight(text: str, most: int) -> int:
+    """A text by what its tokenizer may see: 374 thousand characters such as U+FDFA would cost it 1.1 GB."""
+    if text.isascii() or len(text) <= most * USUAL_EXPANSION // LONGEST_EXPANSION:
+        return len(text)
+    return len(unicodedata.normalize("NFKC", text)) // USUAL_EXPANSION
 
 
 def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int) -> Int32:

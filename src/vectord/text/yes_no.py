@@ -71,7 +71,6 @@ class YesNoEncoder:
         options: TextOptions,
         *,
         truncate: bool,
-        query_field: str,
         field: str,
         part: range | None,
     ) -> list[EncodedPair]:
@@ -80,8 +79,8 @@ class YesNoEncoder:
         require_specials(options, "a language model's template")
         max_tokens = max_tokens_of(options, self._max_tokens, self._length(1))
         instruction = self._instruction if instruction is None else check_literal(instruction, "instruction")
-        query_limit = Limit(max_tokens, truncate, "right", query_field, 1)
-        limit = Limit(max_tokens, truncate, "right", field, len(passages))
+        query_limit = Limit(max_tokens, truncate, "right", "query", 1, reads=self._max_tokens)
+        limit = Limit(max_tokens, truncate, "right", field, len(passages), reads=self._max_tokens)
         head = self._head(query, instruction, query_limit)
         if not truncate and len(head.ids) > self._room(limit):
             raise query_limit.too_long(0, max_tokens, "tokens", self._length(len(head.ids)))

@@ -1,6 +1,7 @@
 """Vectors as an Arrow IPC stream: dense, sparse and ColBERT together, a row an input.
 
-    dense        fixed_size_list<float>[D]; beside it dense_int8, dense_ubinary ... where several precisions were asked
+    dense        fixed_size_list<float>[D], or of the one precision that was asked; of several each has a column,
+                 dense (float), dense_int8, dense_ubinary ...
     sparse       struct<indices: list<int32>, values: list<float>>
     colbert      list<fixed_size_list<float>[C]>, a vector a token; tokens alike
     tokens_seen, tokens_kept   int32: what the texts have, what the model read

@@ -42,10 +42,34 @@ STATUSES: Statuses = MappingProxyType(
         errors.NoSuchRoute: 404,
         errors.MethodNotAllowed: 405,
         errors.Overloaded: 429,
+        errors.RateLimited: 429,
         errors.Unavailable: 503,
         errors.ShuttingDown: 503,
+        errors.TimedOut: 504,
+        errors.UploadTooSlow: 408,
         errors.InferenceFailed: 500,
         errors.OutOfMemory: 500,
+        errors.InferenceTimedOut: 504,
+    }
+)
+
+# 422 for a body that can be read and asks for what cannot be served, as TEI has it.
+UNPROCESSABLE: Statuses = MappingProxyType(
+    {
+        **STATUSES,
+        **dict.fromkeys(
+            (
+                errors.InvalidRequest,
+                errors.InvalidField,
+                errors.WrongType,
+                errors.TooManyInputs,
+                errors.InputTooLong,
+                errors.TooManyCharacters,
+                errors.ForeignIds,
+                errors.Untokenizable,
+            ),
+            422,
+        ),
     }
 )
 

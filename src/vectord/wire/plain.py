@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import VectordError
-from vectord.wire.failures import STATUSES, Statuses, headers_of, row_of
+from vectord.wire.failures import UNPROCESSABLE, headers_of, row_of
 from vectord.wire.rendered import Rendered
 from vectord.wire.vectors import dump_json
 
@@ -18,28 +18,13 @@ KINDS: Mapping[type[VectordError], str] = {
     errors.Untokenizable: "Tokenizer",
     errors.ModelNotFound: "Validation",
     errors.FingerprintMismatch: "Validation",
-    errors.Unauthorized: "Validation",
-    errors.Forbidden: "Validation",
+    errors.Unauthorized: "Unauthorized",  # TEI has no word, and no body, for these two
+    errors.Forbidden: "Forbidden",
     errors.NoSuchRoute: "Validation",
     errors.Overloaded: "Overloaded",
     errors.Unavailable: "Unhealthy",
 }
-ERRORS: Statuses = {
-    **STATUSES,
-    **dict.fromkeys(
-        (
-            errors.InvalidRequest,
-            errors.InvalidField,
-            errors.WrongType,
-            errors.TooManyInputs,
-            errors.InputTooLong,
-            errors.TooManyCharacters,
-            errors.ForeignIds,
-            errors.Untokenizable,
-        ),
-        422,
-    ),
-}
+ERRORS = UNPROCESSABLE
 
 
 def render_error(error: VectordError) -> Rendered:

@@ -15,9 +15,9 @@ Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end 
 _SIDES: Mapping[str, Side] = {"right": "right", "left": "left"}
 
 
-def read_side(direction: str | None) -> Side:
+def read_side(direction: str | None, field: str = "truncation_direction") -> Side:
     """In capitals or not; null is "Right". Raises InvalidField for any other word."""
     side = _SIDES.get("right" if direction is None else direction.lower())
     if side is None:
-        raise InvalidField("`truncation_direction` must be 'Right' or 'Left'", field="truncation_direction")
+        raise InvalidField(f"`{field}` must be 'Right' or 'Left'", field=field)
     return side

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from vectord.schema import Usage
+
+
+class TokenUsage(msgspec.Struct):
+    """Tokens that were run."""
+
+    prompt_tokens: int
+    total_tokens: int  # the same: nothing is generated
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 def token_usage(usage: Usage) -> dict[str, Any]:

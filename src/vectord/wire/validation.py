@@ -6,9 +6,14 @@ description, and read `detail[].loc`, `msg` and `type`.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
-from vectord.errors import InvalidRequest, MalformedBody
+from vectord.errors import EmptyInput, InvalidRequest, MalformedBody, ModelNotFound
+from vectord.wire.failures import UNPROCESSABLE, Statuses
+
+# 422 for every fault of a body, one that cannot be read too; a model that is not served is no missing path.
+ERRORS: Statuses = MappingProxyType({**UNPROCESSABLE, MalformedBody: 422, EmptyInput: 422, ModelNotFound: 400})
 
 
 def faults(error: InvalidRequest) -> list[dict[str, Any]]:

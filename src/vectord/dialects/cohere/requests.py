@@ -26,7 +26,7 @@ from vectord.wire.body import decode
 from vectord.wire.kinds import read_kind
 from vectord.wire.switches import read_switch
 
-FIELDS: Mapping[str, str] = {"dimensions": "output_dimension"}
+RERANK_FIELDS: Mapping[str, str] = {"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"}
 MAX_TOKENS_PER_DOC = 4096  # in v2, where the body does not say
 
 _embed_body = msgspec.json.Decoder(EmbedBody)
@@ -48,9 +48,9 @@ def parse_embed(version: Version, incoming: Incoming) -> Call:
         dimensions=body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=_precisions(types),
-        field=field,
     )
-    return Call(request, partial(render_embed, version, types, texts, field), FIELDS)
+    fields = {"inputs": field, "dimensions": "output_dimension"}
+    return Call(request, partial(render_embed, version, types, texts, field), fields)
 
 
 def parse_rerank(version: Version, incoming: Incoming) -> Call:
@@ -67,9 +67,9 @@ def parse_rerank(version: Version, incoming: Incoming) -> Call:
         text=TextOptions(truncate_by_default=True),
         raw=False,
         max_passage_tokens=body.max_tokens_per_doc or (MAX_TOKENS_PER_DOC if version == "2" else None),
-        field="documents",
     )
-    return Call(request, partial(render_rerank, version, body.documents if shown else None, body.top_n))
+    render = partial(render_rerank, version, body.documents if shown else None, body.top_n)
+    return Call(request, render, RERANK_FIELDS)
 
 
 def parse_tokenize(incoming: Incoming) -> Call:

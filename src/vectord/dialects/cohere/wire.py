@@ -12,6 +12,7 @@ import msgspec
 
 from vectord.wire.body import Count, TokenId
 from vectord.wire.switches import Switch
+from vectord.wire.usage import TokenUsage
 
 Version: TypeAlias = Literal["1", "2"]
 EmbeddingType: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
@@ -133,12 +134,6 @@ class RankedDocument(msgspec.Struct):
     document: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class RerankUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET
-
-
 class RerankAnswer(msgspec.Struct):
     """`object`, `model`, `usage` and `score` are for the clients of other APIs that share the path."""
 
@@ -146,7 +141,7 @@ class RerankAnswer(msgspec.Struct):
     object: Literal["rerank"]
     model: str
     results: list[RankedDocument]
-    usage: RerankUsage
+    usage: TokenUsage
     meta: Meta
 
 

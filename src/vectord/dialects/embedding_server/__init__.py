@@ -1,24 +1,28 @@
 """embedding_server: a text-embeddings-inference with one route and OpenAI's `data` and `usage` for an answer.
 
 Runs on the event loop, called by the server's handler. Its document lists the route as /embed, too, where TEI's clients
-expect a bare array: whoever comes first in `--dialects` answers there.
+expect a bare array: whoever comes first in `--dialects` answers there. So it is with /info, which says what happens to
+over-long texts on these routes: they are refused, where TEI cuts them. It is a fork of TEI: errors are in TEI's words.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 
-from vectord.dialects.base import Call, Dialect, Incoming, post
+from vectord.dialects.base import Call, Dialect, Incoming, Rate, get, post
 from vectord.dialects.embedding_server.durations import rust_duration
-from vectord.errors import EmptyInput, Overloaded, TooManyInputs, VectordError
-from vectord.schema import EmbedRequest, EmbedResult, Input, Result, TextOptions, Timings
+from vectord.dialects.tei.errors import text_of
+from vectord.errors import EmptyInput, TooManyInputs, VectordError
+from vectord.schema import EmbedRequest, EmbedResult, Input, ListModels, Result, TextOptions, Timings
 from vectord.wire import plain
 from vectord.wire.body import Count, decode
 from vectord.wire.compute_headers import compute_headers
 from vectord.wire.failures import Statuses, headers_of, row_of
+from vectord.wire.info import Info, render_info
 from vectord.wire.inputs import TextsOrIds, read_inputs
 from vectord.wire.rendered import Rendered
 from vectord.wire.sides import read_side
@@ -70,15 +74,19 @@ class EmbedAnswer(msgspec.Struct):
     timings: Durations
 
 
+TRUNCATES = False  # what it does with over-long text when nobody says
+
 _body = msgspec.json.Decoder(EmbedBody)
 
 
 def parse_embed(incoming: Incoming) -> Call:
+    """Like the product's, a batch waits for its turn where a single input is refused at once."""
     body = decode(_body, incoming.body)
     request = EmbedRequest(
         inputs=_inputs(body.inputs),
         text=TextOptions(
             truncate=body.truncate,
+            truncate_by_default=TRUNCATES,
             truncate_side=read_side(body.truncation_direction),
             prompt_name=body.prompt_name,
             own_ids=True,
@@ -86,9 +94,13 @@ def parse_embed(incoming: Incoming) -> Call:
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,
-        field="inputs",
+        waits=_is_batch(body.inputs),
     )
     return Call(request, render_embed)
+
+
+def parse_info(incoming: Incoming) -> Call:
+    return Call(ListModels(), partial(render_info, TRUNCATES))
 
 
 def _inputs(value: TextsOrIds) -> Sequence[Input]:
@@ -96,6 +108,11 @@ def _inputs(value: TextsOrIds) -> Sequence[Input]:
     if "" in inputs:
         raise EmptyInput("`inputs` cannot be empty", field="inputs", index=inputs.index(""))
     return inputs
+
+
+def _is_batch(value: TextsOrIds) -> bool:
+    """Neither a text nor one list of token ids."""
+    return isinstance(value, list) and not isinstance(value[0], int)
 
 
 def render_embed(result: Result) -> Rendered:
@@ -124,8 +141,7 @@ ERRORS: Statuses = {**plain.ERRORS, TooManyInputs: 413}
 
 
 def render_error(error: VectordError) -> Rendered:
-    message = "Model is overloaded" if isinstance(error, Overloaded) else error.message
-    shown = {"error": message, "error_type": row_of(plain.KINDS, error)}
+    shown = {"error": text_of(error), "error_type": row_of(plain.KINDS, error)}
     return Rendered(body=dump_json(shown), status=row_of(ERRORS, error), headers=headers_of(error))
 
 
@@ -143,6 +159,8 @@ DIALECT = Dialect(
             example={"inputs": ["First document", "Second document"], "truncate": True},
             keys=["inputs"],
         ),
+        *get("/info", parse=parse_info, summary="Show the first served model and the limits in force", answer=Info),
     ),
     render_error=render_error,
+    rate=Rate(80, period_s=1, burst=50, per_key=True),
 )

@@ -6,34 +6,15 @@ body is a 422, where infinity has 400 for some.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from vectord import errors
 from vectord.errors import Forbidden, InvalidRequest, NoSuchRoute, Unauthorized, VectordError
-from vectord.wire.failures import STATUSES, headers_of, row_of
+from vectord.wire import validation
+from vectord.wire.failures import headers_of, row_of
 from vectord.wire.rendered import Rendered
-from vectord.wire.validation import faults
 from vectord.wire.vectors import dump_json
 
-ERRORS: Mapping[type[VectordError], int] = {
-    **STATUSES,
-    **dict.fromkeys(
-        (
-            errors.MalformedBody,
-            errors.InvalidField,
-            errors.WrongType,
-            errors.EmptyInput,
-            errors.TooManyInputs,
-            errors.InputTooLong,
-            errors.TooManyCharacters,
-            errors.ForeignIds,
-            errors.Untokenizable,
-        ),
-        422,
-    ),
-    errors.ModelNotFound: 400,
-}
+ERRORS = validation.ERRORS
 
 
 def render_error(error: VectordError) -> Rendered:
@@ -47,5 +28,5 @@ def _shown(error: VectordError, status: int) -> dict[str, Any]:
     if isinstance(error, Forbidden | NoSuchRoute):
         return {"detail": error.message}
     if isinstance(error, InvalidRequest) and status == 422:
-        return {"detail": faults(error)}
+        return {"detail": validation.faults(error)}
     return {"error": {"message": error.message, "type": None, "param": None, "code": status}}

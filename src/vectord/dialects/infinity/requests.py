@@ -36,7 +36,7 @@ def parse_embeddings(incoming: Incoming) -> Call:
         dimensions=body.dimensions or body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
     )
-    fields = {} if body.dimensions else {"dimensions": "output_dimension"}
+    fields = {"inputs": "input", "dimensions": "dimensions" if body.dimensions else "output_dimension"}
     return Call(request, partial(render_embeddings, read_encoding(body.encoding_format)), fields)
 
 
@@ -50,10 +50,9 @@ def parse_rerank(incoming: Incoming) -> Call:
         model=_model(body.model, incoming.models),
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,
-        field="documents",
     )
     shows = read_switch(body.return_documents, "return_documents") is True
-    return Call(request, partial(render_ranking, documents, body.top_n, shows=shows))
+    return Call(request, partial(render_ranking, documents, body.top_n, shows=shows), {"passages": "documents"})
 
 
 def parse_classify(incoming: Incoming) -> Call:
@@ -64,9 +63,8 @@ def parse_classify(incoming: Incoming) -> Call:
         model=_model(body.model, incoming.models),
         text=TEXT,
         raw=read_switch(body.raw_scores, "raw_scores") is True,
-        field="input",
     )
-    return Call(request, render_classes)
+    return Call(request, render_classes, {"inputs": "input"})
 
 
 def parse_models(incoming: Incoming) -> Call:

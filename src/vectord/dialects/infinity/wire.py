@@ -1,6 +1,6 @@
 """Bodies and answers of infinity's API, as requests.py reads and OpenAPI shows them.
 
-null is the same as absent; unknown keys are ignored.
+null is the same as absent; unknown keys are ignored. `usage` counts tokens, where infinity counts characters.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 
 from vectord.wire.body import Count, TokenId
 from vectord.wire.switches import Switch
+from vectord.wire.usage import TokenUsage
 
 MAX_TEXT_CHARS = 122_880  # infinity's own bound, 15 for each of 8192 tokens
 
@@ -56,14 +57,6 @@ class ClassifyBody(msgspec.Struct):
     input: list[Text]
     model: Model = None
     raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: probabilities")] = None
-
-
-class TokenUsage(msgspec.Struct):
-    """Tokens that were run; infinity counts characters."""
-
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 class EmbeddingItem(msgspec.Struct):

@@ -27,7 +27,9 @@ def render_chunks(types: EmbeddingTypes, result: Result) -> Rendered:
     """A vector for each piece of the one document."""
     assert isinstance(result, DocumentsResult)
     (document,) = result.documents
-    return _list("embedding", _in_types(types, lambda one: encoded_rows(document.vectors, _encoding(one))), result)
+    dense = document.vectors
+    vectors = _in_types(types, lambda one: encoded_rows(dense[precision_of(one)], _encoding(one)))
+    return _list("embedding", vectors, result)
 
 
 def render_multivectors(types: EmbeddingTypes, dimensions: int | None, result: Result) -> Rendered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -39,6 +39,10 @@ from vectord.wire.inputs import read_inputs
 from vectord.wire.kinds import read_kind
 from vectord.wire.pieces import joined
 from vectord.wire.switches import Switch, read_switch
+
+# Of late chunking, too: the pieces of the one document are the inputs.
+FIELDS: Mapping[str, str] = {"inputs": "input", "documents": "input", "spans": "input", "late": "late_chunking"}
+RERANK_FIELDS: Mapping[str, str] = {"passages": "documents", "max_passage_tokens": "max_doc_length"}
 
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
 _multivector_body = msgspec.json.Decoder(MultiVectorBody)
@@ -78,10 +82,9 @@ def parse_rerank(incoming: Incoming) -> Call:
         text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
         raw=False,
         max_passage_tokens=body.max_doc_length,
-        field="documents",
     )
     shows = read_switch(body.return_documents, "return_documents") is not False
-    return Call(request, partial(render_ranking, documents, body.top_n, shows=shows))
+    return Call(request, partial(render_ranking, documents, body.top_n, shows=shows), RERANK_FIELDS)
 
 
 # --- embeddings -----------------------------------------------------------------------------------------------
@@ -98,7 +101,7 @@ def _vectors(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=tuple(dict.fromkeys(precision_of(one) for one in _listed(types))),
     )
-    return Call(request, partial(render_embeddings, types))
+    return Call(request, partial(render_embeddings, types), FIELDS)
 
 
 def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
@@ -110,12 +113,12 @@ def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
         text=_text_options(body, kind),
         outputs=frozenset({"colbert"}),
     )
-    return Call(request, partial(render_multivectors, types, body.dimensions or None))
+    render = partial(render_multivectors, types, body.dimensions or None)
+    return Call(request, render, FIELDS, binary=not body.dimensions)
 
 
 def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
     types = _types(body)
-    _refuse_bits(types, "late chunks")
     text, spans = joined(_pieces(body))
     request = DocumentsRequest(
         documents=[text],
@@ -127,9 +130,9 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         normalize=read_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
-        field="input",
+        precisions=tuple(dict.fromkeys(precision_of(one) for one in _listed(types))),
     )
-    return Call(request, partial(render_chunks, types))
+    return Call(request, partial(render_chunks, types), FIELDS)
 
 
 def _have_multivectors_alone(name: str | None, models: Sequence[ModelInfo]) -> bool:

@@ -11,6 +11,7 @@ import msgspec
 
 from vectord.wire.body import Count, TokenId
 from vectord.wire.switches import Switch
+from vectord.wire.usage import TokenUsage
 
 EmbeddingType: TypeAlias = Literal["float", "base64", "binary", "ubinary"]
 EmbeddingTypes: TypeAlias = EmbeddingType | list[EmbeddingType]
@@ -75,12 +76,6 @@ class RerankBody(msgspec.Struct):
         Tokens | None, msgspec.Meta(description="tokens of a document that are read; null: as many as the model reads")
     ] = None
     return_embeddings: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
-
-
-class TokenUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 class VectorByType(msgspec.Struct):

@@ -21,6 +21,7 @@ from vectord.schema import (
 )
 from vectord.wire.models import listed_models
 from vectord.wire.order import best_first
+from vectord.wire.readiness import answering
 from vectord.wire.rendered import Rendered
 from vectord.wire.usage import token_usage
 from vectord.wire.vectors import Encoding, Vector, dump_json, embedding_items
@@ -106,12 +107,11 @@ def render_models(result: Result) -> Rendered:
 
 
 def render_health(result: Result) -> Rendered:
-    """One model that answers is enough; one that is not in memory loads on its first request."""
+    """One model that answers is enough."""
     assert isinstance(result, ModelList)
-    states = {model.state for model in result.models}
-    if states & {"ready", "unloaded"}:
+    if answering(result):
         return Rendered(body=dump_json({"status": "ok"}))
-    return render_error(Unavailable("Loading model" if "loading" in states else "No model could be loaded"))
+    return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
 
 
 def render_props(result: Result) -> Rendered:

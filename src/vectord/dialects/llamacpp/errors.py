@@ -11,12 +11,13 @@ from vectord.wire.failures import STATUSES, Statuses, headers_of, row_of
 from vectord.wire.rendered import Rendered
 from vectord.wire.vectors import dump_json
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
 
 _KINDS: Mapping[int, str] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     500: "server_error",
     503: "unavailable_error",
 }

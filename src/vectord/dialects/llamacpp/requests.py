@@ -5,7 +5,7 @@ Texts of errors are llama.cpp's where clients may know them. Over-long text is a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -39,11 +39,13 @@ from vectord.schema import (
     Input,
     ListModels,
     RerankRequest,
+    Result,
     TextOptions,
     TokenizeRequest,
 )
 from vectord.wire.body import decode
 from vectord.wire.inputs import read_inputs
+from vectord.wire.rendered import Rendered
 from vectord.wire.vectors import read_encoding
 
 _embedding_body = msgspec.json.Decoder(EmbeddingBody)
@@ -57,30 +59,32 @@ _detokenize_body = msgspec.json.Decoder(DetokenizeBody)
 
 def parse_native(incoming: Incoming) -> Call:
     body = decode(_embedding_body, incoming.body)
-    return Call(_embed_request(body, incoming), partial(render_native, _norm(body)))
+    return _embed_call(body, incoming, partial(render_native, _norm(body)))
 
 
 def parse_openai(incoming: Incoming) -> Call:
     """`content` is no key of OpenAI's: it gets the native array on this path, too."""
     body = decode(_embedding_body, incoming.body)
     if body.input is None:
-        return Call(_embed_request(body, incoming), partial(render_native, _norm(body)))
+        return _embed_call(body, incoming, partial(render_native, _norm(body)))
     render = partial(render_openai, body.model or None, _norm(body), read_encoding(body.encoding_format))
-    return Call(_embed_request(body, incoming), render)
+    return _embed_call(body, incoming, render, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
 
 
-def _embed_request(body: EmbeddingBody, incoming: Incoming) -> EmbedRequest:
+def _embed_call(
+    body: EmbeddingBody, incoming: Incoming, render: Callable[[Result], Rendered], *, own_ids: bool = True
+) -> Call:
     field = "content" if body.input is None else "input"
     prompts = body.content if body.input is None else body.input
     if prompts is None:
         raise WrongType('"input" or "content" must be provided', field="input")
-    return EmbedRequest(
+    request = EmbedRequest(
         inputs=_inputs(prompts, field),
         model=_model(body.model, incoming),
-        text=TextOptions(own_ids=True),
+        text=TextOptions(own_ids=own_ids),
         normalize=_norm(body) == norms.EUCLIDEAN,
-        field=field,
     )
+    return Call(request, render, {"inputs": field}, binary=_norm(body) in (norms.EUCLIDEAN, norms.RAW))
 
 
 def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
@@ -122,12 +126,11 @@ def parse_rerank(incoming: Incoming) -> Call:
     passages = body.documents if body.texts is None else body.texts
     if not passages:
         raise EmptyInput('"documents" must be a non-empty string array', field=field)
-    request = RerankRequest(
-        query=body.query, passages=passages, model=_model(body.model, incoming), raw=True, field=field
-    )
+    request = RerankRequest(query=body.query, passages=passages, model=_model(body.model, incoming), raw=True)
+    render = partial(render_results, body.model or None, body.top_n)
     if body.texts is not None:
-        return Call(request, partial(render_ranks, body.top_n, passages if body.return_text else None))
-    return Call(request, partial(render_results, body.model or None, body.top_n))
+        render = partial(render_ranks, body.top_n, passages if body.return_text else None)
+    return Call(request, render, {"passages": field})
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from vectord.wire.body import Count, TokenId
+from vectord.wire.usage import TokenUsage
 
 Norm = Annotated[
     int,
@@ -87,16 +88,10 @@ class OpenAIItem(msgspec.Struct):
     encoding_format: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET  # only beside base64
 
 
-class Usage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
-
-
 class OpenAIAnswer(msgspec.Struct):
     model: str
     object: Literal["list"]
-    usage: Usage
+    usage: TokenUsage
     data: list[OpenAIItem]
 
 
@@ -114,7 +109,7 @@ class Relevance(msgspec.Struct):
 class Reranked(msgspec.Struct):
     model: str
     object: Literal["list"]
-    usage: Usage
+    usage: TokenUsage
     results: list[Relevance]
 
 

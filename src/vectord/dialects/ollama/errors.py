@@ -8,7 +8,7 @@ from vectord.wire.failures import STATUSES, Statuses, headers_of, row_of
 from vectord.wire.rendered import Rendered
 from vectord.wire.vectors import dump_json
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
 
 
 def render_error(error: VectordError) -> Rendered:

@@ -24,7 +24,8 @@ from vectord.errors import InvalidField
 from vectord.schema import EmbedRequest, ListModels, ModelInfo, TextOptions
 from vectord.wire.body import decode
 
-FIELDS: Mapping[str, str] = {"max_tokens": "options.num_ctx"}
+FIELDS: Mapping[str, str] = {"inputs": "input", "max_tokens": "options.num_ctx"}
+PROMPT_FIELDS: Mapping[str, str] = {"inputs": "prompt", "max_tokens": "options.num_ctx"}
 
 _embed_body = msgspec.json.Decoder(EmbedBody)
 _prompt_body = msgspec.json.Decoder(PromptBody)
@@ -53,8 +54,8 @@ def parse_prompt(incoming: Incoming) -> Call:
     model = _model(body.model, incoming.models)
     if not body.prompt:
         return Call(ListModels(model=model), render_no_embedding)
-    request = EmbedRequest(inputs=[body.prompt], model=model, text=_read(body.options), normalize=False, field="prompt")
-    return Call(request, render_embedding, FIELDS)
+    request = EmbedRequest(inputs=[body.prompt], model=model, text=_read(body.options), normalize=False)
+    return Call(request, render_embedding, PROMPT_FIELDS)
 
 
 def parse_show(incoming: Incoming) -> Call:

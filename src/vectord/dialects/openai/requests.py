@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -40,10 +41,7 @@ def parse_embeddings(incoming: Incoming) -> Call:
         expect_fingerprint=read_fingerprint(body.expect_fingerprint, "expect_fingerprint"),
         partial=read_switch(body.partial_results, "partial_results") is True,
     )
-    fields = {"max_tokens": "truncate_prompt_tokens"}
-    if not body.dimensions:
-        fields["dimensions"] = "output_dimension"
-    return Call(request, partial(render_embeddings, precision, encoding), fields)
+    return Call(request, partial(render_embeddings, precision, encoding), _fields(body))
 
 
 def parse_models(incoming: Incoming) -> Call:
@@ -55,6 +53,17 @@ def parse_model(incoming: Incoming) -> Call:
 
 
 # --- fields ---------------------------------------------------------------------------------------------------
+
+
+def _fields(body: EmbeddingsBody) -> Mapping[str, str]:
+    """Of two words for one thing, the one that counted."""
+    return {
+        "inputs": "input",
+        "max_tokens": "truncate_prompt_tokens",
+        "normalize": "normalized",
+        "dimensions": "dimensions" if body.dimensions else "output_dimension",
+        "precisions": "output_dtype" if body.output_dtype else "embedding_type",
+    }
 
 
 def _form(body: EmbeddingsBody) -> tuple[Precision, Encoding]:

@@ -1,7 +1,8 @@
 """Semantic Explorer's embedding inference API: the routes of its document, and under /api/ its source's.
 
 requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Runs on the event loop,
-called by the server's handler. /health/live and /health/ready are pages of the server.
+called by the server's handler. /health/live and /health/ready are pages of the server. A model that is not served is
+refused, where the product would fetch it from the hub: here the operator names models at start.
 """
 
 from __future__ import annotations

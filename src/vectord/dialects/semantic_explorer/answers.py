@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vectord.dialects.semantic_explorer.wire import NamedDocument
@@ -11,9 +11,12 @@ from vectord.schema import EmbedResult, ModelInfo, ModelList, RerankResult, Resu
 from vectord.wire.models import listed_models
 from vectord.wire.order import best_first
 from vectord.wire.ranked import as_object, ranked
+from vectord.wire.readiness import answering
 from vectord.wire.rendered import Rendered
 from vectord.wire.usage import token_usage
 from vectord.wire.vectors import dump_json
+
+NOTHING_READ = {"prompt_tokens": 0, "total_tokens": 0}
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
@@ -31,9 +34,12 @@ def render_counted(result: Result) -> Rendered:
 
 
 def render_no_embeddings(result: Result) -> Rendered:
-    """To a list without texts. Who names no model is told of the first."""
-    assert isinstance(result, ModelList)
-    return _answer(embeddings=[], model=result.models[0].name, count=0, dimensions=0)
+    """To a list without texts."""
+    return _answer(embeddings=[], model=_first(result, _embeds), usage=NOTHING_READ)
+
+
+def render_no_counted(result: Result) -> Rendered:
+    return _answer(embeddings=[], model=_first(result, _embeds), count=0, dimensions=0)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -41,12 +47,22 @@ def render_no_embeddings(result: Result) -> Rendered:
 
 def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: Result) -> Rendered:
     assert isinstance(result, RerankResult)
+    results = ranked(result, passages, top_n=top_n, document=as_object if with_documents else None)
+    return _ranking(results, result.model, token_usage(result.usage))
+
+
+def render_no_ranking(result: Result) -> Rendered:
+    """To a list without documents."""
+    return _ranking([], _first(result, _reranks), NOTHING_READ)
+
+
+def _ranking(results: Sequence[Mapping[str, Any]], model: str, usage: Mapping[str, Any]) -> Rendered:
     return _answer(
         id=f"rerank-{uuid.uuid4().hex}",
         object="rerank",
-        results=ranked(result, passages, top_n=top_n, document=as_object if with_documents else None),
-        model=result.model,
-        usage=token_usage(result.usage),
+        results=results,
+        model=model,
+        usage=usage,
         meta={"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
     )
 
@@ -70,9 +86,7 @@ def _score(result: RerankResult, index: int, with_scores: bool) -> dict[str, Any
 
 
 def render_no_results(result: Result) -> Rendered:
-    """To a list without documents. Who names no model is told of the first."""
-    assert isinstance(result, ModelList)
-    return _answer(results=[], model=result.models[0].name)
+    return _answer(results=[], model=_first(result, _reranks))
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -97,11 +111,10 @@ def render_rerankers(result: Result) -> Rendered:
 def render_status(result: Result) -> Rendered:
     """The source's, without its queue depth and its GPU's memory, which are not known here; it is 200 either way."""
     assert isinstance(result, ModelList)
-    embeds = _any_answers(result.models, _embeds)
+    models = answering(result)
+    embeds = any(map(_embeds, models))
     return _answer(
-        status="ok" if embeds else "not_ready",
-        embedding_ready=embeds,
-        reranker_ready=_any_answers(result.models, _reranks),
+        status="ok" if embeds else "not_ready", embedding_ready=embeds, reranker_ready=any(map(_reranks, models))
     )
 
 
@@ -110,9 +123,10 @@ def _described(info: ModelInfo, model_type: str) -> dict[str, Any]:
     return {"id": info.name, "name": info.name, "description": description, "model_type": model_type}
 
 
-def _any_answers(models: Iterable[ModelInfo], can: Callable[[ModelInfo], bool]) -> bool:
-    """A model that is not in memory answers, too: its next request loads it."""
-    return any(can(info) and info.state in ("ready", "unloaded") for info in models)
+def _first(result: Result, can: Callable[[ModelInfo], bool]) -> str:
+    """Who would have answered: of models none of which can, the first."""
+    assert isinstance(result, ModelList)
+    return next(filter(can, result.models), result.models[0]).name
 
 
 def _embeds(info: ModelInfo) -> bool:

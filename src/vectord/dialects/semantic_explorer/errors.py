@@ -13,7 +13,7 @@ from vectord.wire.vectors import dump_json
 
 Words: TypeAlias = tuple[str, str]  # the code, and how the message begins
 
-ERRORS: Statuses = {**STATUSES, errors.ModelNotFound: 400, errors.Overloaded: 503}
+ERRORS: Statuses = {**STATUSES, errors.ModelNotFound: 400, errors.Overloaded: 503, errors.RateLimited: 429}
 
 INTERNAL: Words = ("INTERNAL_ERROR", "Internal error")
 EMBEDDING: Words = ("EMBEDDING_ERROR", "Embedding generation failed")
@@ -29,8 +29,11 @@ _WORDS: Mapping[type[VectordError], Words] = {
     errors.Unauthorized: ("UNAUTHORIZED", "Unauthorized"),
     errors.Forbidden: ("FORBIDDEN", "Forbidden"),
     errors.NoSuchRoute: ("NOT_FOUND", "Not found"),
+    errors.MethodNotAllowed: ("METHOD_NOT_ALLOWED", "Method not allowed"),
     errors.Overloaded: ("SERVICE_UNAVAILABLE", "Service unavailable"),
+    errors.RateLimited: ("RATE_LIMITED", "Too many requests"),
     errors.Unavailable: ("SERVICE_UNAVAILABLE", "Service unavailable"),
+    errors.TimedOut: ("TIMEOUT", "Timed out"),
 }
 
 

@@ -19,6 +19,7 @@ TEXTS: Mapping[type[VectordError], str] = {
     errors.ModelNotFound: "Model not found",
     errors.ShuttingDown: "Service is shutting down",
     errors.Overloaded: "Request queue full",
+    errors.RateLimited: "{}",
     errors.InferenceFailed: "Embedding generation failed",
 }
 RERANK_TEXTS = {**TEXTS, errors.InferenceFailed: "Rerank failed"}

@@ -12,7 +12,7 @@ import msgspec
 from vectord.dialects.base import Call, Incoming
 from vectord.dialects.simple_inference_server.answers import render_embeddings, render_models, render_ranking
 from vectord.dialects.simple_inference_server.wire import EmbeddingsBody, RerankBody
-from vectord.errors import InvalidField
+from vectord.errors import InvalidField, TooManyInputs
 from vectord.schema import EmbedRequest, ListModels, RerankRequest, TextOptions
 from vectord.wire.body import decode
 from vectord.wire.characters import check_characters
@@ -26,12 +26,14 @@ _rerank_body = msgspec.json.Decoder(RerankBody)
 
 
 def parse_embeddings(incoming: Incoming) -> Call:
+    """Encoding, count, characters, and only then the model: the product's order."""
     body = decode(_embeddings_body, incoming.body)
     encoding = _encoding(body.encoding_format)
     inputs = read_inputs(body.input, "input")
+    _check_count(len(inputs), incoming.guards.max_inputs)
     check_characters(inputs, incoming.guards.max_text_chars, "input")
     request = EmbedRequest(inputs=inputs, model=body.model or None, text=CUT_IN_SILENCE)
-    return Call(request, partial(render_embeddings, encoding))
+    return Call(request, partial(render_embeddings, encoding), {"inputs": "input"})
 
 
 def parse_rerank(incoming: Incoming) -> Call:
@@ -42,13 +44,17 @@ def parse_rerank(incoming: Incoming) -> Call:
         model=body.model or None,
         text=CUT_IN_SILENCE,
         raw=False,
-        field="documents",
     )
-    return Call(request, partial(render_ranking, body.documents, body.top_n))
+    return Call(request, partial(render_ranking, body.documents, body.top_n), {"passages": "documents"})
 
 
 def parse_models(incoming: Incoming) -> Call:
     return Call(ListModels(), render_models)
+
+
+def _check_count(count: int, limit: int | None) -> None:
+    if limit is not None and count > limit:
+        raise TooManyInputs(f"Batch too large; max {limit} items", field="input", limit=limit, given=count)
 
 
 def _encoding(name: str | None) -> Encoding:

@@ -1,14 +1,14 @@
 """Smart Embedder: the three vectors of BGE-M3 and a reranker, with a warning for everything that was cut.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. `/health` is the server's
-own page, for everyone. Runs on the event loop, called by the server's handler.
+requests.py reads the bodies and flags.py their booleans, answers.py writes the answers, errors.py says what went wrong.
+`/health` is the server's own page, for everyone. Runs on the event loop, called by the server's handler.
 """
 
 from __future__ import annotations
 
-from vectord.dialects.base import Dialect, get, post
+from vectord.dialects.base import Dialect, Rate, get, post
 from vectord.dialects.smart_embedder import requests, wire
-from vectord.dialects.smart_embedder.errors import render_error
+from vectord.dialects.smart_embedder.errors import render_error, render_rerank_error
 
 DIALECT = Dialect(
     name="smart_embedder",
@@ -37,6 +37,7 @@ DIALECT = Dialect(
             },
             keys=["passages"],
             signs=["passages"],
+            render_error=render_rerank_error,
         ),
         *get(
             "/stats",
@@ -47,4 +48,5 @@ DIALECT = Dialect(
         ),
     ),
     render_error=render_error,
+    rate=Rate(3600, period_s=60, burst=120),
 )

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from vectord.dialects.smart_embedder.wire import EmbeddingsBody
 from vectord.schema import EmbedResult, RerankResult, Result, Sparse, Statistics, TextLength, Timings
 from vectord.wire.order import best_first
 from vectord.wire.rendered import Rendered
@@ -33,12 +32,13 @@ class Names:
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def render_embeddings(body: EmbeddingsBody, names: Names, result: Result) -> Rendered:
+def render_embeddings(sentences: Sequence[str], names: Names, as_lists: bool, result: Result) -> Rendered:
+    """as_lists: whether sparse vectors are in Qdrant's form."""
     assert isinstance(result, EmbedResult)
     shown = {
         "data": [
-            {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists=body.sparse_as_indices is True)}
-            for index, text in enumerate(body.sentences)
+            {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists=as_lists)}
+            for index, text in enumerate(sentences)
         ],
         "model_name": names.dense,
         "dense_model_name": names.dense,

@@ -9,6 +9,7 @@ import msgspec
 
 from vectord.dialects.base import Call, Incoming
 from vectord.dialects.smart_embedder.answers import Names, render_embeddings, render_rerank, render_stats
+from vectord.dialects.smart_embedder.flags import read_flag
 from vectord.dialects.smart_embedder.wire import EmbeddingsBody, RerankBody
 from vectord.errors import EmptyInput, TooManyInputs
 from vectord.schema import EmbedRequest, ModelInfo, RerankRequest, ShowStatistics, TextOptions, VectorKind
@@ -24,18 +25,23 @@ _rerank_body = msgspec.json.Decoder(RerankBody)
 def parse_embeddings(incoming: Incoming) -> Call:
     body = decode(_embeddings_body, incoming.body)
     _check_count(body.sentences, incoming.guards.max_sentences, "sentences")
-    flags = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
-    outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
+    outputs = _outputs(body)
+    as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
+    normalize = read_flag(body.normalize_dense, "normalize_dense") is True
     model = _model(incoming.models, outputs)
     request = EmbedRequest(
         inputs=body.sentences,
         model=model.name if model else None,
         text=TRUNCATED,
         outputs=outputs,
-        normalize=body.normalize_dense is True or _always_normalizes(model, incoming.models),
-        field="sentences",
+        normalize=normalize or _always_normalizes(model, incoming.models),
     )
-    return Call(request, partial(render_embeddings, body, _names(model)))
+    return Call(request, partial(render_embeddings, body.sentences, _names(model), as_lists), {"inputs": "sentences"})
+
+
+def _outputs(body: EmbeddingsBody) -> frozenset[VectorKind]:
+    flags = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
+    return frozenset(kind for kind in KINDS if read_flag(flags[kind], f"return_{kind}") is not False)
 
 
 def _check_count(texts: Sequence[str], limit: int | None, field: str) -> None:
@@ -78,8 +84,9 @@ def parse_rerank(incoming: Incoming) -> Call:
     if not body.query.strip():
         raise EmptyInput("The 'query' field cannot be empty.", field="query")
     _check_count(body.passages, incoming.guards.max_passages, "passages")
+    normalize = read_flag(body.normalize, "normalize")
     # A model that answers yes or no has probabilities only: `normalize` does nothing then, as it should not.
-    raw = None if _judges_in_words(incoming.models) else body.normalize is not True
+    raw = None if _judges_in_words(incoming.models) else normalize is not True
     request = RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw)
     return Call(request, partial(render_rerank, body.passages))
 

@@ -6,24 +6,24 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from vectord.dialects.smart_embedder.flags import Flag
+
 
 class EmbeddingsBody(msgspec.Struct):
     """All three kinds of vectors unless told otherwise; a null flag is as one left out."""
 
     sentences: list[str]
-    return_dense: bool | None = True
-    return_sparse: bool | None = True
-    return_colbert: bool | None = True
-    normalize_dense: bool | None = False
-    sparse_as_indices: bool | None = False
+    return_dense: Flag = True
+    return_sparse: Flag = True
+    return_colbert: Flag = True
+    normalize_dense: Flag = False
+    sparse_as_indices: Flag = False
 
 
 class RerankBody(msgspec.Struct):
     query: str
     passages: list[str]
-    normalize: Annotated[bool | None, msgspec.Meta(description="scores from 0 to 1; else as the model gives them")] = (
-        False
-    )
+    normalize: Annotated[Flag, msgspec.Meta(description="scores from 0 to 1; else as the model gives them")] = False
 
 
 class Target(msgspec.Struct):

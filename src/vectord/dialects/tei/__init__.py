@@ -26,7 +26,6 @@ from vectord.dialects.tei.requests import (
 from vectord.dialects.tei.wire import (
     DecodeBody,
     EmbedBody,
-    Info,
     OpenAIAnswer,
     OpenAIBody,
     PredictBody,
@@ -42,6 +41,7 @@ from vectord.dialects.tei.wire import (
     VertexAnswer,
     VertexBody,
 )
+from vectord.wire.info import Info
 
 _VECTORS = list[list[float]]
 _SCORES = list[float]

@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from vectord import __version__
 from vectord.schema import (
     ClassifyResult,
     DecodeResult,
     EmbedResult,
     Float32,
-    ModelInfo,
-    ModelList,
     RerankResult,
     Result,
     SeveralResults,
@@ -25,6 +22,7 @@ from vectord.schema import (
     Usage,
 )
 from vectord.wire.rendered import Rendered
+from vectord.wire.usage import token_usage
 from vectord.wire.vectors import Encoding, dump_json, embedding_items
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -54,12 +52,11 @@ def _sparse(vector: Sparse) -> list[dict[str, Any]]:
 
 def render_openai(encoding: Encoding, result: Result) -> Rendered:
     assert isinstance(result, EmbedResult)
-    tokens = result.usage.tokens
     shown = {
         "object": "list",
         "data": embedding_items(result.dense["float"], encoding),
         "model": result.model,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+        "usage": token_usage(result.usage),
     }
     return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
 
@@ -107,7 +104,7 @@ def render_vertex(renders: Sequence[Callable[[Result], Rendered]], result: Resul
     return Rendered(body=b'{"predictions":[' + b",".join(bodies) + b"]}", headers=compute_headers(result.usage))
 
 
-# --- tokens and facts -----------------------------------------------------------------------------------------
+# --- tokens ---------------------------------------------------------------------------------------------------
 
 
 def render_tokenize(result: Result) -> Rendered:
@@ -118,56 +115,6 @@ def render_tokenize(result: Result) -> Rendered:
 def render_decode(result: Result) -> Rendered:
     assert isinstance(result, DecodeResult)
     return Rendered(body=dump_json(list(result.texts)))
-
-
-def render_info(truncates_by_default: bool, result: Result) -> Rendered:
-    """The first served model: TEI's clients know of one."""
-    assert isinstance(result, ModelList)
-    model, limits = result.models[0], result.limits
-    shown = {
-        "model_id": model.model_id,
-        "model_sha": model.revision,
-        "model_dtype": model.dtype,
-        "served_model_name": model.name,
-        "model_type": _model_type(model),
-        "max_concurrent_requests": limits.max_concurrent_requests,
-        "max_input_length": model.max_input_tokens,
-        "max_batch_tokens": limits.max_batch_tokens,
-        "max_batch_requests": limits.max_batch_requests,
-        "max_client_batch_size": limits.max_inputs_per_request,
-        "auto_truncate": truncates_by_default if limits.truncates is None else limits.truncates,
-        "tokenization_workers": limits.tokenization_workers,
-        "version": __version__,
-        "sha": None,
-        "docker_label": None,
-    }
-    return Rendered(body=dump_json(shown))
-
-
-def _model_type(model: ModelInfo) -> dict[str, Any]:
-    """TEI's tag and what stands under it. A language model that reranks has no label; TEI's clients expect one."""
-    tag = tag_of(model)
-    if tag == "embedding":
-        return {tag: {"pooling": _pooling(model)}}
-    labels = model.labels or ("LABEL_0",)
-    names = {
-        "id2label": {str(place): label for place, label in enumerate(labels)},
-        "label2id": {label: place for place, label in enumerate(labels)},
-    }
-    return {tag: names}
-
-
-def tag_of(model: ModelInfo) -> str:
-    """What the model is for, in TEI's word: "embedding", "reranker" or "classifier"."""
-    if not model.outputs.isdisjoint({"dense", "sparse"}) or not (model.reranks or model.labels):
-        return "embedding"
-    return "reranker" if model.reranks else "classifier"
-
-
-def _pooling(model: ModelInfo) -> str:
-    if "dense" not in model.outputs and "sparse" in model.outputs:
-        return "splade"
-    return "last_token" if model.pooling == "last" else model.pooling
 
 
 # --- headers --------------------------------------------------------------------------------------------------

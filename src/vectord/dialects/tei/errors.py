@@ -30,6 +30,7 @@ TEXTS: Mapping[type[VectordError], str] = {
     errors.ModelCannot: "Backend error: {}",
     errors.InferenceFailed: "Backend error: {}",
     errors.Overloaded: "Model is overloaded",
+    errors.RateLimited: "{}",
     errors.Unavailable: "unhealthy",
 }
 

@@ -15,7 +15,6 @@ from vectord.dialects.tei.answers import (
     render_embed,
     render_embed_all,
     render_embed_sparse,
-    render_info,
     render_openai,
     render_predict,
     render_rerank,
@@ -36,7 +35,7 @@ from vectord.dialects.tei.wire import (
     TokenizeBody,
     VertexBody,
 )
-from vectord.errors import EmptyInput, InvalidField, ModelCannot, TooManyInputs, WrongType
+from vectord.errors import EmptyInput, InvalidField, ModelCannot, TooManyInputs, VectordError, WrongType
 from vectord.schema import (
     ClassifyRequest,
     DecodeRequest,
@@ -46,17 +45,25 @@ from vectord.schema import (
     ModelInfo,
     RerankRequest,
     Several,
-    Side,
     SimilarityRequest,
     TextOptions,
     TokenizeRequest,
     VectorKind,
 )
 from vectord.wire.body import decode
+from vectord.wire.info import render_info
 from vectord.wire.inputs import TextsOrIds, read_inputs
+from vectord.wire.sides import read_side
 from vectord.wire.vectors import read_encoding
+from vectord.wire.wording import worded
 
 TRUNCATES = True  # what TEI 1.9 does with over-long text when nobody says
+SIMILARITY_FIELDS: Mapping[str, str] = {
+    "source": "inputs.source_sentence",
+    "sentences": "inputs.sentences",
+    "prompt_name": "parameters.prompt_name",
+}
+INSTANCE_FIELDS = ("inputs", "texts", "query", "normalize", "dimensions", "prompt_name", "truncation_direction")
 MAX_INSTANCES = 2048  # each is parsed like a body of its own, on the event loop: 20 ms for so many
 
 _embed_body = msgspec.json.Decoder(EmbedBody)
@@ -85,7 +92,6 @@ def parse_embed(incoming: Incoming) -> Call:
         normalize=normalize,
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
-        field="inputs",
     )
     return Call(request, render_embed)
 
@@ -109,7 +115,6 @@ def _embed_as(kind: VectorKind, incoming: Incoming) -> EmbedRequest:
         inputs=_inputs(body.inputs, "inputs"),
         text=_text_options(body.truncate, body.truncation_direction, body.prompt_name),
         outputs=frozenset({kind}),
-        field="inputs",
     )
 
 
@@ -117,11 +122,11 @@ def parse_openai(incoming: Incoming) -> Call:
     body = decode(_openai_body, incoming.body)
     request = EmbedRequest(
         inputs=_inputs(body.input, "input"),
-        text=_text_options(None, None),
+        text=replace(_text_options(None, None), own_ids=False),  # OpenAI's clients send ids of OpenAI's models
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )
-    return Call(request, partial(render_openai, read_encoding(body.encoding_format)))
+    return Call(request, partial(render_openai, read_encoding(body.encoding_format)), {"inputs": "input"})
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -132,11 +137,13 @@ def parse_similarity(incoming: Incoming) -> Call:
     asked = body.inputs
     if not asked.sentences:
         raise EmptyInput("`inputs.sentences` cannot be empty", field="inputs.sentences")
-    _refuse_empty([asked.source_sentence, *asked.sentences], "inputs")
+    if not asked.source_sentence:
+        raise EmptyInput("`inputs.source_sentence` cannot be empty", field="inputs.source_sentence")
+    _refuse_empty(asked.sentences, "inputs.sentences")
     options = body.parameters or SimilarityParameters()
-    text = _text_options(options.truncate, options.truncation_direction, options.prompt_name)
+    text = _text_options(options.truncate, options.truncation_direction, options.prompt_name, within="parameters.")
     request = SimilarityRequest(source=asked.source_sentence, sentences=asked.sentences, text=text)
-    return Call(request, render_similarity)
+    return Call(request, render_similarity, SIMILARITY_FIELDS)
 
 
 def parse_rerank(incoming: Incoming) -> Call:
@@ -152,9 +159,9 @@ def parse_rerank(incoming: Incoming) -> Call:
         passages=body.texts,
         text=_text_options(body.truncate, body.truncation_direction),
         raw=body.raw_scores is True,
-        field="texts",
     )
-    return Call(request, partial(render_rerank, body.query, body.texts, body.return_text is True))
+    render = partial(render_rerank, body.query, body.texts, body.return_text is True)
+    return Call(request, render, {"passages": "texts"})
 
 
 def _reranks(model: ModelInfo) -> bool:
@@ -237,7 +244,18 @@ def parse_vertex(incoming: Incoming) -> Call:
     for call in calls:
         assert isinstance(call.request, EmbedRequest | RerankRequest | ClassifyRequest), "see _usual_parse"
         requests.append(call.request)
-    return Call(Several(requests=requests), partial(render_vertex, [call.render for call in calls]))
+    render = partial(render_vertex, [call.render for call in calls])
+    return Call(Several(requests=requests), render, {"requests": "instances"}, partial(_fields_within, calls))
+
+
+def _fields_within(calls: Sequence[Call], index: int) -> Mapping[str, str]:
+    """The words of one instance, each with its place in the whole body."""
+    return _within(index, calls[index].fields)
+
+
+def _within(index: int, fields: Mapping[str, str]) -> Mapping[str, str]:
+    words = {**{name: name for name in INSTANCE_FIELDS}, **fields}
+    return {word: f"instances[{index}].{own}" for word, own in words.items()}
 
 
 def _parse_instance(instance: Incoming, index: int) -> Call:
@@ -248,6 +266,8 @@ def _parse_instance(instance: Incoming, index: int) -> Call:
         return parse_rerank(instance) if ranks else _usual_parse(instance.models)(instance)
     except WrongType as error:
         raise InvalidField(f"`instances[{index}]`: {error.message}", field="instances", index=index) from None
+    except VectordError as error:
+        raise worded(error, _within(index, {})) from None
 
 
 # --- tokens and facts -----------------------------------------------------------------------------------------
@@ -288,24 +308,17 @@ def _refuse_empty(inputs: Sequence[Input], field: str) -> None:
         raise EmptyInput(f"`{field}` cannot be empty", field=field, index=inputs.index(""))
 
 
-def _text_options(truncate: bool | None, direction: str | None, prompt_name: str | None = None) -> TextOptions:
+def _text_options(
+    truncate: bool | None, direction: str | None, prompt_name: str | None = None, within: str = ""
+) -> TextOptions:
+    """within: where in the body these stand."""
     return TextOptions(
         truncate=truncate,
         truncate_by_default=TRUNCATES,
-        truncate_side=_side(direction),
+        truncate_side=read_side(direction, f"{within}truncation_direction"),
         prompt_name=prompt_name,
         own_ids=True,
     )
-
-
-_SIDES: Mapping[str, Side] = {"right": "right", "left": "left"}
-
-
-def _side(direction: str | None) -> Side:
-    side = _SIDES.get("right" if direction is None else direction.lower())
-    if side is None:
-        raise InvalidField("`truncation_direction` must be 'Right' or 'Left'", field="truncation_direction")
-    return side
 
 
 def _dimensions(value: int | None) -> int | None:

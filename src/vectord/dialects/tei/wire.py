@@ -11,6 +11,7 @@ import msgspec
 
 from vectord.wire.body import Count, TokenId
 from vectord.wire.inputs import TextsOrIds
+from vectord.wire.usage import TokenUsage
 
 Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
 
@@ -147,48 +148,8 @@ class OpenAIItem(msgspec.Struct):
     index: int
 
 
-class OpenAIUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-
-
 class OpenAIAnswer(msgspec.Struct):
     object: Literal["list"]
     data: list[OpenAIItem]
     model: str
-    usage: OpenAIUsage
-
-
-class Pooling(msgspec.Struct):
-    pooling: str
-
-
-class Labels(msgspec.Struct):
-    id2label: dict[str, str]
-    label2id: dict[str, int]
-
-
-class ModelType(msgspec.Struct):
-    """One of these; the key says what the model is for."""
-
-    embedding: Pooling | msgspec.UnsetType = msgspec.UNSET
-    reranker: Labels | msgspec.UnsetType = msgspec.UNSET
-    classifier: Labels | msgspec.UnsetType = msgspec.UNSET
-
-
-class Info(msgspec.Struct):
-    model_id: str
-    model_sha: str | None
-    model_dtype: str
-    served_model_name: str
-    model_type: ModelType
-    max_concurrent_requests: int
-    max_input_length: int
-    max_batch_tokens: int
-    max_batch_requests: int | None
-    max_client_batch_size: int
-    auto_truncate: bool
-    tokenization_workers: int
-    version: str
-    sha: str | None = None
-    docker_label: str | None = None
+    usage: TokenUsage

@@ -94,7 +94,7 @@ def render_documents(encoding: Encoding, result: Result) -> Rendered:
 
 
 def _document(index: int, document: ChunkedDocument, encoding: Encoding) -> dict[str, Any]:
-    vectors = encoded_rows(document.vectors, encoding)
+    vectors = encoded_rows(document.vectors["float"], encoding)
     chunks = [
         {"start": chunk.span.start, "stop": chunk.span.stop, "tokens": chunk.tokens, "vector": vector}
         for chunk, vector in zip(document.chunks, vectors, strict=True)

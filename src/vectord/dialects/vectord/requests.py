@@ -74,7 +74,6 @@ def parse_embed(incoming: Incoming) -> Call:
         precisions=precisions,
         expect_fingerprint=read_fingerprint(body.expect_fingerprint, "expect_fingerprint"),
         partial=body.partial_results is True,
-        field="inputs",
     )
     return Call(request, partial(render_embed, precisions, body.encoding or "float"))
 

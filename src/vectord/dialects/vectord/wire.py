@@ -47,7 +47,7 @@ class Prompting(Reading, kw_only=True):
 class Chunking(msgspec.Struct, kw_only=True):
     max_tokens: Size
     by: Literal["tokens", "sentences"] | None = None  # null: tokens
-    overlap_tokens: Count | None = None  # fewer than max_tokens
+    overlap_tokens: Count | None = None  # at most half of max_tokens
 
 
 class EmbedBody(Prompting, kw_only=True):
@@ -319,7 +319,7 @@ class ModelAnswer(msgspec.Struct):
     dtype: str
     device: str
     backend: str
-    state: Literal["unloaded", "loading", "ready", "failed"]
+    state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool
     created: int
 

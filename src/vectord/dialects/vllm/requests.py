@@ -7,6 +7,7 @@ otherwise.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import msgspec
@@ -58,7 +59,7 @@ from vectord.wire.ranked import read_documents
 # First names, second names: which pair a body has tells what it compares.
 PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2"))
 
-FIELDS: Mapping[str, str] = {"max_tokens": "truncate_prompt_tokens"}
+FIELDS: Mapping[str, str] = {"inputs": "input", "max_tokens": "truncate_prompt_tokens"}
 
 _embedding_body = msgspec.json.Decoder(EmbeddingBody)
 _pooling_body = msgspec.json.Decoder(PoolingBody)
@@ -75,7 +76,9 @@ _detokenize_body = msgspec.json.Decoder(DetokenizeBody)
 def parse_embeddings(incoming: Incoming) -> Call:
     body = decode(_embedding_body, incoming.body)
     numbers = read_numbers(body)
-    return Call(_embed_request(body, "dense"), partial(render_embeddings, body.request_id, numbers), FIELDS)
+    request = _embed_request(body, "dense")
+    request = replace(request, text=replace(request.text, own_ids=False))  # OpenAI's clients send their models' ids
+    return Call(request, partial(render_embeddings, body.request_id, numbers), FIELDS)
 
 
 def parse_pooling(incoming: Incoming) -> Call:
@@ -112,7 +115,7 @@ def _token_call(body: PoolingBody, numbers: Numbers, model: ModelInfo | None) ->
         raise InvalidField(message, field="use_activation")
     request = _embed_request(body, "colbert" if colbert else "tokens")
     unit = not colbert and body.use_activation is not False
-    return Call(request, partial(render_pooled_tokens, body.request_id, numbers, unit), FIELDS)
+    return Call(request, partial(render_pooled_tokens, body.request_id, numbers, unit), FIELDS, binary=not unit)
 
 
 def _asked_for(name: str | None, models: Sequence[ModelInfo]) -> ModelInfo | None:
@@ -146,7 +149,6 @@ def _classify_request(body: InputBody) -> ClassifyRequest:
         model=body.model or None,
         text=_text_options(body, add_special_tokens=body.add_special_tokens is not False),
         raw=body.use_activation is False,
-        field="input",
     )
 
 
@@ -160,23 +162,26 @@ def parse_score(incoming: Incoming) -> Call:
     _check_pairs(first, second, names)
     render = partial(render_scores, body.request_id)
     if len(first) == 1:
-        return Call(_score_request(body, first[0], second, names), render, FIELDS)
-    requests = [
-        _score_request(body, query, [passage], (f"{names[0]}[{place}]", f"{names[1]}[{place}]"))
-        for place, (query, passage) in enumerate(zip(first, second, strict=True))
-    ]
-    return Call(Several(requests=requests, field=names[1]), render, FIELDS)
+        return Call(_score_request(body, first[0], second), render, _score_fields(names))
+    requests = [_score_request(body, query, [passage]) for query, passage in zip(first, second, strict=True)]
+    return Call(Several(requests=requests), render, {"requests": names[1]}, partial(_pair_fields, names))
 
 
-def _score_request(body: Options, query: str, passages: Sequence[str], names: tuple[str, str]) -> RerankRequest:
+def _pair_fields(names: tuple[str, str], place: int) -> Mapping[str, str]:
+    return _score_fields((f"{names[0]}[{place}]", f"{names[1]}[{place}]"))
+
+
+def _score_fields(names: tuple[str, str]) -> Mapping[str, str]:
+    return {**FIELDS, "query": names[0], "passages": names[1]}
+
+
+def _score_request(body: Options, query: str, passages: Sequence[str]) -> RerankRequest:
     return RerankRequest(
         query=query,
         passages=passages,
         model=body.model or None,
         text=_text_options(body),
         raw=body.use_activation is False,
-        query_field=names[0],
-        field=names[1],
     )
 
 
@@ -192,8 +197,9 @@ def _check_pairs(first: Sequence[str], second: Sequence[str], names: tuple[str, 
 def parse_rerank(incoming: Incoming) -> Call:
     body = decode(_rerank_body, incoming.body)
     documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
-    request = _score_request(body, body.query, documents, ("query", "documents"))
-    return Call(request, partial(render_reranked, body.request_id, documents, body.top_n), FIELDS)
+    request = _score_request(body, body.query, documents)
+    render = partial(render_reranked, body.request_id, documents, body.top_n)
+    return Call(request, render, _score_fields(("query", "documents")))
 
 
 # --- tokens and facts -----------------------------------------------------------------------------------------

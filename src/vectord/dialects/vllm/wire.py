@@ -13,6 +13,7 @@ from vectord.wire.body import Count, TokenId
 from vectord.wire.inputs import TextsOrIds
 from vectord.wire.models import ModelItem
 from vectord.wire.ranked import Documents
+from vectord.wire.usage import TokenUsage
 
 Texts: TypeAlias = str | list[str]
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
@@ -153,12 +154,6 @@ class Scores(Answer):
     data: list[Score]
 
 
-class RerankUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET
-
-
 class RankedDocument(msgspec.Struct):
     text: str
 
@@ -173,7 +168,7 @@ class Ranked(msgspec.Struct):
 class Reranked(msgspec.Struct):
     id: str
     model: str
-    usage: RerankUsage
+    usage: TokenUsage
     results: list[Ranked]
 
 

@@ -25,10 +25,10 @@ def render_queries(dtype: Precision, encoding: Encoding, result: Result) -> Rend
     return _lists(alone, result.model, result.usage)
 
 
-def render_chunks(texts: Sequence[str] | None, encoding: Encoding, result: Result) -> Rendered:
+def render_chunks(dtype: Precision, texts: Sequence[str] | None, encoding: Encoding, result: Result) -> Rendered:
     """texts: the documents, to show each chunk's text; None: the client has them in pieces."""
     assert isinstance(result, DocumentsResult)
-    chunks = [embedding_items(document.vectors, encoding) for document in result.documents]
+    chunks = [embedding_items(document.vectors[dtype], encoding) for document in result.documents]
     if texts is not None:
         for items, document, text in zip(chunks, result.documents, texts, strict=True):
             _add_texts(items, document, text)

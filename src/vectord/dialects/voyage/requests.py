@@ -19,7 +19,15 @@ from vectord.wire.pieces import joined
 from vectord.wire.switches import read_switch
 from vectord.wire.vectors import read_encoding
 
-FIELDS: Mapping[str, str] = {"dimensions": "output_dimension", "chunk.max_tokens": "chunk_size"}
+FIELDS: Mapping[str, str] = {"inputs": "input", "dimensions": "output_dimension"}
+CONTEXTUALIZED_FIELDS: Mapping[str, str] = {
+    "documents": "inputs",
+    "spans": "inputs",
+    "dimensions": "output_dimension",
+    "chunk.max_tokens": "chunk_size",
+    "chunk.overlap_tokens": "chunk_overlap",
+    "late": "model",  # such chunks are all that this path is for: it is the model that cannot
+}
 CHUNK_TOKENS = 512  # where the body asks for chunks and does not say how long
 
 _embeddings_body = msgspec.json.Decoder(EmbeddingsBody)
@@ -66,9 +74,10 @@ def parse_rerank(incoming: Incoming) -> Call:
         model=body.model or None,
         text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
         raw=False,
-        field="documents",
     )
-    return Call(request, partial(render_rerank, body.documents if shown else None, body.top_k))
+    return Call(
+        request, partial(render_rerank, body.documents if shown else None, body.top_k), {"passages": "documents"}
+    )
 
 
 # --- contextualized -------------------------------------------------------------------------------------------
@@ -83,9 +92,8 @@ def _queries(body: ContextualizedBody) -> Call:
         dimensions=body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=(dtype,),
-        field="inputs",
     )
-    return Call(request, partial(render_queries, dtype, read_encoding(body.encoding_format)), FIELDS)
+    return Call(request, partial(render_queries, dtype, read_encoding(body.encoding_format)), CONTEXTUALIZED_FIELDS)
 
 
 def _documents(
@@ -95,8 +103,7 @@ def _documents(
     spans: Sequence[Sequence[Span]] | None,
 ) -> Call:
     """Either `chunks` says how to cut the texts, and the answer shows the pieces, or `spans` where they are cut."""
-    if body.output_dtype not in (None, "float"):
-        raise InvalidField("`output_dtype` must be 'float' for chunks of documents.", field="output_dtype")
+    dtype = body.output_dtype or "float"
     request = DocumentsRequest(
         documents=texts,
         chunks=chunks,
@@ -106,9 +113,10 @@ def _documents(
         late=True,
         dimensions=body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
-        field="inputs",
+        precisions=(dtype,),
     )
-    return Call(request, partial(render_chunks, texts if chunks else None, read_encoding(body.encoding_format)), FIELDS)
+    render = partial(render_chunks, dtype, texts if chunks else None, read_encoding(body.encoding_format))
+    return Call(request, render, CONTEXTUALIZED_FIELDS)
 
 
 def _refuse_empty(inputs: Sequence[Sequence[str]]) -> None:

@@ -40,7 +40,7 @@ class ContextualizedBody(msgspec.Struct):
     input_type: InputType = None
     output_dimension: Width = None
     force_dimensions: Force = None
-    output_dtype: Annotated[Precision | None, msgspec.Meta(description="of chunks float only; null: float")] = None
+    output_dtype: Annotated[Precision | None, msgspec.Meta(description="what the numbers are; null: float")] = None
     encoding_format: Encoding = None
     enable_auto_chunking: Annotated[
         Switch, msgspec.Meta(description="each document is one text, which is cut into chunks here")

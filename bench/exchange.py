@@ -1,0 +1,79 @@
+"""One request and its whole answer over a keep-alive connection, whatever the status: for soak.py and overload.py.
+
+http_load.py counts 200s as fast as it can; here refusals and answers' bytes are what is looked at. On the load
+generator's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import cast
+
+from bench.http_load import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int  # 0: none came
+    body: bytes
+    latency_s: float
+
+
+class Connection(asyncio.Protocol):
+    """Asks one thing at a time; opens itself again after the server has closed it."""
+
+    def __init__(self, port: int, patience_s: float) -> None:
+        self._port = port
+        self._patience_s = patience_s
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._answered: asyncio.Future[tuple[int, bytes]] | None = None
+
+    async def ask(self, payload: bytes) -> Answer:
+        """What came back; status 0 where nothing did in time, or the connection broke."""
+        began_s = time.perf_counter()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._patience_s):
+                if self._transport is None or self._transport.is_closing():
+                    await loop.create_connection(lambda: self, HOST, self._port)
+                self._answered = loop.create_future()
+                assert self._transport is not None
+                self._transport.write(payload)
+                status, body = await self._answered
+        except (OSError, TimeoutError):
+            self.close()
+            return Answer(0, b"", time.perf_counter() - began_s)
+        return Answer(status, body, time.perf_counter() - began_s)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+            self._transport = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own does not derive from it
+        self._received.clear()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head_end = self._received.find(b"\r\n\r\n")
+        if head_end < 0:
+            return
+        head = bytes(self._received[:head_end]).lower()
+        at = head.find(b"\r\ncontent-length:")
+        length = int(head[at + 17 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+        end = head_end + 4 + length
+        if len(self._received) < end:
+            return
+        body = bytes(self._received[head_end + 4 : end])
+        del self._received[:end]
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result((int(head[9:12]), body))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(ConnectionResetError("closed before the answer"))

@@ -1,0 +1,131 @@
+"""What a bulk job costs those who ask one question at a time, and what they cost it.
+
+Three stretches on one server: single questions alone, the job alone, and both at once. The job is a stream of requests
+of many texts in the lane bulk, a few at a time, as an indexer sends them; the questions come one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import uvloop
+
+from bench.corpus import Corpus
+from bench.exchange import Connection
+from bench.http_load import BadAnswer, Request, embedding_requests
+from bench.report import Row, at_least, at_most
+from bench.server_process import Server
+
+TEXTS_A_REQUEST = 256
+JOB_CONNECTIONS = 4
+PATIENCE_S = 120.0
+ALONE_S = 30.0  # of questions alone
+PAUSE_S = 0.2  # between an answer and the next question: somebody who searches, not a load of its own
+WARM_S = 5.0  # the second plan is still being compiled behind the first answers
+OPTIONS = ("--max-queue-wait-s", "600")
+
+
+@dataclass(slots=True)
+class Fairness:
+    alone_ms: list[float] = field(default_factory=list, repr=False)
+    beside_ms: list[float] = field(default_factory=list, repr=False)
+    job_texts: int = 0
+    job_alone_s: float = 0.0
+    job_beside_s: float = 0.0
+    job_tokens: int = 0
+
+
+def fairness(server: Server, corpus: Corpus, texts: int) -> tuple[list[Row], list[Fairness]]:
+    """server: started with OPTIONS and without a cache. texts: of the job."""
+    found = Fairness()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_measure(server.port, corpus, texts, found))
+    return rows(found), [found]
+
+
+async def _measure(port: int, corpus: Corpus, texts: int, found: Fairness) -> None:
+    questions = itertools.cycle(embedding_requests(corpus, 1))
+    many = [as_bulk(one) for one in embedding_requests(corpus, TEXTS_A_REQUEST)]
+    job = list(itertools.islice(itertools.cycle(many), max(1, texts // TEXTS_A_REQUEST)))
+    found.job_texts, found.job_tokens = sum(one.texts for one in job), sum(one.tokens for one in job)
+    await _ask(port, questions, _after(WARM_S), [])
+    await _ask(port, questions, _after(ALONE_S), found.alone_ms)
+    found.job_alone_s = await _run(port, job)
+    over = asyncio.Event()
+    asking = asyncio.create_task(_ask(port, questions, over, found.beside_ms))
+    found.job_beside_s = await _run(port, job)
+    over.set()
+    await asking
+
+
+def as_bulk(one: Request) -> Request:
+    return Request(one.payload.replace(b"\r\n\r\n", b"\r\nx-vectord-lane: bulk\r\n\r\n", 1), one.texts, one.tokens)
+
+
+def _after(seconds: float) -> asyncio.Event:
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    return over
+
+
+async def _ask(port: int, questions: Iterator[Request], over: asyncio.Event, latencies_ms: list[float]) -> None:
+    connection = Connection(port, PATIENCE_S)
+    while not over.is_set():
+        answer = await connection.ask(next(questions).payload)
+        if answer.status != 200:
+            raise BadAnswer(f"a question was answered with {answer.status}")
+        latencies_ms.append(answer.latency_s * 1e3)
+        await asyncio.sleep(PAUSE_S)
+    connection.close()
+
+
+async def _run(port: int, job: Sequence[Request]) -> float:
+    """Seconds until all of the job is answered."""
+    waiting = iter(job)
+
+    async def work() -> None:
+        connection = Connection(port, PATIENCE_S)
+        for one in waiting:
+            answer = await connection.ask(one.payload)
+            if answer.status != 200:
+                raise BadAnswer(f"a part of the job was answered with {answer.status}")
+        connection.close()
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(JOB_CONNECTIONS)))
+    return time.perf_counter() - began_s
+
+
+def rows(found: Fairness) -> list[Row]:
+    alone, beside = np.array(found.alone_ms), np.array(found.beside_ms)
+    times = float(np.percentile(beside, 99) / np.percentile(alone, 99))
+    share = found.job_alone_s / found.job_beside_s
+    return [
+        _row("one question at a time, alone", alone),
+        _row("the same, beside the job", beside, value=f"{times:.1f} x at p99", **at_most(times, 3.0, " x")),
+        Row(
+            what=f"a job of {found.job_texts} texts, alone",
+            value=f"{found.job_alone_s:.1f} s",
+            tokens_per_s=found.job_tokens / found.job_alone_s,
+        ),
+        Row(
+            what="the same, beside the questions",
+            value=f"{share:.2f} of its speed",
+            tokens_per_s=found.job_tokens / found.job_beside_s,
+            **at_least(share, 0.9, ""),
+        ),
+    ]
+
+
+def _row(what: str, latencies_ms: np.ndarray, **others: object) -> Row:
+    return Row(
+        what=what,
+        p50_ms=float(np.percentile(latencies_ms, 50)),
+        p99_ms=float(np.percentile(latencies_ms, 99)),
+        **others,  # type: ignore[arg-type]
+    )

@@ -1,0 +1,71 @@
+"""Texts that a server must survive for hours, and the vectors they must get: made once, before the load.
+
+Lengths are what grows a runtime that keeps a plan a shape, so a third of the texts has every length there is, one has
+what tokenizers find hard, and the rest is real. The vectors are the bare backend's in float32, each text alone.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+
+from bench.corpus import MAX_TOKENS, Corpus
+from bench.in_process import pack
+from bench.subject import Subject
+from vectord.artifacts.hub import resolve
+from vectord.artifacts.reader import read_spec
+from vectord.backends.base import BackendOptions
+from vectord.config import DEFAULT_MODEL
+from vectord.schema import TextOptions
+from vectord.text.tokenizer import TextEncoder
+
+REAL = 400
+HARD = (
+    "x" * 20_000,
+    "-" * 5_000,
+    "a " * 5_000,
+    " \n\t " * 500 + "a",
+    "🙂" * 3_000,
+    "漢字かな交じり文" * 400,
+    "한국어 문장" * 400,
+    "e\u0301" * 3_000,
+    "\ufdfa" * 2_000,
+    "\x00\x01\x02 control",
+    "[CLS] [SEP] [MASK] [PAD]",
+    "https://example.org/" + "a/" * 1_000,
+    "0123456789" * 1_000,
+    "\u202ertl \u200bzero\u200d width",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    texts: Sequence[str]
+    tokens: Sequence[int]  # as the model reads them, cut
+    vectors: np.ndarray  # (texts, D) float32, of length 1
+
+
+def make_pool(subject: Subject) -> Pool:
+    """Takes a quarter of a minute: some 700 texts in float32, one by one."""
+    texts = [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD]
+    spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
+    encoded = TextEncoder(spec).encode(texts, TextOptions(), truncate=True, field="input")
+    backend = import_module(f"vectord.backends.{subject.backend}").load(spec, BackendOptions(dtype="float32"))
+    try:
+        rows = [backend.forward(pack([text.ids.tolist()], alone=True), 0)["dense"][0].copy() for text in encoded]
+    finally:
+        backend.close()
+    vectors = np.stack(rows).astype(np.float32)
+    return Pool(texts, [len(text.ids) for text in encoded], vectors / np.linalg.norm(vectors, axis=1, keepdims=True))
+
+
+def every_length(corpus: Corpus) -> list[str]:
+    """A text of 1 to MAX_TOKENS words each: what is longer than the model reads has to be cut."""
+    words = " ".join(corpus.texts).split()
+    chance = random.Random(0)
+    starts = [chance.randrange(len(words) - MAX_TOKENS) for _ in range(MAX_TOKENS)]
+    return [" ".join(words[start : start + length]) for length, start in enumerate(starts, start=1)]

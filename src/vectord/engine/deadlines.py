@@ -1,0 +1,51 @@
+"""Work that somebody waits for only so long. What is late leaves the queue and is an error.
+
+Called by engine.py on the event loop. A forward that has begun runs on; its answer goes to the cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from vectord.errors import InferenceTimedOut, TimedOut, VectordError
+
+T = TypeVar("T")
+
+
+def earliest(deadline_s: float | None, timeout_s: float) -> float | None:
+    """The caller's deadline, or what the server gives a request from now on. timeout_s: 0: any time."""
+    if not timeout_s:
+        return deadline_s
+    own_s = time.monotonic() + timeout_s
+    return own_s if deadline_s is None else min(own_s, deadline_s)
+
+
+async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. deadline_s: by time.monotonic(); None: it may take for ever. Raises TimedOut."""
+    if deadline_s is None:
+        return await work
+    late = TimedOut("The request was not finished by its deadline.")
+    if deadline_s <= time.monotonic():
+        work.close()
+        raise late
+    return await _within(deadline_s - time.monotonic(), work, late)
+
+
+async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. timeout_s: 0: it may take for ever. Raises InferenceTimedOut."""
+    if not timeout_s:
+        return await work
+    return await _within(timeout_s, work, InferenceTimedOut(f"The model did not answer within {timeout_s:g} s."))
+
+
+async def _within(left_s: float, work: Coroutine[Any, Any, T], late: VectordError) -> T:
+    try:
+        async with asyncio.timeout(left_s) as scope:
+            return await work
+    except TimeoutError as cause:
+        if scope.expired():
+            raise late from cause
+        raise

@@ -1,0 +1,96 @@
+"""Who asks too often. gate.py calls this before a request's key is judged and its body read, on the event loop.
+
+    every route         an address's requests, where --rate-limit-requests-per-minute says so
+    a dialect's routes  an address's or a key's requests, as that product has it (`Dialect.rate`)
+    a key               its own requests and tokens, as its file says (keys.py)
+
+Tokens are known when they have run: a request is never cut off for them, but the next one waits until what its key
+owes has been made up for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vectord.config import ServerConfig
+from vectord.dialects.base import Dialect, Rate
+from vectord.errors import RateLimited
+from vectord.schema import Result, Usage
+from vectord.server.buckets import Buckets
+from vectord.server.keys import Key
+
+PERIODS = {1: "second", 60: "minute"}
+BURST = 120  # requests at once, of an address that has been quiet; Smart Embedder's default
+
+
+class RateLimits:
+    """One a process: HTTP and gRPC draw on the same buckets."""
+
+    def __init__(self, config: ServerConfig, dialects: Sequence[Dialect]) -> None:
+        self._everywhere, self._of_dialects = _rates(config, dialects)
+        self._buckets = Buckets(config.redis_url)
+
+    async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
+        """A request that nothing has been read of. dialect: the one that will answer, None if that is not known yet.
+
+        Raises RateLimited.
+        """
+        if self._everywhere is not None:
+            await self._take(self._everywhere, f"address:{address}")
+        if dialect is not None:
+            await self.check_dialect(address, key, dialect)
+        if key is not None:
+            await self._check_quotas(key)
+
+    async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
+        """The rest of `check`, once a shared path's dialect is known. Raises RateLimited."""
+        rate = self._of_dialects.get(dialect)
+        if rate is None:
+            return
+        owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
+        await self._take(rate, f"{dialect}:{owner}")
+
+    async def spend(self, key: Key | None, result: Result) -> None:
+        """What an answer to this key has cost is taken from its tokens."""
+        usage = getattr(result, "usage", None)
+        if key is not None and key.tokens_per_minute is not None and isinstance(usage, Usage) and usage.tokens:
+            await self._buckets.spend(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens", usage.tokens)
+
+    async def aclose(self) -> None:
+        await self._buckets.close()
+
+    async def _check_quotas(self, key: Key) -> None:
+        if key.tokens_per_minute is not None:
+            wait_s = await self._buckets.wait_s(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens")
+            if wait_s > 0:
+                raise RateLimited(
+                    f"Token quota exceeded. Max {key.tokens_per_minute} tokens per minute.", retry_after_s=wait_s
+                )
+        if key.requests_per_minute is not None:
+            await self._take(_a_minute(key.requests_per_minute), f"key:{key.name}:requests")
+
+    async def _take(self, rate: Rate, bucket: str) -> None:
+        wait_s = await self._buckets.take(rate, bucket)
+        if wait_s > 0:
+            raise RateLimited(
+                f"Rate limit exceeded. Max {rate.amount} requests per {PERIODS[rate.period_s]}.", retry_after_s=wait_s
+            )
+
+
+def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | None, dict[str, Rate]]:
+    """(each address's on every route, each dialect's on its own). The settings speak of addresses."""
+    amount, burst = config.rate_limit_requests_per_minute, config.rate_limit_burst_size
+    if amount == 0:
+        return None, {}
+    rates = {dialect.name: dialect.rate for dialect in dialects if dialect.rate is not None}
+    per_key = {name: rate for name, rate in rates.items() if rate.per_key}
+    if amount is not None:
+        return Rate(amount, period_s=60, burst=burst or BURST), per_key
+    if burst is not None:
+        rates = {name: replace(rate, burst=burst) for name, rate in rates.items()} | per_key
+    return None, rates
+
+
+def _a_minute(amount: int) -> Rate:
+    return Rate(amount, period_s=60, burst=amount)

@@ -1,0 +1,443 @@
+"""Every parser that reads what a stranger wrote, and inputs for it: `PARSERS`. test_fuzz.py and fuzz.py feed them.
+
+A parser may give a value or raise a VectordError; anything else is a hole. Inputs come three ways: made by the type
+that is wanted, spoilt from a sound one byte by byte, and at random.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from hypothesis import strategies as st
+from tests.artifacts.files.onnx_bytes import external_tensor, field, graph, model, tensor
+from tests.artifacts.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
+from tests.artifacts.folders import write_sentence_model, write_tokenizer
+from tests.artifacts.reading import spec_of
+from tests.dialects.results import model_info
+from tests.dialects.test_errors import MARK, PARSES, bodies
+from tests.server.fakes import FakeEngine
+from tests.text.makers import make_spec
+
+from vectord.artifacts.catalogue_file import read_catalogue_file
+from vectord.artifacts.checkpoint import open_checkpoint
+from vectord.artifacts.files.onnx_file import read_onnx
+from vectord.artifacts.files.stored_zip import read_members
+from vectord.artifacts.files.torch_pickle import read_tensors
+from vectord.artifacts.vocabulary import find_ids
+from vectord.artifacts.wordpiece import wordpiece_json
+from vectord.config.sources import load
+from vectord.dialects.base import Call, Dialect, Incoming, Route
+from vectord.dialects.folder import dialect_names, load_dialects
+from vectord.errors import VectordError
+from vectord.rpc.methods import METHODS, Method
+from vectord.rpc.rank_stream import RankStream
+from vectord.schema import EmbedRequest, TextOptions
+from vectord.server.app import build_table
+from vectord.server.auth import Keys
+from vectord.server.body_shape import check_shape
+from vectord.server.caller import caller_of
+from vectord.server.inflate import inflate
+from vectord.server.keys import read_keys
+from vectord.server.media_type import check_media_type
+from vectord.server.negotiation import negotiated
+from vectord.server.proxies import TrustedProxies
+from vectord.server.request_id import request_id
+from vectord.server.shutdown import Shutdown
+from vectord.text.foreign import read_tokens
+from vectord.text.tokenizer import TextEncoder
+from vectord.wire.rendered import Rendered
+
+Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder that is the parser's own
+
+
+@dataclass(frozen=True, slots=True)
+class Parser:
+    name: str
+    inputs: st.SearchStrategy[Any]
+    feed: Feed
+    share: int = 1  # of all inputs: parsers that many strangers reach, and cheap ones, get more
+
+
+def feed(parser: Parser, given: Any, folder: Path) -> bool:
+    """Whether the parser took it. Raises whatever is no VectordError."""
+    try:
+        parser.feed(given, folder)
+    except VectordError as error:
+        assert error.message, "an error without a word"
+        return False
+    return True
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------
+
+_PIECES = [b"", b"\0", b"\xff" * 8, b"[" * 300, b'{"', b"\\ud800", b"1e999", b"-1", b"true", b"null", b"../", b"\r\n"]
+
+
+@st.composite
+def spoilt(draw: st.DrawFn, *sound: bytes) -> bytes:
+    """One of the `sound` ones with bytes flipped, left out, doubled, or cut off."""
+    data = bytearray(draw(st.sampled_from(sound)))
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    for _ in range(chance.choice((0, 1, 1, 2, 4, 16))):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(5):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                data[at : at + chance.choice((1, 4, 32))] = b""
+            case 2:
+                data[at:at] = data[at : at + chance.choice((1, 8, 64))]
+            case 3:
+                data[at:at] = chance.choice(_PIECES)
+            case _:
+                del data[at:]
+    return bytes(data)
+
+
+def texts_of(*words: str) -> st.SearchStrategy[str]:
+    """Lines of a small language: its words in any order, and any characters between."""
+    return st.lists(st.sampled_from(words) | st.text(max_size=3), max_size=16).map("".join)
+
+
+_HEADERS = ("accept", "authorization", "x-api-key", "content-type", "content-encoding", "x-vectord-lane")
+_HEADERS += ("x-vectord-expect-fingerprint", "x-request-id", "traceparent", "connection", "origin", "x-forwarded-for")
+_VALUES = ("application/json", "application/octet-stream", "application/vnd.apache.arrow.stream", ";dtype=", "int8")
+_VALUES += (
+    ";q=",
+    "0.5",
+    ",",
+    "gzip",
+    "Bearer ",
+    "bulk",
+    "interactive",
+    "=",
+    '"',
+    "nan",
+    "-1",
+    "1e999",
+    "00-",
+    "10.0.0.1",
+)
+# Of any bytes, as latin-1: that is how handler.py reads them.
+_value = texts_of(*_VALUES).map(lambda text: text.encode().decode("latin-1"))
+headers = st.dictionaries(st.sampled_from(_HEADERS), _value, max_size=6)
+
+
+# --- what clients send ----------------------------------------------------------------------------------------
+
+_DIALECTS = load_dialects(dialect_names())
+_TABLE = build_table(FakeEngine(), _DIALECTS, Shutdown(), None)
+_EXAMPLES = [json.dumps(route.example).encode() for dialect in _DIALECTS for route in dialect.routes if route.example]
+_PATHS = tuple({route.path for dialect in _DIALECTS for route in dialect.routes})
+
+
+def _checked(render_error: Callable[[VectordError], Rendered], parse: Callable[[], Call], *, marked: bool) -> None:
+    """An error of a dialect is a 4xx that repeats nothing of what was sent."""
+    try:
+        call = parse()
+    except VectordError as error:
+        rendered = render_error(error)
+        assert 400 <= rendered.status < 500, rendered.status
+        assert not (marked and MARK.encode() in rendered.body), "an error that echoes"
+        raise
+    assert isinstance(call, Call)
+
+
+def _feed_route(dialect: Dialect, route: Route, body: Any, folder: Path) -> None:
+    path = dict.fromkeys(re.findall(r"\{(\w+)", route.path), "a")
+    given = Incoming(body=json.dumps(body).encode(), path=path, models=[model_info()])
+    _checked(route.render_error or dialect.render_error, lambda: route.parse(given), marked=True)
+
+
+def _feed_table(given: tuple[str, str, bytes, Mapping[str, str]], folder: Path) -> None:
+    """The way that handler.py goes, but for the engine."""
+    method, path, content, said = given
+    found = _TABLE.find(method, path)
+    endpoint = found.endpoint
+    if endpoint.error is not None:
+        raise endpoint.error
+    if endpoint.page is not None:
+        endpoint.page.show(said)
+        return
+    check_media_type(said)
+    check_shape(content)
+    choice = endpoint.choose(content)
+    asked = Incoming(body=content, path=found.values, headers=said, models=[model_info()])
+    _checked(choice.render_error, lambda: negotiated(choice.route.parse(asked), said), marked=False)
+
+
+def _feed_headers(said: Mapping[str, str], folder: Path) -> None:
+    request_id(said)
+    call = Call(EmbedRequest(inputs=["a"]), lambda result: Rendered(body=b""))
+    for read in (
+        check_media_type,
+        partial(negotiated, call),
+        partial(caller_of, address="192.0.2.1"),
+        Keys(["key"], "admin").check,
+        Keys(["key"], "admin").check_admin,
+    ):
+        try:
+            read(said)
+        except VectordError as error:
+            assert error.message
+    TrustedProxies(["10.0.0.0/8"]).client_of("10.0.0.2", [said.get("x-forwarded-for", "")])
+
+
+def _feed_compressed(given: tuple[str, bytes], folder: Path) -> None:
+    encoding, content = given
+    whole = asyncio.run(inflate(content, encoding, 4096, lambda n_bytes: None))
+    assert len(whole) <= 4096
+
+
+def _compressed() -> Iterator[bytes]:
+    import gzip
+    import zlib
+
+    import zstandard
+
+    for content in (b"", b'{"input": "a"}', bytes(100_000)):
+        yield from (gzip.compress(content), zlib.compress(content), zstandard.compress(content))
+
+
+def _messages() -> Iterator[bytes]:
+    """Every kind of message, with and without each of its fields."""
+    for method in METHODS:
+        message = method.kind()
+        yield message.SerializeToString()
+        for one in method.kind.DESCRIPTOR.fields:
+            value = {one.TYPE_STRING: "text", one.TYPE_BOOL: True}.get(one.type, 1)
+            if one.type != one.TYPE_MESSAGE:
+                repeated = isinstance(getattr(message, one.name), (list, tuple)) or hasattr(
+                    getattr(message, one.name), "append"
+                )
+                getattr(message, one.name).append(value) if repeated else setattr(message, one.name, value)
+        yield message.SerializeToString()
+
+
+_KINDS = tuple({(method.kind, method.parse): method for method in METHODS}.values())
+
+
+def _feed_message(given: tuple[Method, bytes], folder: Path) -> None:
+    method, content = given
+    method.read(content)
+
+
+def _feed_rank_stream(contents: list[bytes], folder: Path) -> None:
+    stream = RankStream(limit_bytes=4096)
+    for content in contents:
+        stream.read(content)
+
+
+# --- what operators write -------------------------------------------------------------------------------------
+
+_CATALOGUE = b"""models:
+  - name: "bge-m3"
+    hf_repo_id: "BAAI/bge-m3"
+    handler: "app.models.bge_m3.BgeM3Embedding"
+    pooling: "mean"
+  - {hf_repo_id: a/b, name: c}
+"""
+_CONFIG = (
+    b'profile = "tei"\n[server]\nport = 80\nhost = "0.0.0.0"\n[engine]\ncache_bytes = 1\n[model]\nmodels = ["a"]\n'
+)
+_KEYS = b'[[keys]]\nname = "a"\nsha256 = "%s"\nadmin = true\nmodels = ["m"]\nrequests_per_minute = 3\n' % (b"0" * 64)
+_DOTENV = b"PORT=80\nAPI_KEY='a b'\nMODELS=a,b\nJSON_OUTPUT\nexport HOST=\"::1\"\n"
+_ARGUMENTS = ("--port", "--models", "--dtype", "--no-", "--json-output", "=", "1", "-1", "true", "a/b", "--", "-p")
+
+
+def _feed_config(name: str, content: bytes, folder: Path) -> None:
+    (folder / name).write_bytes(content)
+    try:
+        load([], {}, folder)
+    finally:
+        (folder / name).unlink()
+
+
+def _feed_file(read: Callable[[Path], object], name: str, content: bytes, folder: Path) -> None:
+    path = folder / name
+    path.write_bytes(content)
+    path.chmod(0o600)
+    read(path)
+
+
+# --- what a model's folder holds ------------------------------------------------------------------------------
+
+
+def _safetensors() -> bytes:
+    header = {"x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"format": "pt"}}
+    header["y"] = {"dtype": "BF16", "shape": [2], "data_offsets": [16, 20]}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(20)
+
+
+_ONNX = model(
+    graph(
+        field(5, tensor("a", np.zeros(3))),
+        field(5, external_tensor("b", (1,), location="../etc", offset="0", length="4")),
+        inputs={"input_ids": ["b", "s"]},
+        outputs={"last_hidden_state": ["b", 8]},
+    )
+)
+
+
+def _feed_weights(suffix: str, content: bytes, folder: Path) -> None:
+    path = folder / f"weights{suffix}"
+    path.write_bytes(content)
+    checkpoint = open_checkpoint([path])
+    for weight in checkpoint.values():
+        weight.array.view(np.uint8).sum()  # every byte: beyond the map the process would end
+    checkpoint.close()
+
+
+def _tokenizer_file(folder: Path) -> Path:
+    path = folder / "tokenizer.json"
+    if not path.exists():
+        write_tokenizer(path)
+    return path
+
+
+def _feed_tokenizer(change: tuple[int, Any], folder: Path) -> None:
+    """A value somewhere in the file in the place of another, and then the texts that reach it."""
+    sound = folder / "sound"
+    sound.mkdir(exist_ok=True)
+    fields = json.loads(_tokenizer_file(sound).read_text("utf-8"))
+    at, value = change
+    places = list(_places(fields))
+    holder, key = places[at % len(places)]
+    holder[key] = value
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(fields))
+    find_ids(path, ["[CLS]"])
+    encoder = TextEncoder(make_spec(path, config={"vocab_size": 64, "type_vocab_size": 2}))
+    encoded = encoder.encode(["a b", "", "zz" * 40], TextOptions(), truncate=True, field="input")
+    assert all(text.ids.max(initial=0) < 64 and text.ids.min(initial=0) >= 0 for text in encoded)
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield value, key
+        yield from _places(inner)
+
+
+_FILES = ("config.json", "modules.json", "1_Pooling/config.json", "sentence_bert_config.json", "tokenizer_config.json")
+
+
+def _feed_folder(given: tuple[str, int, Any], folder: Path) -> None:
+    """A value somewhere in one of the folder's files in the place of another."""
+    name, at, value = given
+    root = folder / "model"
+    if not root.exists():
+        root.mkdir()
+        write_sentence_model(root)
+    path = root / name
+    before = path.read_text("utf-8") if path.exists() else "{}"
+    fields = json.loads(before)
+    places = list(_places(fields))
+    if places:
+        holder, key = places[at % len(places)]
+        holder[key] = value
+    else:
+        fields = value
+    path.write_text(json.dumps(fields))
+    try:
+        spec_of(root)
+    finally:
+        path.write_text(before)
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+# Steps of tokenizers, so that a spoilt file is still one, and another one.
+_STEPS = st.sampled_from(
+    [
+        {"type": "Lowercase"},
+        {"type": "Replace", "pattern": {"Regex": "(a|aa)+$"}, "content": ""},
+        {"type": "Replace", "pattern": {"String": ""}, "content": "x" * 30},
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Sequence", "normalizers": [], "pretokenizers": [], "processors": []},
+        {"type": "Precompiled", "precompiled_charsmap": "AAAA"},
+        {"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": True},
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2**31}, "merges": ["a b"], "unk_token": "a"},
+        {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1e300]], "byte_fallback": True},
+        {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"},
+    ]
+)
+
+_METHODS = st.sampled_from(["GET", "POST", "HEAD", "PUT", "", "get"])
+_SOUND_PATHS = st.sampled_from(_PATHS) | texts_of(*_PATHS, "/", "..", "%2e", "//", "/dialects/", "openai", "{model}")
+_BODIES = spoilt(*_EXAMPLES) | st.binary(max_size=64) | st.just(b"[" * 200_000)
+
+PARSERS: tuple[Parser, ...] = (
+    *(
+        Parser(f"{dialect.name} {route.path}", bodies(route), partial(_feed_route, dialect, route))
+        for dialect, route in PARSES.values()
+    ),
+    Parser("a whole request", st.tuples(_METHODS, _SOUND_PATHS, _BODIES, headers), _feed_table, share=40),
+    Parser("headers", headers, _feed_headers, share=10),
+    Parser(
+        "compressed bodies",
+        st.tuples(st.sampled_from(["gzip", "deflate", "zstd"]), spoilt(*_compressed())),
+        _feed_compressed,
+        share=5,
+    ),
+    Parser(
+        "gRPC messages",
+        st.tuples(st.sampled_from(_KINDS), spoilt(*_messages()) | st.binary(max_size=40)),
+        _feed_message,
+        share=15,
+    ),
+    Parser("gRPC rank streams", st.lists(spoilt(*_messages()), max_size=5), _feed_rank_stream, share=4),
+    Parser(
+        "catalogue file",
+        spoilt(_CATALOGUE) | texts_of("models:", "\n", "  - ", "name: ", "&a ", "*a", "{", "[").map(str.encode),
+        partial(_feed_file, read_catalogue_file, "models.yaml"),
+        share=4,
+    ),
+    Parser("keys file", spoilt(_KEYS), partial(_feed_file, read_keys, "keys.toml"), share=4),
+    Parser("config file", spoilt(_CONFIG), partial(_feed_config, "vectord.toml"), share=4),
+    Parser(".env", spoilt(_DOTENV), partial(_feed_config, ".env"), share=4),
+    Parser(
+        "command line",
+        st.lists(texts_of(*_ARGUMENTS), max_size=6),
+        lambda words, folder: load(words, {}, folder),
+        share=4,
+    ),
+    Parser("safetensors", spoilt(_safetensors()), partial(_feed_weights, ".safetensors"), share=15),
+    Parser("torch files", spoilt(pack(torch_members())), partial(_feed_weights, ".bin"), share=15),
+    Parser(
+        "zip files",
+        spoilt(pack(torch_members())),
+        lambda data, folder: read_members(folder / "z.bin", map_bytes(folder / "z.bin", data or b"\0")),
+        share=8,
+    ),
+    Parser(
+        "pickles",
+        spoilt(PICKLED_FLOATS),
+        lambda data, folder: read_tensors(folder / "pytorch_model.bin", data),
+        share=15,
+    ),
+    Parser("ONNX graphs", spoilt(_ONNX), partial(_feed_file, read_onnx, "model.onnx"), share=15),
+    Parser("tokenizer.json", st.tuples(st.integers(0, 500), _STEPS | _JSON), _feed_tokenizer, share=6),
+    Parser(
+        "vocab.txt",
+        spoilt(b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n"),
+        partial(_feed_file, wordpiece_json, "vocab.txt"),
+        share=2,
+    ),
+    Parser("model folders", st.tuples(st.sampled_from(_FILES), st.integers(0, 200), _JSON), _feed_folder, share=6),
+    Parser("tiktoken tables", spoilt(b"YQ== 0\nYg== 1\n"), lambda data, folder: read_tokens(data), share=2),
+)

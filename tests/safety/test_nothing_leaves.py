@@ -1,0 +1,144 @@
+"""A server that nobody asked to fetch anything sends nothing off the machine and looks no name up.
+
+It runs in a network namespace of its own, where there is loopback and no route: the kernel counts what had no way out,
+whoever sent it (Rust's and C++'s libraries too). Beside that Python's own audit hook names the culprit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.reference.reference_models import write_bge_m3, write_bge_reranker
+
+from vectord.config import DEFAULT_MODEL
+
+ROOT = Path(__file__).parents[2]
+WALL = Path(__file__).parent / "wall"
+
+# What runs inside: it starts a server, asks it everything that could make a library call home, and ends it.
+SERVES = """
+import httpx, sys
+from pathlib import Path
+from tests.real_server import running
+folder, *models = sys.argv[1:]
+TEXTS = ["a bird sings", "a fish swims"]
+# A proxy in the environment is for what leaves the machine; nothing here does.
+with running(Path(folder) / "log", *models, "--admin-key", "operator") as (url, process), \\
+        httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    def ask(path, body=None, **options):
+        answer = client.get(path, **options) if body is None else client.post(path, json=body, **options)
+        assert answer.status_code == 200, (path, answer.text)
+        return answer.text
+    first = client.get("/v1/models").json()["data"][0]["id"]
+    ask("/v1/embeddings", {"model": first, "input": TEXTS})
+    ask("/embed", {"inputs": TEXTS, "truncate": True})
+    if len(models) > 1:
+        ask("/vectord/embed", {"model": "m3", "inputs": TEXTS, "outputs": ["dense", "sparse", "colbert"]})
+        ask("/vectord/rerank", {"query": "birds", "passages": TEXTS})
+    for page in ("/docs", "/docs/swagger-ui.css", "/docs/start.js", "/openapi.json", "/metrics", "/health/ready"):
+        ask(page)
+    # One image, one document, one address that a client names: refused, and never fetched.
+    for path, body in (
+        ("/embeddings_image", {"input": ["http://198.51.100.7/a.png"]}),
+        ("/v1/embeddings", {"model": "http://198.51.100.7/model", "input": "a"}),
+        ("/v1/embeddings", {"model": "../../etc/passwd", "input": "a"}),
+        ("/v1/embeddings", {"model": "someone/else", "input": "a"}),
+    ):
+        assert client.post(path, json=body).status_code in (400, 404, 422), path
+"""
+CALLS_HOME = """
+import socket
+try:
+    socket.create_connection(("198.51.100.7", 443), 1)
+except OSError:
+    pass
+try:
+    socket.getaddrinfo("telemetry.example.org", 443)
+except OSError:
+    pass
+"""
+
+
+def has_namespaces() -> bool:
+    try:
+        return subprocess.run(_walled("true"), check=False, capture_output=True, timeout=30).returncode == 0
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def _walled(*command: str) -> list[str]:
+    """As root of a user namespace of its own where we are not root of this one."""
+    return ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", *command]
+
+
+def run_walled(code: str, arguments: Sequence[str], log: Path) -> tuple[int, str]:
+    """(packets that had no way out, what Python saw leave) of `code` in a namespace with loopback alone."""
+    inside = (
+        "ip link set lo up && "
+        f'{sys.executable} -c "$CODE" "$@" && awk \'/^Ip:/ {{ out = $12 + $13 }} END {{ print out }}\' /proc/net/snmp'
+    )
+    environment = {**os.environ, "CODE": code, "PYTHONPATH": f"{WALL}:{ROOT / 'src'}:{ROOT}", "WALL_LOG": str(log)}
+    # As a user has it: no variable that tells a library to keep still.
+    for name in ("DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
+        environment.pop(name, None)
+    log.touch()
+    ran = subprocess.run(
+        _walled("sh", "-c", inside, "sh", *arguments),
+        check=False,
+        env=environment,
+        cwd=log.parent,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:] + ran.stderr[-2000:]
+    return int(ran.stdout.split()[-1]), log.read_text()
+
+
+needs_namespaces = pytest.mark.skipif(not has_namespaces(), reason="no network namespaces here")
+
+
+@needs_namespaces
+def test_the_wall_notices_who_leaves(tmp_path: Path) -> None:
+    """Without this the other tests would pass on any server."""
+    packets, seen = run_walled(CALLS_HOME, [], tmp_path / "seen")
+    assert packets > 0
+    assert "198.51.100.7" in seen
+    assert "telemetry.example.org" in seen
+
+
+@needs_namespaces
+def test_the_default_server_asks_nobody(tmp_path: Path) -> None:
+    """Serving, embedding, every page, and what a client names: no packet, no look-up."""
+    assert run_walled(SERVES, [str(tmp_path), DEFAULT_MODEL], tmp_path / "seen") == (0, "")
+
+
+@needs_namespaces
+def test_every_kind_of_model_asks_nobody(tmp_path: Path) -> None:
+    """Local folders that embed in three ways and rerank."""
+    models = [str(write_bge_m3(tmp_path / "m3")), str(write_bge_reranker(tmp_path / "reranker"))]
+    assert run_walled(SERVES, [str(tmp_path), *models], tmp_path / "seen") == (0, "")
+
+
+@needs_namespaces
+@pytest.mark.parametrize("backend", ["torch", "transformers"])
+def test_other_backends_ask_nobody(backend: str, tmp_path: Path) -> None:
+    """torch, and transformers, which would ask the hub about a name that it does not know."""
+    code = SERVES.replace('"--admin-key", "operator"', f'"--backend", "{backend}"')
+    assert run_walled(code, [str(tmp_path), DEFAULT_MODEL], tmp_path / "seen") == (0, "")
+
+
+def test_pages_name_nothing_beyond_this_server() -> None:
+    """A browser that shows /docs needs no other machine; tests/server/test_docs.py has the details."""
+    from vectord.server.docs import POLICY
+
+    directives = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))
+    assert directives["default-src"] == "'none'"
+    assert all("http" not in sources for sources in directives.values())
+    assert json.dumps(directives).count("*") == 0

