@@ -196,7 +196,8 @@ class Several:
     requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
 
 
-Request: TypeAlias = (
+# What one model answers.
+ModelRequest: TypeAlias = (
     EmbedRequest
     | DocumentsRequest
     | SimilarityRequest
@@ -204,12 +205,8 @@ Request: TypeAlias = (
     | ClassifyRequest
     | TokenizeRequest
     | DecodeRequest
-    | ListModels
-    | LoadModel
-    | UnloadModel
-    | ShowStatistics
-    | Several
 )
+Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | ShowStatistics | Several
 
 
 # --- results --------------------------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import shutil
 import signal
-import socket
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.real_redis import free_port, redis_at
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import until
@@ -30,27 +29,9 @@ if shutil.which("redis-server") is None:
 SLOW = Rate(1, period_s=60, burst=3)
 
 
-@contextmanager
-def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that keeps nothing, once it listens."""
-    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
-        try:
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except ConnectionError:
-                    assert running.poll() is None
-            yield running
-        finally:
-            running.kill()
-
-
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @asynccontextmanager

@@ -6,15 +6,14 @@ import asyncio
 import logging
 import shutil
 import signal
-import socket
-import subprocess
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.engine.fakes import FakeBackend, expected_row, serving
+from tests.real_redis import free_port, redis_at
 
 from vectord import compose
 from vectord.config import Config, EngineConfig
@@ -29,27 +28,9 @@ if shutil.which("redis-server") is None:
     pytest.skip("no redis-server here", allow_module_level=True)
 
 
-@contextmanager
-def redis_at(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that keeps nothing, once it listens."""
-    command = ["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
-        try:
-            while True:
-                try:
-                    socket.create_connection(("127.0.0.1", port)).close()
-                    break
-                except ConnectionError:
-                    assert running.poll() is None
-            yield running
-        finally:
-            running.kill()
-
-
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+    return free_port()
 
 
 def store_at(port: int) -> RedisStore:

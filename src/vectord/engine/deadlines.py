@@ -15,10 +15,8 @@ from vectord.errors import InferenceTimedOut, TimedOut, VectordError
 T = TypeVar("T")
 
 
-def earliest(deadline_s: float | None, timeout_s: float) -> float | None:
-    """The caller's deadline, or what the server gives a request from now on. timeout_s: 0: any time."""
-    if not timeout_s:
-        return deadline_s
+def earliest(deadline_s: float | None, timeout_s: float) -> float:
+    """The caller's deadline, or what the server gives a request from now on."""
     own_s = time.monotonic() + timeout_s
     return own_s if deadline_s is None else min(own_s, deadline_s)
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias, cast
+from typing import cast
 
 from vectord.backends.base import Backend
 from vectord.config import EngineConfig
@@ -51,6 +51,7 @@ from vectord.schema import (
     ListModels,
     LoadModel,
     ModelList,
+    ModelRequest,
     Request,
     RerankRequest,
     RerankResult,
@@ -64,17 +65,6 @@ from vectord.schema import (
     UnloadModel,
     Usage,
     VectorKind,
-)
-
-# What one target answers.
-OneModels: TypeAlias = (
-    EmbedRequest
-    | DocumentsRequest
-    | SimilarityRequest
-    | RerankRequest
-    | ClassifyRequest
-    | TokenizeRequest
-    | DecodeRequest
 )
 
 
@@ -166,7 +156,8 @@ class Engine:
     # --- answers ----------------------------------------------------------------------------------------------
 
     async def answer(self, request: Request, caller: Caller) -> Result:
-        caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
+        if self._config.request_timeout_s:
+            caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
         return await before(caller.deadline_s, self._answer(request, caller))
 
     async def _answer(self, request: Request, caller: Caller) -> Result:
@@ -203,7 +194,7 @@ class Engine:
             results=results, usage=usage_together([result.usage for result in results], task.started_s)
         )
 
-    async def _answer_one(self, request: OneModels, task: Task) -> Result:
+    async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
             request = replace(request, force_dimensions=True)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
@@ -222,7 +213,7 @@ class Engine:
         self._report(model, request, result, task.caller)
         return result
 
-    def _target(self, request: OneModels, allowed: Allowed) -> Target:
+    def _target(self, request: ModelRequest, allowed: Allowed) -> Target:
         """The model the request names, else the first that can do what it asks."""
         match request:
             case EmbedRequest():
@@ -251,7 +242,7 @@ class Engine:
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot(f"No model served here can rerank{by}.")
 
-    async def _run(self, target: Target, request: OneModels, task: Task) -> Result:
+    async def _run(self, target: Target, request: ModelRequest, task: Task) -> Result:
         match request:
             case EmbedRequest():
                 return await embedding.embed(target, request, task)
@@ -349,7 +340,7 @@ def _classifies(target: Target) -> bool:
     return isinstance(target, Served) and classifies(target.spec)
 
 
-def _check_fingerprint(target: Target, request: OneModels, caller: Caller) -> None:
+def _check_fingerprint(target: Target, request: ModelRequest, caller: Caller) -> None:
     """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
     expected, dimensions, normalize = caller.expect_fingerprint, None, True
     field = None  # the caller's own expectation stands in no body

@@ -19,7 +19,6 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import grpc
 
 from vectord.config import ServerConfig
-from vectord.dialects.tei.answers import compute_headers
 from vectord.dialects.tei.errors import text_of
 from vectord.engine.client import EngineClient
 from vectord.errors import InferenceFailed, Overloaded, ShuttingDown, VectordError
@@ -37,6 +36,7 @@ from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.result_headers import result_headers
 from vectord.server.shutdown import Shutdown
 from vectord.telemetry.logs import log_answer, log_failure
+from vectord.wire.compute_headers import compute_headers
 from vectord.wire.failures import retry_after_s
 from vectord.wire.wording import worded
 

@@ -17,6 +17,15 @@ class TokenUsage(msgspec.Struct):
     truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
+class EmbeddingsUsage(msgspec.Struct):
+    """The same with the key that OpenAI's and Simple Inference Server's answers have beside them."""
+
+    prompt_tokens: int
+    total_tokens: int
+    completion_tokens: None
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
+
+
 def token_usage(usage: Usage) -> dict[str, Any]:
     """`prompt_tokens` and `total_tokens`, and the places of truncated inputs if any was cut."""
     tokens = usage.tokens

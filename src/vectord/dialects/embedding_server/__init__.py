@@ -26,7 +26,7 @@ from vectord.wire.info import Info, render_info
 from vectord.wire.inputs import TextsOrIds, read_inputs
 from vectord.wire.rendered import Rendered
 from vectord.wire.sides import read_side
-from vectord.wire.usage import token_usage
+from vectord.wire.usage import TokenUsage, token_usage
 from vectord.wire.vectors import dump_json, embedding_items
 
 
@@ -50,12 +50,6 @@ class Item(msgspec.Struct):
     object: Literal["embedding"]
     index: int
     embedding: list[float]
-
-
-class TokenUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 class Durations(msgspec.Struct):

@@ -13,6 +13,7 @@ from vectord.schema import Precision
 from vectord.wire.body import Count
 from vectord.wire.inputs import TextsIdsOrItems
 from vectord.wire.switches import Switch
+from vectord.wire.usage import EmbeddingsUsage
 
 Task = Annotated[
     str | None, msgspec.Meta(description="of Jina, Voyage and others: whether these are queries or documents")
@@ -66,13 +67,6 @@ class FailedItem(msgspec.Struct, tag_field="object", tag="error"):
 
     index: int
     error: ErrorObject
-
-
-class EmbeddingsUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: None
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 class Embeddings(msgspec.Struct):

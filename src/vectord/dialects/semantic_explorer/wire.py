@@ -12,6 +12,7 @@ import msgspec
 from vectord.wire.body import Count
 from vectord.wire.ranked import Documents, TextDocument
 from vectord.wire.switches import Switch
+from vectord.wire.usage import TokenUsage
 
 Best = Annotated[Count | None, msgspec.Meta(description="how many results; 0 and null: all")]
 
@@ -52,12 +53,6 @@ class RerankNamedBody(msgspec.Struct):
     model: str | None = None
     top_k: Best = None
     return_scores: bool | None = None
-
-
-class TokenUsage(msgspec.Struct):
-    total_tokens: int
-    prompt_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
 
 
 class Embeddings(msgspec.Struct):

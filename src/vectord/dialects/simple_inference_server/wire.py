@@ -11,6 +11,7 @@ import msgspec
 
 from vectord.wire.body import Count
 from vectord.wire.inputs import TextsOrIds
+from vectord.wire.usage import EmbeddingsUsage, TokenUsage
 
 
 class EmbeddingsBody(msgspec.Struct):
@@ -35,13 +36,6 @@ class EmbeddingItem(msgspec.Struct):
     embedding: list[float] | str
 
 
-class EmbeddingsUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: None
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
-
-
 class Embeddings(msgspec.Struct):
     object: Literal["list"]
     data: list[EmbeddingItem]
@@ -56,13 +50,7 @@ class RankedDocument(msgspec.Struct):
     document: str
 
 
-class RerankUsage(msgspec.Struct):
-    prompt_tokens: int
-    total_tokens: int
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET
-
-
 class Ranking(msgspec.Struct):
     model: str
     results: list[RankedDocument]
-    usage: RerankUsage
+    usage: TokenUsage

@@ -19,8 +19,8 @@ from vectord.schema import (
     SimilarityResult,
     Sparse,
     TokenizeResult,
-    Usage,
 )
+from vectord.wire.compute_headers import compute_headers
 from vectord.wire.rendered import Rendered
 from vectord.wire.usage import token_usage
 from vectord.wire.vectors import Encoding, dump_json, embedding_items
@@ -118,23 +118,3 @@ def render_decode(result: Result) -> Rendered:
 
 
 # --- headers --------------------------------------------------------------------------------------------------
-
-
-def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, str]:
-    """TEI's figures, times in whole milliseconds. The type is a constant of TEI's, whatever the device."""
-    timings = usage.timings
-    total = _ms(timings.total_s)
-    return {
-        "x-compute-type": "gpu+optimized",
-        "x-compute-time": total,
-        "x-compute-characters": str(usage.characters if characters is None else characters),
-        "x-compute-tokens": str(usage.tokens),
-        "x-total-time": total,
-        "x-tokenization-time": _ms(timings.tokenize_s),
-        "x-queue-time": _ms(timings.queue_s),
-        "x-inference-time": _ms(timings.inference_s),
-    }
-
-
-def _ms(seconds: float) -> str:
-    return str(int(seconds * 1000))
