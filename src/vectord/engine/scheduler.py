@@ -24,7 +24,8 @@ from vectord.engine.lane import Flow, LaneQueue
 from vectord.schema import Lane
 
 # `make bench-fairness`, MiniLM on 2 cores (AVX2): single questions beside a job take 61 ms at the median and 151 at p99
-# (alone 15 and 55), where they took 432 and 593 with whole batches; the job keeps 0.89 of its speed.
+# (alone 15 and 55); the job keeps 0.89 of its speed. With whole batches, and questions 0.02 s apart instead of 0.2,
+# it was 432 and 593.
 RECENT_S = 1.0  # how long after a text in the interactive lane the next one is expected
 BULK_SHARE, FILL_SHARE = 3, 8  # parts of max_batch_tokens until then: of a batch of bulk, of one with a question in it
 INTERACTIVE_WEIGHT = 8.0  # tokens the interactive lane gets for each one of bulk, while both wait
