@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder, unigram, varied_texts, wordpiece
 
@@ -28,14 +28,19 @@ TEXTS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
+@example(texts=["a" * 600], max_tokens=1)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4), max_tokens=st.integers(1, 99))
 def test_what_is_left_is_a_beginning_of_so_many_tokens(encoder: TextEncoder, texts: list[str], max_tokens: int) -> None:
-    """Never more of them; a text that has no more is whole; and what was cut is said to the token."""
+    """Never more of them; a text that has no more is whole; and what was cut is said to the token, of an absurdly long
+    text to the token and the character."""
     for text, cut in zip(texts, encoder.cut(texts, max_tokens), strict=True):
-        tokens, left = (len(encoder._plain.content(one)) for one in (text, cut.text))
-        assert text.startswith(cut.text)
+        tokenized = text[: len(text) - cut.characters_cut]
+        tokens, left = (len(encoder._plain.content(one)) for one in (tokenized, cut.text))
+        assert tokenized.startswith(cut.text)
         assert left <= max_tokens
-        assert cut == CutText(text, 0, 0) if tokens <= max_tokens else cut.tokens_cut == tokens - left > 0
+        assert cut.tokens_cut == tokens - left
+        assert cut.text == tokenized if tokens <= max_tokens else cut.tokens_cut > 0
+        assert not cut.characters_cut or len(text) > 250 * max_tokens
 
 
 def test_as_much_is_left_as_fits(tmp_path: Path) -> None:
