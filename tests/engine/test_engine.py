@@ -509,6 +509,23 @@ async def test_closing_answers_those_that_still_wait():
     assert backend.closed
 
 
+async def test_a_backend_that_still_compiles_does_not_hold_up_the_end(monkeypatch):
+    """The process ends when it is told to; what closes goes on closing behind it."""
+    compiled = threading.Event()
+
+    class Compiling(FakeBackend):
+        def close(self) -> None:
+            assert compiled.wait(10)
+            super().close()
+
+    monkeypatch.setattr("vectord.engine.lifecycle.CLOSE_TIMEOUT_S", 0.05)
+    backend = Compiling()
+    async with serving(backend) as engine:
+        await asyncio.wait_for(engine.close(), 5)
+        assert not backend.closed
+        compiled.set()
+
+
 async def test_closing_answers_those_whose_texts_become_tokens_just_then():
     """They find no queue any more, and are told so."""
     gate = threading.Event()

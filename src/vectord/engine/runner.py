@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -33,7 +34,7 @@ from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
 
 logger = logging.getLogger("vectord.engine")
 
-CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs
+CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs, or a backend that compiles
 WATCH_S = 1.0  # how often, at most, it is looked whether a forward hangs
 TEXTS_PER_TURN = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
@@ -215,11 +216,17 @@ class ModelRunner:
             job.end(Unavailable(SHUT_DOWN))
 
     def close(self, timeout_s: float) -> bool:
-        """Blocks until the threads have ended, then closes the backend; False if one is still in a forward."""
-        ended = self._worker.join(timeout_s)
-        if ended:
-            self._close_backend()
-        return ended
+        """Blocks until the threads have ended and the backend is closed; False where either takes longer.
+
+        A backend that still compiles waits for that, which nobody can end, and goes on closing behind us.
+        """
+        deadline_s = self._worker.now_s() + timeout_s
+        if not self._worker.join(timeout_s):
+            return False
+        closing = threading.Thread(target=self._close_backend, name=f"close {self._name}", daemon=True)
+        closing.start()
+        closing.join(max(0.0, deadline_s - self._worker.now_s()))
+        return not closing.is_alive()
 
     def _watch(self) -> None:
         self._worker.give_up_hung()
