@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help serve test check bench bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-fairness fuzz audit lock sbom
+  bench-overload bench-bulk bench-fairness fuzz audit lock sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -25,6 +25,8 @@ REFERENCE_ENV := .venv-reference/.installed
 CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
+NODE_CONSOLE := tests/console/node/node_modules/.package-lock.json
+CHROMIUM := .venv-tools/.chromium
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -33,7 +35,7 @@ help: ## Say what there is
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
+test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
@@ -88,6 +90,9 @@ bench-soak: $(SERVE_ENV) $(DEV_ENV) ## Load the server for minutes and check eve
 
 bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## See what a bulk job of 100,000 texts does to single questions, and they to it
 	@.venv-dev/bin/python -m bench fairness $(ARGS)
+
+bench-bulk: $(SERVE_ENV) $(DEV_ENV) ## Measure `vectord bulk` beside the bare forward of the same texts, and its memory
+	@.venv-dev/bin/python -m bench bulk $(ARGS)
 
 bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Offer five times what the server can do, and see what becomes of whom
 	@.venv-dev/bin/python -m bench overload $(ARGS)
@@ -155,3 +160,14 @@ $(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
 
 $(NODE_CLIENTS): tests/clients/node/package-lock.json
 	@cd tests/clients/node && npm ci --silent --no-audit --no-fund
+
+$(NODE_CONSOLE): tests/console/node/package-lock.json
+	@cd tests/console/node && npm ci --silent --no-audit --no-fund
+
+# The browser of the console's tests, which skip without it: asked for again each time until there is one.
+$(CHROMIUM): | $(TOOLS_ENV)
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "Installing Chromium for the console's tests (once; half a minute) ..."; \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null && \
+	  touch $@ || echo "There is no Chromium to install: the console's tests are skipped."; \
+	fi

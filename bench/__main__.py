@@ -1,4 +1,4 @@
-"""`python -m bench [peers | soak | overload | fairness | large | wire]`: behind `make bench`, `make bench-peers` ..."""
+"""`python -m bench [peers | soak | overload | fairness | large | wire | bulk]`: behind `make bench` and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import fairness, large, overload, peers, run, wire
+from bench import bulk, fairness, large, overload, peers, run, wire
 from bench.child import REPOSITORY
 from bench.machine import conditions
 from bench.report import Report, Row, show
@@ -75,6 +75,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "peers":
         compared = peers.measure(subject, options.rounds, options.texts)
         return peers.rows(compared), compared.rounds
+    if options.measure == "bulk":
+        jobs = bulk.measure(subject, options.rounds, options.texts)
+        return bulk.rows(jobs), jobs
     found = run.measure(subject, options.rounds, options.texts)
     return run.rows(found), {**found.rounds, "starts": found.starts}
 
@@ -85,11 +88,12 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire"),
+        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk"),
         help="bench: vectord alone; peers: beside sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "fairness: single questions beside a bulk job; "
-        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs",
+        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs; "
+        "bulk: a file to a file",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")

@@ -22,7 +22,9 @@ from vectord.artifacts.hub import resolve
 from vectord.artifacts.reader import read_spec
 from vectord.artifacts.spec import Output
 from vectord.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
-from vectord.config import DEFAULT_MODEL
+from vectord.config import DEFAULT_MODEL, DeviceConfig
+from vectord.models.calibration import calibration_texts
+from vectord.text.tokenizer import TextEncoder
 
 LATENCY_RUNS = 300
 
@@ -34,7 +36,9 @@ class InProcess:
         self.ids = ids
         load = import_module(f"vectord.backends.{backend}").load
         spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
-        self.backend: Backend = load(spec, BackendOptions(dtype=dtype))
+        calibration = calibration_texts(DeviceConfig(dtype=dtype))
+        sample = None if calibration is None else calibration.sample(TextEncoder(spec))
+        self.backend: Backend = load(spec, BackendOptions(dtype=dtype, sample=sample))
         self.throughput(len(ids) // 4)
         self.latency(range(4))
 

@@ -1,24 +1,25 @@
 """Five times what the server can do, offered for a while: how much it still does, and how those fare whom it refuses.
 
 First a closed loop finds the peak. Then requests arrive at random, at a multiple of that rate, whether or not earlier
-ones were answered: that is what users do. Each names its deadline in x-vectord-timeout-ms.
+ones were answered: that is what users do. Each names its deadline in x-vectord-timeout-ms. The load generator runs on
+the server's processors: what it takes of them in either stretch is told beside the goodput.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import random
+import os
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import uvloop
 
+from bench.arrivals import Arrivals, Connection, connect
 from bench.corpus import Corpus
-from bench.exchange import Answer, Connection
+from bench.exchange import Answer
 from bench.http_load import Request, embedding_requests
 from bench.report import Row, at_least, at_most
 from bench.server_process import Server
@@ -48,6 +49,9 @@ class Overloaded:
     unanswered: int = 0
     other: int = 0  # any other status: none is right
     late_arrivals: int = 0  # that the load generator could not send in time, by 50 ms
+    peak_client: float = 0.0  # processors that the load generator takes, at the peak and in the overload
+    client: float = 0.0
+    processors: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     good_ms: list[float] = field(default_factory=list, repr=False)
     refused_ms: list[float] = field(default_factory=list, repr=False)
 
@@ -57,31 +61,54 @@ def overload(server: Server, corpus: Corpus, minutes: float) -> tuple[list[Row],
     requests = embedding_requests(corpus, 1)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_peak(server.port, requests, PEAK_WARM_S))
-        per_s, tokens_per_s = runner.run(_peak(server.port, requests, PEAK_S))
-        found = Overloaded(peak_tokens_per_s=tokens_per_s, offered_per_s=TIMES * per_s)
+        peak = runner.run(_peak(server.port, requests, PEAK_S))
+        found = Overloaded(
+            peak_tokens_per_s=peak.tokens_per_s, offered_per_s=TIMES * peak.requests_per_s, peak_client=peak.client
+        )
         runner.run(_offer(server.port, [with_deadline(one) for one in requests], found, minutes * 60))
     return rows(found), [found]
 
 
-async def _peak(port: int, requests: Sequence[Request], seconds: float) -> tuple[float, float]:
-    """Requests and tokens a second, of connections that ask as soon as they are answered."""
+@dataclass(frozen=True, slots=True)
+class Peak:
+    requests_per_s: float
+    tokens_per_s: float
+    client: float  # processors
+
+
+async def _peak(port: int, requests: Sequence[Request], seconds: float) -> Peak:
+    """Of connections that ask as soon as they are answered."""
+    loop = asyncio.get_running_loop()
     source = itertools.cycle(requests)
-    answered: list[Request] = []
-    began_s = time.perf_counter()
+    good: list[Request] = []
+    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    resting: set[Connection] = set()
+    all_rest = asyncio.Event()
 
-    async def ask() -> None:
-        connection = Connection(port, PATIENCE_S)
-        while time.perf_counter() - began_s < seconds:
-            one = next(source)
-            if (await connection.ask(one.payload)).status == 200:
-                answered.append(one)
-            else:  # a busy machine may be too slow for as many as we are
-                await asyncio.sleep(0.05)
-        connection.close()
+    def answered(connection: Connection, request: Request, answer: Answer) -> None:
+        if answer.status == 0 or time.perf_counter() - began_s >= seconds:
+            resting.add(connection)
+            if len(resting) == PEAK_CONNECTIONS:
+                all_rest.set()
+        elif answer.status == 200:
+            good.append(request)
+            connection.send(next(source))
+        else:  # a busy machine may be too slow for as many as we are
+            loop.call_later(0.05, connection.send, next(source))
 
-    await asyncio.gather(*(ask() for _ in range(PEAK_CONNECTIONS)))
+    for _ in range(PEAK_CONNECTIONS):
+        connection = Connection(answered)
+        await connect(connection, port)
+        connection.send(next(source))
+    await asyncio.sleep(seconds)
     elapsed_s = time.perf_counter() - began_s
-    return len(answered) / elapsed_s, sum(one.tokens for one in answered) / elapsed_s
+    client = (time.process_time() - began_cpu_s) / elapsed_s
+    tokens = sum(one.tokens for one in good)
+    async with asyncio.timeout(PATIENCE_S):
+        await all_rest.wait()
+    for connection in resting:
+        connection.abort()
+    return Peak(len(good) / elapsed_s, tokens / elapsed_s, client)
 
 
 def with_deadline(one: Request) -> Request:
@@ -90,35 +117,24 @@ def with_deadline(one: Request) -> Request:
 
 
 async def _offer(port: int, requests: Sequence[Request], found: Overloaded, seconds: float) -> None:
-    """Poisson arrivals; a connection is taken where one is free, else made."""
-    chance = random.Random(0)
-    free: deque[Connection] = deque()
-    under_way: set[asyncio.Task[None]] = set()
-    began_s = due_s = time.perf_counter()
-    while due_s < began_s + seconds:
-        due_s += chance.expovariate(found.offered_per_s)
-        wait_s = due_s - time.perf_counter()
-        if wait_s > 0.001:
-            await asyncio.sleep(wait_s)
-        counted = due_s - began_s >= WARM_S
-        found.late_arrivals += counted and time.perf_counter() - due_s > 0.05
-        task = asyncio.create_task(_ask(port, free, chance.choice(requests), found, counted))
-        under_way.add(task)
-        task.add_done_callback(under_way.discard)
-        if len(under_way) % 64 == 0:
-            await asyncio.sleep(0)
-    found.elapsed_s = time.perf_counter() - began_s - WARM_S
-    await asyncio.gather(*under_way)
-    for connection in free:
-        connection.close()
+    began_s = time.perf_counter()
+    warm_cpu_s = 0.0
 
+    def warmed() -> None:
+        nonlocal warm_cpu_s
+        warm_cpu_s = time.process_time()
 
-async def _ask(port: int, free: deque[Connection], one: Request, found: Overloaded, counted: bool) -> None:
-    connection = free.pop() if free else Connection(port, PATIENCE_S)
-    answer = await connection.ask(one.payload)
-    free.append(connection)
-    if counted:
-        count(found, one, answer)
+    def answered(one: Request, answer: Answer) -> None:
+        if WARM_S <= time.perf_counter() - answer.latency_s - began_s < seconds:
+            count(found, one, answer)
+
+    asyncio.get_running_loop().call_later(WARM_S, warmed)
+    arrivals = Arrivals(port, requests, found.offered_per_s, PATIENCE_S, answered)
+    await arrivals.send(seconds)
+    found.elapsed_s = seconds - WARM_S
+    found.client = (time.process_time() - warm_cpu_s) / found.elapsed_s
+    found.late_arrivals = arrivals.late
+    await arrivals.end()
 
 
 def count(found: Overloaded, one: Request, answer: Answer) -> None:
@@ -143,6 +159,7 @@ def rows(found: Overloaded) -> list[Row]:
     share = goodput / found.peak_tokens_per_s
     good, refused = found.good_ms or [0.0], found.refused_ms or [0.0]
     refused_p99_ms = float(np.percentile(refused, 99))
+    left = (found.processors - found.peak_client) / (found.processors - found.client)
     return [
         Row(what=f"peak, {PEAK_CONNECTIONS} connections in a circle", tokens_per_s=found.peak_tokens_per_s),
         Row(what=f"offered for {found.elapsed_s:.0f} s", requests_per_s=found.offered_per_s),
@@ -156,6 +173,10 @@ def rows(found: Overloaded) -> list[Row]:
             **at_least(share, 0.95, ""),
         ),
         Row(
+            what="the same, had the peak's load generator taken as much",
+            value=f"{share * left:.2f} of the peak",
+        ),
+        Row(
             what="refused",
             requests_per_s=found.refused / found.elapsed_s,
             p50_ms=float(np.percentile(refused, 50)),
@@ -165,5 +186,9 @@ def rows(found: Overloaded) -> list[Row]:
         Row(what="accepted, and late", value=f"{found.late}", **at_most(found.late, 0, "")),
         Row(what="unanswered", value=f"{found.unanswered}", **at_most(found.unanswered, 0, "")),
         Row(what="other statuses", value=f"{found.other}", **at_most(found.other, 0, "")),
+        Row(
+            what=f"of {found.processors} processors the load generator takes",
+            value=f"{found.peak_client:.3f} at the peak, {found.client:.3f} in the overload",
+        ),
         Row(what="sent late by the load generator", value=f"{found.late_arrivals}"),
     ]

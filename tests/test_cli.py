@@ -139,10 +139,10 @@ def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_print_config_says_what_has_no_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Beside what is printed, so that scripts read JSON; by name, since a value may be anything."""
-    assert run(["serve", "--print-config", "--hf-model-cache-volume", "/secret", *form]) == 0
+    assert run(["serve", "--print-config", "--hf-model-cache-volume", "/hidden", *form]) == 0
     printed = capsys.readouterr()
     assert printed.err.startswith("vectord: set for other servers, without effect here: --hf-model-cache-volume (")
-    assert "secret" not in printed.out + printed.err
+    assert "hidden" not in printed.out + printed.err
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str
         (["serve", "--json"], "vectord: --json (command line): goes with --print-config"),
         (
             ["serve", "--backend", "openvin"],
-            "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, openvino",
+            "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, onnxruntime, openvino",
         ),
         (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda, cuda:N, mps, or"),
         (["serve", "--dtype", "int3"], "vectord: --dtype (command line): expected one of auto, float32, bfloat16"),

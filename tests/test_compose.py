@@ -83,13 +83,13 @@ def test_an_open_server_is_warned_of(
     host: str, key: str | None, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Beyond this machine without a key: one loud line."""
-    compose._warn_if_open(ServerConfig(host=host, api_key=key))
+    compose.warn_if_open(ServerConfig(host=host, api_key=key))
     assert ("ANYONE" in caplog.text) is warned
 
 
 def test_a_keys_file_shuts_a_server_as_a_key_does(caplog: pytest.LogCaptureFixture) -> None:
     """No warning."""
-    compose._warn_if_open(ServerConfig(host="0.0.0.0", api_keys_file="keys.toml"))
+    compose.warn_if_open(ServerConfig(host="0.0.0.0", api_keys_file="keys.toml"))
     assert caplog.text == ""
 
 
@@ -219,15 +219,25 @@ def test_the_start_tells_what_scripts_of_other_servers_wait_for(tmp_path: Path) 
     assert "Server ready to accept requests" in told[-2]
 
 
-def test_a_grpc_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--grpc-port", "--prometheus-port"])
+def test_a_further_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, option: str) -> None:
     """Before any model is read, and with the option to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = ["vectord", "serve", "--port", "0", "--grpc-port", port, "--backend", "fake"]
+        command = ["vectord", "serve", "--port", "0", option, port, "--backend", "fake"]
         with process(command, tmp_path) as running:
             output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
-    assert f"Port {port} on 127.0.0.1 is in use; stop what listens there or choose another with --grpc-port." in output
+    assert f"Port {port} on 127.0.0.1 is in use; stop what listens there or choose another with {option}." in output
+    assert "Traceback" not in output
+
+
+def test_one_port_cannot_serve_two_things(tmp_path: Path) -> None:
+    """The server's own port and that of its metrics: one line and exit code 2."""
+    with process(["vectord", "serve", "--port", "8765", "--prometheus-port", "8765"], tmp_path) as running:
+        output, _ = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 2
+    assert "--prometheus-port 8765 is another service's port here already." in output
     assert "Traceback" not in output
 
 

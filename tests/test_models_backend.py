@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.opening import FAKE, opened
+from tests.artifacts.files.onnx_bytes import field, graph, model
+from tests.opening import FAKE, minilm_folder, opened
 
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
 from vectord.errors import ConfigError
 from vectord.models import backend, open_models
 
@@ -73,6 +74,35 @@ def test_cuda_or_cpu_never_fails(
     with caplog.at_level(logging.WARNING, "vectord"):
         assert backend.settle_device(DeviceConfig(device="cuda-or-cpu")).device == device
     assert [record.levelname for record in caplog.records] == ([] if cuda else ["WARNING"])
+
+
+def test_onnxruntime_looks_for_cuda_itself() -> None:
+    """It needs no torch to find it, and falls back by itself."""
+    asked = DeviceConfig(device="cuda-or-cpu", backend="onnxruntime")
+    assert backend.settle_device(asked).device == "cuda"
+
+
+def test_int8_is_refused_where_there_is_none() -> None:
+    """The error names the backends that have it."""
+    with pytest.raises(ConfigError, match=r"dtype int8: the fake backend has none; .*onnxruntime, openvino, torch"):
+        open_models(Config(device=replace(FAKE, dtype="int8")))
+
+
+def test_a_graph_beside_other_weights_is_a_model_of_its_own(tmp_path: Path) -> None:
+    """ONNX Runtime runs the file whose name says the dtype; its vectors are another space's."""
+    folder = minilm_folder(tmp_path / "minilm")
+    (folder / "onnx").mkdir()
+    data = model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]}))
+    for name in ("model.onnx", "model_int8.onnx"):
+        (folder / "onnx" / name).write_bytes(data + field(6, name))
+    (own,) = opened(str(folder))
+    found = []
+    for dtype in ("auto", "int8"):
+        device = DeviceConfig(backend="onnxruntime", dtype=dtype)
+        (source,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
+        found.append(source.spec)
+    assert [spec.weights[0].name for spec in found] == ["model.onnx", "model_int8.onnx"]
+    assert len({own.spec.fingerprint, *(spec.fingerprint for spec in found)}) == 3
 
 
 @pytest.mark.parametrize(("asked", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])

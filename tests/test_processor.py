@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vectord.processor import multiplies_bfloat16, thread_budget
+from vectord.processor import multiplies_bfloat16, multiplies_int8, thread_budget
 
 V1 = "4:memory:/elsewhere\n2:cpu,cpuacct:/docker/one\n0::/\n"
 V2 = "0::/kubepods/pod/container\n"
@@ -126,3 +126,19 @@ def test_budget_of_this_machine_is_usable() -> None:
 def test_bfloat16_is_by_the_processors_flags(tmp_path: Path, cpuinfo: str | None, answer: bool | None) -> None:
     """Only x86's instructions count: what the runtime does on Arm is float16. None: the system does not say."""
     assert multiplies_bfloat16(write_tree(tmp_path, {"proc/cpuinfo": cpuinfo} if cpuinfo else {})) is answer
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [
+        ("avx2 avx_vnni", True),
+        ("avx512f avx512_vnni", True),
+        ("amx_int8", True),
+        ("asimd asimddp", True),
+        ("avx2", False),
+    ],
+)
+def test_int8_is_by_the_processors_flags(tmp_path: Path, flags: str, answer: bool) -> None:
+    """Without sums of int8 products it is no faster than float32, and overflows."""
+    assert multiplies_int8(write_tree(tmp_path, {"proc/cpuinfo": f"flags\t: fpu {flags} sse2\n"})) is answer
+    assert multiplies_int8(tmp_path / "nowhere") is None

@@ -7,10 +7,11 @@ compiling, goes on behind the open port.
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -21,16 +22,23 @@ from vectord import __version__
 from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
+from vectord.engine.observer import Observer, Silent
 from vectord.errors import ConfigError
 from vectord.models import open_composites, open_models
 from vectord.processor import thread_budget
+from vectord.remote.client import RemoteEngine
+from vectord.remote.limits import RemoteBuckets
+from vectord.remote.link import Link
+from vectord.remote.metrics import RemoteMetrics
 from vectord.server.app import create_app
+from vectord.server.buckets import Buckets
 from vectord.server.gate import Gate
 from vectord.server.tls import certificate_of
 from vectord.stores.redis import RedisStore
+from vectord.stores.secret import shared_secret
 from vectord.telemetry import logs
 from vectord.telemetry.metrics import Metrics
-from vectord.telemetry.tracing import open_tracing
+from vectord.telemetry.tracing import Tracing, open_tracing
 
 log = logging.getLogger("vectord")
 
@@ -41,10 +49,12 @@ EXIT_NOTHING_SERVED = 1
 class Composition:
     app: Starlette  # its lifespan starts and closes the engine
     engine: Engine
+    metrics: Metrics | None
+    buckets: Buckets  # what limits draw on
 
 
-def build(config: Config) -> Composition:
-    """The app of this configuration, nothing running yet.
+def build(config: Config, around: Callable[[Observer], Observer] = lambda observer: observer) -> Composition:
+    """The app of this configuration, nothing running yet. around: what the engine tells instead of its observer.
 
     May block for a download. Raises StartError: a model that is nowhere, an unknown backend or dialect.
     """
@@ -55,24 +65,15 @@ def build(config: Config) -> Composition:
         raise ConfigError("redis_url: redis is not installed here; it comes with pip install 'vectord[redis]'")
     if config.engine.shared_cache is not None and find_spec("redis") is None:
         raise ConfigError("shared_cache: redis is not installed here; it comes with pip install 'vectord[redis]'")
-    gate = Gate(config.server, dialects)
-    models = open_models(config)
-    composites = open_composites(config.model, models)
+    buckets = Buckets(config.server.redis_url)
+    gate = Gate(config.server, dialects, buckets)
     metrics = Metrics(__version__, _max_lengths(config.model)) if config.telemetry.enable_metrics else None
+    engine = _engine(config, around(metrics or Silent()))
     tracing = open_tracing(config.telemetry, __version__)
-    threads = min(config.device.num_threads or thread_budget(), thread_budget())
-    workers = config.engine.tokenization_workers or threads
-    engine = Engine(
-        models,
-        replace(config.engine, tokenization_workers=workers),
-        max_batch_requests=config.device.max_batch_requests,
-        observer=metrics,
-        composites=composites,
-        store=_store(config.engine),
-    )
 
     if metrics is not None:
         metrics.watch(engine.gauges, lambda: engine.models().models)
+        metrics.watch_keys(gate.keys.names)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
@@ -80,7 +81,7 @@ def build(config: Config) -> Composition:
         await engine.start()
         watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
         try:
-            async with _further_ports(engine, config.server, app):
+            async with _further_ports(engine, config.server, app, metrics, tracing):
                 yield
         finally:
             watch.cancel()
@@ -91,7 +92,59 @@ def build(config: Config) -> Composition:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
     app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
-    return Composition(app, engine)
+    return Composition(app, engine, metrics, buckets)
+
+
+def build_front_end(config: Config, link: Link) -> Starlette:
+    """The app of a process that has no engine of its own; its lifespan connects `link`. Raises StartError."""
+    dialects = load_dialects(config.server.dialects)
+    gate = Gate(config.server, dialects, RemoteBuckets(link))
+    metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None
+    tracing = open_tracing(config.telemetry, __version__)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        await link.open()
+        try:
+            yield
+        finally:
+            if metrics is not None:
+                metrics.flush()
+            await link.close()
+            if tracing is not None:
+                await tracing.close(config.server.shutdown_timeout_secs)
+
+    return create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+
+
+def _engine(config: Config, observer: Observer | None) -> Engine:
+    """The engine with its models, nothing running yet. Raises StartError."""
+    models = open_models(config)
+    composites = open_composites(config.model, models)
+    threads = min(config.device.num_threads or thread_budget(), thread_budget())
+    workers = config.engine.tokenization_workers or threads
+    return Engine(
+        models,
+        replace(config.engine, tokenization_workers=workers),
+        max_batch_requests=config.device.max_batch_requests,
+        observer=observer,
+        composites=composites,
+        store=_store(config.engine),
+        store_secret=shared_secret(config.engine),
+    )
+
+
+@asynccontextmanager
+async def running_engine(config: Config) -> AsyncIterator[Engine]:
+    """The engine alone, its models loaded or failed, for a command that works in this process. Raises StartError."""
+    run_without_preempting()
+    engine = _engine(config, None)
+    await engine.start()
+    try:
+        await engine.loaded.wait()
+        yield engine
+    finally:
+        await engine.close()
 
 
 def serve(config: Config) -> int:
@@ -99,17 +152,34 @@ def serve(config: Config) -> int:
     from vectord.server import run  # noqa: PLC0415 - uvicorn, which an app under another server does not need
 
     logs.configure(config.telemetry)
-    if config.server.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
-        run.bind(config.server.host, config.server.grpc_port, option="--grpc-port").close()
-    certificate_of(config.server)  # again when it is used; what is wrong with it must not wait for models
-    _run_without_preempting()
+    check_server(config.server)
+    run_without_preempting()
     composed = build(config)
-    _warn_if_open(config.server)
+    gc.freeze()  # 50,000 objects that stay: with them a full collection stops the event loop for 70 ms, without for 7
+    warn_if_open(config.server)
     run.serve(composed.app, config.server)
-    return EXIT_NOTHING_SERVED if _nothing_loaded(composed.engine) else 0
+    return exit_code(composed.engine)
 
 
-def _run_without_preempting() -> None:
+def check_server(config: ServerConfig) -> None:
+    """What is wrong with ports and certificates must not wait for models. Raises ConfigError."""
+    from vectord.server import run  # noqa: PLC0415
+
+    if config.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
+        run.bind(config.host, config.grpc_port, option="--grpc-port").close()
+    if config.prometheus_port:  # as that
+        if config.prometheus_port in (config.port, config.grpc_port):
+            raise ConfigError(f"--prometheus-port {config.prometheus_port} is another service's port here already.")
+        run.bind(config.host, config.prometheus_port, option="--prometheus-port").close()
+    certificate_of(config)  # again when it is used
+
+
+def exit_code(engine: Engine) -> int:
+    """Of a process whose engine has served, or could not."""
+    return EXIT_NOTHING_SERVED if _nothing_loaded(engine) else 0
+
+
+def run_without_preempting() -> None:
     """Linux: let this process's threads wait for their turn instead of interrupting each other when they wake.
 
     Every answer wakes the event loop, which then takes a core from a forward in the middle of its caches. On 2 cores
@@ -121,13 +191,30 @@ def _run_without_preempting() -> None:
 
 
 @asynccontextmanager
-async def _further_ports(engine: Engine, config: ServerConfig, app: Starlette) -> AsyncIterator[None]:
+async def _further_ports(
+    engine: Engine, config: ServerConfig, app: Starlette, metrics: Metrics | None, tracing: Tracing | None
+) -> AsyncIterator[None]:
     """What listens beside HTTP. When the block ends, the engine has drained."""
     async with AsyncExitStack() as ports:
+        if config.prometheus_port is not None and metrics is not None:
+            from vectord.server.metrics_port import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
+
+            await ports.enter_async_context(serve_metrics(engine, metrics, config, app.state.shutdown))
         if config.grpc_port is not None:
             from vectord.rpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
 
-            await ports.enter_async_context(serve_grpc(engine, config, app.state.shutdown, app.state.gate))
+            state = app.state
+            await ports.enter_async_context(
+                serve_grpc(
+                    engine,
+                    config,
+                    state.shutdown,
+                    state.gate,
+                    observer=metrics,
+                    tracer=tracing,
+                    unsent=state.unsent,
+                )
+            )
         yield
 
 
@@ -176,7 +263,7 @@ def _nothing_loaded(engine: Engine) -> bool:
     return set(engine.readiness().values()) == {"failed"}
 
 
-def _warn_if_open(config: ServerConfig) -> None:
+def warn_if_open(config: ServerConfig) -> None:
     if config.demands_key or _is_loopback(config.host):
         return
     log.warning(

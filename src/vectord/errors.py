@@ -65,10 +65,11 @@ class VectordError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy, or what another process unpickles, has the same attributes, whatever its class takes to be made."""
-        return _restored, (type(self), self.args, self.__dict__)
+        return restored, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> VectordError:
+def restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> VectordError:
+    """An error of this class as it was elsewhere, whatever its class takes to be made."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error

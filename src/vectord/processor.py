@@ -14,6 +14,9 @@ _MOUNTS_V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _MOUNTS_V1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 # Instructions that multiply bfloat16. Without them it is emulated, a hundred times slower than float32.
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
+# Instructions that multiply int8 and add up in 32 bits. Without them int8 is no faster than float32, and two products
+# are added up in 16 bits, which overflow.
+_INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
 
 def thread_budget(root: Path = Path("/")) -> int:
@@ -27,10 +30,21 @@ def thread_budget(root: Path = Path("/")) -> int:
 
 def multiplies_bfloat16(root: Path = Path("/")) -> bool | None:
     """Whether the processor has instructions for bfloat16 products; None where the system does not say."""
+    flags = _flags(root)
+    return None if flags is None else not _BFLOAT16_FLAGS.isdisjoint(flags)
+
+
+def multiplies_int8(root: Path = Path("/")) -> bool | None:
+    """Whether it has instructions for sums of int8 products; None where the system does not say."""
+    flags = _flags(root)
+    return None if flags is None else not _INT8_FLAGS.isdisjoint(flags)
+
+
+def _flags(root: Path) -> list[str] | None:
     for line in _read(root / "proc/cpuinfo").splitlines():
         name, _, flags = line.partition(":")
         if name.strip() in {"flags", "Features"}:  # x86, Arm; every processor repeats them
-            return not _BFLOAT16_FLAGS.isdisjoint(flags.split())
+            return flags.split()
     return None
 
 

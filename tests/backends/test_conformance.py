@@ -31,8 +31,8 @@ from vectord.networks.network import Network
 from vectord.ops.base import PackedTexts
 from vectord.ops.numpy import NumpyOps, pack
 
-NOT_BACKENDS = {"base"}
-OTHER_FILES = {"handler", "onnx"}  # these answer from files of other kinds, which their own tests write
+NOT_BACKENDS = {"base", "onnx_graph", "openvino_int8", "openvino_plans"}
+OTHER_FILES = {"handler", "onnx", "onnxruntime"}  # these answer from files of other kinds, which their own tests write
 BACKENDS = sorted({module.name for module in iter_modules(backends.__path__)} - NOT_BACKENDS - OTHER_FILES)
 MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "plain": write_plain,

@@ -19,19 +19,18 @@ from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spe
 
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends import openvino as backend_module
+from vectord.backends import openvino_plans
 from vectord.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
 from vectord.backends.openvino import (
     MAX_BATCH_TOKENS,
     NARROW_GROUPS,
-    Compiler,
     OpenvinoBackend,
-    Plan,
-    Precision,
     choose_precision,
     choose_streams,
     choose_wide_streams,
     load,
 )
+from vectord.backends.openvino_plans import Compiler, Plan, Precision
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.ops.openvino import OpenvinoOps, ov
 
@@ -383,8 +382,8 @@ def test_long_batches_leave_no_memory_behind(spec: ModelSpec, monkeypatch: pytes
     plan = compiler.compile(streams=1, groups=1)
     wants = {batch.texts.ids.size: plan.run(batch, 0)["dense"] for batch in (BATCH, LONE)}
     trims: list[None] = []
-    monkeypatch.setattr(backend_module, "trim_heap", lambda: trims.append(None))
-    monkeypatch.setattr(backend_module, "LONG_TOKENS", LONE.texts.ids.size)
+    monkeypatch.setattr(openvino_plans, "trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr(openvino_plans, "LONG_TOKENS", LONE.texts.ids.size)
     answers = [(batch, plan.run(batch, 0)["dense"]) for batch in (BATCH, LONE, BATCH, LONE)]
     assert len(trims) == 2  # one for each that is longer
     for batch, rows in answers:

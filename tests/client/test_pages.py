@@ -44,7 +44,9 @@ def test_every_error_and_setting_is_on_the_page():
     assert len(errors) == 12
     assert [name for name in errors if f"`{name}`" not in PAGE and f"`vectord.client.{name}`" not in PAGE] == []
     for name, parameter in signature(vectord.Client).parameters.items():
-        default = {None: "none", 300.0: "300", 100_000: "100,000"}.get(parameter.default, str(parameter.default))
+        default = {None: "none", 300.0: "300", 100_000: "100,000", 2**30: "1,073,741,824"}.get(
+            parameter.default, str(parameter.default)
+        )
         assert f"| `{name}` | {default} |" in PAGE.replace(f"`{default}` |", f"{default} |"), name
 
 

@@ -24,6 +24,7 @@ def settings(**changed: Any) -> Settings:
         "base_url": "http://server/prefix/",
         "api_key": None,
         "timeout_s": 20.0,
+        "max_answer_bytes": 1000,
         "max_retries": 8,
         "concurrency": 4,
         "texts_per_request": 64,

@@ -133,7 +133,7 @@ def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("max_queue_wait_s", "0"),
         ("offline", "maybe"),
         ("dialects", " , ; "),
-        ("dtype", "int8"),
+        ("dtype", "int4"),
         ("device", "cuda:x"),
         ("device", "gpu"),
         ("log_level", "loud"),

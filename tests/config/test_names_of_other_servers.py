@@ -144,6 +144,7 @@ MEANT = [
     ("OTEL_SERVICE_VERSION", "1.0.0", {"otlp_service_version": "1.0.0"}),
     ("DISABLE_SPANS", "true", {"disable_spans": True}),
     ("GRPC_PORT", "50051", {"grpc_port": 50051}),
+    ("PROMETHEUS_PORT", "9000", {"prometheus_port": 9000}),
     ("FOREIGN_TOKEN_TABLE", "cl100k_base.tiktoken", {"foreign_token_table": "cl100k_base.tiktoken"}),
 ]
 
@@ -157,7 +158,6 @@ WITHOUT_EFFECT = """
     GPU_PRESSURE_THRESHOLD MAX_CONCURRENT MAX_RERANKING_BATCH_SIZE QWEN_RERANK_BATCH_SIZE
     INFINITY_QUEUE_SIZE INFERENCE_MAX_QUEUE_DEPTH
     MAX_SENTENCE_CHARS MAX_TOTAL_CHARS_PER_REQUEST MAX_RERANK_TEXT_CHARS MAX_RERANK_TOTAL_CHARS
-    PROMETHEUS_PORT
 """
 
 

@@ -337,6 +337,7 @@ class Recorder:
         self.queues: list[tuple[int, int]] = []
         self.lookups: list[tuple[int, int]] = []
         self.shared_lookups: list[tuple[int, int]] = []
+        self.shared_refused = 0
         self.states: list[tuple[str, str]] = []
 
     def request_began(self, operation: str) -> None:
@@ -361,6 +362,9 @@ class Recorder:
 
     def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
         self.shared_lookups.append((hits, misses))
+
+    def shared_cache_refused(self, model: str, values: int) -> None:
+        self.shared_refused += values
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         self.states.append((model, state))
@@ -439,6 +443,7 @@ async def serving(
     encoder: ByteEncoder | None = None,
     observer: Recorder | None = None,
     store: Store | None = None,
+    store_secret: bytes = b"",
     **settings: object,
 ) -> AsyncIterator[Engine]:
     """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests.
@@ -450,7 +455,8 @@ async def serving(
         source(backend, f"m{n}", f"alias{n}", encoder=encoder, model=models[n] if models else None)
         for n, backend in enumerate(backends)
     ]
-    engine = Engine(sources, EngineConfig(**settings), most, observer, composites, store)  # type: ignore[arg-type]
+    config = EngineConfig(**settings)  # type: ignore[arg-type]
+    engine = Engine(sources, config, most, observer, composites, store, store_secret)  # type: ignore[arg-type]
     await engine.start()
     if settings.get("model_loading") != "first-use":
         await engine.loaded.wait()

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.engine import answer_codec
-from vectord.engine.answer_codec import DIGEST_BYTES, FLOAT32, HEAD, INDICES, INT32, WEIGHTS, decode, encode
+from vectord.engine.answer_codec import (
+    DIGEST_BYTES,
+    FLOAT32,
+    HEAD,
+    INDICES,
+    INT32,
+    WEIGHTS,
+    decode,
+    encode,
+    key_of,
+)
 from vectord.engine.batch import Answer
 from vectord.schema import Sparse
 
@@ -97,7 +107,7 @@ def check_forged(body: bytes, answer: Answer) -> None:
 
 
 def forged(body: bytes) -> bytes:
-    return answer_codec._digest(NAME, body) + body
+    return answer_codec._digest(NAME, body, b"") + body
 
 
 def dense(*numbers: float) -> Answer:
@@ -160,3 +170,20 @@ def test_what_differs_from_what_was_asked_is_no_answer(value: bytes, shapes: dic
 def test_a_forged_answer_that_is_as_asked_is_one() -> None:
     """So that the cases above fail for what they say."""
     assert decode(NAME, forged(sparse([2, 1], [1, 2])), {"sparse": None}) is not None
+
+
+@given(answers, st.sampled_from([b"", b"another secret, as long", b"the secret of replica"]))
+@settings(deadline=None)
+def test_what_was_written_with_another_secret_is_no_answer(answer: Answer, theirs: bytes) -> None:
+    """Nor without one, nor the other way round; with the same it is."""
+    ours, other = key_of(b"the secret of replicas"), key_of(theirs) if theirs else b""
+    assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), ours) is not None
+    assert decode(NAME, encode(NAME, answer, other), shapes_of(answer), ours) is None
+    assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), other) is None
+
+
+def test_a_secret_keeps_a_value_under_its_name() -> None:
+    """Who can write, and has seen signed values, cannot put one in the place of another."""
+    key = key_of(b"the secret of replicas")
+    answer: Answer = {"dense": np.ones((1, 2), np.float32)}
+    assert decode(b"another", encode(NAME, answer, key), {"dense": (1, 2)}, key) is None

@@ -41,6 +41,7 @@ from vectord.errors import (
     InvalidField,
     ModelNotFound,
     Overloaded,
+    TimedOut,
     TooManyInputs,
     Unavailable,
 )
@@ -627,6 +628,12 @@ async def busy(engine: Engine, backend: FakeBackend) -> list[asyncio.Task]:
     return requests
 
 
+async def leave(requests: list[asyncio.Task]) -> None:
+    for request in requests:
+        request.cancel()
+    await settle()
+
+
 async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
     """With a Retry-After; but not for a text that the cache knows, nor for whoever waits for no more than a share."""
     backend, encoder = FakeBackend(max_batch_tokens=16), ByteEncoder()
@@ -637,11 +644,49 @@ async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
             await engine.answer(embed("new"), Caller(client="a"))
         assert refused.value.retry_after_s >= 1
         assert not encoder.threads
-        for request in requests:
-            request.cancel()
-        await settle()
+        await leave(requests)
         backend.gate.set()
         await engine.answer(embed("new"), Caller(client="a"))
+
+
+async def test_a_refusal_is_told_once_and_nothing_is_begun():
+    """Under overload most requests are refused: each is counted as what it asked for, and costs no more than that."""
+    backend, recorder = FakeBackend(max_batch_tokens=16), Recorder()
+    async with serving(backend, observer=recorder, max_queue_wait_s=1e-6) as engine:
+        requests = await busy(engine, backend)
+        before = len(recorder.reports)
+        begun: list[str] = []
+        recorder.request_began = begun.append  # type: ignore[method-assign]
+        for _ in range(3):
+            with pytest.raises(Overloaded):
+                await engine.answer(SimilarityRequest(source="a", sentences=["b"]), Caller(client="a"))
+        told = [(report.operation, report.error) for report in recorder.reports[before:]]
+        assert told == [("similarity", "Overloaded")] * 3
+        assert not begun
+        await leave(requests)
+
+
+async def test_who_asks_a_busy_server_for_nothing_it_must_compute_is_answered():
+    """Token counts, decoded ids and lists of models need no place in the queue; nor does an answer without vectors."""
+    backend = FakeBackend(max_batch_tokens=16)
+    async with serving(backend, max_queue_wait_s=1e-6) as engine:
+        requests = await busy(engine, backend)
+        caller = Caller(client="a")
+        await engine.answer(TokenizeRequest(inputs=["a"]), caller)
+        await engine.answer(DecodeRequest(ids=[[97]]), caller)
+        await engine.answer(ListModels(), caller)
+        await engine.answer(embed("a", outputs=frozenset()), caller)
+        await leave(requests)
+
+
+async def test_who_comes_after_the_deadline_is_late_and_not_refused():
+    """However full the queue: to come again would not help."""
+    backend = FakeBackend(max_batch_tokens=16)
+    async with serving(backend, max_queue_wait_s=1e-6) as engine:
+        requests = await busy(engine, backend)
+        with pytest.raises(TimedOut):
+            await engine.answer(embed("a"), Caller(client="a", deadline_s=time.monotonic() - 1))
+        await leave(requests)
 
 
 async def test_a_small_request_passes_where_a_large_one_would_wait_too_long():

@@ -299,6 +299,25 @@ def test_idle_streams_are_left_their_share():
     assert taken == [4, 4, 4]
 
 
+def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
+    """Idle streams do not share what waits, and the next batch is taken when it is as large as the one that runs."""
+    scheduler = Scheduler(max_batch_tokens=100, pipelined=True)
+    for _ in range(4):
+        scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0, idle_streams=2).items) == 4
+    for _ in range(3):
+        scheduler.add(item(10), 0.0)
+    assert scheduler.next_batch(0.0, busy_streams=1, busy_tokens=40) is None
+    assert scheduler.hold_s(0.0, busy_tokens=40) is None
+    scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0, busy_streams=1, busy_tokens=40).items) == 4
+    for _ in range(10):
+        scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0, busy_streams=1, busy_tokens=5000).items) == 10, "a full batch never waits"
+    scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0).items) == 1, "nothing runs"
+
+
 @pytest.mark.parametrize(
     ("texts", "busy_streams", "alone"),
     [(1, 0, True), (1, 1, False), (2, 0, False)],

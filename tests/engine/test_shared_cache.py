@@ -31,6 +31,8 @@ from vectord.engine.engine import Engine
 from vectord.engine.shared_cache import SharedCache, name_of
 from vectord.schema import ANYONE, ClassifyRequest, EmbedRequest, EmbedResult
 
+SECRET = b"what replicas know"
+
 
 class FakeStore:
     """A dict. `fail` is asked before each call and may raise; `gate` holds reads back, `write_gate` writes."""
@@ -365,8 +367,25 @@ async def test_an_answer_that_is_too_large_is_not_shared(store: FakeStore) -> No
     found = await cache.find(
         {b"largest": {"dense": (1, shared_cache.MAX_ANSWER_BYTES // 4)}, b"large": {"dense": (1, 1)}}
     )
-    assert found.keys() == {b"largest"}
+    assert found.answers.keys() == {b"largest"}
     await cache.close()
+
+
+async def test_only_what_was_written_with_the_secret_is_believed(store: FakeStore) -> None:
+    """What a replica without it wrote, right in every other way, is a miss and counted; one with it is heard."""
+    async with replica(store) as (stranger, _, _):
+        await ask(stranger, "a", "b")
+        await written(store, 2)
+    forged = dict(store.values)
+    async with replica(store, store_secret=SECRET) as (engine, backend, observer):
+        await ask(engine, "a", "b")
+        assert sorted(backend.texts_run()) == ["a", "b"]
+        assert (observer.shared_refused, observer.shared_lookups) == (2, [(0, 2)])
+        while any(store.values[name] == value for name, value in forged.items()):
+            await asyncio.sleep(0)
+    async with replica(store, store_secret=SECRET) as (engine, backend, observer):
+        await ask(engine, "a", "b")
+        assert (backend.batches, observer.shared_refused) == ([], 0)
 
 
 async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> None:
@@ -378,10 +397,10 @@ async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> N
     wanted = {b"a": {"dense": (1, 256)}}
     busy = [asyncio.create_task(cache.find(wanted)) for _ in range(shared_cache.MAX_LOOKUPS)]
     await settle()
-    assert await cache.find(wanted) == {}
+    assert not (await cache.find(wanted)).answers
     store.gate.set()
-    assert all(await asyncio.gather(*busy))
-    assert await cache.find(wanted)
+    assert all(found.answers for found in await asyncio.gather(*busy))
+    assert (await cache.find(wanted)).answers
     await cache.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.resources import files
 
 import pytest
 from tests.server.asgi import call
@@ -34,7 +35,11 @@ PAGES = {
     "/openapi.json",
     "/api-doc/openapi.json",
     "/api/openapi.json",
+    "/console",
+    "/console/calls",
+    *(f"/console/{file.name}" for file in files("vectord").joinpath("console").iterdir() if file.name != "index.html"),
 }
+REDIRECTS = {f"/console/console/{name}" for name in ("icon.svg", "main.js", "style.css")}  # for /console/
 # What products show to everyone: that they are there, and how busy.
 SHOWN = {
     "llamacpp": "/v1/health",
@@ -45,6 +50,7 @@ SHOWN = {
 }
 PUBLIC = {
     *PAGES,
+    *REDIRECTS,
     *SHOWN.values(),
     *(f"/dialects/{name}{path}" for name, path in SHOWN.items()),
     "/.well-known/ready",

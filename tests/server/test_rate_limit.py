@@ -18,7 +18,7 @@ from vectord.dialects.base import Rate
 from vectord.dialects.folder import load_dialects
 from vectord.schema import TextLength
 from vectord.server.app import create_app
-from vectord.server.buckets import Buckets
+from vectord.server.buckets import Buckets, Draw
 from vectord.telemetry.metrics import Metrics
 
 SMART_EMBEDDER, EMBEDDING_SERVER, OPENAI = load_dialects(("smart_embedder", "embedding_server", "openai"))
@@ -259,27 +259,61 @@ async def test_a_refused_request_takes_no_tokens(tmp_path: Path) -> None:
 # --- buckets --------------------------------------------------------------------------------------------------
 
 
+async def refused_for_s(buckets: Buckets, rate: Rate, bucket: str, amount: int = 1) -> float:
+    refusal = await buckets.draw([Draw(rate, bucket, amount)])
+    return 0.0 if refusal is None else refusal.wait_s
+
+
 async def test_a_bucket_that_owes_gives_nothing_until_it_is_even(stopped: Callable[[float], None]) -> None:
     """The wait that is told is the one that is needed."""
     buckets, rate = Buckets(), Rate(60, period_s=60, burst=10)
     await buckets.spend(rate, "a", 30)
-    wait_s = await buckets.wait_s(rate, "a")
+    wait_s = await refused_for_s(buckets, rate, "a", 0)
     assert wait_s == pytest.approx(21.0, abs=1e-4)  # until there is one again
     stopped(wait_s - 0.1)
-    assert await buckets.wait_s(rate, "a") == pytest.approx(0.1, abs=1e-4)
+    assert await refused_for_s(buckets, rate, "a", 0) == pytest.approx(0.1, abs=1e-4)
     stopped(0.101)
-    assert await buckets.wait_s(rate, "a") == 0
-    assert await buckets.wait_s(rate, "b") == 0
+    assert await refused_for_s(buckets, rate, "a", 0) == 0
+    assert await refused_for_s(buckets, rate, "b", 0) == 0
+
+
+async def test_draws_end_at_the_first_that_fails() -> None:
+    """Those before it are taken, those behind it not."""
+    buckets, many, one = Buckets(), Rate(60, period_s=60, burst=10), Rate(1, period_s=60, burst=1)
+    draws = [Draw(many, "first"), Draw(one, "second"), Draw(one, "third")]
+    assert await buckets.draw([draws[1]]) is None
+    refusal = await buckets.draw(draws)
+    assert refusal is not None
+    assert (refusal.place, refusal.wait_s) == (1, pytest.approx(60, abs=1e-3))
+    assert await refused_for_s(buckets, many, "first", 10) > 0
+    assert await refused_for_s(buckets, one, "third") == 0
 
 
 async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses can be made up: the longest unused bucket makes room."""
-    from vectord.server import buckets as module
+    from vectord.server import own_buckets as module
 
     monkeypatch.setattr(module, "MAX_BUCKETS", 100)
     buckets, rate = Buckets(), Rate(1, period_s=60, burst=1)
     for number in range(1000):
-        assert await buckets.take(rate, str(number)) == 0
-    assert await buckets.take(rate, "999") > 0
-    assert await buckets.take(rate, "901") > 0
-    assert await buckets.take(rate, "899") == 0
+        assert await refused_for_s(buckets, rate, str(number)) == 0
+    assert await refused_for_s(buckets, rate, "999") > 0
+    assert await refused_for_s(buckets, rate, "901") > 0
+    assert await refused_for_s(buckets, rate, "899") == 0
+
+
+@pytest.mark.parametrize(
+    ("dialect", "settings", "imports"),
+    [
+        (EMBED, {}, False),
+        (EMBED, {"rate_limit_requests_per_minute": 9}, True),
+        (SMART_EMBEDDER, {}, True),
+        (SMART_EMBEDDER, {"rate_limit_requests_per_minute": 0}, False),
+    ],
+    ids=["nothing is limited", "an address is", "a dialect is", "switched off"],
+)
+async def test_the_start_imports_what_limits_need(dialect: Any, settings: dict[str, int], imports: bool) -> None:
+    """So that no request waits for it; and nothing where nothing is limited."""
+    app = create_app(FakeEngine(), [dialect], ServerConfig(**settings))
+    async with app.router.lifespan_context(app):
+        assert (app.state.gate.limits._buckets._opening is not None) == imports

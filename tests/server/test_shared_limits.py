@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import signal
@@ -20,13 +21,20 @@ from vectord.dialects.base import Rate
 from vectord.errors import ConfigError
 from vectord.server import buckets as module
 from vectord.server.app import create_app
-from vectord.server.buckets import Buckets
+from vectord.server.buckets import Buckets, Draw
 
-pytest.importorskip("redis")
+redis = pytest.importorskip("redis.asyncio")
+shared_buckets = pytest.importorskip("vectord.server.shared_buckets")
 if shutil.which("redis-server") is None:
     pytest.skip("no redis-server here", allow_module_level=True)
 
 SLOW = Rate(1, period_s=60, burst=3)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no outage."""
+    monkeypatch.setattr(shared_buckets, "PATIENCE_S", 30.0)
 
 
 @pytest.fixture
@@ -44,15 +52,21 @@ async def replicas(port: int, number: int = 2) -> AsyncIterator[list[Buckets]]:
             await each.close()
 
 
+async def wait_s(buckets: Buckets, bucket: str, amount: int = 1) -> float:
+    """Of a refusal; 0: there was none."""
+    refusal = await buckets.draw([Draw(SLOW, bucket, amount)])
+    return 0.0 if refusal is None else refusal.wait_s
+
+
 async def test_replicas_draw_on_one_bucket(port: int, tmp_path: Path) -> None:
     """Three at once for both together, whoever is asked; debts are shared, too."""
     with redis_at(port, tmp_path):
         async with replicas(port) as (one, other):
-            waits = [await each.take(SLOW, "a") for each in (one, other, one, other, one)]
-            assert [wait_s > 0 for wait_s in waits] == [False, False, False, True, True]
-            assert await other.take(SLOW, "b") == 0
+            waits = [await wait_s(each, "a") for each in (one, other, one, other, one)]
+            assert [each > 0 for each in waits] == [False, False, False, True, True]
+            assert await wait_s(other, "b") == 0
             await one.spend(SLOW, "owing", 5)
-            assert 120 < await other.wait_s(SLOW, "owing") <= 180
+            assert 120 < await wait_s(other, "owing", 0) <= 180
 
 
 async def test_apps_share_what_their_settings_say(port: int, tmp_path: Path) -> None:
@@ -67,12 +81,71 @@ async def test_apps_share_what_their_settings_say(port: int, tmp_path: Path) -> 
             await app.state.gate.limits.aclose()
 
 
+async def test_many_at_once_draw_each_their_own(port: int, tmp_path: Path) -> None:
+    """Round trips are shared, answers are not: each request is told of its bucket, and of the draw that failed."""
+    with redis_at(port, tmp_path):
+        async with replicas(port) as opened:
+            one = opened[0]
+            free = Rate(1000, period_s=60, burst=1000)
+            await one.draw([Draw(SLOW, "empty", 3)])
+            draws = [[Draw(free, "free"), Draw(SLOW, f"bucket {number // 6}")] for number in range(600)]
+            draws[77] = [Draw(free, "free"), Draw(free, "free"), Draw(SLOW, "empty")]
+            refusals = await asyncio.gather(*(opened[number % 2].draw(each) for number, each in enumerate(draws)))
+            places = [None if refusal is None else refusal.place for refusal in refusals]
+            assert places.pop(77) == 2
+            assert (places.count(None), places.count(1)) == (300, 299)
+
+
+async def test_one_that_leaves_takes_no_answer_from_others(port: int, tmp_path: Path) -> None:
+    """A request may be cancelled while Redis is asked for it."""
+    with redis_at(port, tmp_path):
+        async with replicas(port, 1) as (one,):
+            asking = [asyncio.create_task(wait_s(one, f"bucket {number}")) for number in range(3)]
+            await until(lambda: one._shared is not None and one._shared._asking is not None)
+            asking[0].cancel()
+            assert await asyncio.gather(*asking[1:]) == [0, 0]
+
+
+async def test_a_script_that_redis_forgot_is_sent_again(
+    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SCRIPT FLUSH is no outage."""
+    with redis_at(port, tmp_path):
+        async with replicas(port, 1) as (one,):
+            assert await wait_s(one, "a") == 0
+            async with redis.Redis(port=port) as operator:
+                await operator.script_flush()
+            waits = await asyncio.gather(*(wait_s(one, "a") for _ in range(3)))
+            assert [wait > 0 for wait in waits] == [False, False, True]
+    assert caplog.records == []
+
+
+async def test_the_arithmetic_is_throttleds(port: int, tmp_path: Path) -> None:
+    """Its own limiter and our draws take turns at one bucket, and agree on what is in it."""
+    from throttled.asyncio import RedisStore, Throttled, per_min
+
+    with redis_at(port, tmp_path):
+        async with replicas(port, 1) as (one,):
+            store = RedisStore(server=f"redis://127.0.0.1:{port}/0")
+            quota = per_min(SLOW.amount, burst=SLOW.burst)
+            theirs = Throttled(using="gcra", quota=quota, store=store, key_prefix="vectord").limiter
+            assert not (await theirs.limit("a")).limited
+            assert await wait_s(one, "a", 2) == 0
+            state = await theirs.peek("a")
+            assert state.remaining == 0
+            refused = await theirs.limit("a")
+            assert refused.limited
+            assert await wait_s(one, "a") == pytest.approx(refused.state.retry_after, abs=1)
+            assert await wait_s(one, "a", 0) == pytest.approx(state.reset_after - 120, abs=1)
+            await store._backend.get_client().connection_pool.disconnect()
+
+
 async def test_without_redis_each_process_limits_by_itself(port: int, caplog: pytest.LogCaptureFixture) -> None:
     """The log says so once; nobody meets an error."""
     async with replicas(port) as (one, other):
         for each in (one, other):
-            waits = [await each.take(SLOW, "a") for _ in range(5)]
-            assert [wait_s > 0 for wait_s in waits] == [False, False, False, True, True]
+            waits = [await wait_s(each, "a") for _ in range(5)]
+            assert [wait > 0 for wait in waits] == [False, False, False, True, True]
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2  # one each
     assert "127.0.0.1" not in caplog.text  # a URL may hold a password
 
@@ -83,11 +156,11 @@ async def test_a_redis_that_comes_back_is_used_again(
     """After REDIS_RETRY_S; the log tells both ways."""
     monkeypatch.setattr(module, "REDIS_RETRY_S", 0.0)
     async with replicas(port) as (one, other):
-        assert await one.take(SLOW, "a") == 0
+        assert await wait_s(one, "a") == 0
         with redis_at(port, tmp_path):
             for each in (one, other, one):
-                assert await each.take(SLOW, "a") == 0
-            assert await other.take(SLOW, "a") > 0
+                assert await wait_s(each, "a") == 0
+            assert await wait_s(other, "a") > 0
     assert [record.getMessage().split(" (")[0].split(":")[0] for record in caplog.records] == [
         "Redis does not answer",
         "Redis answers again",
@@ -97,16 +170,17 @@ async def test_a_redis_that_comes_back_is_used_again(
 async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that one for REDIS_TIMEOUT_S."""
+    """And that one for PATIENCE_S."""
     asked = []
     with redis_at(port, tmp_path) as running:
         async with replicas(port, 1) as (one,):
-            assert await one.take(SLOW, "a") == 0
+            assert await wait_s(one, "a") == 0
             running.send_signal(signal.SIGSTOP)
-            assert one._redis is not None
-            take = one._redis.take
-            monkeypatch.setattr(one._redis, "take", lambda *words: (asked.append(words), take(*words))[1])
-            assert [await one.take(SLOW, "a") > 0 for _ in range(5)] == [False, False, False, True, True]
+            monkeypatch.setattr(shared_buckets, "PATIENCE_S", 0.1)
+            assert one._shared is not None
+            draw = one._shared.draw
+            monkeypatch.setattr(one._shared, "draw", lambda draws: (asked.append(draws), draw(draws))[1])
+            assert [await wait_s(one, "a") > 0 for _ in range(5)] == [False, False, False, True, True]
             assert len(asked) == 1
             running.send_signal(signal.SIGCONT)
 

@@ -133,6 +133,7 @@ LATER: dict[str, Family] = {  # whose labels only events bring
     "vectord_requests_failed_total": ("counter", {"error"}),
     "vectord_key_requests_total": ("counter", {"key"}),
     "vectord_key_tokens_total": ("counter", {"key"}),
+    "vectord_key_answers_total": ("counter", {"key", "status"}),
 }
 FAMILIES = SMART_EMBEDDER | SIMPLE_INFERENCE_SERVER | SEMANTIC_EXPLORER | TEI | OWN
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import time
@@ -58,9 +59,13 @@ def exchange(dialect: str, route: str, status: int, seconds: float, trace_id: st
     )
 
 
+def page(metrics: Metrics) -> str:
+    return asyncio.run(metrics.exposition())[0].decode()
+
+
 def samples(metrics: Metrics) -> dict[str, float]:
     """Every line of the exposition, as name{labels} -> value."""
-    lines = metrics.exposition()[0].decode().splitlines()
+    lines = page(metrics).splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     return {name: float(value) for name, value in pairs}
 
@@ -69,7 +74,7 @@ def test_the_exposition_can_be_parsed() -> None:
     """By the library's own reader of the format."""
     metrics = Metrics("1.2.3")
     metrics.model_changed('odd"na\\me\n', "ready", 1.0)
-    families = {family.name for family in text_string_to_metric_families(metrics.exposition()[0].decode())}
+    families = {family.name for family in text_string_to_metric_families(page(metrics))}
     assert {"vectord_requests", "te_request_count", "te_batch_next_size"} <= families
 
 
@@ -162,7 +167,25 @@ def test_only_named_keys_become_labels() -> None:
         'vectord_key_tokens_total{key="search"}',
     ]
     assert shown['vectord_key_tokens_total{key="search"}'] == 7
-    assert "10.0.0.1" not in metrics.exposition()[0].decode()
+    assert "10.0.0.1" not in page(metrics)
+
+
+def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
+    """At zero, with their refusals; a key that is added to the file appears with the next scrape."""
+    metrics, names = Metrics("0"), ["search"]
+    metrics.watch_keys(lambda: names)
+    answers = [f'vectord_key_answers_total{{key="search",status="{status}"}}' for status in (200, 429)]
+    shown = samples(metrics)
+    assert [shown[name] for name in answers] == [0, 0]
+    refused = exchange("openai", "/v1/embeddings", 429, 0.1)
+    refused.key = "search"
+    metrics.http_answered(refused)
+    metrics.http_answered(exchange("openai", "/v1/embeddings", 401, 0.1))  # of nobody's key
+    names.append("crawler")
+    shown = samples(metrics)
+    assert [shown[name] for name in answers] == [0, 1]
+    assert shown['vectord_key_tokens_total{key="crawler"}'] == 0
+    assert sum(value for name, value in shown.items() if "vectord_key_answers" in name) == 1
 
 
 def test_refusals_are_counted_as_each_product_counts_them() -> None:
@@ -255,7 +278,7 @@ def test_two_servers_count_apart() -> None:
     """Nothing is global."""
     one, two = Metrics("0"), Metrics("0")
     one.http_answered(exchange("openai", "/", 200, 0.1))
-    assert "openai" not in two.exposition()[0].decode()
+    assert "openai" not in page(two)
 
 
 def test_counting_a_request_costs_little() -> None:

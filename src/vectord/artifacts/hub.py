@@ -19,7 +19,7 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,11 +53,13 @@ def resolve(
     offline: bool = False,
     hf_home: str | None = None,
     token: str | None = None,
+    graphs: Sequence[str] = (),
 ) -> Located:
     """Find the files of model `name`, by a download if nothing else has them.
 
     revision: branch, tag or commit of the hub; hf_home: folder of the Hugging Face cache, None: as huggingface_hub
-    finds it; token: for the download alone. Raises ModelUnavailable saying what was looked for where, and what helps.
+    finds it; token: for the download alone; graphs: patterns of ONNX files, of which one at least is wanted too
+    (artifacts/graphs.py). Raises ModelUnavailable saying what was looked for where, and what helps.
     """
     if local := _local_folder(name):
         if revision is not None:
@@ -69,16 +71,20 @@ def resolve(
     package = entry.package if entry else _package_name(name)
     cache = cache_folder(hf_home, os.environ)
     cached = _cached(hub_id, revision, cache)
-    if cached and is_complete(cached, entry):
+    if cached and is_complete(cached, entry) and _has_any(cached, graphs):
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
-    if revision is None and package and (found := _package_folder(package)):
+    if revision is None and package and (found := _package_folder(package)) and _has_any(found, graphs):
         return Located(folder=found, model_id=name, revision=None, source="package")
     if not offline:
-        found = _download(hub_id, revision, cache, token, otherwise=cached)
+        found = _download(hub_id, revision, cache, token, graphs, otherwise=cached)
         return Located(folder=found, model_id=name, revision=_commit(found), source="hub")
     if cached:  # whoever reads it will say what is missing
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     raise _not_here(name, hub_id, revision, cache, package)
+
+
+def _has_any(folder: Path, graphs: Sequence[str]) -> bool:
+    return not graphs or any(any(folder.glob(pattern)) for pattern in graphs)
 
 
 def cache_folder(hf_home: str | None, environ: Mapping[str, str]) -> Path:
@@ -168,14 +174,16 @@ def _not_here(name: str, hub_id: str, revision: str | None, cache: Path, package
     )
 
 
-def _download(hub_id: str, revision: str | None, cache: Path, token: str | None, *, otherwise: Path | None) -> Path:
+def _download(
+    hub_id: str, revision: str | None, cache: Path, token: str | None, graphs: Sequence[str], *, otherwise: Path | None
+) -> Path:
     """The snapshot, after fetching what is missing of it; `otherwise`, an older look at it, if the hub is silent."""
     from huggingface_hub import errors, snapshot_download  # noqa: PLC0415  0.15 s
 
     log.info("downloading %s to %s", hub_id, cache)
     fetch = partial(snapshot_download, hub_id, cache_dir=cache, token=token)
     try:
-        found = Path(fetch(revision=revision, allow_patterns=list(DOWNLOADED)))
+        found = Path(fetch(revision=revision, allow_patterns=[*DOWNLOADED, *graphs]))
         for needed_files in (needed_torch_files, needed_graph_files):
             if more := needed_files(found):
                 fetch(revision=_commit(found) or revision, allow_patterns=list(more))

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec, Output
+from vectord.calibration.sample import Sample
 from vectord.networks.facts import size
 from vectord.ops.base import PackedTexts
 from vectord.schema import DeviceMemory, Float32
@@ -26,10 +27,16 @@ POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # a row a 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
     device: str = "auto"  # auto, cpu, cuda, cuda:N, mps
-    dtype: str = "auto"  # auto, float32, bfloat16, float16
+    dtype: str = "auto"  # auto, float32, bfloat16, float16, int8
     threads: int | None = None  # None: from cgroup quota and affinity, rounded down
     streams: int | None = None  # None: chosen by the backend from the threads
     max_batch_tokens: int | None = None  # None: the backend's measured best
+    sample: Sample | None = None  # texts to fit int8 by
+    tf32: bool = False  # CUDA: float32 products in TF32
+    device_memory_mib: int | None = None  # CUDA: what the process may take; None: all there is
+    graph_memory_mib: int = 512  # CUDA: for the graphs of one model; 0: none
+    capacity_s: float = 10.0  # CUDA: for the warm-up that finds max_batch_tokens; 0: none
+    batch_sizes: str = "measured"  # CUDA: measured, or smart-embedder: texts a forward by that product's tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,8 @@ class BackendFacts:
     cost: Literal["packed", "padded"]  # packed: a batch costs its tokens; padded: longest text x texts
     max_batch_tokens: int  # by that cost
     max_batch_texts: int | None = None  # None: any number; see max_batch_texts below
+    pipelined: bool = False  # streams prepare batches beside each other, and the device runs them one by one
+    int8_cosine: float | None = None  # mean, of answers in int8 to the same model's without; None: not in int8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,7 @@
 """The backend for models that ship an ONNX graph alone: OpenVINO runs it on the processor, our heads stand behind it.
 
 models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
-`forward`. The graph reads padded batches, so a batch costs its longest text times its texts. Pooling, and what
-follows it, is ours wherever the graph gives its hidden states: spans and heads are then those of every other backend.
+`forward`. The graph reads padded batches, so a batch costs its longest text times its texts (onnx_graph.py).
 
 artifacts/onnx_file.py looks through the file first, for the runtime opens whatever files it names.
 """
@@ -11,43 +10,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
 
 from vectord.artifacts.files.onnx_file import read_onnx
-from vectord.artifacts.spec import ModelSpec, Output
+from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
-from vectord.backends.openvino import Precision, choose_precision, choose_wide_streams
+from vectord.backends.onnx_graph import LENGTH_STEP, Answerer, Array, check_inputs, feeds
+from vectord.backends.openvino import choose_precision, choose_wide_streams
+from vectord.backends.openvino_plans import Precision
 from vectord.errors import ModelUnavailable
-from vectord.networks.heads.any_body import heads_of
-from vectord.ops.numpy import NumpyOps, pack
-from vectord.ops.openvino import LENGTH_STEP, ov
-from vectord.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
+from vectord.ops.openvino import ov
+from vectord.ops.padding import Padded, pad
 from vectord.processor import thread_budget
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # padded ones; that many packed ones are the openvino backend's
 
-Array: TypeAlias = npt.NDArray[Any]
-
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
-
-# What graphs read, each (N, L), under the names that transformers' exporters give.
-_INPUTS: Mapping[str, Callable[[PackedTexts, Padded], Array]] = {
-    "input_ids": lambda texts, padded: np.where(padded.filled, texts.ids[padded.rows], 0),
-    "attention_mask": lambda texts, padded: padded.seen,
-    "token_type_ids": lambda texts, padded: np.where(padded.filled, texts.type_ids[padded.rows], 0),
-    "position_ids": lambda texts, padded: np.broadcast_to(np.arange(padded.rows.shape[1]), padded.rows.shape),
-}
-_NEEDED = frozenset({"input_ids", "attention_mask"})
-# What they give.
-_HIDDEN = ("last_hidden_state", "token_embeddings", "hidden_states")  # (N, L, H)
-_MADE: Mapping[Output, str] = {"dense": "sentence_embedding", "scores": "logits"}  # (N, D), (N, labels)
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OnnxBackend:
@@ -127,9 +108,8 @@ class Plan:
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
         """The graph's answers by name, valid until the stream's next run. Raises MemoryError."""
-        arrays = {name: _INPUTS[name](texts, padded).astype(dtype) for name, dtype in self._inputs.items()}
         try:
-            answers = self._requests[stream].infer(arrays, share_outputs=True)
+            answers = self._requests[stream].infer(feeds(self._inputs, texts, padded), share_outputs=True)
         except RuntimeError as error:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
                 raise MemoryError(f"no room for a batch of {padded.rows.size} padded tokens") from error
@@ -148,7 +128,7 @@ class Compiler:
         self._threads = threads
 
     def compile(self, precision: Precision, streams: int) -> Plan:
-        """Blocks, seconds for a large model. Raises ModelUnavailable for what OpenVINO, or _INPUTS, has no idea of."""
+        """Blocks, seconds for a large model. Raises ModelUnavailable for what OpenVINO has no idea of."""
         config = {
             "INFERENCE_PRECISION_HINT": precision,
             "NUM_STREAMS": streams,
@@ -167,62 +147,7 @@ class Compiler:
 
     def _check_inputs(self, model: ov.Model) -> None:
         shapes = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
-        if not _NEEDED <= shapes.keys() <= _INPUTS.keys():
-            raise ModelUnavailable(
-                f"{self._path}: the graph reads {', '.join(sorted(shapes))[:300]}; "
-                f"what can be given is {', '.join(_INPUTS)}, and the first two are needed"
-            )
-        for name, shape in shapes.items():
-            if len(shape) != 2 or not all(size.is_dynamic for size in shape):
-                raise ModelUnavailable(f"{self._path}: input {name} is {shape}, not texts by tokens of any number")
-
-
-# --- from the graph's answers to the model's ------------------------------------------------------------------
-
-
-class Answerer:
-    """What is made of a graph's answers, on the thread that calls `forward`."""
-
-    def __init__(self, spec: ModelSpec, given: Collection[str]) -> None:
-        """given: the graph's outputs. Raises ModelUnavailable if one of the model's cannot be made of them."""
-        self._hidden = next((name for name in _HIDDEN if name in given), None)
-        self._heads = heads_of(spec, NumpyOps()) if self._hidden is not None else {}
-        self._made = {
-            output: name
-            for output, name in _MADE.items()
-            if output in spec.outputs - self._heads.keys() and name in given and not spec.scores_by_words
-        }
-        if missing := spec.outputs - self._heads.keys() - self._made.keys():
-            raise ModelUnavailable(
-                f"{spec.weights[0]}: the graph gives {', '.join(given)[:300]}; no {' or '.join(sorted(missing))} can "
-                f"be made of that, but of {_HIDDEN[0]}, {' or '.join(_MADE.values())}"
-            )
-        self.reads = tuple(self._made.values()) + ((self._hidden,) if self._hidden is not None else ())
-        self.max_tokens = spec.max_tokens
-        self._widths = {name: len(spec.labels) if name == "logits" else spec.dimensions for name in self._made.values()}
-        if self._hidden is not None:
-            self._widths[self._hidden] = spec.hidden_size
-
-    def check(self, widths: Mapping[str, int | None]) -> None:
-        """widths: of what the graph gives, where it says so. Raises ModelUnavailable if another is expected."""
-        for name, expected in self._widths.items():
-            if widths[name] not in {expected, None}:
-                raise ModelUnavailable(
-                    f"the graph's {name} is {widths[name]} wide; by the model's files it is {expected}"
-                )
-
-    def answer(self, batch: TokenBatch, padded: Padded, given: Mapping[str, Array]) -> Answers:
-        """given: the graph's answers to the padded batch, by name."""
-        answers: Answers = {}
-        for output in batch.outputs & self._made.keys():
-            if not spans_are_whole(batch.texts):
-                raise ValueError("this graph pools whole texts, and a part of one was asked for")
-            rows = given[self._made[output]].reshape(len(padded.rows), -1)  # a single label may lack its dimension
-            answers[output] = rows[texts_of_spans(batch.texts)].astype(np.float32)  # (M, D)
-        if self._hidden is not None:
-            states = given[self._hidden]
-            x = states.reshape(-1, states.shape[-1])[padded.places].astype(np.float32)  # (T, H)
-            tokens = pack(batch.texts)
-            for output in batch.outputs & self._heads.keys():
-                answers[output] = self._heads[output](x, tokens).astype(np.float32)
-        return answers
+        check_inputs(
+            self._path,
+            {name: [None if n.is_dynamic else n.get_length() for n in shape] for name, shape in shapes.items()},
+        )

@@ -10,34 +10,28 @@ streams (BGE-M3's shape: 0.75 GB, and 0.7 GB more for a second plan).
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import POOLED, Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.backends.openvino_int8 import find_recipe
+from vectord.backends.openvino_plans import Compiler, Plan, Precision
 from vectord.errors import ConfigError
-from vectord.networks.network import Network
 from vectord.ops.base import PackedTexts
-from vectord.ops.openvino import Graph, OpenvinoOps, build, ov
+from vectord.ops.openvino import ov
 from vectord.processor import multiplies_bfloat16, thread_budget
 
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory, and how long a batch holds its stream, grow with it
-LONG_TOKENS = 4096  # after a batch of more, its memory is given back
 ONE_PLAN_BYTES = 400_000_000  # a model whose plan is larger has no second one
 ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, of 8,192 tokens 80
 NARROW_GROUPS = 4  # length groups of a plan for many texts: with 3 it is 4 % slower; a 5th gains 1 % and costs 15 MB
-
-Precision = Literal["bf16", "f32"]  # as OpenVINO calls them
 
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
@@ -52,16 +46,19 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
     precision = choose_precision(options.dtype, core)
     threads = options.threads or thread_budget()
     compiler = Compiler(spec, core, precision, threads)
+    if options.dtype == "int8":
+        compiler.recipe = find_recipe(compiler, options.sample)
     one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
     streams = options.streams or (choose_wide_streams(threads) if one_plan else choose_streams(threads))
     facts = BackendFacts(
         name="openvino",
         device="cpu",
-        dtype=_DTYPES[precision],
+        dtype=_DTYPES[precision] if compiler.recipe is None else "int8",
         streams=streams,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
         max_batch_texts=max_batch_texts(spec),
+        int8_cosine=None if compiler.recipe is None else compiler.recipe.mean_cosine,
     )
     return OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
 
@@ -89,10 +86,11 @@ def choose_wide_streams(threads: int) -> int:
 def choose_precision(dtype: str, core: ov.Core) -> Precision:
     """What products are computed in. bfloat16 only where the processor has it: emulated it is a disaster.
 
-    float16 is treated as auto: no processor here computes in it. Raises ConfigError for an unknown name.
+    int8 is of linear layers alone: what is between them is computed as for auto. So it is for float16, in which no
+    processor here computes. Raises ConfigError for an unknown name.
     """
-    if dtype not in {"auto", "float32", "bfloat16", "float16"}:
-        raise ConfigError("dtype must be auto, float32, bfloat16 or float16")
+    if dtype not in {"auto", "float32", "bfloat16", "float16", "int8"}:
+        raise ConfigError("dtype must be auto, float32, bfloat16, float16 or int8")
     if dtype == "float32":
         return "f32"
     has_bfloat16 = multiplies_bfloat16()
@@ -118,119 +116,6 @@ def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
     cu_seqlens = np.arange(0, facts.max_batch_tokens + 1, length, dtype=np.int32)
     ids = np.zeros(int(cu_seqlens[-1]), np.int32)
     return TokenBatch(texts=PackedTexts(ids=ids, type_ids=ids, cu_seqlens=cu_seqlens), outputs=spec.outputs)
-
-
-class Plan:
-    """One compiled graph, and an infer request for each of its streams."""
-
-    def __init__(self, compiled: ov.CompiledModel, graph: Graph, ops: OpenvinoOps, streams: int) -> None:
-        self._ops = ops  # owns the memory of the graph's constants
-        self._graph = graph
-        self._compiled = compiled
-        self._requests = [compiled.create_infer_request() for _ in range(streams)]
-
-    def run(self, batch: TokenBatch, stream: int) -> Answers:
-        """What is asked of the graph's answers, for the caller to keep. No two threads may share a stream at a time.
-
-        Raises MemoryError.
-        """
-        request = self._requests[stream]
-        arrays = self._set_inputs(request, batch)
-        try:
-            answers = request.infer(share_outputs=True)
-        except RuntimeError as error:
-            if "bad_alloc" in str(error) or "out_of_memory" in str(error):
-                raise MemoryError(f"no room for a batch of {batch.texts.ids.size} tokens") from error
-            raise
-        del arrays  # the request reads them in place: they had to live until here
-        asked = {name: answers[i] for i, name in enumerate(self._graph.outputs) if name in batch.outputs}
-        if batch.texts.ids.size > LONG_TOKENS:
-            self._forget(stream)
-            return asked  # in memory that was the request's, and is theirs alone now
-        return {name: rows.copy() for name, rows in asked.items()}
-
-    def beside(self) -> Plan:
-        """The same graph with one request of its own, for a stream that no worker has."""
-        return Plan(self._compiled, self._graph, self._ops, streams=1)
-
-    def warm_up(self, batch: TokenBatch) -> None:
-        """Run `batch` on all streams at once. No other call may be under way.
-
-        What a stream runs first should be its largest batch: its buffers then have their final size, where growing
-        to it step by step leaves the outgrown ones behind in the heap.
-        """
-        arrays = [self._set_inputs(request, batch) for request in self._requests]
-        for request in self._requests:
-            request.start_async()
-        for request in self._requests:
-            request.wait()
-            if not all(np.isfinite(tensor.data).all() for tensor in request.output_tensors):
-                raise RuntimeError("the plan's first answer is not finite")
-        del arrays
-
-    def _forget(self, stream: int) -> None:
-        """Give back the memory that a long batch took: with BGE-M3's shape 250 MB for 8,192 tokens."""
-        self._requests[stream] = self._compiled.create_infer_request()
-        self._compiled.release_memory()  # of streams that are idle; the others' is of the usual size
-        trim_heap()
-
-    def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[npt.NDArray[np.generic]]:
-        arrays = self._graph.pack(batch.texts, batch.outputs)
-        request.set_input_tensors({i: ov.Tensor(array, shared_memory=True) for i, array in enumerate(arrays)})
-        return arrays
-
-
-def trim_heap() -> None:
-    """Give the pages that the heap has free back to the system, where the system's heap can."""
-    if hasattr(ctypes.pythonapi, "malloc_trim"):  # glibc
-        ctypes.pythonapi.malloc_trim(0)
-
-
-class Compiler:
-    """Makes plans of one model, over one checkpoint."""
-
-    def __init__(self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int) -> None:
-        self.precision = precision
-        self._threads = threads
-        self._spec = spec
-        self._core = core
-        self._checkpoint = open_checkpoint(spec.weights)
-
-    @property
-    def plan_bytes(self) -> int:
-        """About what each plan holds for itself: all weights, laid out anew, but for the table of word vectors."""
-        sizes = [weight.array.size for weight in self._checkpoint.values()]
-        return (sum(sizes) - max(sizes, default=0)) * {"bf16": 2, "f32": 4}[self.precision]
-
-    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
-        """A plan that gives all of the model's outputs: beside the body, what was not asked for costs next to nothing.
-
-        Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
-        """
-        ops = OpenvinoOps()
-        network = Network(self._spec, self._checkpoint, ops)
-        config = {
-            "INFERENCE_PRECISION_HINT": precision or self.precision,
-            "NUM_STREAMS": streams,
-            "INFERENCE_NUM_THREADS": self._threads,
-            "ENABLE_CPU_PINNING": False,  # no faster here, and two servers would be pinned to the same processors
-        }
-        outputs = self._spec.outputs
-        graph = build(lambda tokens: network(tokens, outputs), groups, by_token=outputs - POOLED)
-        compiled = self._core.compile_model(graph.model, "CPU", config)
-        self.release()
-        return Plan(compiled, graph, ops, streams)
-
-    def release(self) -> None:
-        """Give back the pages of the checkpoint that were read, and those that the heap has free.
-
-        Compiling reads all of it, and a plan's first batch all matrices, to lay them out as it needs them.
-        """
-        self._checkpoint.release()
-        trim_heap()
-
-    def close(self) -> None:
-        self._checkpoint.close()
 
 
 class OpenvinoBackend:
@@ -294,7 +179,7 @@ class OpenvinoBackend:
 
     def _make_exact(self) -> Plan:
         plan = self._wide or self._narrow.result()
-        if plan is not None and self._compiler.precision == "f32":
+        if plan is not None and self._compiler.precision == "f32" and self._compiler.recipe is None:
             return plan.beside()
         return self._compiler.compile(streams=1, groups=1, precision="f32")
 

@@ -69,7 +69,7 @@ ModelClass: TypeAlias = type[PreTrainedModel]
 def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
     """Blocks while weights move to the device. Raises ConfigError (device, dtype) and ModelUnavailable."""
     device = choose_device(options.device)
-    dtype = choose_dtype(options.dtype, device)
+    dtype = choose_dtype(options.dtype, device, spec.architecture)
     if device.type == "cpu":  # torch's own default sees no cgroup quota
         torch.set_num_threads(options.threads or thread_budget())
     default_batch_tokens = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS

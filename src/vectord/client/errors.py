@@ -10,8 +10,8 @@
     │   ├── Overloaded            the server refuses work; retry_after_s says when it would not
     │   ├── Unavailable           the model still loads, or the server shuts down
     │   └── ConnectionFailed      nobody listens there, or the connection broke before the answer was whole
-    ├── Timeout               a connection, but no answer within timeout_s, or 408 or 504 for one
-    └── ServerFailed          the server failed on this, or what it sent is no answer
+    ├── Timeout               a connection, but no whole answer within timeout_s, or 408 or 504 for one
+    └── ServerFailed          the server failed on this, or what it sent is no answer, or too large a one
 
 What the caller's code got wrong, a text that is no string or a limit below 1, is a TypeError or a ValueError.
 """

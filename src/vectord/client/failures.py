@@ -15,6 +15,7 @@ from vectord.client import errors
 from vectord.client.errors import BadRequest, ClientError, TryLater
 
 MAX_MESSAGE_CHARACTERS = 2000
+LATE = "There was no whole answer within timeout_s."
 
 # The rest: 4xx BadRequest, all others ServerFailed. Gateways send 502, vectord does not.
 STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
@@ -39,7 +40,7 @@ EXCEPTIONS: Mapping[type[httpx.RequestError], tuple[type[ClientError], str]] = M
     {
         httpx.RequestError: (errors.ServerFailed, "The server's answer cannot be read."),
         httpx.TransportError: (errors.ConnectionFailed, "The connection broke before there was an answer."),
-        httpx.TimeoutException: (errors.Timeout, "There was no answer in time."),
+        httpx.TimeoutException: (errors.Timeout, LATE),
         httpx.ConnectError: (errors.ConnectionFailed, "Nobody answers at this address."),
         httpx.ConnectTimeout: (errors.ConnectionFailed, "No connection was made in time."),
         httpx.LocalProtocolError: (errors.BadRequest, "A header of this request cannot be sent."),
@@ -71,6 +72,19 @@ def failed(cause: httpx.RequestError, request_id: str) -> ClientError:
     """No answer."""
     kind, message = next(EXCEPTIONS[kind] for kind in type(cause).__mro__ if kind in EXCEPTIONS)
     return kind(message, request_id=request_id)
+
+
+def late(request_id: str) -> ClientError:
+    """No whole answer in time."""
+    return errors.Timeout(LATE, request_id=request_id)
+
+
+def too_large(limit_bytes: int, request_id: str) -> ClientError:
+    """More of an answer than this client takes."""
+    return errors.ServerFailed(
+        f"The answer has more than max_answer_bytes, {limit_bytes}: ask for fewer texts a request, or allow more.",
+        request_id=request_id,
+    )
 
 
 def refused(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:

@@ -13,6 +13,8 @@ from vectord.client.splitting import Limits
 
 CONNECT_S = 5.0
 RETRY_WITHIN_S = 120.0
+MAX_TIMEOUT_S = 86_400
+MAX_ANSWER_BYTES = 2**30  # unless told otherwise
 MAX_CONCURRENCY = 100  # connections that httpx opens to one host unless told otherwise
 
 
@@ -28,11 +30,13 @@ class Settings:
     texts_per_request: int
     characters_per_request: int
     lane: Lane | None
+    max_answer_bytes: int = MAX_ANSWER_BYTES
 
     def __post_init__(self) -> None:
         _check_url(self.base_url)
-        if not self.timeout_s > 0:  # NaN is not, either
-            raise ValueError(f"timeout_s must be above 0, not {self.timeout_s}")
+        if not isinstance(self.timeout_s, int | float) or not 0 < self.timeout_s <= MAX_TIMEOUT_S:  # NaN is not, either
+            raise ValueError(f"timeout_s must be above 0, {MAX_TIMEOUT_S} at most, not {self.timeout_s!r}")
+        _check_range("max_answer_bytes", self.max_answer_bytes, 1, None)
         _check_range("max_retries", self.max_retries, 0, None)
         _check_range("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
         _check_range("texts_per_request", self.texts_per_request, 1, None)
@@ -66,5 +70,5 @@ def _check_url(base_url: str) -> None:
 
 
 def _check_range(name: str, value: int, least: int, most: int | None) -> None:
-    if value < least or (most is not None and value > most):
-        raise ValueError(f"{name} must be {least} {'or more' if most is None else f'to {most}'}, not {value}")
+    if not isinstance(value, int) or value < least or (most is not None and value > most):
+        raise ValueError(f"{name} must be {least} {'or more' if most is None else f'to {most}'}, not {value!r}")

@@ -56,11 +56,16 @@ def run(words: Sequence[str]) -> int:
         return _print_config(loaded, as_json="--json" in loaded.switches)
     if "--json" in loaded.switches:
         raise ConfigError("--json (command line): goes with --print-config")
-    from vectord import compose  # noqa: PLC0415 - everything that serves, imported to serve
     from vectord.telemetry import logs  # noqa: PLC0415
 
     logs.configure(loaded.config.telemetry)
     loaded.tell()
+    if loaded.config.server.front_ends > 1:
+        from vectord.processes.supervisor import supervise  # noqa: PLC0415
+
+        return supervise(loaded.config)
+    from vectord import compose  # noqa: PLC0415 - everything that serves, imported to serve
+
     return compose.serve(loaded.config)
 
 

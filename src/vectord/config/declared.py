@@ -229,8 +229,8 @@ class DeviceConfig:
 
     backend: str = setting(
         "auto",
-        "openvino, torch, onnx, transformers, handler or fake; auto: torch for a GPU that it finds, else openvino, and "
-        "what a model needs that neither runs.",
+        "openvino, torch, onnx, onnxruntime, transformers, handler or fake; auto: torch for a GPU that it finds, else "
+        "openvino, and what a model needs that neither runs.",
     )
     device: str = setting(
         "auto",
@@ -245,10 +245,45 @@ class DeviceConfig:
     )
     dtype: str = setting(
         "auto",
-        "auto: what the device computes in best. What it cannot compute in is replaced, with a warning.",
+        "auto: what the device computes in best; int8: linear layers alone. What it cannot compute in is replaced, "
+        "with a warning.",
         env=("INFINITY_DTYPE",),
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=("auto", "float32", "bfloat16", "float16", "int8"),
         reads={"INFINITY_DTYPE": readers.same_for_all},
+    )
+    onnx_file: str | None = setting(
+        None,
+        "ONNX file inside the model's folder that the backends onnx and onnxruntime run, such as onnx/model_O4.onnx; "
+        "default: the one whose name says dtype.",
+    )
+    calibration_file: str | None = setting(
+        None, "Texts, one a line, by which int8 is fitted to a model on the processor; default: built-in ones."
+    )
+    calibration_folder: str | None = setting(
+        None, "Folder that keeps what was found so, for the next start; default: it is found anew at each."
+    )
+    tf32: bool = setting(False, "On CUDA: float32 products in TF32, faster and with 10 bits of fraction.")
+    device_memory_mib: int | None = setting(
+        None,
+        "On CUDA: MiB that all models together may take of the device, beside the driver's own; default: all there is.",
+        at_least=64,
+        at_most=2**24,
+    )
+    graph_memory_mib: int = setting(
+        512, "On CUDA: MiB for one model's graphs of small batches; 0: no graphs.", at_least=0, at_most=2**20
+    )
+    capacity_s: float = setting(
+        10.0,
+        "On CUDA: seconds a load may measure how many tokens a forward runs best, unless max_batch_tokens says; 0: "
+        "not measured.",
+        at_least=0,
+        at_most=600,
+    )
+    batch_sizes: Literal["measured", "smart-embedder"] = setting(
+        "measured",
+        "On CUDA, unless max_batch_requests says: texts a forward runs at most; smart-embedder: by that product's "
+        "table, from the device's memory and the model's longest text.",
+        choices=("measured", "smart-embedder"),
     )
     num_threads: int | None = setting(
         None,
@@ -385,6 +420,13 @@ class EngineConfig:
         pattern=r"(redis|rediss|unix)://.+",
         secret=True,
     )
+    shared_cache_secret: str | None = setting(
+        None,
+        "What all replicas sign shared vectors with, 16 characters at least; what is not signed so is not believed.",
+        pattern=r"(?s).{16,4096}",
+        secret=True,
+    )
+    shared_cache_secret_file: str | None = setting(None, "File that holds shared_cache_secret.")
     shared_cache_ttl_s: int = setting(
         7 * 86_400, "Seconds that what is shared stays there.", at_least=1, at_most=366 * 86_400
     )
@@ -421,12 +463,26 @@ class ServerConfig:
             ("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT", "INFERENCE_PORT"), readers.no_service_link
         ),
     )
+    front_ends: int = setting(
+        0,
+        "Processes that speak HTTP in front of the one that has the models, where one event loop is the limit; "
+        "0 and 1: one process for all.",
+        at_least=0,
+        at_most=64,
+    )
     grpc_port: int | None = setting(
         None,
         "Port of TEI's gRPC services; 0: any free one; default: none.",
         at_least=0,
         at_most=65_535,
         reads=dict.fromkeys(("VECTORD_GRPC_PORT", "GRPC_PORT"), readers.no_service_link),
+    )
+    prometheus_port: int | None = setting(
+        None,
+        "A further port for /metrics alone, as TEI has it; 0: any free one; default: none, it is at --port.",
+        at_least=0,
+        at_most=65_535,
+        reads=dict.fromkeys(("VECTORD_PROMETHEUS_PORT", "PROMETHEUS_PORT"), readers.no_service_link),
     )
     url_prefix: str | None = setting(
         None,

@@ -55,14 +55,14 @@ IGNORED: tuple[Ignored, ...] = (
     Ignored(("INFINITY_PRELOAD_ONLY",), "`vectord models` looks for the files without serving them.", switch=True),
     Ignored(
         ("INFINITY_ONNX_DISABLE_OPTIMIZE", "INFINITY_ONNX_DO_NOT_PREFER_QUANTIZED"),
-        "A model's ONNX graph is run as it is, and only if it has no other weights.",
+        "Which ONNX graph is run is said by backend, dtype and onnx_file.",
         switch=True,
     ),
     Ignored(("INFINITY_CALIBRATION_DATASET_URL",), "int8 vectors have one scale for all texts; nothing is fetched."),
     Ignored(("INFINITY_ANONYMOUS_USAGE_STATS", "DO_NOT_TRACK"), "Nothing is ever reported to anyone.", switch=True),
     Ignored(
         ("CUDA_ARENA_SIZE", "CUDA_ARENA_EXTEND_STRATEGY", "GPU_PRESSURE_THRESHOLD"),
-        "They size ONNX Runtime's memory, which does not run here.",
+        "ONNX Runtime's memory grows by what is needed, and is given back.",
     ),
     Ignored(
         ("MAX_RERANKING_BATCH_SIZE", "QWEN_RERANK_BATCH_SIZE"),
@@ -76,7 +76,6 @@ IGNORED: tuple[Ignored, ...] = (
         ("MAX_SENTENCE_CHARS", "MAX_TOTAL_CHARS_PER_REQUEST", "MAX_RERANK_TEXT_CHARS", "MAX_RERANK_TOTAL_CHARS"),
         "Smart Embedder itself has dropped them; payload_limit bounds a body.",
     ),
-    Ignored(("PROMETHEUS_PORT",), "/metrics is on the server's own port."),
 )
 
 BY_NAME: Mapping[str, Ignored] = {name: ignored for ignored in IGNORED for name in ignored.names}

@@ -4,7 +4,7 @@
                                                      (dense, scores: one array; sparse: indices, then values)
 
 What comes back is nobody's word: `decode` says what it expects, and whatever differs from that is no answer. The digest
-is over the name, too, so that a value under another name is none; it is no proof of who wrote it.
+is over the name, too, so that a value under another name is none. Keyed, it proves that who wrote it has the key.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from hmac import compare_digest
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,16 +33,22 @@ DTYPES: Mapping[int, str] = {FLOAT32: "<f4", INT32: "<i4"}
 LARGEST = 1e16  # beside which no number of a model's comes close; its square, 4,096 times, is still a float32
 
 
-def encode(name: bytes, answer: Answer) -> bytes:
-    """answer: dense, sparse and scores, no others. name: under which it will be looked for."""
+def key_of(secret: bytes) -> bytes:
+    """The key of a secret of any length."""
+    return blake2b(secret, digest_size=64, person=b"vectord-cache").digest()
+
+
+def encode(name: bytes, answer: Answer, key: bytes = b"") -> bytes:
+    """answer: dense, sparse and scores, no others. name: under which it will be looked for. key: see `key_of`."""
     body = b"".join(_encoded(answer))
-    return _digest(name, body) + body
+    return _digest(name, body, key) + body
 
 
-def decode(name: bytes, value: bytes, shapes: Shapes) -> Answer | None:
-    """Exactly these kinds in these shapes, all numbers finite, in arrays of their own; None if it is anything else."""
+def decode(name: bytes, value: bytes, shapes: Shapes, key: bytes = b"") -> Answer | None:
+    """Exactly these kinds in these shapes, all numbers finite, in arrays of their own; None if it is anything else, or
+    was not written with this key."""
     body = value[DIGEST_BYTES:]
-    if value[:DIGEST_BYTES] != _digest(name, body):
+    if not compare_digest(value[:DIGEST_BYTES], _digest(name, body, key)):
         return None
     try:
         return _decoded(body, shapes)
@@ -53,8 +60,8 @@ class _NotAsExpected(Exception):
     pass
 
 
-def _digest(name: bytes, body: bytes) -> bytes:
-    return blake2b(body, digest_size=DIGEST_BYTES, salt=blake2b(name, digest_size=16).digest()).digest()
+def _digest(name: bytes, body: bytes, key: bytes) -> bytes:
+    return blake2b(body, digest_size=DIGEST_BYTES, salt=blake2b(name, digest_size=16).digest(), key=key).digest()
 
 
 def _encoded(answer: Answer) -> Iterator[bytes]:

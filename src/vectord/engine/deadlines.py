@@ -21,12 +21,16 @@ def earliest(deadline_s: float | None, timeout_s: float) -> float:
     return own_s if deadline_s is None else min(own_s, deadline_s)
 
 
+def passed(deadline_s: float | None) -> bool:
+    return deadline_s is not None and deadline_s <= time.monotonic()
+
+
 async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`. deadline_s: by time.monotonic(); None: it may take for ever. Raises TimedOut."""
     if deadline_s is None:
         return await work
     late = TimedOut("The request was not finished by its deadline.")
-    if deadline_s <= time.monotonic():
+    if passed(deadline_s):
         work.close()
         raise late
     return await _within(deadline_s - time.monotonic(), work, late)

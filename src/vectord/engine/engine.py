@@ -19,7 +19,7 @@ from vectord.engine import embedding
 from vectord.engine.admission import Admission
 from vectord.engine.cache import AnswerCache
 from vectord.engine.classifying import classifies, classify
-from vectord.engine.deadlines import before, earliest, within
+from vectord.engine.deadlines import before, earliest, passed, within
 from vectord.engine.documents import embed_documents
 from vectord.engine.embedding import DENSE
 from vectord.engine.encoding import Encoder, EncoderPool
@@ -32,9 +32,9 @@ from vectord.engine.runner import ModelRunner
 from vectord.engine.several import check_several, lane_of, placed, usage_together
 from vectord.engine.shared_cache import SharedCache, Store
 from vectord.engine.statistics import Counter
-from vectord.engine.task import Task, together
+from vectord.engine.task import Task, in_turns
 from vectord.engine.tokenizing import decode, tokenize
-from vectord.errors import FingerprintMismatch, ModelCannot, TimedOut, VectordError
+from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
 from vectord.processor import thread_budget
 from vectord.schema import (
     ANYONE,
@@ -67,6 +67,8 @@ from vectord.schema import (
     VectorKind,
 )
 
+RUNNING = (EmbedRequest, DocumentsRequest, SimilarityRequest, RerankRequest, ClassifyRequest)  # what needs a forward
+
 
 class Engine:
     """Implements EngineClient. Every method is called on one event loop."""
@@ -79,10 +81,11 @@ class Engine:
         observer: Observer | None = None,
         composites: Sequence[Composite] = (),
         store: Store | None = None,
+        store_secret: bytes = b"",
     ) -> None:
         """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet.
 
-        store: where replicas share answers; the engine opens and closes it.
+        store: where replicas share answers; the engine opens and closes it. store_secret: what they sign them with.
         """
         self._config = config or EngineConfig()
         self._max_batch_requests = max_batch_requests
@@ -96,7 +99,7 @@ class Engine:
             self._config.max_concurrent_reranks or self._config.max_concurrent_requests, self._config.queue_timeout_s
         )
         self._cache = AnswerCache(self._config.cache_bytes)
-        self._shared = None if store is None else SharedCache(store)
+        self._shared = None if store is None else SharedCache(store, store_secret)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         policy = Policy(
             at_start=self._config.model_loading == "start",
@@ -149,6 +152,10 @@ class Engine:
     def models(self, caller: Caller = ANYONE) -> ModelList:
         return self._list_models(ListModels(), caller)
 
+    def names(self) -> dict[str, str]:
+        """Every name that clients may use, and the served one it stands for."""
+        return self._registry.names()
+
     def gauges(self) -> Gauges:
         """What it is like at this moment."""
         return gauges_of(self._registry.models, self._cache, self._admission, self._config.max_queue_wait_s)
@@ -158,6 +165,8 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
+        if isinstance(request, RUNNING) and _runs_at_once(request) and not passed(caller.deadline_s):
+            self._check_wait(request, caller)
         return await before(caller.deadline_s, self._answer(request, caller))
 
     async def _answer(self, request: Request, caller: Caller) -> Result:
@@ -183,13 +192,13 @@ class Engine:
             self._admission.leave()
 
     async def _answer_several(self, request: Several, task: Task) -> SeveralResults:
-        """All of its parts side by side, each by a model of its own; to the observer each is a request."""
+        """Many of its parts side by side, each by a model of its own; to the observer each is a request."""
         tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
-        work = [
+        work = (
             placed(self._answer_one(part, own), place)
             for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
-        ]
-        results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await together(work))
+        )
+        results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await in_turns(work))
         return SeveralResults(
             results=results, usage=usage_together([result.usage for result in results], task.started_s)
         )
@@ -298,6 +307,25 @@ class Engine:
     def _device(self) -> str:
         return next((runner.backend.facts.device for runner in self._runners()), "unknown")
 
+    def _check_wait(self, request: ModelRequest, caller: Caller) -> None:
+        """Raises Overloaded if every model is too busy for as much as a token: before anything is made for the request.
+
+        Under overload most requests end here, and what they take of the processor is missing elsewhere.
+        """
+        for served in self._registry.models:
+            if served.runner is None:
+                return
+            try:
+                served.runner.check_wait(caller)
+            except Overloaded as error:
+                busy = error
+            else:
+                return
+        self._observer.request_answered(
+            RequestReport(caller=caller, operation=_operation(request), model="", error=type(busy).__name__)
+        )
+        raise busy
+
     def _report_queue(self) -> None:
         queued = [runner.queued() for runner in self._runners()]
         self._observer.queue_changed(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued))
@@ -330,6 +358,11 @@ class Engine:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
             report = RequestReport(caller=caller, operation=operation, model=model, texts=texts)
         self._observer.request_answered(report)
+
+
+def _runs_at_once(request: ModelRequest) -> bool:
+    """Not one that waits for a place first, however long, nor one that asks for nothing."""
+    return not isinstance(request, EmbedRequest) or (bool(request.outputs) and not request.waits)
 
 
 def _embeds(target: Target, outputs: frozenset[VectorKind]) -> bool:

@@ -62,6 +62,10 @@ class Observer(Protocol):
         """For what the cache in memory missed."""
         ...
 
+    def shared_cache_refused(self, model: str, values: int) -> None:
+        """Among those misses: something was there that this server does not believe."""
+        ...
+
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None: ...
 
 
@@ -87,6 +91,9 @@ class Silent:
         pass
 
     def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        pass
+
+    def shared_cache_refused(self, model: str, values: int) -> None:
         pass
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:

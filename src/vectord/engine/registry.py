@@ -214,6 +214,10 @@ class Registry:
             raise ModelNotFound(f"No such model is served here. Served: {names}.", field="model")
         return target
 
+    def names(self) -> dict[str, str]:
+        """Names and aliases -> the served name."""
+        return {name: target.name for name, target in self._by_name.items()}
+
     def readiness(self) -> dict[str, str]:
         """Served name -> unloaded, loading, ready, failed, or stalled: loaded, but a worker thread has just died."""
         return {served.name: _health(served) for served in self.models}

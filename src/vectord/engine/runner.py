@@ -116,6 +116,7 @@ class ModelRunner:
             max_batch_requests=_least(max_batch_requests, backend.facts.max_batch_texts),
             max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
+            pipelined=backend.facts.pipelined,
         )
         loop = asyncio.get_running_loop()
         self._worker = Worker(
@@ -280,7 +281,10 @@ class ModelRunner:
         wanted = {key: text for _, text, key in texts if key is not None and key not in self._under_way}
         names = {self._shared_name(key): key for key in wanted}
         shapes = {name: self._shapes(wanted[key], key[-1]) for name, key in names.items()}
-        found = {names[name]: answer for name, answer in (await shared.find(shapes)).items()}
+        stored = await shared.find(shapes)
+        if stored.refused:
+            self._observer.shared_cache_refused(self._name, stored.refused)
+        found = {names[name]: answer for name, answer in stored.answers.items()}
         for key, answer in found.items():
             self._cache.keep(key, answer)
         return found
@@ -365,7 +369,7 @@ class ModelRunner:
             max_tokens=facts.max_batch_tokens,
             scores="scores" in batch.items[0].kinds,
             seconds=seconds,
-            streams=facts.streams,
+            streams=1 if facts.pipelined else facts.streams,
             failed=failed,
         )
 

@@ -42,13 +42,19 @@ class Scheduler:
         max_batch_requests: int | None = None,
         max_age_s: float = 5.0,
         batch_window_s: float = 0.0,
+        pipelined: bool = False,
     ) -> None:
-        """cost: what a batch counts against max_batch_tokens; packed: its tokens; padded: longest text x texts."""
+        """cost: what a batch counts against max_batch_tokens; packed: its tokens; padded: longest text x texts.
+
+        pipelined: the device runs one batch at a time, whatever the streams: they do not share what waits, and while a
+        batch runs the next is taken only when it is as large as that. A smaller one would go ahead with too few texts.
+        """
         self._max_batch_tokens = max_batch_tokens
         self._padded = cost == "padded"
         self._max_batch_requests: float = max_batch_requests or math.inf
         self._max_age_s = max_age_s
         self._batch_window_s = batch_window_s
+        self._pipelined = pipelined
         self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
         self._clock = 0.0  # virtual time of the lane served last
         self._flow_of: dict[Item, Flow] = {}
@@ -118,25 +124,32 @@ class Scheduler:
     def tokens_by_lane(self) -> dict[Lane, int]:
         return {name: lane.tokens for name, lane in self._lanes.items()}
 
-    def hold_s(self, now_s: float) -> float | None:
-        """How long until the batch window lets a batch go; 0: now; None: nothing waits."""
+    def hold_s(self, now_s: float, busy_tokens: int = 0) -> float | None:
+        """How long until the batch window lets a batch go; 0: now; None: nothing waits, or too little yet.
+
+        busy_tokens: of the batches that run.
+        """
         if not self._flow_of:
             return None
         if self.tokens >= self._max_batch_tokens or len(self) >= self._max_batch_requests:
             return 0.0
+        if self._pipelined and self.tokens < busy_tokens:
+            return None
         return max(0.0, self._opened_s + self._batch_window_s - now_s)
 
-    def next_batch(self, now_s: float, *, idle_streams: int = 1, busy_streams: int = 0) -> Batch | None:
-        """Take the best batch out of the queue; None if nothing waits or the batch window holds it back.
+    def next_batch(
+        self, now_s: float, *, idle_streams: int = 1, busy_streams: int = 0, busy_tokens: int = 0
+    ) -> Batch | None:
+        """Take the best batch out of the queue; None if nothing waits or hold_s holds it back.
 
         idle_streams: how many could run a batch now, the asking one included; each leaves the others their share.
         Only a text that alone is larger than the budget exceeds it, and it goes alone.
         """
-        if self.hold_s(now_s) != 0.0:
+        if self.hold_s(now_s, busy_tokens) != 0.0:
             return None
         flow = self._next_flow(now_s)
         assert flow is not None
-        share = math.ceil(self.tokens / idle_streams)
+        share = self.tokens if self._pipelined else math.ceil(self.tokens / idle_streams)
         items: list[Item] = []
         tokens = longest = 0
         while flow is not None:

@@ -63,6 +63,9 @@ class Counter:
     def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
         self._then.shared_cache_looked_up(model, hits, misses)
 
+    def shared_cache_refused(self, model: str, values: int) -> None:
+        self._then.shared_cache_refused(model, values)
+
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         (self._loading.add if state == "loading" else self._loading.discard)(model)
         self._then.model_changed(model, state, load_seconds)

@@ -200,14 +200,18 @@ class Worker:
         with self._condition:
             while not self._stopping:
                 now_s = self.now_s()
+                busy_tokens = sum(running.batch.tokens for running in self._running.values())
                 batch = self._orphan() or self._scheduler.next_batch(
-                    now_s, idle_streams=self._streams - len(self._running), busy_streams=len(self._running)
+                    now_s,
+                    idle_streams=self._streams - len(self._running),
+                    busy_streams=len(self._running),
+                    busy_tokens=busy_tokens,
                 )
                 if batch is not None:
                     running = Running(batch, now_s)
                     self._running[threading.current_thread()] = running
                     return running
-                self._condition.wait(self._scheduler.hold_s(now_s))
+                self._condition.wait(self._scheduler.hold_s(now_s, busy_tokens))
             return None
 
     def _orphan(self) -> Batch | None:
@@ -263,6 +267,7 @@ class Worker:
         with self._condition:
             self._lost_streams.add(stream)
             self._fail_if_gone()
+            self._condition.notify_all()  # what it ran may have kept another from beginning
 
     def _fail_if_gone(self) -> None:
         """Under the lock: what waits, if nobody is left to run it."""

@@ -19,7 +19,10 @@ from vectord.processor import thread_budget
 
 log = logging.getLogger("vectord")
 
-NO_BACKENDS = frozenset({"base"})  # what lies in the folder beside them
+# What lies in the folder beside them.
+NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})
+
+INT8_BACKENDS = ("onnxruntime", "openvino", "torch")
 
 
 def backend_names() -> list[str]:
@@ -30,17 +33,26 @@ def check_backend(name: str) -> str:
     """`name`. Raises ConfigError, listing those there are, if it is none, or one whose library is not here."""
     if name not in backend_names():
         raise ConfigError(f"unknown backend {name!r}; there are: auto, {', '.join(backend_names())}")
-    if name in {"torch", "transformers"} and find_spec(name) is None:
+    if name in {"onnxruntime", "torch", "transformers"} and find_spec(name) is None:
         raise ConfigError(f"backend {name}: {name} is not installed; pip install 'vectord[{name}]'")
     return name
 
 
+def check_dtype(backend: str, dtype: str) -> str:
+    """`backend`. Raises ConfigError if it has no int8 and that is asked for."""
+    if dtype == "int8" and backend not in INT8_BACKENDS:
+        raise ConfigError(f"dtype int8: the {backend} backend has none; those that have: {', '.join(INT8_BACKENDS)}")
+    return backend
+
+
 def settle_device(device: DeviceConfig) -> DeviceConfig:
     """cuda-or-cpu becomes one of the two, and no more threads are left than the processor has for this process."""
+    if device.device == "cuda-or-cpu" and device.backend == "onnxruntime":
+        device = replace(device, device="cuda")  # it falls back by itself, and needs no torch
     if device.device == "cuda-or-cpu":
         device = replace(device, device="cuda" if _has_cuda() else "cpu")
         if device.device == "cpu":
-            log.warning("CUDA was asked for and is not here: computing on the processor")
+            log.warning("CUDA requested but not available, falling back to CPU")
     if device.num_threads is not None and device.num_threads > thread_budget():
         log.warning("num_threads is more than this process may use at once: using %d", thread_budget())
         device = replace(device, num_threads=thread_budget())
@@ -53,6 +65,11 @@ def backend_options(device: DeviceConfig) -> BackendOptions:
         dtype=device.dtype,
         threads=device.num_threads,
         max_batch_tokens=device.max_batch_tokens,
+        tf32=device.tf32,
+        device_memory_mib=device.device_memory_mib,
+        graph_memory_mib=device.graph_memory_mib,
+        capacity_s=device.capacity_s,
+        batch_sizes=device.batch_sizes if device.max_batch_requests is None else "measured",
     )
 
 

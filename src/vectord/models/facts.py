@@ -6,6 +6,7 @@ Runs at start, on the main thread; may block for a download.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
@@ -26,14 +27,18 @@ OPERATORS_PROMPT = "default_prompt"
 _OTHER_DECODERS = frozenset({"mistral", "gemma3_text"})
 
 
-def read_facts(wanted: Wanted, config: ModelConfig) -> ModelSpec:
-    """Raises StartError: a model that is nowhere or not understood, or that what the operator says does not fit."""
+def read_facts(wanted: Wanted, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
+    """graphs: patterns of ONNX files that are wanted beside the rest.
+
+    Raises StartError: a model that is nowhere or not understood, or that what the operator says does not fit.
+    """
     located = resolve(
         wanted.model,
         revision=config.revision,
         offline=config.offline,
         hf_home=config.hf_home,
         token=config.hf_token,
+        graphs=graphs,
     )
     pooling = wanted.pooling or (None if config.pooling == "splade" else config.pooling)
     spec = read_spec(located, pooling=pooling, default_prompt_name=config.default_prompt_name, task=config.task)

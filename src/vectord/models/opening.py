@@ -20,8 +20,10 @@ from vectord.config import Config, ModelConfig
 from vectord.config.hub import tell_hub
 from vectord.engine.registry import ModelSource
 from vectord.errors import ModelUnavailable
-from vectord.models.backend import backend_of, backend_options, check_backend, settle_device
+from vectord.models.backend import backend_of, backend_options, check_backend, check_dtype, settle_device
+from vectord.models.calibration import Calibration, calibration_texts
 from vectord.models.facts import read_facts
+from vectord.models.graphs import wanted_graphs, with_graph
 from vectord.models.names import further_names, pinned_names, served_names
 from vectord.models.wanted import wanted_models
 from vectord.text.foreign import ForeignTable, open_cl100k
@@ -46,19 +48,21 @@ def open_models(config: Config) -> list[ModelSource]:
         check_backend(config.device.backend)  # before a download that would be for nothing
     device = settle_device(config.device)
     wanted = wanted_models(config.model)
-    specs = [read_facts(one, config.model) for one in wanted]
+    texts = calibration_texts(device)
+    specs = [read_facts(one, config.model, wanted_graphs(device)) for one in wanted]
     names = served_names(wanted, specs, config.model.served_model_name)
     aliases = further_names(wanted, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
     foreign = _foreign_table(config.model)
-    backends_of = [check_backend(backend_of(spec, device)) for spec in specs]
+    backends_of = [check_dtype(check_backend(backend_of(spec, device)), device.dtype) for spec in specs]
+    specs = [with_graph(spec, backend, device) for spec, backend in zip(specs, backends_of, strict=True)]
     specs = [_without_hearsay(spec, backend) for spec, backend in zip(specs, backends_of, strict=True)]
     return [
         ModelSource(
             name=name,
             aliases=aliases[name],
             spec=spec,
-            load=partial(_load, spec, backend, backend_options(device), foreign),
+            load=partial(_load, spec, backend, backend_options(device), foreign, texts),
             pinned=name in pinned,
             memory_bytes=_memory_bytes(spec, device.dtype),
         )
@@ -75,7 +79,7 @@ def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     """An estimate of what it holds while loaded: its weights in the numbers it computes in, 16 bits unless told."""
     saved = spec.config.get("dtype", spec.config.get("torch_dtype"))  # as its files say; newer ones by the first name
     saved_bytes = 2 if saved in ("bfloat16", "float16") else 4
-    held_bytes = 4 if dtype == "float32" else 2
+    held_bytes = {"float32": 4, "int8": 1}.get(dtype, 2)
     return sum(path.stat().st_size for path in spec.weights) * held_bytes // saved_bytes
 
 
@@ -84,11 +88,14 @@ def _foreign_table(config: ModelConfig) -> ForeignTable | None:
     return None if config.foreign_token_table is None else open_cl100k(Path(config.foreign_token_table).expanduser())
 
 
-def _load(spec: ModelSpec, backend: str, options: BackendOptions, foreign: ForeignTable | None) -> Loaded:
+def _load(
+    spec: ModelSpec, backend: str, options: BackendOptions, foreign: ForeignTable | None, texts: Calibration | None
+) -> Loaded:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it costs the start no time
 
     encoder = TextEncoder(spec, foreign)
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer does not say how to join two texts")
     load = import_module(f"{backends.__name__}.{backend}").load
-    return encoder, load(spec, options)
+    sample = texts.sample(encoder) if texts is not None and backend in ("openvino", "torch") else None
+    return encoder, load(spec, replace(options, sample=sample))

@@ -54,10 +54,7 @@ class WeightReader(Generic[T]):
 
         rows: only these rows of it, without a copy: parts of a fused product, or a table from some row on.
         """
-        weight = self._checked(name, shape)
-        if rows is not None:
-            weight = Weight(weight.name, weight.dtype, weight.array[rows])
-        return self._ops.constant(weight)
+        return self._ops.constant(self._rows(name, shape, rows))
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
         """A copy of the tensor in float32, for constants that are computed from it. Raises ModelUnavailable."""
@@ -74,7 +71,7 @@ class WeightReader(Generic[T]):
         self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | None = None
     ) -> Linear[T]:
         """`name.weight` (outputs, inputs) and, unless the layer has none, `name.bias` (outputs,); or these rows."""
-        weight = self.tensor(f"{name}.weight", outputs, inputs, rows=rows)
+        weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
 
     def linears(self, name: str, inputs: int, outputs: int, count: int, *, bias: bool) -> tuple[Linear[T], ...]:
@@ -87,6 +84,10 @@ class WeightReader(Generic[T]):
         weight_name, bias_name = ("gamma", "beta") if f"{name}.gamma" in self else ("weight", "bias")
         weight = self.tensor(f"{name}.{weight_name}", width)
         return Norm(weight, self.tensor(f"{name}.{bias_name}", width) if bias else None)
+
+    def _rows(self, name: str, shape: Sequence[int], rows: slice | None) -> Weight:
+        weight = self._checked(name, shape)
+        return weight if rows is None else Weight(weight.name, weight.dtype, weight.array[rows])
 
     def _checked(self, name: str, shape: Sequence[int]) -> Weight:
         full_name = self._prefix + name

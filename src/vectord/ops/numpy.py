@@ -84,6 +84,9 @@ class NumpyOps:
             return (weight.array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
         return weight.array.astype(np.int64 if weight.dtype == "I32" else np.float64)
 
+    def matrix(self, weight: Weight) -> Array:
+        return self.constant(weight)
+
     def embed(self, table: Array, ids: Array) -> Array:
         return table[ids]
 

@@ -11,13 +11,12 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.artifacts.checkpoint import Weight
-from vectord.artifacts.spec import Output
 from vectord.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
 from vectord.ops.groups import (
     Group,
@@ -55,9 +54,10 @@ with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
 
-__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "ov"]  # ov: nobody else imports openvino
+__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "op", "ov"]  # op, ov: nobody else imports openvino
 
 Array: TypeAlias = npt.NDArray[np.generic]
+Name = TypeVar("Name", bound=str)
 
 MASKED = np.float32(-1e30)  # the score of what may not be seen; finite, so a row of padding stays finite
 FAR = np.int32(2**30)  # the position of a padded key: behind every query and outside every window
@@ -199,11 +199,11 @@ class Graph:
 
     model: ov.Model
     inputs: tuple[str, ...]  # names of its parameters, in their order
-    outputs: tuple[Output, ...]  # its results, in their order
+    outputs: tuple[str, ...]  # its results, in their order
     groups: int  # length groups that attention and pooling may use
     windows: tuple[int | None, ...]  # of its attentions
 
-    def pack(self, texts: PackedTexts, outputs: Collection[Output]) -> list[Array]:
+    def pack(self, texts: PackedTexts, outputs: Collection[str]) -> list[Array]:
         """One batch as the model's inputs, in their order.
 
         outputs: those of the results by token that get rows. Rows are added up to a round number (they belong to no
@@ -240,7 +240,7 @@ class Graph:
 
 
 def build(
-    network: Callable[[Tokens[ov.Node]], Mapping[Output, ov.Node]], groups: int, by_token: Collection[Output] = ()
+    network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]], groups: int, by_token: Collection[str] = ()
 ) -> Graph:
     """The graph of one network: `network` is called once, its answers become the results, in float32.
 
@@ -259,7 +259,7 @@ def build(
     return Graph(model, inputs, tuple(answers), groups, tuple(layout.windows))
 
 
-def _answered(output: Output) -> str:
+def _answered(output: str) -> str:
     """Name of the parameter that says which rows of an answer by token are wanted."""
     return f"{output}_rows"
 
@@ -298,6 +298,9 @@ class OpenvinoOps:
                 node.get_rt_info()[KEEP_PACKED] = True
         self._weights[node.get_friendly_name()] = weight
         return node
+
+    def matrix(self, weight: Weight) -> ov.Node:
+        return self.constant(weight)
 
     def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
         return _rows(table, ids)

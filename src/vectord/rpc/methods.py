@@ -10,6 +10,7 @@ from google.protobuf.message import Message
 
 from vectord.rpc import requests
 from vectord.rpc import tei_pb2 as pb
+from vectord.rpc.fields import check_fields
 from vectord.rpc.requests import Asked
 
 
@@ -21,8 +22,12 @@ class Method:
     kind: type[Message]
     parse: Callable[[Any], Asked]
     streams: bool = False
+    repeats: str = ""  # the field of many texts, if there is one
 
-    def read(self, content: bytes) -> Asked:
+    def read(self, content: bytes, max_inputs: int | None = None) -> Asked:
+        """Raises MalformedBody, TooManyInputs, and what `parse` does. max_inputs: None: any number of texts."""
+        if self.repeats and max_inputs is not None:
+            check_fields(content, max_inputs, self.repeats)
         return self.parse(requests.decoded(self.kind, content))
 
 
@@ -36,9 +41,15 @@ METHODS = (
     Method("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, requests.embed_all, streams=True),
     Method("/tei.v1.Predict/Predict", pb.PredictRequest, requests.predict),
     Method("/tei.v1.Predict/PredictStream", pb.PredictRequest, requests.predict, streams=True),
-    Method("/tei.v1.Predict/PredictPair", pb.PredictPairRequest, requests.predict_pair),
-    Method("/tei.v1.Predict/PredictPairStream", pb.PredictPairRequest, requests.predict_pair, streams=True),
-    Method("/tei.v1.Rerank/Rerank", pb.RerankRequest, requests.rerank),
+    Method("/tei.v1.Predict/PredictPair", pb.PredictPairRequest, requests.predict_pair, repeats="inputs"),
+    Method(
+        "/tei.v1.Predict/PredictPairStream",
+        pb.PredictPairRequest,
+        requests.predict_pair,
+        streams=True,
+        repeats="inputs",
+    ),
+    Method("/tei.v1.Rerank/Rerank", pb.RerankRequest, requests.rerank, repeats="texts"),
     Method("/tei.v1.Tokenize/Tokenize", pb.EncodeRequest, requests.tokenize),
     Method("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, requests.tokenize, streams=True),
     Method("/tei.v1.Tokenize/Decode", pb.DecodeRequest, requests.decode),

@@ -20,18 +20,21 @@ from grpc_reflection.v1alpha import reflection
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
+from vectord.rpc.call import Telling
 from vectord.rpc.health import HEALTH, SERVICES, Health
 from vectord.rpc.services import Services
 from vectord.server.gate import Gate
+from vectord.server.handler import HttpObserver, Tracer
 from vectord.server.shutdown import Shutdown
 from vectord.server.tls import Certificate, certificate_of
+from vectord.server.unsent import Unsent
 
 MAX_CALLS = 1024  # under way at once; more are refused with RESOURCE_EXHAUSTED
 IDLE_S = 300  # how long a connection without a call stays open
 FAREWELL_S = 0.25  # how long calls on their way are still told that the server ends
 LAST_WORDS_S = 1.0  # for answers to be written, once the last was given
-# A message is one text, but for a few calls, and nothing says how long it may be on its way: what 1,024 of them can
-# hold is what bounds the memory. It is gRPC's own default.
+# A message is one text, but for a few calls. services.py says how many may be on their way at once. It is gRPC's own
+# default.
 MAX_MESSAGE_BYTES = 4 * 2**20
 MAX_STREAMS = 128  # of one connection at once
 INT32_MAX = 2**31 - 1
@@ -41,18 +44,26 @@ _log = logging.getLogger("vectord.rpc")
 
 @asynccontextmanager
 async def serve_grpc(
-    engine: EngineClient, config: ServerConfig, shutdown: Shutdown, gate: Gate | None = None
+    engine: EngineClient,
+    config: ServerConfig,
+    shutdown: Shutdown,
+    gate: Gate | None = None,
+    *,
+    observer: HttpObserver | None = None,
+    tracer: Tracer | None = None,
+    unsent: Unsent | None = None,
 ) -> AsyncIterator[int]:
     """Answers at `config.host` and `config.grpc_port` while the block runs; gives the port, any free one for 0.
 
     Leaving the block begins `shutdown` if that has not begun, and waits for the engine to drain, but no longer than
     shutdown_timeout_secs from that beginning. Raises ConfigError if the port cannot be bound.
-    gate: None makes one of `config`.
+    gate, unsent: HTTP's; None makes one of `config`. observer, tracer: who is told of each call.
     """
     assert config.grpc_port is not None, "whoever wants no port does not call this"
     loop = asyncio.get_running_loop()
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
-    server.add_generic_rpc_handlers((Services(engine, config, shutdown, gate or Gate(config)),))
+    telling, room = Telling(observer, tracer), unsent or Unsent(config.payload_limit)
+    server.add_generic_rpc_handlers((Services(engine, config, shutdown, gate or Gate(config), telling, room),))
     add_HealthServicer_to_server(Health(engine, shutdown), server)
     if not config.demands_key:  # grpc would answer it without one
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)

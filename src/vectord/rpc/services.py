@@ -4,15 +4,15 @@
 
 A lone message that finds the engine full is refused; those of a stream wait. Every VectordError becomes a status; what
 nobody foresaw is logged with the request id. A call that is cancelled, or past its deadline, takes its work with it.
+
+To grpc every method takes a stream: it reads a lone message before it asks for its handler's place, however large.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
@@ -21,21 +21,25 @@ import grpc
 from vectord.config import ServerConfig
 from vectord.dialects.tei.errors import text_of
 from vectord.engine.client import EngineClient
-from vectord.errors import InferenceFailed, Overloaded, ShuttingDown, VectordError
+from vectord.errors import MalformedBody, Overloaded, ShuttingDown, VectordError
+from vectord.rpc.call import Call, Context, Telling
 from vectord.rpc.caller import address_of, forwarded_of, headers_of
 from vectord.rpc.methods import METHODS, RERANK_STREAM, Method
 from vectord.rpc.rank_stream import RANK_FIELDS, RankStream
-from vectord.rpc.statuses import code_of, trailers_of
+from vectord.rpc.receipts import Receipts
+from vectord.rpc.requests import Asked
+from vectord.rpc.statuses import trailers_of
 from vectord.rpc.streams import in_order
-from vectord.schema import Caller, EmbedResult, Request, Result, Usage
+from vectord.rpc.writing import Writing
+from vectord.schema import Request, Result, Usage
 from vectord.server.body_room import BodyRoom
 from vectord.server.caller import caller_of
 from vectord.server.gate import Gate
-from vectord.server.keys import Key
 from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.result_headers import result_headers
 from vectord.server.shutdown import Shutdown
-from vectord.telemetry.logs import log_answer, log_failure
+from vectord.server.unsent import Unsent
+from vectord.telemetry.exchange import Steps
 from vectord.wire.compute_headers import compute_headers
 from vectord.wire.failures import retry_after_s
 from vectord.wire.wording import worded
@@ -43,50 +47,48 @@ from vectord.wire.wording import worded
 T = TypeVar("T")
 Messages: TypeAlias = AsyncIterator[bytes]
 Fields: TypeAlias = Mapping[str, str]
-Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc comes without types
 
-
-@dataclass(slots=True)
-class Call:
-    """One call under way, and what the log will tell of it."""
-
-    context: Context
-    caller: Caller
-    address: str = ""
-    key: Key | None = None
-    model: str | None = None
-    tokens: int | None = None
-    embedded: int | None = None  # texts
-
-    def note(self, result: Result) -> None:
-        self.model = getattr(result, "model", None)
-        usage = getattr(result, "usage", None)
-        if isinstance(usage, Usage):
-            self.tokens = (self.tokens or 0) + usage.tokens
-        if isinstance(result, EmbedResult):
-            self.embedded = (self.embedded or 0) + len(result.usage.lengths)
+# Of MAX_MESSAGE_BYTES each while they come: 64 MiB of lone ones, 128 MiB of streams.
+LONE_AT_ONCE = 16
+STREAMS_AT_ONCE = 32
+LONE_GRACE_S = 2.0  # 4 MiB in that time are 17 Mbit/s; asked for only where others wait
+STREAM_GRACE_S = 10.0  # of silence
+LONE_LONGEST_S = 60.0
+READ_ON_LOOP_BYTES = 2**14  # larger messages in a thread
 
 
 class Services:
     """grpc's GenericRpcHandler: asked for the handler of each call, before its message is read."""
 
-    def __init__(self, engine: EngineClient, config: ServerConfig, shutdown: Shutdown, gate: Gate) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        config: ServerConfig,
+        shutdown: Shutdown,
+        gate: Gate,
+        telling: Telling,
+        unsent: Unsent,
+    ) -> None:
         self._engine = engine
         self._shutdown = shutdown
         self._gate = gate
+        self._telling = telling
         self._room = BodyRoom(config.payload_limit)
+        self._writing = Writing(unsent)
+        self._lone = Receipts(LONE_AT_ONCE, LONE_GRACE_S, LONE_LONGEST_S)
+        self._streamed = Receipts(STREAMS_AT_ONCE, STREAM_GRACE_S)
+        self._max_inputs = engine.models().limits.max_inputs_per_request
         self._handlers = {method.path: self._handler(method) for method in METHODS}
-        self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(
-            _answering(self._gate, RERANK_STREAM, self._rank)
-        )
+        self._handlers[RERANK_STREAM] = grpc.stream_unary_rpc_method_handler(self._answering(RERANK_STREAM, self._rank))
 
     def service(self, details: Any) -> Any:
         """The handler of a method, None for one that is not served. details: grpc.HandlerCallDetails."""
+        path = details.method if details.method in self._handlers else ""
         try:
             self._admit(headers_of(details.invocation_metadata))
         except VectordError as error:
-            return _refusing(self._gate, details.method, error)
-        return self._handlers.get(details.method)
+            return self._refusing(path, error)
+        return self._handlers.get(path)
 
     def _admit(self, headers: Mapping[str, str]) -> None:
         self._gate.keys.check(headers)
@@ -96,25 +98,71 @@ class Services:
     def _handler(self, method: Method) -> Any:
         """Without grpc's own serialisers: what is not the method's message is for us to word."""
         if method.streams:
-            return grpc.stream_stream_rpc_method_handler(
-                _answering(self._gate, method.path, partial(self._stream, method))
-            )
-        return grpc.unary_unary_rpc_method_handler(_answering(self._gate, method.path, partial(self._unary, method)))
+            return grpc.stream_stream_rpc_method_handler(self._answering(method.path, partial(self._stream, method)))
+        return grpc.stream_unary_rpc_method_handler(self._answering(method.path, partial(self._unary, method)))
+
+    def _refusing(self, path: str, error: VectordError) -> Any:
+        """A handler that ends any call unread."""
+
+        async def refuse(messages: Messages, call: Call) -> None:
+            raise error
+
+        return grpc.stream_stream_rpc_method_handler(self._answering(path, refuse))
+
+    def _answering(
+        self, path: str, work: Callable[[Any, Call], Awaitable[T]]
+    ) -> Callable[[Any, Context], Awaitable[T]]:
+        """`work` as grpc calls it: an error ends the call with its status, and whoever is to be told is told."""
+
+        async def answer(messages: Any, context: Context) -> T:
+            call = Call(context, path, headers=headers_of(context.invocation_metadata()))
+            try:
+                call.address = self._gate.address(
+                    address_of(context.peer()), forwarded_of(context.invocation_metadata())
+                )
+                call.key = self._gate.keys.known(call.headers)
+                self._telling.began(call)
+                call.caller = caller_of(call.headers, call.address, call.key, route=path)
+                answered = await work(messages, call)
+                call.code = grpc.StatusCode.OK
+                return answered
+            except VectordError as error:
+                self._telling.failed(call, error)
+                await _abort(call, error)
+            except Exception as cause:
+                self._telling.broke(call, cause)
+                unforeseen = VectordError("The server failed on this call; its log has the cause.")
+                self._telling.failed(call, unforeseen)
+                await _abort(call, unforeseen)
+            finally:
+                self._telling.ended(call)
+
+        return answer
 
     # --- three kinds of calls ---------------------------------------------------------------------------------
 
-    async def _unary(self, method: Method, content: bytes, call: Call) -> bytes:
-        asked = method.read(content)
+    async def _unary(self, method: Method, messages: Messages, call: Call) -> bytes:
+        content = await self._lone.read(messages)
+        if content is None:
+            raise MalformedBody("The call ended without a message.")
+        received_s = time.perf_counter()
+        asked = await self._read(method, content)
+        parsed_s = time.perf_counter()
         result = await self._ask(asked.request, asked.fields, len(content), call)
-        await call.context.send_initial_metadata(_initial_metadata(result, call.caller))
-        return asked.written(result)
+        answered_s = time.perf_counter()
+        await call.context.send_initial_metadata(_initial_metadata(result, call))
+        written = await self._writing.answer(asked, result)
+        call.context.add_done_callback(self._writing.hold(written))
+        call.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
+        return written
 
     async def _stream(self, method: Method, messages: Messages, call: Call) -> None:
         async def answer(content: bytes) -> bytes:
-            asked = method.read(content)
-            return asked.written(await self._ask_patiently(asked.request, asked.fields, len(content), call))
+            asked = await self._read(method, content)
+            result = await self._ask_patiently(asked.request, asked.fields, len(content), call)
+            return await self._writing.answer(asked, result)
 
-        await in_order(messages, answer, call.context.write, self._room.limit_bytes)
+        await in_order(self._streamed.each(messages), answer, call.context.write, self._room.limit_bytes)
 
     async def _rank(self, messages: Messages, call: Call) -> bytes:
         stream = RankStream(self._room.limit_bytes)
@@ -125,8 +173,13 @@ class Services:
         async def add(result: Result) -> None:
             stream.add(result)
 
-        await in_order(messages, answer, add, self._room.limit_bytes)
-        return stream.written()
+        await in_order(self._streamed.each(messages), answer, add, self._room.limit_bytes)
+        return await asyncio.to_thread(stream.written)
+
+    async def _read(self, method: Method, content: bytes) -> Asked:
+        if len(content) <= READ_ON_LOOP_BYTES:
+            return method.read(content, self._max_inputs)
+        return await asyncio.to_thread(method.read, content, self._max_inputs)
 
     async def _ask_patiently(self, request: Request, fields: Fields, content_bytes: int, call: Call) -> Result:
         """For streams: TEI's wait where a lone request is refused."""
@@ -155,75 +208,16 @@ class Services:
         return result
 
 
-# --- what all calls have in common ----------------------------------------------------------------------------
-
-
-def _answering(
-    gate: Gate, path: str, work: Callable[[Any, Call], Awaitable[T]]
-) -> Callable[[Any, Context], Awaitable[T]]:
-    """`work` as grpc calls it: an error ends the call with its status, and the log gets a line."""
-
-    async def answer(messages: Any, context: Context) -> T:
-        began_s = time.perf_counter()
-        call = Call(context, Caller())
-        code = grpc.StatusCode.CANCELLED
-        try:
-            headers = headers_of(context.invocation_metadata())
-            call.address = gate.address(address_of(context.peer()), forwarded_of(context.invocation_metadata()))
-            call.key = gate.keys.known(headers)
-            call.caller = caller_of(headers, call.address, call.key)
-            answered = await work(messages, call)
-            code = grpc.StatusCode.OK
-            return answered
-        except VectordError as error:
-            code = code_of(error)
-            if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
-                log_failure(error, request_id=call.caller.request_id, method="gRPC", route=path)
-            await _abort(call, error)
-        except Exception as cause:
-            code = grpc.StatusCode.INTERNAL
-            log_failure(cause, request_id=call.caller.request_id, method="gRPC", route=path)
-            await _abort(call, VectordError("The server failed on this call; its log has the cause."))
-        finally:
-            _tell(call, path, code, time.perf_counter() - began_s)
-
-    return answer
-
-
-def _refusing(gate: Gate, path: str, error: VectordError) -> Any:
-    """A handler that ends any call unread: to grpc one of streams, which waits for no message."""
-
-    async def refuse(messages: Messages, call: Call) -> None:
-        raise error
-
-    return grpc.stream_stream_rpc_method_handler(_answering(gate, path, refuse))
-
-
 async def _abort(call: Call, error: VectordError) -> NoReturn:
-    trailers = ((REQUEST_ID, call.caller.request_id), *trailers_of(error))
-    await call.context.abort(code_of(error), text_of(error), trailers)
+    trailers = {REQUEST_ID: call.caller.request_id, **call.metadata, **dict(trailers_of(error))}
+    await call.context.abort(call.code, text_of(error), tuple(trailers.items()))
     raise AssertionError("abort raises")
 
 
-def _initial_metadata(result: Result, caller: Caller) -> tuple[tuple[str, str], ...]:
-    """What HTTP says in headers: the request's name, lengths, vector space, and TEI's figures."""
-    headers = {REQUEST_ID: caller.request_id, **result_headers(result)}
+def _initial_metadata(result: Result, call: Call) -> tuple[tuple[str, str], ...]:
+    """What HTTP says in headers: the request's name, its place in a trace, lengths, vector space, TEI's figures."""
+    headers = {REQUEST_ID: call.caller.request_id, **call.metadata, **result_headers(result)}
     usage = getattr(result, "usage", None)
     if isinstance(usage, Usage):
         headers.update(compute_headers(usage))
     return tuple(headers.items())
-
-
-def _tell(call: Call, path: str, code: grpc.StatusCode, seconds: float) -> None:
-    log_answer(
-        logging.INFO,
-        request_id=call.caller.request_id,
-        method="gRPC",
-        route=path,
-        status=code.value[0],
-        seconds=seconds,
-        model=call.model,
-        tokens=call.tokens,
-        embedded=call.embedded,
-        key=None if call.key is None or call.key.shared else call.key.name,
-    )

@@ -5,7 +5,7 @@ The app is plain ASGI and runs under any ASGI server; run.py adds what our own p
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
 
 from starlette.applications import Starlette
@@ -15,15 +15,17 @@ from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.dialects.base import Dialect
 from vectord.engine.client import EngineClient
+from vectord.server.calls import calls
+from vectord.server.console import console_pages
 from vectord.server.docs import docs_pages
 from vectord.server.gate import Gate
 from vectord.server.handler import Handler, Tracer
+from vectord.server.meter import Meter, then
 from vectord.server.openapi import openapi_pages
 from vectord.server.probes import probe_pages
 from vectord.server.routing import Page, Table
 from vectord.server.shutdown import Shutdown
 from vectord.server.unsent import Unsent
-from vectord.telemetry.metrics import Metrics
 from vectord.wire.plain import render_error
 from vectord.wire.rendered import Rendered
 
@@ -50,7 +52,7 @@ def create_app(
     engine: EngineClient,
     dialects: Sequence[Dialect],
     config: ServerConfig,
-    metrics: Metrics | None = None,
+    metrics: Meter | None = None,
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     gate: Gate | None = None,
     tracer: Tracer | None = None,
@@ -69,6 +71,7 @@ def create_app(
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
         async with lifespan(), aclosing(gate.limits):
+            gate.limits.open()
             yield
 
     handler: ASGIApp = Handler(engine, table, config, gate, shutdown, metrics, tracer, unsent)
@@ -88,12 +91,13 @@ def build_table(
     engine: EngineClient,
     dialects: Sequence[Dialect],
     shutdown: Shutdown,
-    metrics: Metrics | None,
+    metrics: Meter | None,
     url_prefix: str = "",
 ) -> Table:
     pages = [*probe_pages(engine, shutdown, __version__), *docs_pages()]
     if metrics is not None:
-        pages.append(_metrics_page(metrics))
+        pages.append(metrics_page(metrics))
+    pages += console_pages(metrics, lambda: calls(dialects, table))
     pages += openapi_pages(lambda: table, __version__)
     table = Table(dialects, pages, render_error, url_prefix)
     if metrics is not None:
@@ -101,9 +105,10 @@ def build_table(
     return table
 
 
-def _metrics_page(metrics: Metrics) -> Page:
-    def show(headers: Mapping[str, str]) -> Rendered:
-        body, content_type = metrics.exposition(headers.get("accept", ""))
-        return Rendered(body=body, content_type=content_type)
+def metrics_page(metrics: Meter) -> Page:
+    def show(headers: Mapping[str, str]) -> Rendered | Awaitable[Rendered]:
+        return then(
+            metrics.exposition(headers.get("accept", "")), lambda page: Rendered(body=page[0], content_type=page[1])
+        )
 
     return Page(path="/metrics", show=show, summary="What Prometheus reads")

@@ -44,6 +44,10 @@ class Keys:
         key = self._index.get(self._blinded(digest))
         return key if key is not None and hmac.compare_digest(key.digest, digest) else None
 
+    def names(self) -> Sequence[str]:
+        """Those of the keys of the file, as it is now."""
+        return [] if self._file is None else [key.name for key in self._file.current()]
+
     def check(self, headers: Mapping[str, str]) -> Key | None:
         """The key that was sent. Raises Unauthorized if one is demanded and none of this server's was."""
         key = self.known(headers)

@@ -10,21 +10,27 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from vectord.config import ServerConfig
 from vectord.dialects.base import Dialect
+from vectord.errors import RateLimited, Unauthorized, VectordError
 from vectord.server.auth import Keys
 from vectord.server.keys import Key, KeysFile
 from vectord.server.proxies import TrustedProxies
-from vectord.server.rate_limit import RateLimits
+from vectord.server.rate_limit import RateLimits, TokenBuckets
 from vectord.server.routing import Endpoint
 
 FORWARDED_FOR = b"x-forwarded-for"
 
 
 class Gate:
-    def __init__(self, config: ServerConfig, dialects: Sequence[Dialect] = ()) -> None:
-        """Raises ConfigError for a keys file that cannot be used, and for a proxy that is no address."""
+    def __init__(
+        self, config: ServerConfig, dialects: Sequence[Dialect] = (), buckets: TokenBuckets | None = None
+    ) -> None:
+        """buckets: what limits draw on; None: this process's own, as `config` says.
+
+        Raises ConfigError for a keys file that cannot be used, and for a proxy that is no address.
+        """
         file = KeysFile(config.api_keys_file) if config.api_keys_file is not None else None
         self.keys = Keys(config.accepted_keys, config.admin_key, file)
-        self.limits = RateLimits(config, dialects)
+        self.limits = RateLimits(config, dialects, buckets)
         self._proxies = TrustedProxies(config.trusted_proxies)
 
     def address(self, peer: str, forwarded: Iterable[str]) -> str:
@@ -40,3 +46,10 @@ class Gate:
             self.keys.demand_admin(key, headers)
         else:
             self.keys.demand(key, headers)
+
+
+def rejected_for(error: VectordError) -> str | None:
+    """The reason that the metrics have for an error of the gate's."""
+    if isinstance(error, RateLimited):
+        return "rate_limit"
+    return "auth" if isinstance(error, Unauthorized) else None

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from vectord.config import ServerConfig
 from vectord.dialects.base import Call, Guards, Incoming, RenderError, Route
 from vectord.engine.client import EngineClient
-from vectord.errors import InferenceFailed, RateLimited, ShuttingDown, Unauthorized, VectordError
+from vectord.errors import InferenceFailed, ShuttingDown, VectordError
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.body_limit import Body, ClientLeft, Receive
 from vectord.server.body_room import BodyRoom
@@ -27,7 +27,7 @@ from vectord.server.body_shape import check_shape
 from vectord.server.caller import caller_of
 from vectord.server.compression import coding_for, compressed
 from vectord.server.departure import while_connected
-from vectord.server.gate import FORWARDED_FOR, Gate
+from vectord.server.gate import FORWARDED_FOR, Gate, rejected_for
 from vectord.server.keys import Key
 from vectord.server.media_type import check_media_type
 from vectord.server.negotiation import negotiated
@@ -35,7 +35,7 @@ from vectord.server.rendering import Rendering
 from vectord.server.request_id import HEADER as REQUEST_ID
 from vectord.server.request_id import request_id
 from vectord.server.result_headers import result_headers
-from vectord.server.routing import Choice, Endpoint, Found, Table
+from vectord.server.routing import Choice, Endpoint, Found, Page, Table
 from vectord.server.served import Served
 from vectord.server.server_timing import HEADER as SERVER_TIMING
 from vectord.server.server_timing import server_timing
@@ -51,7 +51,8 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 BODYLESS = (204, 304)  # statuses whose answers have neither body nor Content-Length
 CLIENT_LEFT_STATUS = 499  # nginx's word for it, in logs and metrics only
-PARSED_ON_LOOP_BYTES = 2**20  # larger bodies in a thread
+LOOKED_AT_ON_LOOP_BYTES = 2**20  # for what they hold, and who answers: 2 ms
+PARSED_ON_LOOP_BYTES = 2**14  # larger bodies in a thread, which costs 0.1 ms; so few may hold 1,000 bodies of their own
 LINGER_BODIES = 4  # and how much of it, in times what a body may have
 LINGER_S = 2.0  # how long a refused upload is read on, so that its sender sees the answer and not a reset
 
@@ -167,9 +168,13 @@ class Handler:
         body = Body(receive, asked.headers)
         answer = await self._answer(asked, body, receive)
         body.release()
-        if answer.rendered is not None:
-            with suppress(OSError):  # ASGI's word for a client that left while it was being answered
-                await self._send(asked, answer, answer.rendered, span, body, send)
+        try:
+            if answer.rendered is not None:
+                with suppress(OSError):  # ASGI's word for a client that left while it was being answered
+                    await self._send(asked, answer, answer.rendered, span, body, send)
+        finally:
+            if answer.result is not None and answer.rendered is not None:
+                self._rendering.written(answer.result, answer.rendered)
         self._tell(asked, answer, span, began_s)
 
     def _asked(self, scope: Mapping[str, Any]) -> Asked:
@@ -185,7 +190,7 @@ class Handler:
             headers=headers,
             request_id=request_id(headers),
             address=self._gate.address(client[0] if client else "", forwarded),
-            key=None if found.endpoint.page is not None else self._gate.keys.known(headers),
+            key=None if found.endpoint.open_page is not None else self._gate.keys.known(headers),
             found=found,
             can_close=version.startswith("1"),
             closes=version == "1.0" or headers.get("connection", "").lower() == "close",
@@ -202,7 +207,7 @@ class Handler:
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
                 log_failure(error, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
-            if self._observer is not None and (reason := _rejected(error)) is not None:
+            if self._observer is not None and (reason := rejected_for(error)) is not None:
                 self._observer.rejected(asked.found.endpoint.path, reason)
             return Answer(dialect, render(error), error=type(error).__name__)
         except ClientLeft:
@@ -218,9 +223,11 @@ class Handler:
     async def _admit(self, asked: Asked, body: Body, receive: Receive) -> Answer:
         """All that comes before one dialect is known to be asked."""
         endpoint = asked.found.endpoint
-        if endpoint.page is not None:
-            return Answer(endpoint.speaker, endpoint.page.show(asked.headers))
+        if endpoint.open_page is not None:
+            return await _shown(endpoint.open_page, endpoint.speaker, asked.headers)
         await self._gate.admit(endpoint, asked.address, asked.key, asked.headers)
+        if endpoint.page is not None:
+            return await _shown(endpoint.page, endpoint.speaker, asked.headers)
         if endpoint.error is not None:
             raise endpoint.error
         if self._shutdown.begun:
@@ -235,11 +242,13 @@ class Handler:
             return endpoint.choose(b"")
         check_media_type(asked.headers)
         content = await body.read(self._room)
-        if len(content) <= PARSED_ON_LOOP_BYTES:
-            check_shape(content)
-            return endpoint.choose(content)
-        await asyncio.to_thread(check_shape, content)
-        return await asyncio.to_thread(endpoint.choose, content)
+        if len(content) <= LOOKED_AT_ON_LOOP_BYTES:
+            return self._chosen(endpoint, content)
+        return await asyncio.to_thread(self._chosen, endpoint, content)
+
+    def _chosen(self, endpoint: Endpoint, content: bytes) -> Choice:
+        check_shape(content, self._guards.max_inputs)
+        return endpoint.choose(content)
 
     async def _converse(self, choice: Choice, body: Body, asked: Asked, receive: Receive) -> Answer:
         """One request in one dialect."""
@@ -261,7 +270,7 @@ class Handler:
         return Answer(choice.dialect.name, rendered, result, steps)
 
     async def _parse(self, route: Route, body: Body, asked: Asked, caller: Caller) -> Call:
-        """A large body in a thread: it may take a tenth of a second until its faults are found."""
+        """A large body in a thread: it may take a twentieth of a second until its faults are found."""
         models = Served(self._engine, caller)
         incoming = Incoming(
             body=body.content, path=asked.found.values, headers=asked.headers, models=models, guards=self._guards
@@ -359,11 +368,9 @@ class Handler:
         )
 
 
-def _rejected(error: VectordError) -> str | None:
-    """The reason that the metrics have for an error of the gate's."""
-    if isinstance(error, RateLimited):
-        return "rate_limit"
-    return "auth" if isinstance(error, Unauthorized) else None
+async def _shown(page: Page, speaker: str, headers: Mapping[str, str]) -> Answer:
+    shown = page.show(headers)
+    return Answer(speaker, shown if isinstance(shown, Rendered) else await shown)
 
 
 async def _linger(body: Body, limit_bytes: int) -> None:

@@ -127,7 +127,7 @@ class HttpProtocol(HttpToolsProtocol):
 
     def drop_if_stalled(self, now_s: float) -> None:
         """Called by run.py every second: let go of a client that neither sends what it began nor takes its answer."""
-        self.pace.note(self._untaken_bytes(), now_s)
+        self.pace.note(self.held_bytes, now_s)  # the kernel's too: it passes megabytes at once
         if self.pace.behind_s(now_s) > WRITE_STALL_S:
             self.abort()
         elif now_s - self._heard_s > self._patience_s():
@@ -140,16 +140,12 @@ class HttpProtocol(HttpToolsProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Of answers, in this process, until the kernel takes them."""
-        return self.transport.get_write_buffer_size()
+        """See Connection in unsent.py. Of a client that does not read, some more are in its own buffer."""
+        held_bytes = self.transport.get_write_buffer_size()
+        return held_bytes + kernel_bytes(self.transport) if held_bytes else 0
 
     def abort(self) -> None:
         self.transport.abort()
-
-    def _untaken_bytes(self) -> int:
-        """Of answers that do not fit into the kernel's buffer, with what is in that: it passes megabytes at once."""
-        held_bytes = self.held_bytes
-        return held_bytes + kernel_bytes(self.transport) if held_bytes else 0
 
     def _patience_s(self) -> float:
         if self._in_head or self._is_reading_body():

@@ -90,6 +90,15 @@ def _wanted(accept: str) -> Wanted | None:
     return best
 
 
+def quality_of(kind: str, accept: str) -> float:
+    """How much a media type is wanted, 0 to 1, by an Accept header that names it; 0 for one that does not."""
+    for part in accept.lower().split(","):
+        named, *parameters = (piece.strip() for piece in part.split(";"))
+        if named == kind:
+            return _quality(dict(map(_parameter, parameters)).get("q", "1"))
+    return 0.0
+
+
 def _parameter(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     return name.strip(), value.strip().strip('"')

@@ -3,7 +3,8 @@
 `/health`        for everyone's health check: 200 with a superset body, 503 with TEI's words while not ready
 `/health/live`   200 as long as the process answers
 `/health/ready`  200 when requests will be answered, else 503; the state of each model either way
-`/ping`, `/`     as `/health`, with no body and with a small one (GET / is TEI's health route too)
+`/ping`, `/`     as `/health`, with no body and with a small one (GET / is TEI's health route too); a browser sees the
+                 console at /
 
 What ready means is wire/readiness.py's, for the products' own probes too; beyond that, a server that shuts down is not.
 The state of each model is in every body here and in vectord_model_ready.
@@ -19,6 +20,7 @@ import orjson
 
 from vectord.engine.client import EngineClient
 from vectord.schema import ModelList
+from vectord.server.console import console, wants_console
 from vectord.server.routing import Page
 from vectord.server.shutdown import Shutdown
 from vectord.wire.readiness import answering
@@ -83,6 +85,8 @@ class Probes:
         return Rendered(body=b"", status=200 if self._is_ready(self._engine.models()) else 503)
 
     def front(self, headers: Mapping[str, str]) -> Rendered:
+        if wants_console(headers):
+            return console(headers)
         states = self._engine.readiness()
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": states}
         return _json(body, 200 if self._is_ready(self._engine.models()) else 503)

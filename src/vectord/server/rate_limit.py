@@ -10,46 +10,60 @@ owes has been made up for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Protocol
 
 from vectord.config import ServerConfig
 from vectord.dialects.base import Dialect, Rate
 from vectord.errors import RateLimited
 from vectord.schema import Result, Usage
-from vectord.server.buckets import Buckets
+from vectord.server.buckets import Buckets, Draw, Refusal
 from vectord.server.keys import Key
 
 PERIODS = {1: "second", 60: "minute"}
 BURST = 120  # requests at once, of an address that has been quiet; Smart Embedder's default
 
 
+class TokenBuckets(Protocol):
+    """buckets.py's Buckets, or those that another process keeps (remote/limits.py)."""
+
+    def open(self) -> None: ...
+    async def draw(self, draws: Sequence[Draw]) -> Refusal | None: ...
+    async def spend(self, rate: Rate, bucket: str, amount: int) -> None: ...
+    async def close(self) -> None: ...
+
+
 class RateLimits:
     """One a process: HTTP and gRPC draw on the same buckets."""
 
-    def __init__(self, config: ServerConfig, dialects: Sequence[Dialect]) -> None:
+    def __init__(self, config: ServerConfig, dialects: Sequence[Dialect], buckets: TokenBuckets | None = None) -> None:
+        """buckets: None makes them as `config` says."""
         self._everywhere, self._of_dialects = _rates(config, dialects)
-        self._buckets = Buckets(config.redis_url)
+        self._has_quotas = config.api_keys_file is not None  # any key may get one while the server runs
+        self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
+
+    def open(self) -> None:
+        """At the start of the server, on its loop: where something is limited, the first request shall not wait for
+        what that needs."""
+        if self._everywhere is not None or self._of_dialects or self._has_quotas:
+            self._buckets.open()
 
     async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
         """A request that nothing has been read of. dialect: the one that will answer, None if that is not known yet.
 
         Raises RateLimited.
         """
-        if self._everywhere is not None:
-            await self._take(self._everywhere, f"address:{address}")
+        draws = [] if self._everywhere is None else [Draw(self._everywhere, f"address:{address}")]
         if dialect is not None:
-            await self.check_dialect(address, key, dialect)
+            draws += self._of_dialect(address, key, dialect)
         if key is not None:
-            await self._check_quotas(key)
+            draws += _quotas(key)
+        await self._draw(draws)
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
         """The rest of `check`, once a shared path's dialect is known. Raises RateLimited."""
-        rate = self._of_dialects.get(dialect)
-        if rate is None:
-            return
-        owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
-        await self._take(rate, f"{dialect}:{owner}")
+        await self._draw(self._of_dialect(address, key, dialect))
 
     async def spend(self, key: Key | None, result: Result) -> None:
         """What an answer to this key has cost is taken from its tokens."""
@@ -60,22 +74,33 @@ class RateLimits:
     async def aclose(self) -> None:
         await self._buckets.close()
 
-    async def _check_quotas(self, key: Key) -> None:
-        if key.tokens_per_minute is not None:
-            wait_s = await self._buckets.wait_s(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens")
-            if wait_s > 0:
-                raise RateLimited(
-                    f"Token quota exceeded. Max {key.tokens_per_minute} tokens per minute.", retry_after_s=wait_s
-                )
-        if key.requests_per_minute is not None:
-            await self._take(_a_minute(key.requests_per_minute), f"key:{key.name}:requests")
+    def _of_dialect(self, address: str, key: Key | None, dialect: str) -> Sequence[Draw]:
+        rate = self._of_dialects.get(dialect)
+        if rate is None:
+            return ()
+        owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
+        return (Draw(rate, f"{dialect}:{owner}"),)
 
-    async def _take(self, rate: Rate, bucket: str) -> None:
-        wait_s = await self._buckets.take(rate, bucket)
-        if wait_s > 0:
-            raise RateLimited(
-                f"Rate limit exceeded. Max {rate.amount} requests per {PERIODS[rate.period_s]}.", retry_after_s=wait_s
-            )
+    async def _draw(self, draws: Sequence[Draw]) -> None:
+        if not draws:
+            return
+        refusal = await self._buckets.draw(draws)
+        if refusal is not None:
+            raise RateLimited(_words(draws[refusal.place]), retry_after_s=refusal.wait_s)
+
+
+def _quotas(key: Key) -> Iterator[Draw]:
+    if key.tokens_per_minute is not None:
+        yield Draw(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0)
+    if key.requests_per_minute is not None:
+        yield Draw(_a_minute(key.requests_per_minute), f"key:{key.name}:requests")
+
+
+def _words(refused: Draw) -> str:
+    rate = refused.rate
+    if refused.amount == 0:
+        return f"Token quota exceeded. Max {rate.amount} tokens per minute."
+    return f"Rate limit exceeded. Max {rate.amount} requests per {PERIODS[rate.period_s]}."
 
 
 def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | None, dict[str, Rate]]:

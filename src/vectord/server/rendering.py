@@ -27,15 +27,28 @@ class Rendering:
         self._turns = asyncio.Semaphore(AT_ONCE)
 
     async def answer(self, call: Call, result: Result) -> Rendered:
-        """What goes out. Raises Overloaded where it is large and those before it are not read, and what render does."""
+        """What goes out. Raises Overloaded where it is large and those before it are not read, and what render does.
+
+        `written` is to be called once it is, if there was an answer.
+        """
         numbers = numbers_of(result)
         if numbers <= SMALL_NUMBERS:
             return call.answered(result)
         async with self._unsent.room(numbers * BYTES_PER_NUMBER):
-            if numbers <= RENDERED_ON_LOOP_NUMBERS:
-                return call.answered(result)
-            async with self._turns:
-                return await asyncio.to_thread(in_pieces, partial(call.answered, result))
+            rendered = await self._large(call, result, numbers)
+            self._unsent.hold(len(rendered.body))  # some dialects write twice as many digits
+        return rendered
+
+    async def _large(self, call: Call, result: Result, numbers: int) -> Rendered:
+        if numbers <= RENDERED_ON_LOOP_NUMBERS:
+            return call.answered(result)
+        async with self._turns:
+            return await asyncio.to_thread(in_pieces, partial(call.answered, result))
+
+    def written(self, result: Result, rendered: Rendered) -> None:
+        """What `answer` made of it is the connection's, or nobody's."""
+        if numbers_of(result) > SMALL_NUMBERS:
+            self._unsent.give_back(len(rendered.body))
 
 
 def numbers_of(result: Result) -> int:

@@ -7,7 +7,7 @@ loop. A path that several dialects claim is settled by the top-level keys of the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -26,14 +26,16 @@ _placeholder = re.compile(r"\{(\w+)(:path)?\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Something the server itself answers to GET and HEAD, with no key.
+    """Something the server itself answers to GET and HEAD, with no key unless it is guarded.
 
-    show: request headers -> answer. summary: for the API's description; "" leaves the page out of it.
+    show: request headers -> answer, or what will be one. summary: for the API's description; "" leaves the page out of
+    it. guarded: passes the gate as a route does.
     """
 
     path: str
-    show: Callable[[Mapping[str, str]], Rendered]
+    show: Callable[[Mapping[str, str]], Rendered | Awaitable[Rendered]]
     summary: str
+    guarded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class Endpoint:
     @property
     def admin(self) -> bool:
         return any(choice.route.admin for choice in self.choices)
+
+    @property
+    def open_page(self) -> Page | None:
+        """The page behind it, if that needs no key."""
+        return None if self.page is None or self.page.guarded else self.page
 
     @property
     def public(self) -> bool:

@@ -20,15 +20,17 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
 from vectord.server.http_protocol import HttpProtocol
+from vectord.server.memory import give_back_memory
 from vectord.server.shutdown import Shutdown
 from vectord.server.tls import Certificate, certificate_of
 from vectord.server.unsent import Unsent
@@ -101,7 +103,7 @@ class Server(uvicorn.Server):
         on_listening: Callable[[str], None] | None,
         certificate: Certificate | None = None,
     ) -> None:
-        super().__init__(_uvicorn_config(app, config, certificate))
+        super().__init__(uvicorn_config(app, config, certificate))
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
@@ -143,6 +145,8 @@ class Server(uvicorn.Server):
         for connection in self._connections():
             connection.drop_if_stalled(now_s)
         self._unsent.make_room(now_s)
+        if self._unsent.emptied():
+            asyncio.get_running_loop().run_in_executor(None, give_back_memory)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -186,13 +190,15 @@ class Server(uvicorn.Server):
         return cast("list[HttpProtocol]", list(self.server_state.connections))
 
 
-def _uvicorn_config(app: Starlette, config: ServerConfig, certificate: Certificate | None) -> uvicorn.Config:
+def uvicorn_config(
+    app: ASGIApp, config: ServerConfig, certificate: Certificate | None, lifespan: Literal["on", "off"] = "on"
+) -> uvicorn.Config:
     """uvicorn's settings; those it would read from the environment are given."""
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", partial(HttpProtocol, header_limit_bytes=config.header_limit_bytes)),
         ws="none",
-        lifespan="on",
+        lifespan=lifespan,
         log_config=None,
         access_log=False,
         server_header=False,

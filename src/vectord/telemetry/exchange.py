@@ -1,4 +1,4 @@
-"""One HTTP request and its answer, as handler.py tells of it once it is over: to metrics.py, tracing.py and the log."""
+"""One request and its answer, as handler.py and rpc/ tell metrics.py, tracing.py and the log of it once it is over."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class Exchange:
     timings: Timings | None = None
     key: str | None = None  # the name of a key that has one
     trace_id: str | None = None  # 32 hex digits, of a trace that somebody keeps
+    grpc_code: int | None = None  # of a call, whose `status` is what HTTP would have said
 
     @property
     def seconds(self) -> float:

@@ -3,8 +3,8 @@
 The library's own instruments take a lock and a walk over the buckets at each step, some 10 us a request with all the
 families we keep, and 8 ms of import at start. These are plain numbers; the library is imported when they are read.
 
-An instrument belongs to one thread, the event loop, unless its owner holds a lock around it (metrics.py says where).
-Reading from another thread may see a step half done: off by one event, never wrong for long.
+An instrument belongs to one thread, the event loop. It is read in another (metrics.py), which may see a step half done:
+off by one event, never wrong for long.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Histogram:
 
         family = HistogramMetricFamily(self.name, self.meaning, labels=self.labels)
         for labels, child in list(self.children.items()):
-            seen = {place: Exemplar(*exemplar) for place, exemplar in child.exemplars.items()}
+            seen = {place: Exemplar(*exemplar) for place, exemplar in list(child.exemplars.items())}
             buckets = [
                 (bound, count, seen[place]) if place in seen else (bound, count)
                 for place, (bound, count) in enumerate(child.cumulative())

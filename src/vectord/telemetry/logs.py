@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from functools import lru_cache
 from typing import Any, TextIO
 
 import orjson
@@ -23,10 +24,15 @@ _failures = logging.getLogger("vectord.failures")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
-def configure(config: TelemetryConfig, stream: TextIO | None = None) -> None:
-    """From now on every logger's lines of `config.log_level` and above go to `stream`, by default standard error."""
+def configure(config: TelemetryConfig, stream: TextIO | None = None, process: str | None = None) -> None:
+    """From now on every logger's lines of `config.log_level` and above go to `stream`, by default standard error.
+
+    process: which of several this is; it stands in each line.
+    """
+    # What no line of ours says need not be looked up for each: logging's documentation has these three switches.
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines() if config.log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(process) if config.log_format == "json" else TextLines(process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
@@ -91,36 +97,50 @@ def log_failure(cause: BaseException, *, request_id: str, method: str, route: st
     _failures.error("request failed", exc_info=cause, extra={"fields": fields})
 
 
-class TextLines(logging.Formatter):
+class Lines(logging.Formatter):
+    def __init__(self, process: str | None = None) -> None:
+        super().__init__()
+        self._process = {} if process is None else {"process": process}
+
+    def fields(self, record: logging.LogRecord) -> dict[str, Any]:
+        """What a line of ours says besides its event; other libraries' lines have none but the process."""
+        return {**getattr(record, "fields", {}), **self._process}
+
+
+class TextLines(Lines):
     """2026-11-05 12:00:00.123 info  answered method=POST route=/v1/embeddings status=200 ..."""
 
     def format(self, record: logging.LogRecord) -> str:
-        seconds = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-        fields = "".join(f" {name}={value}" for name, value in _fields(record).items())
+        seconds = _local_time(int(record.created))
+        fields = "".join(f" {name}={value}" for name, value in self.fields(record).items())
         line = f"{seconds}.{int(record.msecs):03d} {record.levelname.lower():<7} {record.getMessage()}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
 
 
-class JsonLines(logging.Formatter):
+class JsonLines(Lines):
     """One JSON object a line: time (UTC, RFC 3339), level, logger, event, the fields, exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        utc = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        utc = _utc(int(record.created))
         line: dict[str, Any] = {
             "time": f"{utc}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "logger": record.name,
             "event": record.getMessage(),
-            **_fields(record),
+            **self.fields(record),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
 
 
-def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What a line of ours says besides its event; other libraries' lines have none."""
-    fields: dict[str, Any] = getattr(record, "fields", {})
-    return fields
+@lru_cache(maxsize=1)  # under load many lines have the same second
+def _local_time(seconds: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+@lru_cache(maxsize=1)
+def _utc(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))

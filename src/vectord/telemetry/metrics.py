@@ -1,14 +1,17 @@
 """What Prometheus is told: our own families, and those that each product's dashboards look for (families/).
 
 The engine calls it as its Observer, the server calls `http_answered` after each answer and `exposition` for /metrics.
-All of it runs on the event loop. Nothing is global: two servers in one process count apart.
+All of it runs on the event loop, but for the writing of that page. Nothing is global: two servers in one process count
+apart.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vectord.engine.observer import BatchReport, RequestReport
 from vectord.schema import Gauges, ModelInfo
@@ -19,6 +22,7 @@ from vectord.telemetry.families.simple_inference_server import SimpleInferenceSe
 from vectord.telemetry.families.smart_embedder import SmartEmbedderFamilies
 from vectord.telemetry.families.tei import TeiFamilies
 from vectord.telemetry.instruments import instruments_of
+from vectord.telemetry.live import live_figures
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+# Behind each family, in which the event loop runs: a thread that computes keeps the interpreter for 5 ms at a time.
+PAUSE_S = 50e-6
 
 
 class Metrics:
@@ -40,7 +47,9 @@ class Metrics:
         self._explorer = SemanticExplorerFamilies()
         self._gauges: Callable[[], Gauges] | None = None
         self._models: Callable[[], Sequence[ModelInfo]] = tuple
+        self._keys: Callable[[], Iterable[str]] = tuple
         self._process: Collector | None = None
+        self._writing = asyncio.Lock()
 
     # --- compose tells ----------------------------------------------------------------------------------------
 
@@ -52,6 +61,10 @@ class Metrics:
             self._smart.expect_model(model)
             self._simple.expect_model(model)
             self._explorer.expect_model(model)
+
+    def watch_keys(self, names: Callable[[], Iterable[str]]) -> None:
+        """names: of the keys as they are now, never what a client sends. Shown at zero from the next scrape."""
+        self._keys = names
 
     # --- the server tells -------------------------------------------------------------------------------------
 
@@ -102,6 +115,9 @@ class Metrics:
         self._own.shared_cache_hits.add(hits, model)
         self._own.shared_cache_misses.add(misses, model)
 
+    def shared_cache_refused(self, model: str, values: int) -> None:
+        self._own.shared_cache_refused.add(values, model)
+
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         self._own.expect_model(model)
         self._own.ready.set(1 if state == "ready" else 0, model)
@@ -109,13 +125,17 @@ class Metrics:
 
     # --- Prometheus asks --------------------------------------------------------------------------------------
 
-    def exposition(self, accept: str = "") -> tuple[bytes, str]:
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Every family, and its content type: OpenMetrics with exemplars for those who accept that, else plain text.
 
-        TEI's counters keep their names, without _total, in both.
+        Written in a thread, one page at a time. TEI's counters keep their names, without _total, in both.
         """
-        self._look()
-        if "application/openmetrics-text" in accept:
+        async with self._writing:
+            self._look()
+            return await asyncio.to_thread(self._written, "application/openmetrics-text" in accept)
+
+    def _written(self, in_open_metrics: bool) -> tuple[bytes, str]:
+        if in_open_metrics:
             from prometheus_client.openmetrics import exposition as open_metrics  # noqa: PLC0415
 
             families = chain(self._families(), self._tei.counters_of_no_type())
@@ -124,6 +144,14 @@ class Metrics:
         from prometheus_client.exposition import generate_latest  # noqa: PLC0415
 
         return generate_latest(_Scrape(self._families())) + self._tei.counters_text(), TEXT
+
+    def live(self) -> dict[str, Any] | None:
+        """What the console draws (live.py); None of an engine that nobody has named yet."""
+        gauges = None if self._gauges is None else self._gauges()
+        if gauges is None:
+            return None
+        self._own.look(gauges)
+        return live_figures(self._own, gauges)
 
     def _families(self) -> Iterator[Metric]:
         from prometheus_client import ProcessCollector  # noqa: PLC0415
@@ -135,6 +163,8 @@ class Metrics:
             yield instrument.family()
 
     def _look(self) -> None:
+        for name in self._keys():
+            self._own.expect_key(name)
         gauges = None if self._gauges is None else self._gauges()
         if gauges is None:
             return
@@ -144,10 +174,12 @@ class Metrics:
 
 
 class _Scrape:
-    """Families of this moment, as the library's writers ask for them."""
+    """Families, as the library's writers ask for them: each when the one before it is written."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Metric]:
-        return self._families
+        for family in self._families:
+            yield family
+            time.sleep(PAUSE_S)

@@ -95,7 +95,7 @@ class Tracing:
         """The span of a request that has just come: a child of the one its headers name, else the first of a trace."""
         unix_ns_at_zero = time.time_ns() - time.perf_counter_ns()
         span = self._tracer.start_span(
-            f"{method} {route}".rstrip(),
+            f"{method} {route}".strip(),
             context=self._propagator.extract(headers),
             kind=self._trace.SpanKind.SERVER,
             start_time=unix_ns_at_zero + round(began_s * 1e9),
@@ -133,13 +133,10 @@ class Tracing:
 
 
 def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
-    """OpenTelemetry's names for HTTP, and ours. Never a text, a key, or a path as it was sent."""
-    yield "http.request.method", exchange.method
-    yield "http.response.status_code", exchange.status
+    """OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or a path as it was sent."""
+    yield from _of_http(exchange) if exchange.grpc_code is None else _of_grpc(exchange, exchange.grpc_code)
     yield "vectord.request_id", exchange.request_id
     yield "vectord.dialect", exchange.dialect
-    if exchange.route:
-        yield "http.route", exchange.route
     for name, value in (
         ("error.type", exchange.error),
         ("vectord.key", exchange.key),
@@ -149,6 +146,21 @@ def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
     ):
         if value is not None:
             yield name, value
+
+
+def _of_http(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
+    yield "http.request.method", exchange.method
+    yield "http.response.status_code", exchange.status
+    if exchange.route:
+        yield "http.route", exchange.route
+
+
+def _of_grpc(exchange: Exchange, code: int) -> Iterator[tuple[str, str | int]]:
+    service, _, method = exchange.route.removeprefix("/").rpartition("/")
+    yield "rpc.system", "grpc"
+    yield "rpc.service", service
+    yield "rpc.method", method
+    yield "rpc.grpc.status_code", code
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:

@@ -76,7 +76,10 @@ UNPROCESSABLE: Statuses = MappingProxyType(
 
 def row_of(table: Mapping[type[VectordError], Row], error: VectordError) -> Row:
     """The row of the error's class, or of its nearest ancestor; every table has a row for VectordError."""
-    return next(table[kind] for kind in type(error).__mro__ if kind in table)
+    for kind in type(error).__mro__:
+        if kind in table:
+            return table[kind]
+    raise KeyError(type(error))
 
 
 def headers_of(error: VectordError) -> dict[str, str]:

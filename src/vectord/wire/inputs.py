@@ -7,7 +7,7 @@ from typing import TypeAlias, overload
 
 import msgspec
 
-from vectord.errors import EmptyInput, InvalidField
+from vectord.errors import EmptyInput, InvalidField, TooManyInputs
 from vectord.schema import Input
 from vectord.wire.body import TokenId
 
@@ -43,6 +43,13 @@ def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: 
     if isinstance(value[0], int):
         return (_ids(value, field),)
     return [_one(item, index, field) for index, item in enumerate(value)]
+
+
+def check_count(given: int, limit: int | None, field: str, what: str = "input") -> None:
+    """Raises TooManyInputs, in the engine's words: for who would make much of a body before the engine sees it."""
+    if limit is not None and given > limit:
+        message = f"`{field}` may hold at most {limit} {what}s; got {given}."
+        raise TooManyInputs(message, field=field, limit=limit, given=given)
 
 
 def _ids(value: Sequence[str | int | list[int] | TextItem], field: str) -> list[int]:

@@ -35,7 +35,7 @@ from vectord.schema import (
     TextOptions,
 )
 from vectord.wire.body import decode
-from vectord.wire.inputs import read_inputs
+from vectord.wire.inputs import check_count, read_inputs
 from vectord.wire.kinds import read_kind
 from vectord.wire.pieces import joined
 from vectord.wire.switches import Switch, read_switch
@@ -58,6 +58,8 @@ def parse_embeddings(incoming: Incoming) -> Call:
     if late and multivector:
         raise InvalidField("`late_chunking` and `return_multivector` exclude each other.", field="late_chunking")
     if late:
+        if isinstance(body.input, list):
+            check_count(len(body.input), incoming.guards.max_inputs, "input", "chunk")
         return _chunks(body, kind)
     if multivector or _have_multivectors_alone(body.model, incoming.models):
         return _multivectors(body, kind)

@@ -53,7 +53,7 @@ from vectord.schema import (
     VectorKind,
 )
 from vectord.wire.body import decode
-from vectord.wire.inputs import read_inputs
+from vectord.wire.inputs import check_count, read_inputs
 from vectord.wire.ranked import read_documents
 
 # First names, second names: which pair a body has tells what it compares.
@@ -160,6 +160,7 @@ def parse_score(incoming: Incoming) -> Call:
         raise WrongType(f"The body must have {known}.", field=PAIRS[0][0])
     first, second = _as_list(getattr(body, names[0])), _as_list(getattr(body, names[1]))
     _check_pairs(first, second, names)
+    check_count(len(second), incoming.guards.max_inputs, names[1], "input" if len(first) == 1 else "request")
     render = partial(render_scores, body.request_id)
     if len(first) == 1:
         return Call(_score_request(body, first[0], second), render, _score_fields(names))

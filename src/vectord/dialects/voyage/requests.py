@@ -13,7 +13,7 @@ from vectord.dialects.voyage.wire import ContextualizedBody, EmbeddingsBody, Rer
 from vectord.errors import EmptyInput, InvalidField
 from vectord.schema import ChunkOptions, DocumentsRequest, EmbedRequest, RerankRequest, Span, TextOptions
 from vectord.wire.body import decode
-from vectord.wire.inputs import read_inputs
+from vectord.wire.inputs import check_count, read_inputs
 from vectord.wire.kinds import read_kind
 from vectord.wire.pieces import joined
 from vectord.wire.switches import read_switch
@@ -56,6 +56,8 @@ def parse_embeddings(incoming: Incoming) -> Call:
 def parse_contextualized(incoming: Incoming) -> Call:
     """Queries have no context to be read in: they are embedded as anywhere else. Chunks are, by late chunking."""
     body = decode(_contextualized_body, incoming.body)
+    check_count(len(body.inputs), incoming.guards.max_inputs, "inputs")
+    check_count(sum(map(len, body.inputs)), incoming.guards.max_inputs, "inputs", "chunk")
     _refuse_empty(body.inputs)
     if read_kind(body.input_type) == "query":
         return _queries(body)

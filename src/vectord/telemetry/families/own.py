@@ -30,6 +30,9 @@ class OwnFamilies:
         self.tokens = Counter("vectord_tokens", "Tokens of answered requests, specials included", ("model",))
         self.key_requests = Counter("vectord_key_requests", "Requests answered, by the name of their key", ("key",))
         self.key_tokens = Counter("vectord_key_tokens", "Tokens of those", ("key",))
+        self.key_answers = Counter(
+            "vectord_key_answers", "Answers to a named key, refusals among them, by HTTP's status", ("key", "status")
+        )
         self.queue_tokens = Gauge("vectord_queue_tokens", "Tokens waiting for a forward")
         self.queue_texts = Gauge("vectord_queue_texts", "Texts waiting for a forward")
         self.lane_queue_tokens = Gauge("vectord_lane_queue_tokens", "Tokens waiting for a forward, by lane", ("lane",))
@@ -52,6 +55,11 @@ class OwnFamilies:
             "vectord_shared_cache_hits", "Of those, texts answered from the shared cache", ("model",)
         )
         self.shared_cache_misses = Counter("vectord_shared_cache_misses", "Texts run all the same", ("model",))
+        self.shared_cache_refused = Counter(
+            "vectord_shared_cache_refused",
+            "Of those, texts whose value there was damaged or written with another secret",
+            ("model",),
+        )
         self.cache_bytes = Gauge("vectord_cache_bytes", "What the cache holds")
         self.cache_texts = Gauge("vectord_cache_texts", "Texts whose answers it holds")
         self.ready = Gauge("vectord_model_ready", "1 when the model answers, else 0", ("model",))
@@ -66,13 +74,21 @@ class OwnFamilies:
     def expect_model(self, name: str) -> None:
         for counter in (self.tokens, self.cache_hits, self.cache_misses, self.padding_tokens):
             counter.expect(name)
-        for counter in (self.shared_cache_hits, self.shared_cache_misses):
+        for counter in (self.shared_cache_hits, self.shared_cache_misses, self.shared_cache_refused):
             counter.expect(name)
         for lane in ("interactive", "bulk"):
             self.forward_tokens.expect(name, lane)
 
+    def expect_key(self, name: str) -> None:
+        self.key_requests.expect(name)
+        self.key_tokens.expect(name)
+        self.key_answers.expect(name, "200")
+        self.key_answers.expect(name, "429")
+
     def http_answered(self, exchange: Exchange) -> None:
         self.requests.add(1, exchange.dialect, exchange.route, str(exchange.status))
+        if exchange.key is not None:
+            self.key_answers.add(1, exchange.key, str(exchange.status))
         if exchange.trace_id is None:
             self.request_seconds.observe(exchange.seconds, exchange.dialect, exchange.route)
         else:

@@ -104,7 +104,7 @@ class TeiFamilies:
         lines = []
         for counter in self.counters():
             lines += [f"# HELP {counter.name} {counter.meaning}", f"# TYPE {counter.name} counter"]
-            for values, value in counter.values.items():
+            for values, value in list(counter.values.items()):
                 labels = ",".join(f'{label}="{text}"' for label, text in zip(counter.labels, values, strict=True))
                 lines.append(f"{counter.name}{f'{{{labels}}}' if labels else ''} {value}")
         return "".join(f"{line}\n" for line in lines).encode()
@@ -116,7 +116,7 @@ class TeiFamilies:
         families = []
         for counter in self.counters():
             family = Metric(counter.name, counter.meaning, "unknown")
-            for values, value in counter.values.items():
+            for values, value in list(counter.values.items()):
                 family.add_sample(counter.name, dict(zip(counter.labels, values, strict=True)), value)
             families.append(family)
         return families

@@ -1,19 +1,15 @@
-"""How the torch op set calls the variable-length kernel, which is written out here: the real one needs a GPU.
-
-The rest of the op set: test_conformance.py.
-"""
+"""How the torch op set calls the variable-length kernel. The rest of the op set: tests/ops/test_conformance.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.models import pack_texts, random_texts
+from tests.ops.torch.kernel import written_out
 from torch import Tensor
 
 from vectord.ops.base import AttentionSpec, PackedTexts
@@ -42,73 +38,33 @@ FAMILIES = [
 ]
 
 
-def written_out(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    query_ends: Tensor,
-    key_ends: Tensor,
-    longest_query: int,
-    longest_key: int,
-    *,
-    scale: float | None,
-    window_size: tuple[int, int],
-    enable_gqa: bool,
-) -> Tensor:
-    """What torch.nn.attention.varlen documents: (left, right) places are seen, counted from the end of the keys."""
-    assert enable_gqa
-    assert (longest_query, longest_key) == tuple(int(ends.diff().max()) for ends in (query_ends, key_ends))
-    left, right = (float("inf") if reach < 0 else reach for reach in window_size)
-    answers = []
-    pairs = zip(pairwise(query_ends.tolist()), pairwise(key_ends.tolist()), strict=True)
-    for (first, last), (first_key, last_key) in pairs:
-        at = torch.arange(last - first)[:, None] + (last_key - first_key) - (last - first)
-        ahead = torch.arange(last_key - first_key)[None] - at
-        rows = (q[first:last], k[first_key:last_key], v[first_key:last_key])
-        answer = torch.nn.functional.scaled_dot_product_attention(
-            *(x.transpose(0, 1) for x in rows),
-            attn_mask=(ahead <= right) & (ahead >= -left),
-            scale=scale,
-            enable_gqa=True,
-        )
-        answers.append(answer.transpose(0, 1))
-    return torch.cat(answers)
+class Kernel:
+    """Says how often it ran."""
 
+    def __init__(self) -> None:
+        self.calls = 0
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Makes op sets find the kernel above; says how often it ran."""
-    ran: list[str] = []
-
-    def kernel(*arguments: Any, **options: Any) -> Tensor:
-        ran.append("varlen")
+    def __call__(self, *arguments: Any, **options: Any) -> Tensor:
+        self.calls += 1
         return written_out(*arguments, **options)
 
-    monkeypatch.setattr("vectord.ops.torch.find_varlen", lambda device, dtype: kernel)
-    return ran
 
-
-def attend(make_ops: Callable[[], TorchOps], texts: PackedTexts, spec: AttentionSpec) -> Tensor:
+def attend(ops: TorchOps, texts: PackedTexts, spec: AttentionSpec) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     widths = (spec.heads, *[spec.kv_heads or spec.heads] * 2)
     q, k, v = (torch.randn(texts.ids.size, width * spec.head_size, generator=generator) for width in widths)
-    return make_ops().attention(q, k, v, pack(texts, CPU), spec)
+    return ops.attention(q, k, v, pack(texts, CPU), spec)
 
 
 @pytest.mark.parametrize(("spec", "batch"), FAMILIES)
-def test_kernel_is_told_what_groups_compute(spec: str, batch: str, calls: list[str]) -> None:
+def test_kernel_is_told_what_groups_compute(spec: str, batch: str) -> None:
     """Ends, keys, windows and scale as the kernel takes them give what the length groups give."""
     texts = pack_texts(*random_texts(LENGTHS), **BATCHES[batch])
-    got = attend(lambda: TorchOps(CPU, torch.float32), texts, SPECS[spec])
-    assert calls == ["varlen"]
-    want = attend(_without_kernel, texts, SPECS[spec])
+    kernel = Kernel()
+    got = attend(TorchOps(CPU, torch.float32, kernel), texts, SPECS[spec])
+    assert kernel.calls == 1
+    want = attend(TorchOps(CPU, torch.float32), texts, SPECS[spec])
     torch.testing.assert_close(got, want, atol=2e-6, rtol=0)
-
-
-def _without_kernel() -> TorchOps:
-    ops = TorchOps(CPU, torch.float32)
-    ops._varlen = None
-    return ops
 
 
 @pytest.mark.parametrize(
@@ -121,12 +77,11 @@ def _without_kernel() -> TorchOps:
     ],
     ids=["causal, fewer keys", "window, fewer keys", "a size between", "a large head"],
 )
-def test_what_the_kernel_cannot_do_runs_by_groups(
-    spec: AttentionSpec, options: dict[str, Any], calls: list[str]
-) -> None:
+def test_what_the_kernel_cannot_do_runs_by_groups(spec: AttentionSpec, options: dict[str, Any]) -> None:
     """It counts places from the last key, and is compiled for some head sizes."""
-    attend(lambda: TorchOps(CPU, torch.float32), pack_texts(*random_texts(LENGTHS), **options), spec)
-    assert not calls
+    kernel = Kernel()
+    attend(TorchOps(CPU, torch.float32, kernel), pack_texts(*random_texts(LENGTHS), **options), spec)
+    assert not kernel.calls
 
 
 def test_no_kernel_off_the_gpu() -> None:

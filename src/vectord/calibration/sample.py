@@ -1,0 +1,34 @@
+"""What int8 is fitted by: texts as tokens, and where the outcome is kept. models/ makes it, backends read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from vectord.schema import Int32
+
+HELD_OUT = 4  # every so many-th text is not fitted by: on those the loss is measured
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationTexts:
+    texts: tuple[str, ...]
+    source: str  # "built-in" or "own"
+    digest: str  # 16 hex digits
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    ids: tuple[Int32, ...]  # (L,) of each text, specials included
+    source: str
+    digest: str
+    folder: Path | None  # that keeps what was found; None: nothing is kept
+
+    @property
+    def fitted(self) -> Sequence[Int32]:
+        return [ids for i, ids in enumerate(self.ids) if i % HELD_OUT]
+
+    @property
+    def held_out(self) -> Sequence[Int32]:
+        return self.ids[::HELD_OUT]

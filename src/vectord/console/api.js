@@ -1,0 +1,75 @@
+// Calls to the server that this page came from, with the user's key. The key lives in this tab and goes nowhere else.
+
+// This file is ROOT/console/api.js behind whatever prefix, or that of one API, which has not the others' routes.
+const ROOT = new URL(new URL("..", import.meta.url).href.replace(/dialects\/[^/]+\/$/, ""));
+const KEPT_AS = "vectord-key";
+
+const refused = new Set(); // called when a key is wanted
+const admitted = new Set(); // called when there is another one
+
+export class ApiError extends Error {
+  constructor(status, message, retryAfterS = null) {
+    super(message);
+    this.status = status;
+    this.retryAfterS = retryAfterS;
+  }
+}
+
+export const urlOf = (path) => new URL(path.replace(/^\//, ""), ROOT);
+export const key = () => sessionStorage.getItem(KEPT_AS);
+export const whenRefused = (listener) => refused.add(listener);
+export const whenAdmitted = (listener) => admitted.add(listener);
+
+export function setKey(value) {
+  if (value) sessionStorage.setItem(KEPT_AS, value);
+  else sessionStorage.removeItem(KEPT_AS);
+  for (const listener of admitted) listener();
+}
+
+export const get = (path) => call("GET", path);
+export const post = (path, body) => call("POST", path, JSON.stringify(body));
+
+/** {json, text, lengths} of an answer. Throws ApiError: status 0 if there was no answer at all. */
+export async function call(method, path, body) {
+  const headers = { accept: "application/json" };
+  if (body !== undefined) headers["content-type"] = "application/json";
+  if (key()) headers.authorization = `Bearer ${key()}`;
+  let response;
+  try {
+    response = await fetch(urlOf(path), { method, headers, body, cache: "no-store" });
+  } catch {
+    throw new ApiError(0, "The server does not answer.");
+  }
+  const text = await response.text();
+  const json = parsed(text);
+  if (response.status === 401) for (const listener of refused) listener();
+  if (!response.ok) {
+    const waits = Number(response.headers.get("retry-after")) || null;
+    throw new ApiError(response.status, messageOf(json) ?? `The server answered ${response.status}.`, waits);
+  }
+  return { json, text, lengths: lengthsOf(response.headers) };
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function messageOf(json) {
+  const message = json?.error?.message ?? json?.message ?? json?.error;
+  return typeof message === "string" ? message : null;
+}
+
+function lengthsOf(headers) {
+  const number = (name) => (headers.has(name) ? Number(headers.get(name)) : null);
+  return {
+    seen: number("x-vectord-tokens-seen"),
+    kept: number("x-vectord-tokens-kept"),
+    cut: number("x-vectord-truncated") ?? 0,
+    cutInputs: (headers.get("x-vectord-truncated-inputs") ?? "").split(",").filter(Boolean).map(Number),
+    queryCut: headers.get("x-vectord-query-truncated") === "true",
+  };
+}

@@ -1,0 +1,109 @@
+// ColBERT: each token of the query meets its best token of the document.
+
+import { post } from "./api.js";
+import { el, scrolling, table } from "./dom.js";
+import { decimal } from "./format.js";
+import { shaded } from "./words.js";
+
+const BLANK = "\u2423"; // a token that is a blank, so that it can be seen
+const MAX_CELLS = 12000; // of the table; beyond, the words alone
+
+const query = el("input", { value: "Why was the bridge closed?", maxlength: "2000" });
+const passage = el("textarea", { rows: "3", maxlength: "20000" }, "The river rose after two days of rain. The crossing was shut by noon.");
+const body = ({ reading }, text, kind) => ({ ...reading, inputs: [text], outputs: ["colbert"], kind });
+
+export const colbert = {
+  id: "colbert",
+  title: "ColBERT",
+  about: "A vector a token. Point at a token of the query, or go to it by keyboard, and see what answers it.",
+  fields: [el("label", {}, "Query", query), el("label", {}, "Document", passage)],
+  cannot: (model) => (model.outputs.includes("colbert") ? null : `${model.name} makes no vectors a token (ColBERT).`),
+  call: (asked) => ({
+    method: "POST", path: "/vectord/embed", body: body(asked, passage.value, "document"),
+    operation: "embed", outputs: ["colbert"], texts: [passage.value],
+  }),
+  async run(asked) {
+    const { model } = asked;
+    const [asking, answering] = await Promise.all([
+      post("vectord/embed", body(asked, query.value, "query")),
+      post("vectord/embed", body(asked, passage.value, "document")),
+    ]);
+    const maker = asking.json.sources.colbert; // of a composite one of its models, whose tokens they are
+    const tokenized = await post("vectord/tokenize", { model: maker, inputs: [query.value, passage.value] });
+    const [left, right] = [asking, answering].map((answer) => answer.json.data[0].colbert);
+    const [ours, theirs] = tokenized.json.data.map((each) => each.tokens);
+    const rows = namesOf(ours, left.length, model, "query");
+    const columns = namesOf(theirs, right.length, model, "document");
+    const scores = left.map((one) => right.map((other) => dot(one, other)));
+    return {
+      nodes: matching(rows, columns, scores),
+      answers: [{ ...asking, name: "query" }, { ...answering, name: "document" }],
+    };
+  },
+};
+
+/** What each vector is of. The model's rules (text/colbert.py) told again, and taken only if the count is right. */
+function namesOf(tokens, vectors, model, kind) {
+  const names = tokens.map((token) => (token.text.trim() === "" ? BLANK : token.text));
+  if (model.outputs.includes("dense") && names.length - 1 === vectors) return names.slice(1);
+  const marked = [names[0], kind === "query" ? "[Q]" : "[D]", ...names.slice(1)];
+  for (const form of [marked, names]) {
+    if (kind === "query" && form.length <= vectors) return [...form, ...Array(vectors - form.length).fill("[MASK]")];
+    const counting = form.filter((name) => !/^[!-/:-@[-`{-~]$/.test(name));
+    const fit = [form, counting].find((each) => each.length === vectors);
+    if (fit) return fit;
+  }
+  return Array.from({ length: vectors }, (_, at) => `vector ${at + 1}`);
+}
+
+function dot(one, other) {
+  let sum = 0;
+  for (let at = 0; at < one.length; at++) sum += one[at] * other[at];
+  return sum;
+}
+
+const bestOf = (row) => row.reduce((best, value, at) => (value > row[best] ? at : best), 0);
+
+function matching(rows, columns, scores) {
+  const most = scores.map((row) => Math.max(...row));
+  const sum = most.reduce((all, value) => all + value, 0);
+  const readout = el("output", { class: "number" });
+  const words = columns.map((name) => el("span", { class: "word" }, name));
+  const buttons = rows.map((name, at) => {
+    const show = () => choose(at);
+    return el("button", { type: "button", class: "word", "aria-pressed": "false", onfocus: show, onclick: show, onpointerenter: show }, name);
+  });
+  const choose = (at) => {
+    const best = bestOf(scores[at]);
+    buttons.forEach((button, other) => button.setAttribute("aria-pressed", String(other === at)));
+    words.forEach((word, other) => {
+      shaded(word, scores[at][other] / (most[at] || 1));
+      word.classList.toggle("best", other === best);
+    });
+    readout.textContent = `${rows[at]} \u2192 ${columns[best]}: ${decimal(most[at])}`;
+  };
+  choose(0);
+  const spaced = (nodes) => nodes.flatMap((node) => [node, " "]);
+  return [
+    el("p", { class: "note told" }, el("span", {}, "Each query token\u2019s best match, summed: ", el("b", { class: "number" }, decimal(sum))),
+      el("span", {}, "averaged: ", el("b", { class: "number" }, decimal(sum / rows.length)))),
+    el("div", {}, el("h3", {}, "Query"), el("p", { class: "words", role: "group", "aria-label": "Tokens of the query" }, spaced(buttons))),
+    el("div", {}, el("h3", {}, "Document"), el("p", { class: "words" }, spaced(words))),
+    readout,
+    ...(rows.length * columns.length <= MAX_CELLS ? [grid(rows, columns, scores, most)] : []),
+  ];
+}
+
+function grid(rows, columns, scores, most) {
+  const cells = rows.map((name, at) => [name, ...scores[at].map((score, other) => {
+    const node = shaded(el("span", { class: "number" }, decimal(score, 2)), 0);
+    return { node, score, best: other === bestOf(scores[at]), most: most[at] };
+  })]);
+  const made = table([["query", ""], ...columns.map((name) => [name, "number"])], cells.map(([name, ...row]) => [name, ...row.map(({ node }) => node)]), { class: "matrix" });
+  made.querySelectorAll("tbody tr").forEach((line, at) => [...line.cells].slice(1).forEach((cell, other) => {
+    const { score, best, most: top } = cells[at][other + 1];
+    shaded(cell, Math.max(0, score) / Math.max(top, 1e-9));
+    cell.classList.toggle("best", best);
+  }));
+  return el("details", {}, el("summary", {}, "All pairs of tokens"), scrolling("All pairs of tokens", made));
+}

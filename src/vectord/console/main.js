@@ -1,0 +1,84 @@
+// Starts the page: theme, key, and the three sections. Nothing here knows what they show.
+
+import { key, setKey, whenAdmitted, whenRefused } from "./api.js";
+import { find } from "./dom.js";
+import { startLive } from "./live.js";
+import { startModels } from "./models.js";
+import { startPlayground } from "./playground.js";
+
+const THEME_KEPT_AS = "vectord-theme";
+
+startTheme();
+startKey();
+let models = [];
+let failure = null;
+startPlayground((whenChanged) => startModels((list) => {
+  models = list;
+  tellState();
+  whenChanged(list);
+}));
+startLive((error) => {
+  failure = error;
+  tellState();
+});
+
+function startTheme() {
+  const select = find("theme");
+  select.value = localStorage.getItem(THEME_KEPT_AS) ?? "auto";
+  const apply = () => {
+    if (select.value === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = select.value;
+    document.dispatchEvent(new Event("theme"));
+  };
+  select.addEventListener("change", () => {
+    localStorage.setItem(THEME_KEPT_AS, select.value);
+    apply();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+  apply();
+}
+
+function startKey() {
+  const form = find("key-form");
+  const show = (visible) => {
+    form.hidden = !visible;
+    find("key-button").setAttribute("aria-expanded", String(visible));
+  };
+  find("key-button").addEventListener("click", () => {
+    show(form.hidden);
+    if (!form.hidden) find("key").focus();
+  });
+  find("key-forget").addEventListener("click", () => setKey(null));
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    show(false);
+    setKey(find("key").value);
+    find("key").value = "";
+    find("key-button").focus();
+  });
+  whenAdmitted(() => find("key-why").textContent = "This server answers only those who bring a key.");
+  whenRefused(() => {
+    if (!form.hidden) return;
+    if (key()) find("key-why").textContent = "The server does not know this key.";
+    show(true);
+    find("key").focus();
+  });
+}
+
+function tellState() {
+  const [state, words] = stateOf();
+  const place = find("state");
+  if (place.textContent === words) return;
+  place.dataset.state = state;
+  place.textContent = words;
+}
+
+function stateOf() {
+  if (failure?.status === 0) return ["bad", "no answer"];
+  if (failure?.status === 401) return ["bad", "key wanted"];
+  const answering = models.filter((model) => model.state === "ready" || model.state === "unloaded").length;
+  if (models.length === 0) return ["waiting", "connecting"];
+  if (answering === models.length) return ["ready", "ready"];
+  if (models.some((model) => model.state === "loading")) return ["waiting", `loading, ${answering} of ${models.length} ready`];
+  return ["bad", `${answering} of ${models.length} ready`];
+}

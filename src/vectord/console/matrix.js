@@ -1,0 +1,45 @@
+// How alike texts are: the cosine of each with each.
+
+import { post } from "./api.js";
+import { el, scrolling, table } from "./dom.js";
+import { decimal } from "./format.js";
+import { shaded } from "./words.js";
+
+const MAX_TEXTS = 40;
+const texts = el("textarea", { rows: "6", maxlength: "200000" }, [
+  "The bridge was closed after two days of rain.",
+  "Flooding shut the river crossing.",
+  "The bakery opens at six.",
+  "Fresh bread every morning.",
+].join("\n"));
+const lines = () => texts.value.split("\n").map((line) => line.trim()).filter(Boolean).slice(0, MAX_TEXTS);
+const body = ({ reading }) => ({ ...reading, inputs: lines() });
+
+export const matrix = {
+  id: "matrix",
+  title: "Similarity",
+  about: `Cosines of dense vectors, each text with each; the first ${MAX_TEXTS} lines.`,
+  fields: el("label", {}, "Texts, one a line", texts),
+  cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
+  call: (asked) => ({
+    method: "POST", path: "/vectord/embed", body: body(asked), operation: "embed", outputs: ["dense"], texts: lines(),
+  }),
+  async run(asked) {
+    const sent = body(asked);
+    const answer = await post("vectord/embed", sent);
+    const vectors = answer.json.data.map((each) => each.dense);
+    return { nodes: [grid(sent.inputs, vectors)], answers: [answer] };
+  },
+};
+
+function grid(names, vectors) {
+  const cosines = vectors.map((one) => vectors.map((other) => one.reduce((sum, value, at) => sum + value * other[at], 0)));
+  const columns = [["text", ""], ...names.map((_, at) => [at + 1, "number"])];
+  const rows = names.map((name, at) => [el("span", { title: name }, `${at + 1}  ${name}`), ...cosines[at].map((value) => decimal(value, 3))]);
+  const made = table(columns, rows, { class: "matrix" });
+  made.querySelectorAll("tbody tr").forEach((line, at) => [...line.cells].slice(1).forEach((cell, other) => {
+    shaded(cell, cosines[at][other]);
+    cell.classList.add("number");
+  }));
+  return scrolling("Cosine of each text with each", made);
+}

@@ -1,0 +1,158 @@
+// The playground: tools as tabs, one model for all of them, and beside each the call that it makes, as code.
+
+import { get } from "./api.js";
+import { any } from "./any.js";
+import { showCode, startCode } from "./code.js";
+import { colbert } from "./colbert.js";
+import { dense } from "./dense.js";
+import { el, find } from "./dom.js";
+import { milliseconds, plural } from "./format.js";
+import { matrix } from "./matrix.js";
+import { rerank } from "./rerank.js";
+import { sparse } from "./sparse.js";
+import { tokens } from "./tokens.js";
+
+// A tool: {id, title, about, fields, cannot(model), call(), run(context)}; call: what it asks, as code.js takes it.
+const TOOLS = [dense, sparse, colbert, rerank, tokens, matrix, any];
+
+const views = new Map(); // by tool
+let models = [];
+let current = null;
+
+const model = el("select", { onchange: changed });
+const overlong = el("select", { onchange: changed },
+  el("option", { value: "" }, "as the server is set"),
+  el("option", { value: "true" }, "cut"),
+  el("option", { value: "false" }, "refuse"));
+const shared = el("div", { class: "row" },
+  el("label", { class: "grow" }, "Model", model), el("label", {}, "Over-long texts", overlong));
+
+/** follow: takes a function and calls it with the list of models, now and when it changes. */
+export async function startPlayground(follow) {
+  for (const tool of TOOLS) views.set(tool, viewOf(tool));
+  find("tabs").append(...[...views.values()].map((view) => view.tab));
+  open(dense);
+  follow(setModels);
+  try {
+    const { json } = await get("console/calls");
+    any.setCalls(json);
+    startCode(json, () => context());
+    changed();
+  } catch (error) {
+    find("code-note").textContent = error.message;
+  }
+}
+
+function viewOf(tool) {
+  const result = el("div", { class: "result" });
+  const told = el("p", { class: "note", role: "status" });
+  const run = el("button", { type: "submit", class: "main" }, "Run");
+  const form = el("form", {
+    onsubmit: (event) => {
+      event.preventDefault();
+      if (!run.disabled) answer(tool);
+    },
+    oninput: changed,
+    onkeydown: (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+    },
+  }, el("p", { class: "note about" }, tool.about), el("div", { class: "shared" }), tool.fields, el("div", { class: "row run" }, run, told));
+  const tab = el("button", {
+    type: "button", role: "tab", id: `tab-${tool.id}`, "aria-controls": "tool", "aria-selected": "false", tabindex: "-1",
+    onclick: () => open(tool), onkeydown: step,
+  }, tool.title);
+  return { tab, form, run, told, result };
+}
+
+function open(tool) {
+  current = tool;
+  for (const [other, view] of views) {
+    view.tab.setAttribute("aria-selected", String(other === tool));
+    view.tab.tabIndex = other === tool ? 0 : -1;
+  }
+  const view = views.get(tool);
+  view.form.querySelector(".shared").replaceChildren(...(tool === any ? [] : [shared]));
+  find("tool").setAttribute("aria-labelledby", view.tab.id);
+  find("tool").replaceChildren(view.form, view.result);
+  changed();
+}
+
+/** Arrow keys go from tab to tab. */
+function step(event) {
+  const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  const place = TOOLS.indexOf(current);
+  const next = event.key === "Home" ? 0 : event.key === "End" ? TOOLS.length - 1 : place + (move ?? 0);
+  if (next === place) return;
+  event.preventDefault();
+  open(TOOLS[(next + TOOLS.length) % TOOLS.length]);
+  views.get(current).tab.focus();
+}
+
+function setModels(list) {
+  const chosen = model.value;
+  models = list;
+  model.replaceChildren(...list.map((each) => el("option", { value: each.name }, each.name)));
+  if (list.some((each) => each.name === chosen)) model.value = chosen;
+  changed();
+}
+
+function context() {
+  const chosen = models.find((each) => each.name === model.value);
+  const reading = { model: chosen?.name };
+  if (overlong.value) reading.truncate = overlong.value === "true";
+  return { model: chosen, reading };
+}
+
+function changed() {
+  const asked = context();
+  for (const [tool, view] of views) {
+    const reason = reasonOf(tool, asked.model);
+    view.tab.classList.toggle("cannot", asked.model !== undefined && reason !== null);
+    view.run.disabled = reason !== null;
+    if (reason !== view.reason) view.told.textContent = reason ?? "";
+    view.reason = reason;
+  }
+  current.follow?.(asked);
+  showCode(asked.model || current === any ? current.call(asked) : null);
+}
+
+/** Why a tool cannot be used, null if it can. */
+function reasonOf(tool, chosen) {
+  if (tool === any) return null;
+  if (chosen === undefined) return "No model is served to you yet.";
+  return tool.cannot(chosen) ?? (chosen.state === "failed" ? `${chosen.name} failed to load; the log says why.` : null);
+}
+
+async function answer(tool) {
+  const view = views.get(tool);
+  view.run.disabled = true;
+  view.told.classList.remove("bad");
+  view.told.textContent = "running";
+  try {
+    const { nodes, answers } = await tool.run(context());
+    view.told.textContent = answers.map(toldOf).join("; ");
+    view.result.replaceChildren(...nodes);
+  } catch (error) {
+    view.told.classList.add("bad");
+    view.told.textContent = error.message;
+    view.result.replaceChildren();
+  }
+  view.run.disabled = view.reason !== null;
+}
+
+/** What was read of the texts, and how long it took. */
+function toldOf({ json, lengths, name }) {
+  const parts = [];
+  if (lengths.seen !== null) parts.push(readOf(lengths));
+  if (json?.timings) {
+    const { total_ms: total, queue_ms: queue, inference_ms: inference } = json.timings;
+    parts.push(`${milliseconds(total)} (queue ${milliseconds(queue)}, model ${milliseconds(inference)})`);
+  }
+  return `${name ? `${name}: ` : ""}${parts.join(", ")}`;
+}
+
+function readOf({ seen, kept, cut, cutInputs, queryCut }) {
+  if (cut === 0 && !queryCut) return `${plural(seen, "token")}, all read`;
+  const which = [...(queryCut ? ["the query"] : []), ...cutInputs.map((index) => `text ${index + 1}`)];
+  return `${plural(seen, "token")}, ${kept.toLocaleString("en")} read: ${which.join(", ") || plural(cut, "text")} cut`;
+}

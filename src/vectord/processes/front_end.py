@@ -1,0 +1,35 @@
+"""A process that reads and writes HTTP: `python -m vectord.processes.front_end`, started by supervisor.py.
+
+It waits until the engine's process is there, and then serves as one process does, on a port that it inherits: whichever
+front-end is free takes the next connection. Without a parent it drains and ends.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from vectord import compose
+from vectord.processes.orders import end, read_orders, when_alone
+from vectord.remote.link import Link, first_state
+from vectord.server import run
+from vectord.telemetry import logs
+
+
+def main() -> int:
+    """The exit code. Raises StartError."""
+    orders = read_orders()
+    logs.configure(orders.config.telemetry, process=orders.name)
+    path = Path(orders.engine_socket)
+    app = compose.build_front_end(orders.config, Link(path, first_state(path)))
+    listener = socket.socket(fileno=orders.listener)
+
+    def listening(url: str) -> None:
+        when_alone(app.state.shutdown.begin)
+
+    run.serve(app, orders.config.server, listener=listener, on_listening=listening)
+    return 0
+
+
+if __name__ == "__main__":
+    end(main)

@@ -1,0 +1,162 @@
+"""The parent of several processes: one engine, and the front-ends before it. Called by commands/serve.py.
+
+It holds the port and the engine's socket, so that neither is lost with a process: what comes meanwhile waits in the
+kernel for the next one. A process that ends unasked is replaced, after a pause that grows; one that says it cannot
+start ends them all. The end, on SIGTERM or SIGINT:
+
+    the port is closed here -> the front-ends drain, answer and end -> the engine's process drains and ends
+
+A second signal ends all of them at once. Each runs in a process group of its own: a Ctrl-C reaches this one alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from vectord import compose
+from vectord.config import Config
+from vectord.errors import ConfigError
+from vectord.processes.orders import EXIT_BAD_START, Orders
+from vectord.server.run import BACKLOG, bind
+
+FIRST_PAUSE_S = 0.1  # before a process that has ended is started again; twice as long each time
+LONGEST_PAUSE_S = 30.0
+STEADY_S = 60.0  # who has lived as long begins anew with the first pause
+LAST_WORDS_S = 5.0  # beyond shutdown_timeout_secs, before a process is killed
+FINAL = (compose.EXIT_NOTHING_SERVED, EXIT_BAD_START)  # exit codes that another start would not mend
+
+_log = logging.getLogger("vectord.processes")
+
+
+def supervise(config: Config) -> int:
+    """Serve until told to stop. Returns the exit code. Raises ConfigError for a port that cannot be had."""
+    if os.name != "posix":
+        raise ConfigError("front_ends: several processes need a POSIX system")
+    listener = bind(config.server.host, config.server.port)
+    folder = Path(tempfile.mkdtemp(prefix="vectord-"))  # 0700
+    try:
+        compose.warn_if_open(config.server)
+        return asyncio.run(Supervisor(config, listener, _engine_socket(folder)).run())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _engine_socket(folder: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    try:
+        listener.bind(str(folder / "engine"))
+        listener.listen(BACKLOG)
+    except OSError as problem:  # a name that is too long, above all
+        listener.close()
+        raise ConfigError(f"front_ends: no socket can be made below TMPDIR ({problem.strerror or problem})") from None
+    return listener
+
+
+class Supervisor:
+    def __init__(self, config: Config, port: socket.socket, engine_socket: socket.socket) -> None:
+        """port: bound, engine_socket: listening; both are closed at the end."""
+        self._config = config
+        self._port = port
+        self._engine_socket = engine_socket
+        self._stopping = asyncio.Event()
+        self._code = 0
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._signalled, number)
+        names = [f"front-end-{place}" for place in range(1, self._config.server.front_ends + 1)]
+        engine = loop.create_task(self._keep("engine", "vectord.processes.engine", self._engine_socket))
+        front_ends = [loop.create_task(self._keep(name, "vectord.processes.front_end", self._port)) for name in names]
+        _log.info("starting", extra={"fields": {"front_ends": len(names)}})
+        await self._stopping.wait()
+        self._port.close()
+        await self._end(names, front_ends)
+        await self._end(["engine"], [engine])
+        self._engine_socket.close()
+        return self._code
+
+    def _stop(self, code: int) -> None:
+        if not self._stopping.is_set():
+            self._code = code
+            self._stopping.set()
+
+    def _signalled(self, number: int) -> None:
+        if not self._stopping.is_set():
+            self._stop(0)
+            return
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.kill()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    async def _keep(self, name: str, module: str, listener: socket.socket) -> None:
+        """This process, again and again, until all of them are to end."""
+        pause_s = FIRST_PAUSE_S
+        loop = asyncio.get_running_loop()
+        while not self._stopping.is_set():
+            began_s = loop.time()
+            code = await self._one(name, module, listener)
+            if self._stopping.is_set():
+                return
+            if code in FINAL:
+                self._stop(code)
+                return
+            pause_s = FIRST_PAUSE_S if loop.time() - began_s >= STEADY_S else pause_s
+            fields = {"process": name, "exit_code": code, "again_in_s": pause_s}
+            _log.error("a process ended", extra={"fields": fields})
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _one(self, name: str, module: str, listener: socket.socket) -> int:
+        """Start it, wait for its end, and give its exit code: below 0, the signal that ended it."""
+        orders = Orders(
+            config=self._config, name=name, listener=listener.fileno(), engine_socket=self._engine_socket.getsockname()
+        )
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",
+            "-m",
+            module,
+            stdin=asyncio.subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+            process_group=0,
+        )
+        self._running[name] = process
+        assert process.stdin is not None, "it is a pipe"
+        with suppress(BrokenPipeError, ConnectionResetError):
+            process.stdin.write(orders.encoded())
+            await process.stdin.drain()
+        try:
+            return await process.wait()
+        finally:
+            del self._running[name]
+            process.stdin.close()
+
+    async def _end(self, names: Sequence[str], keeping: Sequence[asyncio.Task[None]]) -> None:
+        """Tell these processes to end, and return when they have; who takes too long is killed."""
+        self._tell(names, signal.SIGTERM)
+        _, late = await asyncio.wait(keeping, timeout=self._config.server.shutdown_timeout_secs + LAST_WORDS_S)
+        if late:
+            self._tell(names, signal.SIGKILL)
+            await asyncio.wait(late)
+
+    def _tell(self, names: Sequence[str], number: signal.Signals) -> None:
+        for name in names:
+            if name in self._running:
+                with suppress(ProcessLookupError):
+                    self._running[name].send_signal(number)

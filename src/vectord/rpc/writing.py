@@ -1,0 +1,48 @@
+"""Makes messages of results: small ones on the event loop, large ones in a thread and only where there is room.
+
+Called by services.py, as server/rendering.py is by handler.py: one process has one bound for both ports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from vectord.rpc.requests import Asked
+from vectord.schema import Result, TokenizeResult
+from vectord.server.rendering import AT_ONCE, SMALL_NUMBERS, numbers_of
+from vectord.server.unsent import Unsent
+
+BYTES_PER_NUMBER = 4
+SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
+TOKENS_ON_LOOP = 1024  # 1 ms
+BYTES_PER_TOKEN = 32
+
+
+class Writing:
+    def __init__(self, unsent: Unsent) -> None:
+        self._unsent = unsent
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def answer(self, asked: Asked, result: Result) -> bytes:
+        """The message's bytes. Raises Overloaded where it is large and those before it are not read."""
+        n_bytes = _size(result)
+        if n_bytes <= SMALL_BYTES:
+            return asked.written(result)
+        async with self._unsent.room(n_bytes), self._turns:
+            return await asyncio.to_thread(asked.written, result)
+
+    def hold(self, content: bytes) -> Callable[[object], None]:
+        """For an answer that grpc keeps from now on; what comes back is to be called when its call is over."""
+        if len(content) <= SMALL_BYTES:
+            return lambda _: None
+        self._unsent.hold(len(content))
+        return lambda _: self._unsent.give_back(len(content))
+
+
+def _size(result: Result) -> int:
+    """About; of answers that are never large 0."""
+    if isinstance(result, TokenizeResult):
+        tokens = sum(map(len, result.tokens))
+        return max(tokens * BYTES_PER_TOKEN, SMALL_BYTES + 1) if tokens > TOKENS_ON_LOOP else 0
+    return numbers_of(result) * BYTES_PER_NUMBER

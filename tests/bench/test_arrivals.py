@@ -1,0 +1,87 @@
+"""What overload sends: as much as it is told to, and every request ends in one way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from bench.arrivals import Arrivals
+from bench.exchange import Answer
+from bench.http_load import Request
+
+ANSWERS = (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd", b"HTTP/1.1 429 No\r\ncontent-length: 0\r\n\r\n")
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]]
+
+
+async def answers_of(serve: Serve, per_s: float, seconds: float, patience_s: float = 10.0) -> Sequence[Answer]:
+    """What comes of requests to a server whose connections are served by `serve`."""
+    answers: list[Answer] = []
+    connections: list[asyncio.Task[object] | None] = []
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await serve(reader, writer)
+        writer.close()
+
+    async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        requests = [Request(b"GET / HTTP/1.1\r\n\r\n", 1, 1)]
+        arrivals = Arrivals(port, requests, per_s, patience_s, lambda request, answer: answers.append(answer))
+        await arrivals.send(seconds)
+        await arrivals.end()
+        await asyncio.gather(*(task for task in connections if task is not None))
+    return answers
+
+
+async def test_every_request_ends_with_its_status() -> None:
+    """In whatever pieces its answer comes; and about as many are sent as were wanted."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for turn in range(10_000):
+            await reader.readuntil(b"\r\n\r\n")
+            answer, size = ANSWERS[turn % 2], (100, 7, 1)[turn % 3]
+            for start in range(0, len(answer), size):
+                writer.write(answer[start : start + size])
+                await writer.drain()
+
+    answers = await answers_of(serve, per_s=1000.0, seconds=0.3)
+    assert {answer.status for answer in answers} == {200, 429}
+    assert 200 < len(answers) < 400
+
+
+async def test_a_connection_that_breaks_is_no_answer() -> None:
+    """And the next request opens another."""
+    answers = await answers_of(lambda reader, writer: reader.readuntil(b"\r\n\r\n"), per_s=200.0, seconds=0.1)
+    assert answers
+    assert {answer.status for answer in answers} == {0}
+
+
+async def test_who_waits_for_too_long_is_given_up() -> None:
+    """A server that never answers must not hold the load generator for ever."""
+    answers = await answers_of(lambda reader, writer: reader.read(), per_s=200.0, seconds=0.1, patience_s=0.1)
+    assert answers
+    assert {answer.status for answer in answers} == {0}
+
+
+async def test_a_load_generator_that_was_held_up_sends_what_was_due_and_no_more() -> None:
+    """What would have been due after the end is not of this load."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(ANSWERS[0])
+
+    sent: list[int] = []
+    for held_s in (0.0, 0.3):
+        asyncio.get_running_loop().call_later(0.05, _hold, held_s)
+        sent.append(len(await answers_of(serve, per_s=500.0, seconds=0.1)))
+    assert sent[0] == sent[1]
+
+
+def _hold(seconds: float) -> None:
+    until = asyncio.get_running_loop().time() + seconds
+    while asyncio.get_running_loop().time() < until:
+        pass

@@ -1,0 +1,128 @@
+"""Jobs for tests: inputs in every format, a model that makes vectors of a text's bytes, and what OUT holds."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from vectord.bulk.embedder import Facts
+from vectord.bulk.failures import Later
+from vectord.bulk.inputs import find_source
+from vectord.bulk.job import Job
+from vectord.bulk.outputs import format_of_output
+from vectord.bulk.pipeline import Pipeline, Summary
+from vectord.bulk.progress import Lines, Size
+from vectord.bulk.rows import Answer
+from vectord.schema import Sparse
+
+WIDTH, TOKEN_WIDTH = 4, 3
+
+
+def vector_of(text: str) -> np.ndarray:
+    """(WIDTH,) float32, another for every text."""
+    return np.random.default_rng(crc32(text.encode())).random(WIDTH, np.float32)
+
+
+class FakeEmbedder:
+    """Implements Embedder. A text that holds "poison" fails alone; `later` requests are put off first.
+
+    before: called with each request's texts, before it is answered.
+    """
+
+    def __init__(self, *, later: int = 0, space: str = "space", before: Callable[[Sequence[str]], None] | None = None):
+        self.later = later
+        self.space = space
+        self.before = before
+        self.seen: list[str] = []
+
+    async def facts(self) -> Facts:
+        return Facts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
+
+    async def embed(self, texts: Sequence[str]) -> Answer:
+        if self.later:
+            self.later -= 1
+            raise Later("full", 0.001)
+        if self.before is not None:
+            self.before(texts)
+        self.seen += texts
+        return Answer(
+            space=self.space,
+            dense=np.stack([vector_of(text) for text in texts]),
+            sparse=[Sparse(np.arange(len(text), dtype=np.int32), np.ones(len(text), np.float32)) for text in texts],
+            colbert=[np.full((len(text), TOKEN_WIDTH), len(text), np.float32) for text in texts],
+            tokens=sum(map(len, texts)),
+            cut=sum("long" in text for text in texts),
+            failures={index: "it is poison" for index, text in enumerate(texts) if "poison" in text},
+        )
+
+
+def job_of(source: Path | str, out: Path, **options: Any) -> Job:
+    output_format, compression = format_of_output(out, None)
+    given = {"output_format": output_format, "output_compression": compression, **options}
+    return Job(source=str(source), out=out, **given)
+
+
+def pipeline_of(job: Job, embedder: FakeEmbedder, *, patience_s: float = 60.0, restart: bool = False) -> Pipeline:
+    return Pipeline(job, find_source(job), embedder, Lines(Size(None)), patience_s=patience_s, restart=restart)
+
+
+async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:
+    return await pipeline_of(job_of(source, out, **options), embedder or FakeEmbedder()).run()
+
+
+def rows_of(count: int) -> list[dict[str, Any]]:
+    return [{"id": str(i), "text": f"text {i}, ünïcode"} for i in range(count)]
+
+
+def write_input(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """In the format of its name."""
+    suffixes = path.suffixes
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=50)
+        return path
+    if path.suffix in {".arrow", ".arrows"}:
+        table = pa.Table.from_pylist(list(rows))
+        with (pa.ipc.new_file if path.suffix == ".arrow" else pa.ipc.new_stream)(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=30)
+        return path
+    if ".txt" in suffixes:
+        data = "".join(row["text"] + "\n" for row in rows).encode()
+    elif ".jsonl" in suffixes:
+        data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    else:
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if ".tsv" in suffixes else ",")
+            writer.writeheader()
+            writer.writerows(rows)
+        data = path.read_bytes()
+    packed = {".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}.get(path.suffix, bytes)
+    path.write_bytes(packed(data))
+    return path
+
+
+def read_output(path: Path) -> list[dict[str, Any]]:
+    """The rows of OUT; of .npy the vectors alone."""
+    if path.suffix == ".npy":
+        return [{"dense": row.tolist()} for row in np.load(path, mmap_mode="r")]
+    if path.suffix == ".parquet":
+        return pq.read_table(path).to_pylist()
+    if path.suffix == ".arrow":
+        return pa.ipc.open_file(str(path)).read_all().to_pylist()
+    if path.suffix == ".arrows":
+        return pa.ipc.open_stream(path.read_bytes()).read_all().to_pylist()
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        data = gzip.decompress(data)
+    if path.suffix == ".zst":
+        data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+    return [json.loads(line) for line in data.splitlines()]

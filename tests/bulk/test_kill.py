@@ -1,0 +1,105 @@
+"""kill -9 of a real process, again and again in the middle of a job: no row is lost, doubled or mixed up."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.bulk.makers import read_output
+from tests.real_server import running
+
+ROWS = 30_000
+KILLS = 3
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Texts that all differ, short ones and longer ones."""
+    path = tmp_path_factory.mktemp("bulk") / "in.jsonl"
+    lengths = random.Random(0)
+    with path.open("w") as file:
+        for i in range(ROWS):
+            text = f"number {i} " + "word " * lengths.randrange(30)
+            file.write(json.dumps({"id": i, "text": text}) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running(tmp_path_factory.mktemp("server") / "log", "--backend", "fake", "--dialects", "vectord") as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="module")
+def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
+    """The vectors of a job that nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "out.npy"
+    subprocess.run(command(source, out, ["--backend", "fake"]), check=True, capture_output=True, timeout=PATIENCE_S)
+    return np.load(out)
+
+
+def command(source: Path, out: Path, options: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "vectord", "bulk", str(source), str(out), "--json", *options]
+
+
+@pytest.mark.parametrize(
+    ("where", "out"), [("in process", "out.parquet"), ("in process", "out.jsonl"), ("server", "out.parquet")]
+)
+def test_no_row_is_lost_or_doubled(
+    request: pytest.FixtureRequest, tmp_path: Path, source: Path, expected: np.ndarray, where: str, out: str
+) -> None:
+    """Killed as soon as the data has grown by a random number of bytes, be that within a part or between two."""
+    options = ["--backend", "fake"] if where == "in process" else ["--url", request.getfixturevalue("url")]
+    words = command(source, tmp_path / out, options)
+    data = tmp_path / f"{out}.parts" / "data"
+    chance = random.Random(f"{where} {out}")
+    for _ in range(KILLS):
+        kill_when_grown(words, data, chance.randrange(1, 12_000_000))
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    summary = json.loads(done.stdout)
+    assert summary["rows"] == ROWS
+    assert summary["resumed_from"] > 0
+    rows = read_output(tmp_path / out)
+    assert [row["id"] for row in rows] == list(range(ROWS))
+    np.testing.assert_allclose(np.array([row["dense"] for row in rows], np.float32), expected, rtol=1e-5, atol=1e-7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [out]
+
+
+def kill_when_grown(words: Sequence[str], data: Path, more_bytes: int) -> None:
+    """Start the job and kill it when its data is so much larger, which the next start cuts to its last whole part."""
+    start_bytes = data.stat().st_size if data.exists() else 0
+    deadline_s = time.monotonic() + PATIENCE_S
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and time.monotonic() < deadline_s:
+            if data.exists() and data.stat().st_size > start_bytes + more_bytes:
+                break
+            time.sleep(0.001)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "the job ended before it was killed"
+
+
+def test_a_signal_keeps_what_is_answered(tmp_path: Path, source: Path, expected: np.ndarray) -> None:
+    """SIGTERM ends the job with 143 and the way to continue; so it does."""
+    words = command(source, tmp_path / "out.npy", ["--backend", "fake"])
+    data = tmp_path / "out.npy.parts" / "data"
+    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None and not (data.exists() and data.stat().st_size):
+            time.sleep(0.001)
+        process.terminate()
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert process.wait() == 128 + signal.SIGTERM, told
+    assert "continue with the same command" in told
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
+    assert json.loads(done.stdout)["resumed_from"] > 0
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"]

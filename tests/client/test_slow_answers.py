@@ -1,0 +1,101 @@
+"""A server that answers byte by byte, or without end, holds nobody longer than was said."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import httpx
+import pytest
+from tests.client.callers import call, call_async
+
+from vectord.client import errors
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+BODY = b'{"status": "healthy", "states": {}, "version": "0"}'
+LENGTH = b"content-length: %d\r\n" % len(BODY)
+PACE_S = 0.02  # between two bytes: each read is in time, the whole of them takes a hundred times as long as is allowed
+
+
+@contextmanager
+def dripping(first: bytes, slowly: bytes) -> Iterator[str]:
+    """The URL of a server that sends `first` at once, `slowly` byte by byte, and then the rest of an answer."""
+    over = threading.Event()
+
+    def serve(listener: socket.socket) -> None:
+        with suppress(OSError), listener.accept()[0] as connection:
+            connection.recv(65_536)
+            connection.sendall(first)
+            for byte in slowly:
+                if over.wait(PACE_S):
+                    return
+                connection.sendall(bytes([byte]))
+            connection.sendall(b"\r\n\r\n" + BODY)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            over.set()
+            server.join()
+
+
+@pytest.fixture(params=[call, call_async], ids=["threads", "asyncio"])
+def ask(request):
+    return request.param
+
+
+@pytest.mark.parametrize(
+    ("first", "slowly"),
+    [(HEAD + LENGTH + b"x-slow: ", b"a" * 500), (HEAD + b"content-length: 10000\r\n\r\n", b"a" * 500)],
+    ids=["headers", "body"],
+)
+def test_an_answer_that_drips_ends_in_time(ask, first, slowly):
+    """timeout_s is of the whole answer, not of each of its bytes; it is not asked for again."""
+    with dripping(first, slowly) as url, pytest.raises(errors.Timeout, match="within timeout_s"):
+        ask(url, "health", client={"timeout_s": 0.1})
+
+
+def test_an_answer_that_drips_fast_enough_is_one(ask):
+    """Slow is no error."""
+    with dripping(HEAD + LENGTH + b"x-slow: ", b"aa") as url:
+        assert ask(url, "health", client={"timeout_s": 60.0}).ready
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["with its length", "in pieces"])
+def test_an_answer_that_is_too_large_is_refused(ask, told):
+    """Before it is read where it says so, else at the byte too many; the message says what to do."""
+    pieces = iter([b"x" * 600, b"x" * 600, AssertionError])
+
+    def endless() -> Iterator[bytes]:
+        for piece in pieces:
+            assert piece is not AssertionError, "read on behind the limit"
+            yield piece
+
+    class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            return endless()
+
+        async def __aiter__(self):
+            for piece in endless():
+                yield piece
+
+    def server(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-length": "1200"} if told else {}, stream=Pieces())
+
+    with pytest.raises(errors.ServerFailed, match="more than max_answer_bytes, 1000"):
+        ask(server, "health", client={"max_answer_bytes": 1000})
+    assert len(list(pieces)) == (3 if told else 1)
+
+
+def test_an_answer_as_large_as_allowed_is_one(ask):
+    """To the byte."""
+
+    def server(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=BODY)
+
+    assert ask(server, "health", client={"max_answer_bytes": len(BODY)}).ready

@@ -1,0 +1,65 @@
+"""The server as a container runs it: no root, a file system that nobody can write, no home."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.real_server import wait_for
+
+NOBODY = 65534
+# Everything that can be is mounted anew, read-only, in a mount namespace of the server's own; then root is given up.
+ALONE = r"""
+mount --make-rprivate /
+awk '{print $5}' /proc/self/mountinfo | sort -r | while read -r at; do
+    case "$at" in /proc|/proc/*|/dev|/dev/*|/sys|/sys/*) ;; *) mount -o remount,bind,ro "$at" 2>/dev/null ;; esac
+done
+exec setpriv --reuid=65534 --regid=65534 --clear-groups --no-new-privs "$@"
+"""
+PROBE = "import os, sys; sys.exit(os.geteuid() != 65534 or any(os.access(p, os.W_OK) for p in sys.argv[1:]))"
+
+
+def alone(*command: str) -> list[str]:
+    return ["unshare", "--mount", "--", "sh", "-c", ALONE, "sh", *command]
+
+
+def cannot() -> str | None:
+    """Why this machine cannot do it."""
+    if os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return "needs root, to give it up"
+    if shutil.which("unshare") is None or shutil.which("setpriv") is None:
+        return "needs unshare and setpriv"
+    places = [str(Path.cwd()), "/tmp", "/var/tmp", sys.prefix]
+    tried = subprocess.run(alone(sys.executable, "-c", PROBE, *places), capture_output=True, text=True, check=False)
+    return (
+        None if tried.returncode == 0 else f"the sandbox forbids it: {tried.stderr.strip()[-200:] or 'still writable'}"
+    )
+
+
+def test_it_serves_without_root_a_home_or_a_place_to_write(tmp_path: Path) -> None:
+    """Vectors come, and what it says goes to its output alone."""
+    if (reason := cannot()) is not None:
+        pytest.skip(reason)
+    log = tmp_path / "log"
+    bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
+    command = alone(sys.executable, "-B", "-m", "vectord", "serve", "--port", "0")
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=bare) as process:
+        try:
+            url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
+            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
+            files = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+        finally:
+            process.terminate()
+        assert process.wait(timeout=30) == 0, log.read_text()
+    assert re.search(rf"Uid:\s+{NOBODY}\s+{NOBODY}\s+{NOBODY}", status)
+    assert len(answer.json()["data"][0]["embedding"]) == 384
+    assert not [path for path in files if "(deleted)" in path and "memfd" not in path], "a file that was written"
+    assert "Read-only" not in log.read_text()

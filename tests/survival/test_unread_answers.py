@@ -1,0 +1,58 @@
+"""Clients that ask for large answers and read nothing, at the real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.real_server import running, wait_for
+
+CLIENTS = 60  # of 10 MB each: 600 MB if all were answered and nothing bounded them
+MOST_BYTES = 400 * 2**20  # beside what an idle server has
+JSON = {"content-type": "application/json"}
+BODY = json.dumps({"input": [f"text {n}" for n in range(2048)]}).encode()
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
+@pytest.mark.parametrize("accepts", ["identity", "gzip"])
+def test_what_nobody_reads_stays_within_its_room(tmp_path: Path, accepts: str) -> None:
+    """Resident memory says so, and small requests go on being answered."""
+    with running(tmp_path / "log") as (url, process), ExitStack() as clients:
+        answered = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).raise_for_status()
+        assert len(answered.content) > 5_000_000
+        idle_bytes = resident_bytes(process.pid, "VmRSS")
+        sockets = [clients.enter_context(closing(silent_client(url, accepts))) for _ in range(CLIENTS)]
+        wait_for(lambda: all(map(is_answered_or_refused, sockets)), process, timeout_s=300)
+        assert resident_bytes(process.pid, "VmHWM") < idle_bytes + MOST_BYTES
+        assert httpx.post(f"{url}/v1/embeddings", json={"input": "small"}, timeout=60).status_code == 200
+
+
+def silent_client(url: str, accepts: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect((host, int(port)))
+    head = f"POST /v1/embeddings HTTP/1.1\r\nhost: {host}\r\ncontent-type: application/json\r\n"
+    client.sendall(f"{head}accept-encoding: {accepts}\r\ncontent-length: {len(BODY)}\r\n\r\n".encode() + BODY)
+    client.setblocking(False)
+    return client
+
+
+def is_answered_or_refused(client: socket.socket) -> bool:
+    """Looked at, not taken."""
+    try:
+        return bool(client.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return False
+
+
+def resident_bytes(pid: int, name: str) -> int:
+    """VmRSS: now; VmHWM: at its highest."""
+    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
