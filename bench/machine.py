@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -26,9 +26,16 @@ def conditions() -> dict[str, str]:
         "processor": f"{name}, {thread_budget()} cores, {' '.join(flags)}",
         "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
-        "libraries": ", ".join(f"{name} {version(name)}" for name in ("openvino", "tokenizers", "torch")),
+        "libraries": ", ".join(f"{name} {_version(name)}" for name in ("openvino", "tokenizers", "torch")),
         "busy before": f"load average {os.getloadavg()[0]:.2f}",
     }
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def _processor() -> tuple[str, list[str]]:

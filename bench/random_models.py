@@ -8,36 +8,50 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-BGE_M3_WORDS = 250_002
-QWEN3_WORDS = 151_669
+Config = Mapping[str, Any]  # as config.json has it
+
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DONE = ".written"
 
 
-def bge_m3(folder: Path) -> Path:
-    """BAAI/bge-m3: 24 layers, 1024 wide, dense, lexical and ColBERT heads. 2.2 GB."""
+def bert(folder: Path, config: Config) -> Path:
+    """An encoder of BERT's kind that embeds by its first token; sizes by `config`."""
     if _exists(folder):
         return folder
-    save_file(dict(_xlm_roberta("")), folder / "model.safetensors")
-    torch.save({"weight": _normal(1, 1024), "bias": _normal(1)}, folder / "sparse_linear.pt")
-    torch.save({"weight": _normal(1024, 1024), "bias": _normal(1024)}, folder / "colbert_linear.pt")
-    _write_json(folder / "config.json", {**_XLM_ROBERTA, "architectures": ["XLMRobertaModel"]})
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
-    listed = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(modules)
-    ]
-    _write_json(folder / "modules.json", listed)
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": 1024, "pooling_mode_cls_token": True})
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": 8192, "do_lower_case": False})
-    _write_xlm_roberta_tokenizer(folder)
+    save_file(dict(_encoder("", config)), folder / "model.safetensors")
+    _write_json(folder / "config.json", {**config, "architectures": ["BertModel"]})
+    _write_modules(folder, config["hidden_size"], config["max_position_embeddings"])
+    words = [*BERT_SPECIALS, *(f"w{i}" for i in range(config["vocab_size"] - len(BERT_SPECIALS)))]
+    tokenizer = Tokenizer(models.WordPiece({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.add_special_tokens(BERT_SPECIALS)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    _write_tokenizer(folder, tokenizer, config["max_position_embeddings"], BERT_SPECIALS)
+    return _finished(folder)
+
+
+def bge_m3(folder: Path, config: Config | None = None) -> Path:
+    """BAAI/bge-m3: 24 layers, 1024 wide, dense, lexical and ColBERT heads. 2.2 GB. config: other sizes."""
+    if _exists(folder):
+        return folder
+    config = XLM_ROBERTA if config is None else config
+    width = config["hidden_size"]
+    save_file(dict(_encoder("", config)), folder / "model.safetensors")
+    torch.save({"weight": _normal(1, width), "bias": _normal(1)}, folder / "sparse_linear.pt")
+    torch.save({"weight": _normal(width, width), "bias": _normal(width)}, folder / "colbert_linear.pt")
+    _write_json(folder / "config.json", {**config, "architectures": ["XLMRobertaModel"]})
+    _write_modules(folder, width, 8192)
+    _write_xlm_roberta_tokenizer(folder, config["vocab_size"])
     return _finished(folder)
 
 
@@ -51,36 +65,48 @@ def bge_reranker(folder: Path) -> Path:
         "classifier.out_proj.weight": _normal(1, 1024),
         "classifier.out_proj.bias": _normal(1),
     }
-    save_file({**dict(_xlm_roberta("roberta.")), **head}, folder / "model.safetensors")
+    save_file({**dict(_encoder("roberta.", XLM_ROBERTA)), **head}, folder / "model.safetensors")
     labels = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
     _write_json(
-        folder / "config.json", {**_XLM_ROBERTA, **labels, "architectures": ["XLMRobertaForSequenceClassification"]}
+        folder / "config.json", {**XLM_ROBERTA, **labels, "architectures": ["XLMRobertaForSequenceClassification"]}
     )
-    _write_xlm_roberta_tokenizer(folder)
+    _write_xlm_roberta_tokenizer(folder, XLM_ROBERTA["vocab_size"])
     return _finished(folder)
 
 
-def qwen3(folder: Path) -> Path:
-    """Qwen/Qwen3-Embedding-0.6B: 28 layers, 1024 wide, last token. 1.2 GB."""
+def qwen3(folder: Path, config: Config | None = None) -> Path:
+    """Qwen/Qwen3-Embedding-0.6B: 28 layers, 1024 wide, last token. 1.2 GB. config: other sizes."""
     if _exists(folder):
         return folder
-    save_file(dict(_qwen3()), folder / "model.safetensors")
-    _write_json(folder / "config.json", _QWEN3)
-    words = {f"w{i}": i for i in range(QWEN3_WORDS - 1)} | {"<|endoftext|>": QWEN3_WORDS - 1}
+    config = QWEN3 if config is None else config
+    last = config["vocab_size"] - 1
+    save_file(dict(_qwen3(config)), folder / "model.safetensors")
+    _write_json(folder / "config.json", config)
+    words = {f"w{i}": i for i in range(last)} | {"<|endoftext|>": last}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<|endoftext|>"])
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", QWEN3_WORDS - 1)]
+        single="$A <|endoftext|>", special_tokens=[("<|endoftext|>", last)]
     )
-    tokenizer.save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", {"model_max_length": 32_768})
+    _write_tokenizer(folder, tokenizer, 32_768, ["<|endoftext|>"])
     return _finished(folder)
 
 
-_XLM_ROBERTA = {
+BERT: Config = {
+    "model_type": "bert",
+    "vocab_size": 30_522,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "layer_norm_eps": 1e-12,
+    "hidden_act": "gelu",
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+}
+
+XLM_ROBERTA: Config = {
     "model_type": "xlm-roberta",
-    "vocab_size": BGE_M3_WORDS,
+    "vocab_size": 250_002,
     "hidden_size": 1024,
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
@@ -93,10 +119,10 @@ _XLM_ROBERTA = {
     "position_embedding_type": "absolute",
 }
 
-_QWEN3 = {
+QWEN3: Config = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
-    "vocab_size": QWEN3_WORDS,
+    "vocab_size": 151_669,
     "hidden_size": 1024,
     "num_hidden_layers": 28,
     "num_attention_heads": 16,
@@ -112,13 +138,14 @@ _QWEN3 = {
 }
 
 
-def _xlm_roberta(prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
-    width, between = 1024, 4096
-    tables = {"word": BGE_M3_WORDS, "position": 8194, "token_type": 1}
+def _encoder(prefix: str, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    """BERT's and XLM-RoBERTa's: they are named alike."""
+    width, between = config["hidden_size"], config["intermediate_size"]
+    tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
     for name, rows in tables.items():
-        yield f"{prefix}embeddings.{name}_embeddings.weight", _normal(rows, width)
+        yield f"{prefix}embeddings.{name}_embeddings.weight", _normal(config[rows], width)
     yield from _norm(f"{prefix}embeddings.LayerNorm", width)
-    for i in range(24):
+    for i in range(config["num_hidden_layers"]):
         layer = f"{prefix}encoder.layer.{i}"
         for name in ("self.query", "self.key", "self.value", "output.dense"):
             yield from _linear(f"{layer}.attention.{name}", width, width)
@@ -128,27 +155,28 @@ def _xlm_roberta(prefix: str) -> Iterator[tuple[str, torch.Tensor]]:
         yield from _norm(f"{layer}.output.LayerNorm", width)
 
 
-def _qwen3() -> Iterator[tuple[str, torch.Tensor]]:
-    width, half = 1024, torch.bfloat16
-    yield "embed_tokens.weight", _normal(QWEN3_WORDS, width).to(half)
+def _qwen3(config: Config) -> Iterator[tuple[str, torch.Tensor]]:
+    width, between, half = config["hidden_size"], config["intermediate_size"], torch.bfloat16
+    queries, keys = (config[heads] * config["head_dim"] for heads in ("num_attention_heads", "num_key_value_heads"))
+    yield "embed_tokens.weight", _normal(config["vocab_size"], width).to(half)
     yield "norm.weight", torch.ones(width, dtype=half)
-    for i in range(28):
+    for i in range(config["num_hidden_layers"]):
         layer = f"layers.{i}"
         shapes = {
-            "self_attn.q_proj": (2048, width),
-            "self_attn.k_proj": (1024, width),
-            "self_attn.v_proj": (1024, width),
-            "self_attn.o_proj": (width, 2048),
-            "mlp.gate_proj": (3072, width),
-            "mlp.up_proj": (3072, width),
-            "mlp.down_proj": (width, 3072),
+            "self_attn.q_proj": (queries, width),
+            "self_attn.k_proj": (keys, width),
+            "self_attn.v_proj": (keys, width),
+            "self_attn.o_proj": (width, queries),
+            "mlp.gate_proj": (between, width),
+            "mlp.up_proj": (between, width),
+            "mlp.down_proj": (width, between),
         }
         for name, shape in shapes.items():
             yield f"{layer}.{name}.weight", _normal(*shape).to(half)
         for name, size in (("input_layernorm", width), ("post_attention_layernorm", width)):
             yield f"{layer}.{name}.weight", torch.ones(size, dtype=half)
         for name in ("q_norm", "k_norm"):
-            yield f"{layer}.self_attn.{name}.weight", torch.ones(128, dtype=half)
+            yield f"{layer}.self_attn.{name}.weight", torch.ones(config["head_dim"], dtype=half)
 
 
 def _linear(name: str, inputs: int, outputs: int) -> Iterator[tuple[str, torch.Tensor]]:
@@ -165,18 +193,38 @@ def _normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape) * 0.02
 
 
-def _write_xlm_roberta_tokenizer(folder: Path) -> None:
+def _write_modules(folder: Path, width: int, longest: int) -> None:
+    """As sentence-transformers reads them: the first token's vector, at length 1."""
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
+    listed = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (kind, path) in enumerate(modules)
+    ]
+    _write_json(folder / "modules.json", listed)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    _write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": width, "pooling_mode_cls_token": True})
+    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": longest, "do_lower_case": False})
+
+
+def _write_xlm_roberta_tokenizer(folder: Path, words: int) -> None:
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     pieces = [(special, 0.0) for special in specials]
-    pieces += [(f"\u2581w{i}", -8.0 - i / BGE_M3_WORDS) for i in range(BGE_M3_WORDS - 5)]
+    pieces += [(f"\u2581w{i}", -8.0 - i / words) for i in range(words - 5)]
     tokenizer = Tokenizer(models.Unigram(pieces, unk_id=3))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens([*specials, "<mask>"])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
+    _write_tokenizer(folder, tokenizer, 8192, ["<pad>", "<unk>", "<s>", "</s>"])
+
+
+def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int, specials: Sequence[str]) -> None:
+    """specials: for padding, unknown words, start and end, as far as there are any."""
     tokenizer.save(str(folder / "tokenizer.json"))
-    _write_json(folder / "tokenizer_config.json", {"model_max_length": 8192})
+    named = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), specials, strict=False))
+    about = {"model_max_length": longest, "tokenizer_class": "PreTrainedTokenizerFast"}
+    _write_json(folder / "tokenizer_config.json", about | named)
 
 
 def _write_json(path: Path, value: object) -> None:

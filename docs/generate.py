@@ -1,7 +1,7 @@
 """Write what follows from the code: `make format`. A test says when it is stale.
 
 .env.example, docs/configuration.md   from the settings
-docs/models.md, README.md's table     from the catalogue of models; of README.md only what is between its two marks
+docs/models.md                        from the catalogue of models
 docs/apis.md                          from the tables of the dialects, by apis.py
 """
 
@@ -164,15 +164,6 @@ def _profile_row(name: str) -> str:
 
 # --- models ---------------------------------------------------------------------------------------------------
 
-MARKS = ("<!-- models: written by make format -->", "<!-- end of models -->")
-
-
-def readme() -> str:
-    """README.md with its table of models made anew."""
-    before, _, rest = (ROOT / "README.md").read_text("utf-8").partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    return "\n".join([before + MARKS[0], *_families(), MARKS[1]]) + after
-
 
 def models() -> str:
     """The reference page."""
@@ -181,6 +172,10 @@ def models() -> str:
         "",
         "`make format` writes this page from the catalogue. Any other model of these architectures is served too, by",
         "its hub id or its folder: what a model's own files say outranks this page. A dash: read from the files.",
+        "",
+        *_families(),
+        "",
+        "## Each of them",
         "",
         "| model | also called | architecture | gives | width | tokens | pooling | may be cut to | prompts |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -228,7 +223,6 @@ FILES = {
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
     "docs/models.md": models,
-    "README.md": readme,
 }
 
 

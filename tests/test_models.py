@@ -48,14 +48,14 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = open_models(Config(device=DeviceConfig(backend="fake", num_threads=3, dtype="float32")))
     assert loads == []
     assert model.load() == "loaded"
-    assert loads == [(model.spec, "fake", BackendOptions(threads=3, dtype="float32"), None)]
+    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None, None)]
 
 
 def test_all_models_share_the_table_of_foreign_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is read once; a file that is not the one it must be stops the start."""
     table = ForeignTable([b"a"])
     monkeypatch.setattr(opening, "open_cl100k", {tmp_path / "table": table}.get)
-    monkeypatch.setattr(opening, "_load", lambda spec, backend, options, foreign: foreign)
+    monkeypatch.setattr(opening, "_load", lambda spec, backend, options, foreign, texts: foreign)
     models = opened(DEFAULT_MODEL, str(minilm_folder(tmp_path / "mine")), foreign_token_table=str(tmp_path / "table"))
     assert [model.load() for model in models] == [table, table]
     monkeypatch.undo()

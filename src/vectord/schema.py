@@ -21,6 +21,7 @@ Int32: TypeAlias = npt.NDArray[np.int32]
 Input: TypeAlias = str | Sequence[int]  # a text, or token ids of the model's own vocabulary
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Lane: TypeAlias = Literal["interactive", "bulk"]
+DeviceState: TypeAlias = Literal["ready", "stalled", "lost"]  # stalled: in part; lost: until the model loads anew
 InputKind: TypeAlias = Literal["query", "document"]
 VectorKind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens"]  # what a text can be turned into
 Precision: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary"]
@@ -381,12 +382,13 @@ class ModelInfo:
     matryoshka: Sequence[int] | None  # the dimensions it was trained to be cut to; None: not known
     max_input_tokens: int
     dtype: str
-    device: str
+    device: str  # those that run it, each once: cuda:0,cuda:1
     backend: str
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool  # never unloaded to make room
     created_unix_s: int
     prompts: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, DeviceState] = field(default_factory=dict)  # each that runs it, a replica being one
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: which served model makes what
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 from tests.clients.own_api import OwnApi
+from tests.clients.quiet import QUIET
 from tests.clients.texts import MODEL
 from tests.real_server import wait_for
 
@@ -33,14 +34,7 @@ SERVER_PYTHON = REPOSITORY / ".venv-dev" / "bin" / "python"
 COMMAND = shlex.split(os.environ.get("VECTORD_COMMAND", f"{SERVER_PYTHON} -m vectord"))
 TINY_MODELS = ("tiny-bge-m3", "tiny-classifier", "tiny-reranker")
 
-# Packages that would tell somebody of their use, or fetch lists and tables, when they are imported.
-os.environ |= {
-    "ANONYMIZED_TELEMETRY": "False",
-    "DO_NOT_TRACK": "1",
-    "HAYSTACK_TELEMETRY_ENABLED": "False",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-}
+os.environ |= QUIET
 
 Serve = Callable[..., str]
 PATIENCE_S = 300  # with a server that starts or stops beside everything else that a machine may do

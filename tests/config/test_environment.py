@@ -71,7 +71,7 @@ def test_dotenv_takes_dollars_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
             {"URL_PREFIX": "v1/"},
             "URL_PREFIX (environment): expected a path such as /api/models, under which all paths ar",
         ),
-        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto, cpu, cuda, cuda:N, mps, or cuda-or-cpu, which warns"),
+        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto (CUDA, else MPS, else the processor), cpu, cuda, cud"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )

@@ -61,6 +61,8 @@ MEANT = [
     ("EMBEDDING_CACHE_SIZE", "256", {"cache_bytes": 256 * 8192}),
     ("ENABLE_METRICS", "0", {"enable_metrics": False}),
     ("LOG_LEVEL", "WARNING", {"log_level": "warning"}),
+    ("MULTI_GPU_DEVICES", "['cuda:0', 'cuda:1']", {"device": "cuda:0,cuda:1"}),
+    ("MULTI_GPU_DEVICES", "cuda:0, cuda:1", {"device": "cuda:0,cuda:1"}),
     # semantic_explorer's
     ("API_HOST", "0.0.0.0", {"host": "0.0.0.0"}),
     ("API_PORT", "8090", {"port": 8090}),
@@ -92,6 +94,8 @@ MEANT = [
     ("INFINITY_HOME", "/data", {"hf_home": "/data"}),
     ("INFINITY_POOLING_METHOD", "auto", {"pooling": None}),
     ("INFINITY_DEVICE", "cuda;cuda", {"device": "cuda"}),
+    ("INFINITY_DEVICE_ID", "0,1", {"device": "cuda:0,cuda:1"}),
+    ("INFINITY_DEVICE_ID", "0", {"device": "cuda:0"}),
     ("INFINITY_DTYPE", "bfloat16", {"dtype": "bfloat16"}),
     ("INFINITY_BATCH_SIZE", "32;64", {"max_batch_requests": 64}),
     ("INFINITY_MAX_CLIENT_BATCH_SIZE", "2048", {"max_client_batch_size": 2048}),
@@ -154,7 +158,7 @@ WITHOUT_EFFECT = """
     INFINITY_BETTERTRANSFORMER
     INFINITY_VECTOR_DISK_CACHE INFINITY_EMBEDDING_DTYPE INFINITY_LENGTHS_VIA_TOKENIZE INFINITY_PRELOAD_ONLY
     INFINITY_ONNX_DISABLE_OPTIMIZE INFINITY_ONNX_DO_NOT_PREFER_QUANTIZED INFINITY_CALIBRATION_DATASET_URL
-    INFINITY_ANONYMOUS_USAGE_STATS INFINITY_DEVICE_ID DO_NOT_TRACK CUDA_ARENA_SIZE CUDA_ARENA_EXTEND_STRATEGY
+    INFINITY_ANONYMOUS_USAGE_STATS DO_NOT_TRACK CUDA_ARENA_SIZE CUDA_ARENA_EXTEND_STRATEGY
     GPU_PRESSURE_THRESHOLD MAX_CONCURRENT MAX_RERANKING_BATCH_SIZE QWEN_RERANK_BATCH_SIZE
     INFINITY_QUEUE_SIZE INFERENCE_MAX_QUEUE_DEPTH
     MAX_SENTENCE_CHARS MAX_TOTAL_CHARS_PER_REQUEST MAX_RERANK_TEXT_CHARS MAX_RERANK_TOTAL_CHARS
@@ -211,3 +215,12 @@ def test_both_keys_count_beside_each_other(tmp_path: Path) -> None:
     """API_KEY and API_TOKEN are two servers' names; clients of either have theirs."""
     environ = {"API_KEY": "one", "API_TOKEN": "other"}
     assert load((), environ, tmp_path).config.server.accepted_keys == ("one", "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("MULTI_GPU_DEVICES", "None"), ("MULTI_GPU_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "0,1")],
+)
+def test_what_names_no_device_leaves_the_choice(name: str, text: str, tmp_path: Path) -> None:
+    """Smart Embedder's constant is None until somebody fills it; which GPUs are visible torch reads for itself."""
+    assert load((), {name: text}, tmp_path).config.device.device == "auto"

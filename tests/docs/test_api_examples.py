@@ -5,19 +5,15 @@ The page's models are the default one, whose vectors are real, and two tiny rand
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import re
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import httpx
 import msgspec
 import pytest
+from tests.docs.examples import SERVER, check_alike, examples
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 from tests.server.live import Reply
 
@@ -30,45 +26,8 @@ from vectord.server import length_headers, result_headers
 from vectord.server.routing import Table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
-SERVER = "http://localhost:8000"
-VARYING = frozenset({"timings", "created", "dtype", "tokenization_workers"})  # of a moment, or of a machine
-FLOAT_TOLERANCE = 0.03  # between bfloat16 and float32, in numbers of about 1
-STEP_TOLERANCE = 1  # the same in int8
 
-_BLOCK = re.compile(r"```console\n\$ (?P<command>curl .*?)\n(?P<answer>\{.*?)```", re.DOTALL)
-_SPACE = re.compile(r"\b[0-9a-f]{16}\b")  # a fingerprint: a checkpoint that is written anew may have another
-MORE = "..."
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A command of the page and the answer below it, in which "..." stands for further numbers or keys."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: str | None
-    answer: Any
-
-
-def examples() -> Iterator[Example]:
-    for block in _BLOCK.finditer(PAGE):
-        options = argparse.ArgumentParser()
-        options.add_argument("url")
-        options.add_argument("-X", dest="method")
-        options.add_argument("-H", dest="headers", action="append", default=[])
-        options.add_argument("-d", dest="body")
-        asked = options.parse_args(shlex.split(block["command"].replace("\\\n", " "))[1:])
-        yield Example(
-            method=asked.method or ("GET" if asked.body is None else "POST"),
-            path=f"http://{asked.url}".removeprefix(SERVER),
-            headers=dict(header.split(": ", 1) for header in asked.headers),
-            body=asked.body,
-            answer=json.loads(re.sub(r"(?<=[,\[])\s*\.\.\.", f' "{MORE}"', block["answer"])),
-        )
-
-
-EXAMPLES = list(examples())
+EXAMPLES = list(examples(PAGE))
 
 
 def write_classifier(folder: Path) -> Path:
@@ -122,41 +81,6 @@ def test_an_example_is_answered_as_the_page_shows(place: int, replies: list[Repl
     shown, reply = EXAMPLES[place].answer, replies[place]
     assert (reply.status >= 400) == ("error" in shown), reply.json
     check_alike(shown, reply.json, "answer")
-
-
-def check_alike(shown: Any, given: Any, at: str) -> None:
-    """Raises AssertionError naming the place at which what is shown and what was given differ."""
-    assert type(shown) is type(given), at
-    if isinstance(shown, dict):
-        _check_objects(shown, given, at)
-    elif isinstance(shown, list):
-        _check_lists(shown, given, at)
-    elif isinstance(shown, float):
-        assert shown == pytest.approx(given, abs=FLOAT_TOLERANCE), at
-    elif isinstance(shown, str):
-        assert _SPACE.sub("SPACE", shown) == _SPACE.sub("SPACE", given), at
-    else:
-        assert shown == given, at
-
-
-def _check_objects(shown: dict[str, Any], given: dict[str, Any], at: str) -> None:
-    assert shown.keys() == given.keys(), at
-    for key, value in shown.items():
-        if key not in VARYING:
-            check_alike(value, given[key], f"{at}.{key}")
-        elif isinstance(value, dict):
-            assert value.keys() == given[key].keys(), f"{at}.{key}"
-
-
-def _check_lists(shown: list[Any], given: list[Any], at: str) -> None:
-    whole = not shown or shown[-1] != MORE
-    shown = shown if whole else shown[:-1]
-    assert len(shown) == len(given) if whole else len(shown) < len(given), at
-    for index, (one, other) in enumerate(zip(shown, given, strict=False)):
-        if type(one) is int:
-            assert abs(one - other) <= STEP_TOLERANCE, f"{at}[{index}]"
-        else:
-            check_alike(one, other, f"{at}[{index}]")
 
 
 # --- nothing is left out --------------------------------------------------------------------------------------

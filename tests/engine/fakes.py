@@ -231,15 +231,18 @@ class FakeBackend:
         cost: str = "packed",
         labels: int = 1,
         fail: Callable[[TokenBatch], None] | None = None,
+        device: str = "cpu",
+        pipelined: bool = False,
     ) -> None:
         self.facts = BackendFacts(
             name="fake",
-            device="cpu",
+            device=device,
             dtype="float32",
             streams=streams,
             cost=cost,  # type: ignore[arg-type]
             max_batch_tokens=max_batch_tokens,
             max_batch_texts=max_batch_texts,
+            pipelined=pipelined,
         )
         self.labels = labels
         self.fail = fail
@@ -419,25 +422,27 @@ def backend_for(model: ModelSpec, **facts: object) -> FakeBackend:
 
 
 def source(
-    backend: FakeBackend,
+    backend: FakeBackend | Sequence[FakeBackend],
     name: str = "fake",
     *aliases: str,
     encoder: ByteEncoder | None = None,
     model: ModelSpec | None = None,
     **facts: object,
 ) -> ModelSource:
+    """backend: of several devices, one each."""
+    backends = [backend] if isinstance(backend, FakeBackend) else backend
     return ModelSource(
         name,
         aliases,
         model or spec(model_id=name),
-        lambda: (encoder or ByteEncoder(), backend),
+        lambda: (encoder or ByteEncoder(), backends),
         **facts,  # type: ignore[arg-type]
     )
 
 
 @asynccontextmanager
 async def serving(
-    *backends: FakeBackend,
+    *backends: FakeBackend | Sequence[FakeBackend],
     models: Sequence[ModelSpec] = (),
     composites: Sequence[Composite] = (),
     encoder: ByteEncoder | None = None,
@@ -448,7 +453,8 @@ async def serving(
 ) -> AsyncIterator[Engine]:
     """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests.
 
-    models: what each of them is; without, all make dense vectors and tokens.
+    backends: a sequence of them is one model on several devices. models: what each of them is; without, all make dense
+    vectors and tokens.
     """
     most = settings.pop("max_batch_requests", None)
     sources = [
@@ -460,12 +466,13 @@ async def serving(
     await engine.start()
     if settings.get("model_loading") != "first-use":
         await engine.loaded.wait()
-    for backend in backends:
+    each = [one for backend in backends for one in ([backend] if isinstance(backend, FakeBackend) else backend)]
+    for backend in each:
         backend.batches.clear()
     try:
         yield engine
     finally:
-        for backend in backends:
+        for backend in each:
             backend.gate.set()
         await engine.close()
 

@@ -90,6 +90,35 @@ async def test_a_long_request_leaves_others_their_turn(pool):
     assert max(waiting) <= 2
 
 
+async def test_only_so_many_long_requests_are_read_at_once(pool):
+    """Those behind them hold no tokens yet. A short one waits for none of them."""
+    unfinished = most = 0
+
+    async def read() -> None:
+        nonlocal unfinished, most
+        begun = False
+
+        def encode(part: range) -> list[int]:
+            nonlocal begun, unfinished, most
+            with lock:
+                unfinished += not begun
+                begun = True
+                most = max(most, unfinished)
+            return list(part)
+
+        assert await pool.spread(["a" * 60] * 1000, encode) == list(range(1000))
+        with lock:
+            unfinished -= 1
+
+    lock = threading.Lock()
+    reading = [asyncio.create_task(read()) for _ in range(3 * encoding.LONG_AT_ONCE)]
+    await asyncio.sleep(0)
+    assert await pool.spread(["short"], list) == [0]
+    assert not any(each.done() for each in reading)
+    await asyncio.gather(*reading)
+    assert most <= encoding.LONG_AT_ONCE
+
+
 async def test_closing_answers_those_who_wait_for_a_thread():
     """And those who come after: the server has shut down, and nothing has gone wrong."""
     pool, gate, waiting = EncoderPool(1), threading.Event(), threading.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -48,13 +48,13 @@ class Loader:
         self.backends: list[FakeBackend] = []
         self.stubborn = False  # whether its backends fail to close
 
-    def __call__(self) -> tuple[ByteEncoder, FakeBackend]:
+    def __call__(self) -> tuple[ByteEncoder, Sequence[FakeBackend]]:
         self.entered.release()
         assert self.gate.wait(WAIT_S), "nobody opened the gate"
         if self.error is not None:
             raise self.error
         self.backends.append(Stubborn() if self.stubborn else FakeBackend())
-        return ByteEncoder(), self.backends[-1]
+        return ByteEncoder(), [self.backends[-1]]
 
     async def begun(self) -> None:
         """Return when one more load than last time has begun."""
@@ -90,12 +90,12 @@ class House:
             self.clock.now_s += 1
 
 
-def make_runner(served: Served, encoder: ByteEncoder, backend: FakeBackend) -> ModelRunner:
+def make_runner(served: Served, encoder: ByteEncoder, backends: Sequence[FakeBackend]) -> ModelRunner:
     return ModelRunner(
         served.name,
         served.spec,
         encoder,
-        backend,
+        backends,
         config=EngineConfig(),
         max_batch_requests=None,
         cache=AnswerCache(0),
@@ -389,7 +389,7 @@ async def test_many_requests_for_more_models_than_fit_are_each_answered_or_told(
             async with house.lifecycle.use(house.models[n % 4]) as runner:
                 assert house.models[n % 4].runner is runner
                 await asyncio.sleep(0)
-                assert not runner.backend.closed
+                assert not runner.backends[0].closed
                 assert sum(loader.held for loader in house.loaders) <= 2
 
         outcomes = await asyncio.wait_for(

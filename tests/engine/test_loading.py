@@ -38,7 +38,7 @@ class Spoiled(FakeBackend):
 
 
 def failing(error: BaseException, name: str) -> ModelSource:
-    def load() -> tuple[ByteEncoder, FakeBackend]:
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
         raise error
 
     return ModelSource(name, (), spec(), load)
@@ -49,9 +49,9 @@ async def test_start_returns_at_once_and_the_model_serves_once_loaded():
     gate = threading.Event()
     backend, observer = FakeBackend(), Recorder()
 
-    def load() -> tuple[ByteEncoder, FakeBackend]:
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
         assert gate.wait(10)
-        return ByteEncoder(), backend
+        return ByteEncoder(), [backend]
 
     engine = Engine([ModelSource("m", (), spec(), load)], observer=observer)
     await engine.start()
@@ -127,7 +127,7 @@ async def test_closing_while_a_model_loads_does_not_wait_for_it():
     """A download that hangs must not hold the process."""
     gate = threading.Event()
 
-    def load() -> tuple[ByteEncoder, FakeBackend]:
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
         gate.wait(10)
         raise ModelUnavailable("too late")
 

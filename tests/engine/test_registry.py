@@ -58,9 +58,10 @@ def test_a_stalled_model_says_so_wherever_it_is_asked():
     facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
     for model, stalls in ((stalled, True), (other, False)):
         model.state = "ready"
-        model.runner = SimpleNamespace(stalled=stalls, backend=SimpleNamespace(facts=facts))
+        model.runner = SimpleNamespace(stalled=stalls, facts=facts, devices={"cpu": "stalled" if stalls else "ready"})
     assert registry.readiness() == {"a": "stalled", "b": "ready"}
     assert [target.info().state for target in registry.targets] == ["stalled", "ready", "stalled"]
+    assert [target.info().devices["cpu"] for target in registry.targets] == ["stalled", "ready", "stalled"]
 
 
 def test_before_loading_the_facts_are_known_and_nothing_is_served():

@@ -47,7 +47,7 @@ async def running(
         "m",
         model,
         ByteEncoder(),
-        backend,
+        [backend],
         config=EngineConfig(),
         max_batch_requests=max_batch_requests,
         cache=AnswerCache(0) if cache is None else cache,

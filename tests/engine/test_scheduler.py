@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.engine.batch import Batch, Item
-from vectord.engine.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, Scheduler
+from vectord.engine.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, BatchLimits, Scheduler
 from vectord.schema import Lane
 
 BUDGET = 64
+
+
+def queue(*, max_age_s: float = 5.0, batch_window_s: float = 0.0, **limits: Any) -> Scheduler:
+    """Of one device."""
+    return Scheduler([BatchLimits(**limits)], max_age_s=max_age_s, batch_window_s=batch_window_s)
 
 
 def item(tokens: int, client: str = "a", lane: Lane = "interactive") -> Item:
@@ -50,7 +56,7 @@ steps = st.lists(
     max_size=60,
 )
 schedulers = st.builds(
-    Scheduler,
+    queue,
     max_batch_tokens=st.just(BUDGET),
     cost=st.sampled_from(["packed", "padded"]),
     max_batch_requests=st.sampled_from([None, 1, 3]),
@@ -92,7 +98,7 @@ def test_every_item_leaves_once_by_a_batch_or_by_cancelling(scheduler, steps):
 @settings(deadline=None, max_examples=100)
 def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
     """Budget by the backend's own rule, texts a batch, the share of idle streams: only a text alone may exceed."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET, cost=cost, max_batch_requests=5)
+    scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_requests=5)
     for text in texts:
         scheduler.add(text, 0.0)
     queued = sum(text.tokens for text in texts)
@@ -110,7 +116,7 @@ def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
 @settings(deadline=None, max_examples=100)
 def test_a_client_is_served_in_its_own_order(texts):
     """Within one client and lane, first come is first served."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for text in texts:
         scheduler.add(text, 0.0)
     place = {id(text): n for n, text in enumerate(texts)}
@@ -123,7 +129,7 @@ def test_a_client_is_served_in_its_own_order(texts):
 
 def test_nothing_waits_behind_a_strangers_long_job():
     """A newcomer of the same lane is in the next batch, however much another client has waiting."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(10_000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
     for _ in range(20):
@@ -137,7 +143,7 @@ def test_nothing_waits_behind_a_strangers_long_job():
 @pytest.mark.parametrize("sizes", [{"a": 4, "b": 32}, {"a": 32, "b": 5, "c": 13}])
 def test_clients_share_tokens_not_texts(sizes):
     """While several clients wait, each is served the same number of tokens, whatever the size of its texts."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for client, size in sizes.items():
         for _ in range(2000 // size):
             scheduler.add(item(size, client), 0.0)
@@ -147,7 +153,7 @@ def test_clients_share_tokens_not_texts(sizes):
 
 def test_a_client_saves_up_no_credit_while_it_is_away():
     """Who comes back after an hour shares from now on; the others do not stand still until it has caught up."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     scheduler.add(item(8, "rare"), 0.0)
     for _ in range(2000):
         scheduler.add(item(8, "steady"), 0.0)
@@ -161,7 +167,7 @@ def test_a_client_saves_up_no_credit_while_it_is_away():
 
 def test_asking_for_one_text_at_a_time_wins_no_larger_share():
     """A client whose queue runs empty between its long texts still owes for them while others wait."""
-    scheduler = Scheduler(max_batch_tokens=1)  # one text a batch
+    scheduler = queue(max_batch_tokens=1)  # one text a batch
     for _ in range(1000):
         scheduler.add(item(8, "backlog"), 0.0)
     batches = []
@@ -175,7 +181,7 @@ def test_asking_for_one_text_at_a_time_wins_no_larger_share():
 
 def test_the_interactive_lane_goes_first_and_bulk_goes_on():
     """While both lanes wait, interactive gets its weight in tokens for each one of bulk: neither stands still."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(2000):
         scheduler.add(item(8, "searcher", "interactive"), 0.0)
         scheduler.add(item(8, "indexer", "bulk"), 0.0)
@@ -185,7 +191,7 @@ def test_the_interactive_lane_goes_first_and_bulk_goes_on():
 
 def test_a_query_overtakes_bulk_work_at_once():
     """The first batch after a query arrives begins with the query."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(1000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
     scheduler.next_batch(0.0)
@@ -200,7 +206,7 @@ def test_a_query_overtakes_bulk_work_at_once():
 @settings(deadline=None, max_examples=100)
 def test_no_client_stands_still_past_the_age_guard(arrivals):
     """Past the guard, clients are served in the order in which they were last served or began to wait."""
-    scheduler = Scheduler(max_batch_tokens=8, max_age_s=5.0)
+    scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
     waiting_since: dict[tuple[str, str], float] = {}
     for now_s, (client, lane) in enumerate(arrivals):
         waiting_since.setdefault((client, lane), now_s)
@@ -224,7 +230,7 @@ def test_no_client_stands_still_past_the_age_guard(arrivals):
 
 def test_bulk_is_not_starved_by_newcomers():
     """With an endless stream of fresh interactive clients, each bulk client's next text runs within the guard."""
-    scheduler = Scheduler(max_batch_tokens=8, max_age_s=5.0)
+    scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
     indexers = [f"indexer {n}" for n in range(20)]
     for indexer in indexers:
         scheduler.add(item(8, indexer, "bulk"), 0.0)
@@ -239,7 +245,7 @@ def test_bulk_is_not_starved_by_newcomers():
 
 def test_a_question_is_not_run_with_a_batch_full_of_bulk():
     """It would be answered when they all are: an eighth of a batch is what it takes along."""
-    scheduler = Scheduler(max_batch_tokens=64)
+    scheduler = queue(max_batch_tokens=64)
     for _ in range(100):
         scheduler.add(item(2, "indexer", "bulk"), 0.0)
     scheduler.add(item(4, "searcher"), 0.0)
@@ -250,7 +256,7 @@ def test_a_question_is_not_run_with_a_batch_full_of_bulk():
 
 def test_bulk_runs_in_short_batches_while_somebody_asks():
     """So that the next question waits for a part of a batch, until nobody has asked for a while."""
-    scheduler = Scheduler(max_batch_tokens=64)
+    scheduler = queue(max_batch_tokens=64)
     scheduler.add(item(4, "searcher"), 10.0)
     scheduler.next_batch(10.0)
     for _ in range(100):
@@ -261,7 +267,7 @@ def test_bulk_runs_in_short_batches_while_somebody_asks():
 
 def test_questions_alone_fill_whole_batches():
     """The rule is about bulk: interactive texts share a batch as ever."""
-    scheduler = Scheduler(max_batch_tokens=64)
+    scheduler = queue(max_batch_tokens=64)
     for n in range(100):
         scheduler.add(item(2, f"searcher {n % 7}"), 0.0)
     assert scheduler.next_batch(0.0).tokens == 64
@@ -269,7 +275,7 @@ def test_questions_alone_fill_whole_batches():
 
 def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
     """Every text of a long job grows old while its client is served; a newcomer still does not wait behind it."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET, max_age_s=5.0)
+    scheduler = queue(max_batch_tokens=BUDGET, max_age_s=5.0)
     for _ in range(1000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
     for tick in range(100):
@@ -281,7 +287,7 @@ def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
 
 def test_a_long_text_is_not_starved_by_short_ones():
     """A batch stops at the first text that does not fit, so the next batch begins with it."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     long = item(60)
     scheduler.add(item(10), 0.0)
     scheduler.add(long, 0.0)
@@ -292,7 +298,7 @@ def test_a_long_text_is_not_starved_by_short_ones():
 
 def test_idle_streams_are_left_their_share():
     """Of twelve equal texts, three idle streams get four each."""
-    scheduler = Scheduler(max_batch_tokens=1000)
+    scheduler = queue(max_batch_tokens=1000)
     for _ in range(12):
         scheduler.add(item(10), 0.0)
     taken = [len(scheduler.next_batch(0.0, idle_streams=idle, busy_streams=3 - idle).items) for idle in (3, 2, 1)]
@@ -300,11 +306,11 @@ def test_idle_streams_are_left_their_share():
 
 
 def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
-    """Idle streams do not share what waits, and the next batch is taken when it is as large as the one that runs."""
-    scheduler = Scheduler(max_batch_tokens=100, pipelined=True)
+    """The next batch is taken when it is as large as the one that runs."""
+    scheduler = queue(max_batch_tokens=100, pipelined=True)
     for _ in range(4):
         scheduler.add(item(10), 0.0)
-    assert len(scheduler.next_batch(0.0, idle_streams=2).items) == 4
+    assert len(scheduler.next_batch(0.0).items) == 4
     for _ in range(3):
         scheduler.add(item(10), 0.0)
     assert scheduler.next_batch(0.0, busy_streams=1, busy_tokens=40) is None
@@ -325,7 +331,7 @@ def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
 )
 def test_alone_means_nothing_else_runs_or_waits(texts, busy_streams, alone):
     """Only then may one batch have the whole device."""
-    scheduler = Scheduler(max_batch_tokens=1000)
+    scheduler = queue(max_batch_tokens=1000)
     for _ in range(texts):
         scheduler.add(item(10), 0.0)
     assert scheduler.next_batch(0.0, busy_streams=busy_streams).alone is alone
@@ -333,7 +339,7 @@ def test_alone_means_nothing_else_runs_or_waits(texts, busy_streams, alone):
 
 def test_one_text_taken_while_more_waits_is_not_alone():
     """The share of other idle streams may leave one text; they will run at the same time."""
-    scheduler = Scheduler(max_batch_tokens=1000)
+    scheduler = queue(max_batch_tokens=1000)
     scheduler.add(item(10), 0.0)
     scheduler.add(item(10), 0.0)
     first = scheduler.next_batch(0.0, idle_streams=2)
@@ -342,7 +348,7 @@ def test_one_text_taken_while_more_waits_is_not_alone():
 
 def test_the_window_holds_a_batch_until_it_is_over_or_full():
     """A lone text waits for company as long as it was told to, and no longer than until a batch is full."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET, batch_window_s=0.010)
+    scheduler = queue(max_batch_tokens=BUDGET, batch_window_s=0.010)
     scheduler.add(item(10), 1.000)
     assert scheduler.next_batch(1.004) is None
     assert scheduler.hold_s(1.004) == pytest.approx(0.006)
@@ -355,7 +361,7 @@ def test_the_window_holds_a_batch_until_it_is_over_or_full():
 
 def test_without_a_window_nothing_waits():
     """A free stream takes what is there now."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     scheduler.add(item(10), 1.0)
     assert scheduler.hold_s(1.0) == 0.0
     assert scheduler.next_batch(1.0) is not None
@@ -363,7 +369,7 @@ def test_without_a_window_nothing_waits():
 
 def test_tokens_ahead_are_those_that_are_served_before():
     """Of each other client no more than one's own, of the other lane its share: not all that waits is ahead."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(100):
         scheduler.add(item(100, "indexer", "bulk"), 0.0)
         scheduler.add(item(1, "searcher"), 0.0)
@@ -377,7 +383,7 @@ def test_tokens_ahead_are_those_that_are_served_before():
 @settings(deadline=None, max_examples=100)
 def test_tokens_ahead_never_exceed_what_waits(texts, newcomer):
     """And an empty queue has nothing ahead, however large the request: its own size is not held against it."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     for text in texts:
         scheduler.add(text, 0.0)
     ahead = scheduler.tokens_ahead(newcomer.lane, newcomer.client, newcomer.tokens)
@@ -388,7 +394,7 @@ def test_tokens_ahead_never_exceed_what_waits(texts, newcomer):
 @settings(deadline=None, max_examples=100)
 def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
     """Against the queue itself: what runs before a newcomer is what was foretold, give or take a text a client."""
-    scheduler = Scheduler(max_batch_tokens=1, max_age_s=1000.0)  # one text a batch
+    scheduler = queue(max_batch_tokens=1, max_age_s=1000.0)  # one text a batch
     for text in texts:
         scheduler.add(text, 0.0)
     newcomer = item(tokens, "newcomer")
@@ -402,7 +408,7 @@ def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
 
 def test_promotion_takes_a_bulk_text_to_the_front():
     """A text that someone in the interactive lane waits for too does not wait behind its bulk neighbours."""
-    scheduler = Scheduler(max_batch_tokens=BUDGET)
+    scheduler = queue(max_batch_tokens=BUDGET)
     job = [item(16, "indexer", "bulk") for _ in range(100)]
     for text in job:
         scheduler.add(text, 0.0)
@@ -416,7 +422,7 @@ def test_promotion_takes_a_bulk_text_to_the_front():
 @pytest.mark.parametrize("clients", [1, 5000])
 def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
     """Every operation is O(log clients): seconds would mean that one of them is not."""
-    scheduler = Scheduler(max_batch_tokens=1024)
+    scheduler = queue(max_batch_tokens=1024)
     texts = [item(3, str(n % clients), "bulk") for n in range(100_000)]
     started_s = time.perf_counter()
     for text in texts:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from vectord.engine.task import INLINE_NUMBERS, blaming, compute, together
+from vectord.engine.task import INLINE_NUMBERS, PARTS_AT_ONCE, blaming, compute, in_turns, together
 from vectord.errors import InferenceFailed, InputTooLong
 from vectord.schema import TextLength, Usage
 
@@ -59,6 +59,62 @@ async def test_who_leaves_ends_all():
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [0, 1]
+
+
+async def test_of_thousands_only_so_many_are_under_way():
+    """Each is made when it is its turn; the results are in order all the same."""
+    under_way = most = 0
+
+    async def work(n: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(40 + n % 5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return n
+
+    assert await in_turns(work(n) for n in range(1000)) == list(range(1000))
+    assert 1 < most <= PARTS_AT_ONCE
+
+
+async def test_others_get_their_turn_between_thousands():
+    """Though none of them waits for anything."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def work() -> int:
+        return turns
+
+    counting = asyncio.create_task(count())
+    seen = await in_turns(work() for _ in range(1000))
+    counting.cancel()
+    assert max(seen.count(turn) for turn in set(seen)) <= PARTS_AT_ONCE
+
+
+async def test_after_a_failure_none_of_thousands_begins():
+    """And those under way have ended before it is told."""
+    begun: list[int] = []
+    ended: list[int] = []
+
+    async def work(n: int) -> None:
+        begun.append(n)
+        try:
+            if n == 20:
+                raise InferenceFailed("no")
+            await asyncio.Event().wait()
+        finally:
+            ended.append(n)
+
+    with pytest.raises(InferenceFailed):
+        await in_turns(work(n) for n in range(1000))
+    assert len(begun) <= PARTS_AT_ONCE
+    assert sorted(ended) == begun
 
 
 @pytest.mark.parametrize(("numbers", "inline"), [(INLINE_NUMBERS, True), (INLINE_NUMBERS + 1, False)])

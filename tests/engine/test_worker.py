@@ -12,8 +12,9 @@ from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, spec
 
 from vectord.backends.base import TokenBatch
 from vectord.engine.batch import Item
+from vectord.engine.devices import Device, Place
 from vectord.engine.execution import Execution
-from vectord.engine.scheduler import Scheduler
+from vectord.engine.scheduler import BatchLimits, Scheduler
 from vectord.engine.worker import MOST_HUNG, Outcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut
 
@@ -21,6 +22,11 @@ from vectord.errors import InferenceFailed, InferenceTimedOut
 def item(text: str) -> Item:
     ids = np.array(list(text.encode()), np.int32)
     return Item(ids, np.zeros_like(ids), len(ids), frozenset({"dense"}), "", "interactive")
+
+
+def device_of(backend: FakeBackend, index: int = 0) -> Device:
+    execution = Execution(backend, spec(), SPECIAL_IDS)
+    return Device(index, f"d{index}", execution, backend.facts.streams, backend.facts.pipelined)
 
 
 class Desk:
@@ -44,14 +50,13 @@ class Desk:
 async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits: float) -> AsyncIterator[Desk]:
     outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
     changes: list[bool] = []
-    scheduler = Scheduler(max_batch_tokens=backend.facts.max_batch_tokens, **limits)
+    scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens)], **limits)
     loop = asyncio.get_running_loop()
     worker = Worker(
         "m",
-        Execution(backend, spec(), SPECIAL_IDS),
+        [device_of(backend)],
         scheduler,
         loop,
-        streams=backend.facts.streams,
         forward_timeout_s=forward_timeout_s,
         deliver=outcomes.put_nowait,
         stalled_changed=changes.append,
@@ -215,7 +220,7 @@ async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
         seen: list[bool] = []
         start_thread = desk.worker._start_thread
         monkeypatch.setattr(
-            desk.worker, "_start_thread", lambda stream: (seen.append(desk.worker.stalled), start_thread(stream))
+            desk.worker, "_start_thread", lambda place: (seen.append(desk.worker.stalled), start_thread(place))
         )
         desk.worker.put([item("!")])
         await desk.answers(1)
@@ -228,7 +233,7 @@ async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
 async def test_without_a_new_thread_the_old_one_goes_on(monkeypatch):
     """A system out of threads must not leave the queue without anybody."""
 
-    def no_thread(stream: int) -> None:
+    def no_thread(place: Place) -> None:
         raise RuntimeError("can't start new thread")
 
     async with working(FakeBackend(fail=kill)) as desk:
@@ -271,10 +276,9 @@ def test_an_outcome_for_a_closed_loop_is_dropped():
     backend.gate.clear()
 
     async def leave_a_forward_behind() -> Worker:
-        scheduler = Scheduler(max_batch_tokens=16)
+        scheduler = Scheduler([BatchLimits(max_batch_tokens=16)])
         loop = asyncio.get_running_loop()
-        execution = Execution(backend, spec(), SPECIAL_IDS)
-        worker = Worker("m", execution, scheduler, loop, streams=1, deliver=_never, stalled_changed=_never)
+        worker = Worker("m", [device_of(backend)], scheduler, loop, deliver=_never, stalled_changed=_never)
         worker.start()
         worker.put([item("a")])
         await entered(backend, 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import PayloadTooLarge
-from vectord.server.body_shape import MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_shape
+from vectord.server.body_shape import CONTAINERS_PER_INPUT, MAX_CONTAINERS, MAX_STRINGS, MAX_VALUES, check_shape
 
 
 def many(value: str, count: int) -> bytes:
@@ -51,3 +51,18 @@ def test_a_string_without_an_end_is_looked_at_once(opening: bytes, end: bytes) -
     many = opening * (MAX_VALUES if opening == b"," else MAX_CONTAINERS + 1)
     with pytest.raises(PayloadTooLarge):
         check_shape(b'{"input":[' + many + b'"' + b'\\"' * 2_000_000 + end)
+
+
+def test_lists_and_objects_go_by_the_inputs_that_may_come() -> None:
+    """Far more than any dialect needs for them are refused, with that limit in the message."""
+    body = many("[111]", CONTAINERS_PER_INPUT * 1000)  # and the two around them
+    check_shape(body, 1001)
+    with pytest.raises(PayloadTooLarge, match=f"limits are {MAX_VALUES} and {CONTAINERS_PER_INPUT * 1000}"):
+        check_shape(body, 1000)
+
+
+def test_a_few_inputs_too_many_are_left_to_the_dialect() -> None:
+    """Which names its field, whatever shape its inputs have."""
+    parts = '{"content":[{"type":"text","text":"a text of some words"}]}'
+    for one in ("[101,102,103,104,105,106,107,108]", parts, f"[{parts},{parts}]"):
+        check_shape(many(one, 2049), 2048)

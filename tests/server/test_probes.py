@@ -101,6 +101,14 @@ def test_health_guesses_no_device() -> None:
     assert (gpu["available"], gpu["device_info"], gpu["device_count"]) == (True, "NVIDIA H200", 1)
 
 
+def test_health_counts_the_gpus_that_run_models() -> None:
+    """Each once, however many models or replicas are on it."""
+    both = model_info(device="cuda:0,cuda:1")
+    gpu = _smart_embedder_facts(model_list(both, model_info(device="cuda:1")))["gpu"]
+    assert (gpu["device_count"], gpu["multi_gpu_enabled"]) == (2, True)
+    assert gpu["configured_devices"] == ["cuda:0", "cuda:1"]
+
+
 async def test_ready_names_every_state() -> None:
     """The state of each model, by its served name, whether the server is ready or not."""
     body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json

@@ -65,7 +65,9 @@ async def test_replicas_draw_on_one_bucket(port: int, tmp_path: Path) -> None:
             waits = [await wait_s(each, "a") for each in (one, other, one, other, one)]
             assert [each > 0 for each in waits] == [False, False, False, True, True]
             assert await wait_s(other, "b") == 0
-            await one.spend(SLOW, "owing", 5)
+            await one.spend(SLOW, "owing", 2)
+            await one.spend(SLOW, "owing", 3)
+            assert 120 < await wait_s(one, "owing", 0) <= 180
             assert 120 < await wait_s(other, "owing", 0) <= 180
 
 
@@ -101,7 +103,7 @@ async def test_one_that_leaves_takes_no_answer_from_others(port: int, tmp_path: 
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,):
             asking = [asyncio.create_task(wait_s(one, f"bucket {number}")) for number in range(3)]
-            await until(lambda: one._shared is not None and one._shared._asking is not None)
+            await until(lambda: one._shared is not None and one._shared._keeping is not None)
             asking[0].cancel()
             assert await asyncio.gather(*asking[1:]) == [0, 0]
 
@@ -183,6 +185,48 @@ async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
             assert [await wait_s(one, "a") > 0 for _ in range(5)] == [False, False, False, True, True]
             assert len(asked) == 1
             running.send_signal(signal.SIGCONT)
+
+
+async def test_nobody_waits_for_what_an_answer_cost(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a Redis that hangs nobody knows it, until a request asks; and what it did not take is owed here."""
+    with redis_at(port, tmp_path) as running:
+        async with replicas(port, 1) as (one,):
+            assert await wait_s(one, "a") == 0
+            running.send_signal(signal.SIGSTOP)
+            await one.spend(SLOW, "a", 5)
+            assert one._shared is not None
+            assert one._shared._owed
+            monkeypatch.setattr(shared_buckets, "PATIENCE_S", 0.1)
+            assert await wait_s(one, "a", 0) > 0
+            assert one._redis_is_away
+            running.send_signal(signal.SIGCONT)
+
+
+async def test_what_answers_cost_goes_by_itself_too(port: int, tmp_path: Path) -> None:
+    """If no request of this process comes, the others learn of it all the same, as one sum."""
+    with redis_at(port, tmp_path):
+        async with replicas(port) as (one, other), redis.Redis(port=port) as operator:
+            assert await wait_s(one, "a") == 0
+            for _ in range(50):
+                await one.spend(SLOW, "owing", 1)
+            assert one._shared is not None
+            await until(lambda: not one._shared._owed and not one._shared._under_way)
+            assert 46 * 60 < await wait_s(other, "owing", 0) <= 48 * 60
+            calls = await operator.info("commandstats")
+            assert calls["cmdstat_evalsha"]["calls"] == 3
+
+
+async def test_a_connection_that_redis_closed_is_opened_again(
+    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that was idle for too long is no outage."""
+    with redis_at(port, tmp_path):
+        async with replicas(port, 1) as (one,), redis.Redis(port=port) as operator:
+            assert await wait_s(one, "a", 3) == 0
+            await operator.client_kill_filter(_type="normal", skipme=True)
+            await until(lambda: one._shared is not None and one._shared._line is None)
+            assert await wait_s(one, "a") > 0
+    assert caplog.records == []
 
 
 async def test_an_outage_is_no_error_of_any_clients(port: int, tmp_path: Path) -> None:

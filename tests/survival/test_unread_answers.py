@@ -1,10 +1,12 @@
-"""Clients that ask for large answers and read nothing, at the real server."""
+"""Clients that ask for large answers and read nothing, at the real server, and those who read beside them."""
 
 from __future__ import annotations
 
 import json
 import re
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.real_server import running, wait_for
 
 CLIENTS = 60  # of 10 MB each: 600 MB if all were answered and nothing bounded them
 MOST_BYTES = 400 * 2**20  # beside what an idle server has
+READERS = 32
+PATIENCE_S = 300.0
 JSON = {"content-type": "application/json"}
 BODY = json.dumps({"input": [f"text {n}" for n in range(2048)]}).encode()
 
@@ -27,9 +31,32 @@ def test_what_nobody_reads_stays_within_its_room(tmp_path: Path, accepts: str) -
         assert len(answered.content) > 5_000_000
         idle_bytes = resident_bytes(process.pid, "VmRSS")
         sockets = [clients.enter_context(closing(silent_client(url, accepts))) for _ in range(CLIENTS)]
-        wait_for(lambda: all(map(is_answered_or_refused, sockets)), process, timeout_s=300)
+        wait_for(lambda: all(map(is_answered_or_refused, sockets)), process, PATIENCE_S)
         assert resident_bytes(process.pid, "VmHWM") < idle_bytes + MOST_BYTES
         assert httpx.post(f"{url}/v1/embeddings", json={"input": "small"}, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("accepts", ["identity", "gzip"])
+def test_who_reads_is_answered_among_those_who_do_not(tmp_path: Path, accepts: str) -> None:
+    """All of them at once, each with its whole answer; who is told to come back does so."""
+    with running(tmp_path / "log") as (url, _), ExitStack() as clients:
+        whole = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).json()["data"]
+        for _ in range(CLIENTS // 2):
+            clients.enter_context(closing(silent_client(url, accepts)))
+        with ThreadPoolExecutor(READERS) as readers:
+            assert all(readers.map(lambda _: answer_of(url, accepts) == whole, range(READERS)))
+
+
+def answer_of(url: str, accepts: str) -> object:
+    """Its vectors, asked for again whenever the server says so."""
+    deadline_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline_s:
+        headers = JSON | {"accept-encoding": accepts}
+        answer = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=headers, timeout=PATIENCE_S)
+        if answer.status_code != 429:
+            return answer.raise_for_status().json()["data"]
+        time.sleep(float(answer.headers["retry-after"]))
+    raise AssertionError("never answered")
 
 
 def silent_client(url: str, accepts: str) -> socket.socket:

@@ -126,11 +126,14 @@ OWN: dict[str, Family] = {
     "vectord_cache_bytes": ("gauge", set()),
     "vectord_cache_texts": ("gauge", set()),
     "vectord_model_ready": ("gauge", {"model"}),
+    "vectord_model_failed": ("gauge", {"model"}),
     "vectord_build_info": ("gauge", {"version", "python"}),
 }
 LATER: dict[str, Family] = {  # whose labels only events bring
     "vectord_request_duration_seconds": ("histogram", {"dialect", "route"}),
     "vectord_requests_failed_total": ("counter", {"error"}),
+    "vectord_device_tokens_total": ("counter", {"model", "device"}),
+    "vectord_device_ready": ("gauge", {"model", "device"}),
     "vectord_key_requests_total": ("counter", {"key"}),
     "vectord_key_tokens_total": ("counter", {"key"}),
     "vectord_key_answers_total": ("counter", {"key", "status"}),

@@ -67,6 +67,7 @@ def test_forwards_and_tokens_add_up() -> None:
                 padding_tokens=0,
                 bulk_tokens=10,
                 max_tokens=100,
+                device="cpu",
                 scores=False,
                 seconds=0.001,
                 streams=1,

@@ -43,7 +43,9 @@ def report(model: str, operation: str, error: str | None = None, texts: int = 0,
 
 def batch(**changes: Any) -> BatchReport:
     facts = {"texts": 17, "tokens": 912, "padding_tokens": 0, "bulk_tokens": 0, "max_tokens": 1824, "scores": False}
-    return BatchReport(**{"model": "m", "seconds": 0.02, "streams": 1, "failed": False, **facts, **changes})
+    return BatchReport(
+        **{"model": "m", "device": "cpu", "seconds": 0.02, "streams": 1, "failed": False, **facts, **changes}
+    )
 
 
 def exchange(dialect: str, route: str, status: int, seconds: float, trace_id: str | None = None) -> Exchange:
@@ -113,6 +115,15 @@ def test_http_answers_are_counted_and_timed() -> None:
     labels = 'dialect="openai",le="0.001",route="/v1/embeddings"'
     assert shown[f"vectord_request_duration_seconds_bucket{{{labels}}}"] == 2
     assert shown['vectord_request_duration_seconds_count{dialect="openai",route="/v1/embeddings"}'] == 3
+
+
+def test_a_model_that_failed_is_told_from_one_that_is_not_loaded() -> None:
+    """Neither is ready; the first alone is a failure, until it is loaded after all."""
+    metrics = Metrics("0")
+    for state, ready, failed in [("unloaded", 0, 0), ("loading", 0, 0), ("failed", 0, 1), ("ready", 1, 0)]:
+        metrics.model_changed("m", state, None)
+        shown = samples(metrics)
+        assert (shown['vectord_model_ready{model="m"}'], shown['vectord_model_failed{model="m"}']) == (ready, failed)
 
 
 def test_what_the_engine_tells() -> None:

@@ -65,7 +65,7 @@ def resolve(
         if revision is not None:
             log.warning("%s is a local folder: revision %s is not looked at", name, revision)
         return Located(folder=local, model_id=local.resolve().name, revision=None, source="folder")
-    _check_names(name, revision)
+    check_names(name, revision)
     entry = catalogue.find(name)
     hub_id = entry.hub_id if entry else name
     package = entry.package if entry else _package_name(name)
@@ -126,7 +126,8 @@ def _is_model_folder(path: Path) -> bool:
         return False
 
 
-def _check_names(name: str, revision: str | None) -> None:
+def check_names(name: str, revision: str | None) -> None:
+    """Raises ModelUnavailable for what cannot be a hub id, or a revision of one."""
     if "://" in name:
         raise ModelUnavailable(f"model {name}: URLs are not fetched; give a hub id such as BAAI/bge-small-en-v1.5")
     if not _HUB_ID.fullmatch(name) or ".." in name or "--" in name:

@@ -26,7 +26,8 @@ POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # a row a 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
-    device: str = "auto"  # auto, cpu, cuda, cuda:N, mps
+    device: str = "auto"  # auto, cpu, cuda, cuda:N, mps; of several devices each has options of its own
+    sharers: int = 1  # how many of the model share that device, this one included
     dtype: str = "auto"  # auto, float32, bfloat16, float16, int8
     threads: int | None = None  # None: from cgroup quota and affinity, rounded down
     streams: int | None = None  # None: chosen by the backend from the threads

@@ -57,6 +57,8 @@ class PartWriter:
         self._part_began_s = time.monotonic()
 
     def _take(self, embedded: Embedded) -> None:
+        if not len(embedded.rows):  # those before a first row that failed
+            return
         self._part.append(embedded)
         self._rows += len(embedded.rows)
         self._bytes += embedded.rows.size_bytes + (0 if embedded.answer is None else embedded.answer.size_bytes)

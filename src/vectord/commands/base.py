@@ -11,7 +11,7 @@ from vectord import commands
 
 EXIT_FAILED = 1
 EXIT_BAD_START = 2
-NO_COMMANDS = frozenset({"base", "printing", "settings_help"})  # what lies in the folder beside them
+NO_COMMANDS = frozenset({"base", "parsing", "printing", "settings_help"})  # what lies in the folder beside them
 
 
 class Command(Protocol):

@@ -79,19 +79,19 @@ def help() -> str:
 
 
 def run(words: Sequence[str]) -> int:
-    options, rest = _read(words)
-    job = _job(options)
+    options, rest = read_words(words)
+    job = job_of(options)
     from vectord.bulk.inputs import find_source  # noqa: PLC0415
     from vectord.bulk.outputs import check_output  # noqa: PLC0415
 
     source = find_source(job)
     check_output(job)
     _check_arrow(source)
-    config = _config(options, rest)
+    config = config_of(options, rest)
     return _embed(job, source, options, config)
 
 
-def _read(words: Sequence[str]) -> tuple[Namespace, list[str]]:
+def read_words(words: Sequence[str]) -> tuple[Namespace, list[str]]:
     """The options of this command, and the words that are left for the settings."""
     own = _parser()
     if len(words) < 2 or any(word.startswith("-") and word != "-" for word in words[:2]):
@@ -190,7 +190,7 @@ def _add_working(own: ArgumentParser) -> None:
     add("-h", "--help", action="store_true", help="print this text")
 
 
-def _job(options: Namespace) -> Job:
+def job_of(options: Namespace) -> Job:
     from vectord.bulk.job import KINDS, Job  # noqa: PLC0415
     from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
 
@@ -225,7 +225,7 @@ def _job(options: Namespace) -> Job:
     )
 
 
-def _config(options: Namespace, rest: Sequence[str]) -> Config | None:
+def config_of(options: Namespace, rest: Sequence[str]) -> Config | None:
     """Of the model in this process; None: a server has it."""
     from vectord.config import TelemetryConfig  # noqa: PLC0415
     from vectord.config.sources import load  # noqa: PLC0415

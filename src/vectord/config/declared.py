@@ -135,6 +135,9 @@ class ModelConfig:
         env=("INFINITY_REVISION",),
         reads={"INFINITY_REVISION": readers.same_for_all},
     )
+    lock_file: str | None = setting(
+        None, "File that `vectord pull` wrote: models are of its commits, and one whose files differ is refused."
+    )
     model_path: str | None = setting(
         None,
         "Folder of model folders, which is looked into before the hub: for BAAI/bge-m3 at BAAI/bge-m3 and at bge-m3.",
@@ -234,14 +237,31 @@ class DeviceConfig:
     )
     device: str = setting(
         "auto",
-        "auto, cpu, cuda, cuda:N, mps, or cuda-or-cpu, which warns where there is no CUDA.",
-        env=("MODEL_DEVICE", "INFINITY_DEVICE", "ORT_EXECUTION_PROVIDER", "CUDA_VISIBLE_DEVICES"),
-        pattern=r"auto|cpu|cuda(:\d{1,3})?|mps|cuda-or-cpu",
+        "auto (CUDA, else MPS, else the processor), cpu, cuda, cuda:N, mps, cuda-or-cpu, which warns where there is no "
+        "CUDA, or several that share the work, such as cuda:0,cuda:1; cuda:all: each GPU there is.",
+        env=(
+            "MULTI_GPU_DEVICES",
+            "MODEL_DEVICE",
+            "INFINITY_DEVICE_ID",
+            "INFINITY_DEVICE",
+            "ORT_EXECUTION_PROVIDER",
+            "CUDA_VISIBLE_DEVICES",
+        ),
+        pattern=r"auto|cpu(,cpu){0,63}|cuda(:\d{1,3})?(,cuda(:\d{1,3})?){0,63}|cuda:all|mps|cuda-or-cpu",
         reads={
+            "MULTI_GPU_DEVICES": readers.python_list,
+            "INFINITY_DEVICE_ID": readers.cuda_numbers,
             "INFINITY_DEVICE": readers.same_for_all,
             "ORT_EXECUTION_PROVIDER": readers.cuda_if_there,
             "CUDA_VISIBLE_DEVICES": readers.cpu_if_none_visible,
         },
+    )
+    device_replicas: int = setting(
+        1,
+        "How often each device has the model: more than one may run short texts faster on a GPU that waits for them, "
+        "and each holds the weights once more.",
+        at_least=1,
+        at_most=16,
     )
     dtype: str = setting(
         "auto",

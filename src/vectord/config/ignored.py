@@ -48,7 +48,6 @@ IGNORED: tuple[Ignored, ...] = (
         "Every network is compiled, or run on fused kernels, as its backend does best.",
         switch=True,
     ),
-    Ignored(("INFINITY_DEVICE_ID",), "One GPU runs all models: name it as device, cuda:N."),
     Ignored(("INFINITY_VECTOR_DISK_CACHE",), "Vectors are cached in memory: see cache_bytes.", switch=True),
     Ignored(("INFINITY_EMBEDDING_DTYPE",), "A request says in which numbers it wants its vectors."),
     Ignored(("INFINITY_LENGTHS_VIA_TOKENIZE",), "Usage always counts the tokens that were run.", switch=True),

@@ -65,6 +65,18 @@ def cpu_if_none_visible(text: str) -> str | None:
     return "cpu" if text == "-1" else None
 
 
+def python_list(text: str) -> str | None:
+    """`['cuda:0', 'cuda:1']` without its brackets and quotes; None names nothing."""
+    names = [part.strip(" \t'\"") for part in text.strip(" \t[]()").split(",")]
+    return None if names in ([""], ["None"]) else ",".join(names)
+
+
+def cuda_numbers(text: str) -> str | None:
+    """Numbers of GPUs, `0,1`, as their names; what is no number is read by nobody here."""
+    numbers = [part.strip() for part in text.strip(" ;").split(",")]
+    return ",".join(f"cuda:{number}" for number in numbers) if all(map(str.isdecimal, numbers)) else None
+
+
 def cuda_if_there(text: str) -> str:
     """`cuda` falls back to the processor: cuda-or-cpu."""
     return "cuda-or-cpu" if text.lower() == "cuda" else text

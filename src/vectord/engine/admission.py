@@ -106,13 +106,14 @@ class Admission:
 
 
 class Speed:
-    """Tokens a second of one model's device under load, from the batches that ran while others waited.
+    """Tokens a second of one model's devices under load, from the batches that ran while others waited.
 
     A batch on an idle device says nothing about a busy one: a lone short text would make it look ten times slower.
     """
 
     def __init__(self, streams: int) -> None:
-        self._streams = streams
+        """streams: of all devices; who loses one says so here."""
+        self.streams = streams
         self._tokens = 0.0
         self._seconds = 0.0
 
@@ -123,7 +124,7 @@ class Speed:
     @property
     def tokens_per_s(self) -> float:
         """Infinite until something was measured: a server that has not been busy yet refuses nobody."""
-        return self._tokens / self._seconds * self._streams if self._seconds else math.inf
+        return self._tokens / self._seconds * self.streams if self._seconds else math.inf
 
 
 def check_wait(tokens_ahead: float, tokens_per_s: float, max_wait_s: float) -> None:

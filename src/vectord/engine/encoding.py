@@ -26,6 +26,7 @@ INPUT_CHARACTERS = 32  # what an input costs beside its length
 ID_CHARACTERS = 4  # what a token id costs
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256
+LONG_AT_ONCE = 8  # requests of more parts than there are threads: all at once, each would hold its tokens till the end
 
 
 class Encoder(Protocol):
@@ -123,6 +124,7 @@ class EncoderPool:
     def __init__(self, workers: int) -> None:
         self.workers = workers
         self._closed = False
+        self._long = asyncio.Semaphore(LONG_AT_ONCE)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-tokenize")
 
     def close(self) -> None:
@@ -154,10 +156,18 @@ class EncoderPool:
         """What `encode` makes of each part of `inputs`, joined in order.
 
         beside, each: characters that every part, or every input, costs beside its own: a prompt's, for one. Long
-        requests go in waves of one part a thread, so others get their turn.
+        requests go in waves of one part a thread, LONG_AT_ONCE of them together, so others get their turn.
         """
-        encoded: list[T] = []
         parts = list(_parts(inputs, each))
+        if len(parts) <= self.workers:
+            return await self._in_waves(parts, encode, beside)
+        async with self._long:
+            return await self._in_waves(parts, encode, beside)
+
+    async def _in_waves(
+        self, parts: Sequence[tuple[range, int]], encode: Callable[[range], Sequence[T]], beside: int
+    ) -> list[T]:
+        encoded: list[T] = []
         for start in range(0, len(parts), self.workers):
             wave = [
                 self.run(size + beside, partial(encode, part)) for part, size in parts[start : start + self.workers]

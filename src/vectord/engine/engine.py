@@ -117,12 +117,12 @@ class Engine:
         if self._shared is not None:
             await self._shared.open()
 
-    def _make_runner(self, served: Served, encoder: Encoder, backend: Backend) -> ModelRunner:
+    def _make_runner(self, served: Served, encoder: Encoder, backends: Sequence[Backend]) -> ModelRunner:
         return ModelRunner(
             served.name,
             served.source.spec,
             encoder,
-            backend,
+            backends,
             config=self._config,
             max_batch_requests=self._max_batch_requests,
             cache=self._cache,
@@ -290,7 +290,7 @@ class Engine:
         runner = targets[0].lead.runner if targets else None
         limits = Limits(
             max_inputs_per_request=self._config.max_client_batch_size,
-            max_batch_tokens=runner.backend.facts.max_batch_tokens if runner else 0,
+            max_batch_tokens=runner.facts.max_batch_tokens if runner else 0,
             max_batch_requests=self._max_batch_requests,
             max_concurrent_requests=self._config.max_concurrent_requests,
             tokenization_workers=self._pool.workers,
@@ -305,7 +305,7 @@ class Engine:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
     def _device(self) -> str:
-        return next((runner.backend.facts.device for runner in self._runners()), "unknown")
+        return next((runner.facts.device for runner in self._runners()), "unknown")
 
     def _check_wait(self, request: ModelRequest, caller: Caller) -> None:
         """Raises Overloaded if every model is too busy for as much as a token: before anything is made for the request.

@@ -21,9 +21,10 @@ def gauges_of(models: Sequence[Served], cache: AnswerCache, admission: Admission
     for runner in runners:
         queued.update(runner.queued_by_lane())
     measured = {
-        runner.backend.facts.device: runner.backend.device_memory()
+        backend.facts.device: backend.device_memory()
         for runner in runners
-        if isinstance(runner.backend, OwnMemory)
+        for backend in runner.backends
+        if isinstance(backend, OwnMemory)
     }
     return Gauges(
         queued_tokens=queued,

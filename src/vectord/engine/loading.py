@@ -16,7 +16,7 @@ import numpy as np
 
 from vectord.backends.base import Backend
 from vectord.engine import dense
-from vectord.engine.batch import Kind
+from vectord.engine.batch import Answer, Kind
 from vectord.engine.encoding import Encoder
 from vectord.engine.observer import Observer
 from vectord.engine.registry import Served
@@ -27,7 +27,7 @@ from vectord.schema import Caller, Float32, Sparse, TextOptions
 logger = logging.getLogger("vectord.engine")
 
 T = TypeVar("T")
-MakeRunner: TypeAlias = Callable[[Served, Encoder, Backend], ModelRunner]
+MakeRunner: TypeAlias = Callable[[Served, Encoder, Sequence[Backend]], ModelRunner]
 SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
 LEAST_COSINE = 0.99  # of one text alone with itself in a batch; bfloat16 stays above 0.9999
 KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
@@ -39,8 +39,8 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     observer.model_changed(served.name, "loading", None)
     started_s = time.monotonic()
     try:
-        encoder, backend = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
-        served.runner = make_runner(served, encoder, backend)
+        encoder, backends = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
+        served.runner = make_runner(served, encoder, backends)
         tested_s = time.monotonic()
         await self_test(served.runner)
     except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
@@ -49,7 +49,7 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
         return
     load_s = time.monotonic() - started_s
     served.state = "ready"
-    facts = served.runner.backend.facts
+    facts = served.runner.facts
     # By the name that Simple Inference Server's users look for; its warm-up is our self-test.
     seconds = round(time.monotonic() - tested_s, 3)
     logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
@@ -61,16 +61,24 @@ async def self_test(runner: ModelRunner) -> None:
     """One known text by the real path, alone and then in batches on every stream. Raises InferenceFailed.
 
     Every kind of answer the model gives: the numbers must be finite (the worker sees to that), vectors not all zero,
-    and one text must be given one answer.
+    and one text must be given one answer, on each of several devices too.
     """
     kinds = runner.kinds
     (text,) = _texts(runner, [SELF_TEST_TEXT])
     (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
-    together = await runner.run([text] * (2 * runner.backend.facts.streams), kinds, Caller(), "input", fresh=True)
+    answers = await _run_together(runner, text)
+    for device in range(len(runner.backends)) if len(runner.backends) > 1 else ():
+        answers += (await runner.run([text], kinds, Caller(), "input", fresh=True, device=device)).answers
+        answers += (await runner.run([text] * 2, kinds, Caller(), "input", fresh=True, device=device)).answers
     for kind in sorted(kinds):
-        for answer in together.answers:
+        for answer in answers:
             _check_same(kind, alone[kind], answer[kind])
     await _check_known(runner)
+
+
+async def _run_together(runner: ModelRunner, text: Text) -> list[Answer]:
+    texts = [text] * (2 * runner.facts.streams)
+    return list((await runner.run(texts, runner.kinds, Caller(), "input", fresh=True)).answers)
 
 
 async def _check_known(runner: ModelRunner) -> None:

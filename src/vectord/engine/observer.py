@@ -35,9 +35,10 @@ class BatchReport:
     padding_tokens: int  # run beside them, by a backend that pads
     bulk_tokens: int  # those of the bulk lane
     max_tokens: int  # that a forward may have
+    device: str  # that ran it, as ModelInfo.devices has it; "": none
     scores: bool  # whether it scored pairs or labels; else it made vectors
     seconds: float
-    streams: int  # forwards that may run at once
+    streams: int  # forwards of the model that may run at once, on all its devices
     failed: bool
 
 
@@ -98,3 +99,37 @@ class Silent:
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
         pass
+
+
+class Passing:
+    """An Observer that tells another. Whoever wants to hear of one thing as well inherits from it."""
+
+    def __init__(self, then: Observer) -> None:
+        self._then = then
+
+    def request_began(self, operation: str) -> None:
+        self._then.request_began(operation)
+
+    def request_ended(self, operation: str) -> None:
+        self._then.request_ended(operation)
+
+    def request_answered(self, report: RequestReport) -> None:
+        self._then.request_answered(report)
+
+    def batch_ran(self, report: BatchReport) -> None:
+        self._then.batch_ran(report)
+
+    def queue_changed(self, texts: int, tokens: int) -> None:
+        self._then.queue_changed(texts, tokens)
+
+    def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        self._then.cache_looked_up(model, hits, misses)
+
+    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
+        self._then.shared_cache_looked_up(model, hits, misses)
+
+    def shared_cache_refused(self, model: str, values: int) -> None:
+        self._then.shared_cache_refused(model, values)
+
+    def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
+        self._then.model_changed(model, state, load_seconds)

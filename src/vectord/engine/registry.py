@@ -33,7 +33,7 @@ class ModelSource:
     name: str  # the served name
     aliases: tuple[str, ...]  # further names clients may use
     spec: ModelSpec
-    load: Callable[[], tuple[Encoder, Backend]]
+    load: Callable[[], tuple[Encoder, Sequence[Backend]]]  # a backend a device
     pinned: bool = False  # loaded at start and never unloaded to make room
     memory_bytes: int = 0  # an estimate of what it holds while loaded
 
@@ -91,7 +91,7 @@ class Served:
 
     def info(self) -> ModelInfo:
         spec = self.spec
-        facts = self.runner.backend.facts if self.runner else None
+        facts = self.runner.facts if self.runner else None
         return ModelInfo(
             name=self.name,
             model_id=spec.model_id,
@@ -107,6 +107,7 @@ class Served:
             max_input_tokens=spec.max_tokens,
             dtype=facts.dtype if facts else "unknown",
             device=facts.device if facts else "unknown",
+            devices=dict(self.runner.devices) if self.runner else {},
             backend=facts.name if facts else "unknown",
             state=_health(self),
             pinned=self.source.pinned,

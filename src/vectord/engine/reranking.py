@@ -199,7 +199,7 @@ def _shared(runner: ModelRunner, pairs: Sequence[Int32]) -> Prefix | None:
 
     A backend that pads reads every text on its own: it would gain nothing.
     """
-    if runner.spec.yes_no is None or runner.backend.facts.cost == "padded" or len(pairs) < 2:
+    if runner.spec.yes_no is None or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
     first = pairs[0]
     most = min(map(len, pairs)) - 1

@@ -9,28 +9,30 @@ import asyncio
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import Backend
+from vectord.backends.base import Backend, BackendFacts
 from vectord.config import EngineConfig
 from vectord.engine.admission import SHUT_DOWN, Speed, check_room, check_wait
 from vectord.engine.answer_codec import Shapes
-from vectord.engine.batch import Answer, Batch, Item, Key, Kind, Prefix
+from vectord.engine.batch import Answer, Item, Key, Kind, Prefix
 from vectord.engine.cache import KEPT_KINDS, AnswerCache, cache_key
+from vectord.engine.devices import Device
 from vectord.engine.encoding import Encoder
 from vectord.engine.execution import Execution, output_of, widths_of
 from vectord.engine.job import Job
 from vectord.engine.observer import BatchReport, Observer
-from vectord.engine.scheduler import Scheduler
+from vectord.engine.scheduler import BatchLimits, Scheduler
 from vectord.engine.shared_cache import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
-from vectord.schema import Caller, Float32, Int32, Lane, TextOptions
+from vectord.schema import Caller, DeviceState, Float32, Int32, Lane, TextOptions
 
 logger = logging.getLogger("vectord.engine")
 
@@ -83,7 +85,7 @@ class ModelRunner:
         name: str,
         spec: ModelSpec,
         encoder: Encoder,
-        backend: Backend,
+        backends: Sequence[Backend],
         *,
         config: EngineConfig,
         max_batch_requests: int | None,
@@ -93,9 +95,11 @@ class ModelRunner:
         stalled_changed: Callable[[bool], None],
         queue_changed: Callable[[], None],
     ) -> None:
-        """queue_changed: called on the loop when texts came or went; stalled_changed: see Worker."""
+        """backends: one a device, of one kind and dtype. queue_changed: called on the loop when texts came or went;
+        stalled_changed: see Worker."""
         self.encoder = encoder
-        self.backend = backend
+        self.backends = backends
+        self.facts = _together([backend.facts for backend in backends])
         self.spec = spec
         self._outputs = output_of(spec)
         self.kinds = frozenset(self._outputs)  # what the model can be asked for
@@ -109,25 +113,32 @@ class ModelRunner:
         self._jobs: set[Job] = set()
         self._under_way: dict[Key, Item] = {}  # texts that whoever asks for them too may wait for
         self._stopped = False
-        self._speed = Speed(backend.facts.streams)
+        self._stalled_changed = stalled_changed
+        self._speed = Speed(self.facts.streams)
         scheduler = Scheduler(
-            max_batch_tokens=backend.facts.max_batch_tokens,
-            cost=backend.facts.cost,
-            max_batch_requests=_least(max_batch_requests, backend.facts.max_batch_texts),
+            [_limits(backend.facts, max_batch_requests) for backend in backends],
             max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
-            pipelined=backend.facts.pipelined,
         )
         loop = asyncio.get_running_loop()
+        names = _names([backend.facts.device for backend in backends])
         self._worker = Worker(
             name,
-            Execution(backend, spec, encoder.special_ids),
+            [
+                Device(
+                    index,
+                    names[index],
+                    Execution(backend, spec, encoder.special_ids),
+                    backend.facts.streams,
+                    backend.facts.pipelined,
+                )
+                for index, backend in enumerate(backends)
+            ],
             scheduler,
             loop,
-            streams=backend.facts.streams,
             forward_timeout_s=config.forward_timeout_s,
             deliver=self._deliver,
-            stalled_changed=stalled_changed,
+            stalled_changed=self._devices_changed,
         )
         self._worker.start()
         self._watch_s = min(WATCH_S, config.forward_timeout_s / 4)
@@ -136,6 +147,11 @@ class ModelRunner:
     @property
     def stalled(self) -> bool:
         return self._worker.stalled
+
+    @property
+    def devices(self) -> Mapping[str, DeviceState]:
+        """By name."""
+        return self._worker.states
 
     def queued(self) -> tuple[int, int]:
         """Texts and tokens that wait."""
@@ -169,11 +185,13 @@ class ModelRunner:
         fresh: bool = False,
         entered: bool = False,
         partial: bool = False,
+        device: int | None = None,
     ) -> Ran:
         """The answers to all texts, in order. Cancelling takes what still waits out of the queue.
 
         kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for; entered: the
-        caller has been let in already, however long the wait; partial: a text that fails is among `Ran.failures`.
+        caller has been let in already, however long the wait; partial: a text that fails is among `Ran.failures`;
+        device: that one runs them, alone and before all others.
         Raises Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
         """
         if self._stopped:
@@ -189,7 +207,7 @@ class ModelRunner:
                 lane = caller.lane or self._lane(texts)
                 tokens = sum(len(text.ids) for _, text, _ in unknown)
                 self._admit(lane, caller, tokens, entered=entered)
-                await self._queue(job, unknown, kinds, lane, caller.client)
+                await self._queue(job, unknown, kinds, lane, caller.client, device)
             answers = await job.answers()
         except BaseException:
             self._abandon(job)
@@ -217,14 +235,14 @@ class ModelRunner:
             job.end(Unavailable(SHUT_DOWN))
 
     def close(self, timeout_s: float) -> bool:
-        """Blocks until the threads have ended and the backend is closed; False where either takes longer.
+        """Blocks until the threads have ended and the backends are closed; False where either takes longer.
 
         A backend that still compiles waits for that, which nobody can end, and goes on closing behind us.
         """
         deadline_s = self._worker.now_s() + timeout_s
         if not self._worker.join(timeout_s):
             return False
-        closing = threading.Thread(target=self._close_backend, name=f"close {self._name}", daemon=True)
+        closing = threading.Thread(target=self._close_backends, name=f"close {self._name}", daemon=True)
         closing.start()
         closing.join(max(0.0, deadline_s - self._worker.now_s()))
         return not closing.is_alive()
@@ -233,11 +251,16 @@ class ModelRunner:
         self._worker.give_up_hung()
         self._watching = asyncio.get_running_loop().call_later(self._watch_s, self._watch)
 
-    def _close_backend(self) -> None:
-        try:
-            self.backend.close()
-        except Exception:  # whatever the device's library says, the others' lives go on
-            logger.exception("closing the backend of %s failed", self._name)
+    def _close_backends(self) -> None:
+        for backend in self.backends:
+            try:
+                backend.close()
+            except Exception:  # whatever the device's library says, the others' lives go on
+                logger.exception("closing the backend of %s failed", self._name)
+
+    def _devices_changed(self, stalled: bool) -> None:
+        self._speed.streams = max(1, self._worker.living_streams)
+        self._stalled_changed(stalled)
 
     # --- on the way in ----------------------------------------------------------------------------------------
 
@@ -290,7 +313,7 @@ class ModelRunner:
         return found
 
     def _shared_name(self, key: Key) -> bytes:
-        return name_of(key, self.backend.facts.dtype)
+        return name_of(key, self.facts.dtype)
 
     def _shapes(self, text: Text, kinds: frozenset[Kind]) -> Shapes:
         """Of an answer to this text, as execution.py makes it."""
@@ -307,7 +330,15 @@ class ModelRunner:
         if not entered and queued_tokens / speed > max_wait_s:
             check_wait(self._worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
 
-    async def _queue(self, job: Job, texts: Sequence[Unknown], kinds: frozenset[Kind], lane: Lane, client: str) -> None:
+    async def _queue(
+        self,
+        job: Job,
+        texts: Sequence[Unknown],
+        kinds: frozenset[Kind],
+        lane: Lane,
+        client: str,
+        device: int | None,
+    ) -> None:
         for start in range(0, len(texts), TEXTS_PER_TURN):
             if start:
                 await asyncio.sleep(0)
@@ -322,8 +353,10 @@ class ModelRunner:
                     if key is not None:
                         self._under_way[key] = item
                 job.wait_for(item, index)
-            if items:
+            if items and device is None:
                 self._worker.put(items)
+            elif items and device is not None:
+                self._worker.put_on(device, items)
         self._queue_changed()
 
     def _join(self, key: Key | None, lane: Lane, client: str) -> Item | None:
@@ -354,11 +387,12 @@ class ModelRunner:
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
             self._speed.ran(batch.tokens, seconds)
-        self._observer.batch_ran(self._report(batch, seconds, failed))
+        self._observer.batch_ran(self._report(outcome, seconds, failed))
         self._queue_changed()
 
-    def _report(self, batch: Batch, seconds: float, failed: bool) -> BatchReport:
-        facts = self.backend.facts
+    def _report(self, outcome: Outcome, seconds: float, failed: bool) -> BatchReport:
+        batch, device = outcome.batch, outcome.device
+        facts = self.facts if device is None else self.backends[device.index].facts
         padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens
         return BatchReport(
             model=self._name,
@@ -367,9 +401,10 @@ class ModelRunner:
             padding_tokens=padded - batch.tokens,
             bulk_tokens=sum(item.tokens for item in batch.items if item.lane == "bulk"),
             max_tokens=facts.max_batch_tokens,
+            device="" if device is None else device.name,
             scores="scores" in batch.items[0].kinds,
             seconds=seconds,
-            streams=1 if facts.pipelined else facts.streams,
+            streams=sum(1 if one.facts.pipelined else one.facts.streams for one in self.backends),
             failed=failed,
         )
 
@@ -391,6 +426,39 @@ class ModelRunner:
         """Nobody joins it any more: it has its answer, or nobody wants it."""
         if item.key is not None:
             self._under_way.pop(item.key, None)
+
+
+def _together(facts: Sequence[BackendFacts]) -> BackendFacts:
+    """What is true of the model on all its devices: `max_batch_tokens` of any of them, all their streams."""
+    first = facts[0]
+    return replace(
+        first,
+        device=",".join(dict.fromkeys(one.device for one in facts)),
+        streams=sum(one.streams for one in facts),
+        max_batch_tokens=min(one.max_batch_tokens for one in facts),
+        max_batch_texts=_least(*(one.max_batch_texts for one in facts)),
+        int8_cosine=min((one.int8_cosine for one in facts if one.int8_cosine is not None), default=None),
+    )
+
+
+def _limits(facts: BackendFacts, max_batch_requests: int | None) -> BatchLimits:
+    return BatchLimits(
+        max_batch_tokens=facts.max_batch_tokens,
+        cost=facts.cost,
+        max_batch_requests=_least(max_batch_requests, facts.max_batch_texts),
+        pipelined=facts.pipelined,
+    )
+
+
+def _names(devices: Sequence[str]) -> list[str]:
+    """`cuda:0`, or where there are several on one device `cuda:0/0`, `cuda:0/1`."""
+    count = Counter(devices)
+    seen: Counter[str] = Counter()
+    names = []
+    for device in devices:
+        names.append(device if count[device] == 1 else f"{device}/{seen[device]}")
+        seen[device] += 1
+    return names
 
 
 def _least(*limits: int | None) -> int | None:

@@ -8,6 +8,9 @@ On top of that the age guard: a client that nothing has been taken from for `max
 whatever its lane. The guard is on the client and not on each text, because every text of a long job grows old: judged
 alone they would make one queue of it all, with strangers at the end.
 
+One queue for all devices of a model, so that lanes and shares are the same whatever runs a text: the device that asks
+says which one it is, and its batch keeps to its own limits.
+
 A batch cannot be interrupted, so a question waits for the one that runs: while somebody asks in the interactive lane,
 batches of bulk are a third as long, and those with a question in them are filled up with bulk to an eighth only.
 Adding, cancelling and taking a text are O(log clients); `tokens_ahead` looks at each client once.
@@ -17,6 +20,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from vectord.engine.batch import Batch, Item
@@ -31,30 +36,32 @@ BULK_SHARE, FILL_SHARE = 3, 8  # parts of max_batch_tokens until then: of a batc
 INTERACTIVE_WEIGHT = 8.0  # tokens the interactive lane gets for each one of bulk, while both wait
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchLimits:
+    """What one device says of its batches.
+
+    pipelined: it runs one batch at a time, whatever its streams: while one runs, the next is taken only when it is as
+    large as that. A smaller one would go ahead with too few texts.
+    """
+
+    max_batch_tokens: int
+    cost: Literal["packed", "padded"] = "packed"  # what counts against it: the tokens, or longest text x texts
+    max_batch_requests: int | None = None
+    pipelined: bool = False
+
+    def fit(self, texts: int, tokens: int, longest: int) -> bool:
+        cost = longest * texts if self.cost == "padded" else tokens
+        return cost <= self.max_batch_tokens and texts <= (self.max_batch_requests or math.inf)
+
+
 class Scheduler:
     """The queue of one model. Times are seconds of one monotonic clock, passed in and never going back."""
 
-    def __init__(
-        self,
-        *,
-        max_batch_tokens: int,
-        cost: Literal["packed", "padded"] = "packed",
-        max_batch_requests: int | None = None,
-        max_age_s: float = 5.0,
-        batch_window_s: float = 0.0,
-        pipelined: bool = False,
-    ) -> None:
-        """cost: what a batch counts against max_batch_tokens; packed: its tokens; padded: longest text x texts.
-
-        pipelined: the device runs one batch at a time, whatever the streams: they do not share what waits, and while a
-        batch runs the next is taken only when it is as large as that. A smaller one would go ahead with too few texts.
-        """
-        self._max_batch_tokens = max_batch_tokens
-        self._padded = cost == "padded"
-        self._max_batch_requests: float = max_batch_requests or math.inf
+    def __init__(self, devices: Sequence[BatchLimits], *, max_age_s: float = 5.0, batch_window_s: float = 0.0) -> None:
+        """devices: of each, its batches' limits. Whoever asks for a batch says by its place there which one it is."""
+        self._devices = devices
         self._max_age_s = max_age_s
         self._batch_window_s = batch_window_s
-        self._pipelined = pipelined
         self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
         self._clock = 0.0  # virtual time of the lane served last
         self._flow_of: dict[Item, Flow] = {}
@@ -124,40 +131,44 @@ class Scheduler:
     def tokens_by_lane(self) -> dict[Lane, int]:
         return {name: lane.tokens for name, lane in self._lanes.items()}
 
-    def hold_s(self, now_s: float, busy_tokens: int = 0) -> float | None:
+    def hold_s(self, now_s: float, device: int = 0, *, busy_tokens: int = 0) -> float | None:
         """How long until the batch window lets a batch go; 0: now; None: nothing waits, or too little yet.
 
-        busy_tokens: of the batches that run.
+        busy_tokens: of the batches that run on the device.
         """
         if not self._flow_of:
             return None
-        if self.tokens >= self._max_batch_tokens or len(self) >= self._max_batch_requests:
+        limits = self._devices[device]
+        if self.tokens >= limits.max_batch_tokens or len(self) >= (limits.max_batch_requests or math.inf):
             return 0.0
-        if self._pipelined and self.tokens < busy_tokens:
+        if limits.pipelined and self.tokens < busy_tokens:
             return None
         return max(0.0, self._opened_s + self._batch_window_s - now_s)
 
     def next_batch(
-        self, now_s: float, *, idle_streams: int = 1, busy_streams: int = 0, busy_tokens: int = 0
+        self, now_s: float, device: int = 0, *, idle_streams: int = 1, busy_streams: int = 0, busy_tokens: int = 0
     ) -> Batch | None:
-        """Take the best batch out of the queue; None if nothing waits or hold_s holds it back.
+        """Take the best batch for a device out of the queue; None if nothing waits or hold_s holds it back.
 
-        idle_streams: how many could run a batch now, the asking one included; each leaves the others their share.
-        Only a text that alone is larger than the budget exceeds it, and it goes alone.
+        idle_streams: how many could run a batch now, on any device, the asking one included; each leaves the others
+        their share. busy_streams, busy_tokens: of the device. Only a text that alone is larger than the budget exceeds
+        it, and it goes alone.
         """
-        if self.hold_s(now_s, busy_tokens) != 0.0:
+        if self.hold_s(now_s, device, busy_tokens=busy_tokens) != 0.0:
             return None
+        limits = self._devices[device]
         flow = self._next_flow(now_s)
         assert flow is not None
-        share = self.tokens if self._pipelined else math.ceil(self.tokens / idle_streams)
+        share = math.ceil(self.tokens / idle_streams)
         items: list[Item] = []
         tokens = longest = 0
         while flow is not None:
             item = flow.head
             longest = max(longest, item.tokens)
             # Stop at the first item that does not fit: skipping it would starve long texts.
-            room = min(share, self._room(items[0] if items else item, item, now_s))
-            if items and not self._fits(len(items) + 1, tokens + item.tokens, longest, room):
+            room = min(share, self._room(limits, items[0] if items else item, item, now_s))
+            more = tokens + item.tokens
+            if items and (more > room or not limits.fit(len(items) + 1, more, longest)):
                 break
             self._take(item, flow, now_s)
             items.append(item)
@@ -166,15 +177,11 @@ class Scheduler:
         alone = len(items) == 1 and not busy_streams and not self._flow_of
         return Batch(items, tokens, alone, pressed=bool(self._flow_of))
 
-    def _room(self, first: Item, item: Item, now_s: float) -> int:
+    def _room(self, limits: BatchLimits, first: Item, item: Item, now_s: float) -> int:
         """Tokens of a batch that begins with `first`, if `item` is to be in it."""
         if item.lane == "interactive" or now_s - self._asked_s > RECENT_S:
-            return self._max_batch_tokens
-        return self._max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
-
-    def _fits(self, texts: int, tokens: int, longest: int, room: int) -> bool:
-        cost = longest * texts if self._padded else tokens
-        return cost <= self._max_batch_tokens and tokens <= room and texts <= self._max_batch_requests
+            return limits.max_batch_tokens
+        return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 
     def _next_flow(self, now_s: float) -> Flow | None:
         return self._aged_flow(now_s) or self._fair_flow()

@@ -135,7 +135,7 @@ async def in_turns(work: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
     """
     tasks: list[asyncio.Task[T]] = []
     failed = False
-    places = asyncio.Semaphore(PARTS_AT_ONCE)
+    places = asyncio.Semaphore(PARTS_AT_ONCE - 1)  # one has begun when its place is waited for
 
     def ended(task: asyncio.Task[T]) -> None:
         nonlocal failed

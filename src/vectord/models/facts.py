@@ -8,16 +8,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from vectord.artifacts.fingerprint import fingerprint
 from vectord.artifacts.hub import resolve
+from vectord.artifacts.lock import LockedModel, check_folder, locked, read_lock
 from vectord.artifacts.modules import Module, chain_width, read_dense
 from vectord.artifacts.prompts import PROMPT_LIMIT_CHARACTERS
 from vectord.artifacts.reader import read_spec
 from vectord.artifacts.spec import ModelSpec
 from vectord.config import ModelConfig
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ModelUnavailable
 from vectord.models.wanted import Wanted
 
 # Under this name a prompt that the operator wrote stands among the model's own.
@@ -32,9 +33,10 @@ def read_facts(wanted: Wanted, config: ModelConfig, graphs: Sequence[str] = ()) 
 
     Raises StartError: a model that is nowhere or not understood, or that what the operator says does not fit.
     """
+    held_to = None if config.lock_file is None else _locked(wanted, Path(config.lock_file).expanduser())
     located = resolve(
         wanted.model,
-        revision=config.revision,
+        revision=config.revision if held_to is None or _is_here(wanted) else held_to.commit,
         offline=config.offline,
         hf_home=config.hf_home,
         token=config.hf_token,
@@ -42,6 +44,9 @@ def read_facts(wanted: Wanted, config: ModelConfig, graphs: Sequence[str] = ()) 
     )
     pooling = wanted.pooling or (None if config.pooling == "splade" else config.pooling)
     spec = read_spec(located, pooling=pooling, default_prompt_name=config.default_prompt_name, task=config.task)
+    if held_to is not None:
+        chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
+        check_folder(located.folder, held_to, (*spec.weights, spec.tokenizer, *chosen))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {wanted.model} is not a SPLADE model")
     if config.dense_path is not None and "dense" in spec.outputs:
@@ -54,6 +59,21 @@ def read_facts(wanted: Wanted, config: ModelConfig, graphs: Sequence[str] = ()) 
     if spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
         return replace(shortened, known_cosines=())  # known of whole texts without a prompt
     return shortened
+
+
+def _locked(wanted: Wanted, path: Path) -> LockedModel:
+    lock = read_lock(path)
+    model = locked(lock, wanted.model) or (locked(lock, wanted.name) if wanted.name is not None else None)
+    if model is None:
+        raise ModelUnavailable(
+            f"model {wanted.name or wanted.model} is not in the lock file {path}; vectord pull adds it"
+        )
+    return model
+
+
+def _is_here(wanted: Wanted) -> bool:
+    """Whether it is a folder, which has no revision, though it can be held to a lock."""
+    return Path(wanted.model).is_absolute()
 
 
 def _with_dense(spec: ModelSpec, dense_path: str) -> ModelSpec:

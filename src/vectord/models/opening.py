@@ -7,6 +7,7 @@ the port opened after 0.33 s instead of 0.19.)
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from vectord import backends
 from vectord.artifacts.spec import ModelSpec
-from vectord.backends.base import Backend, BackendOptions
+from vectord.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.config import Config, ModelConfig
 from vectord.config.hub import tell_hub
 from vectord.engine.registry import ModelSource
 from vectord.errors import ModelUnavailable
-from vectord.models.backend import backend_of, backend_options, check_backend, check_dtype, settle_device
+from vectord.models.backend import backend_of, backend_options, check_alike, check_backend, check_dtype, settle_device
 from vectord.models.calibration import Calibration, calibration_texts
 from vectord.models.facts import read_facts
 from vectord.models.graphs import wanted_graphs, with_graph
@@ -31,7 +32,7 @@ from vectord.text.foreign import ForeignTable, open_cl100k
 if TYPE_CHECKING:
     from vectord.text.tokenizer import TextEncoder
 
-Loaded: TypeAlias = "tuple[TextEncoder, Backend]"
+Loaded: TypeAlias = "tuple[TextEncoder, Sequence[Backend]]"
 
 
 def open_models(config: Config) -> list[ModelSource]:
@@ -57,16 +58,17 @@ def open_models(config: Config) -> list[ModelSource]:
     backends_of = [check_dtype(check_backend(backend_of(spec, device)), device.dtype) for spec in specs]
     specs = [with_graph(spec, backend, device) for spec, backend in zip(specs, backends_of, strict=True)]
     specs = [_without_hearsay(spec, backend) for spec, backend in zip(specs, backends_of, strict=True)]
+    options_of = [backend_options(device, backend) for backend in backends_of]
     return [
         ModelSource(
             name=name,
             aliases=aliases[name],
             spec=spec,
-            load=partial(_load, spec, backend, backend_options(device), foreign, texts),
+            load=partial(_load, spec, backend, options, foreign, texts),
             pinned=name in pinned,
-            memory_bytes=_memory_bytes(spec, device.dtype),
+            memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         )
-        for name, spec, backend in zip(names, specs, backends_of, strict=True)
+        for name, spec, backend, options in zip(names, specs, backends_of, options_of, strict=True)
     ]
 
 
@@ -89,7 +91,11 @@ def _foreign_table(config: ModelConfig) -> ForeignTable | None:
 
 
 def _load(
-    spec: ModelSpec, backend: str, options: BackendOptions, foreign: ForeignTable | None, texts: Calibration | None
+    spec: ModelSpec,
+    backend: str,
+    options: Sequence[BackendOptions],
+    foreign: ForeignTable | None,
+    texts: Calibration | None,
 ) -> Loaded:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it costs the start no time
 
@@ -98,4 +104,18 @@ def _load(
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer does not say how to join two texts")
     load = import_module(f"{backends.__name__}.{backend}").load
     sample = texts.sample(encoder) if texts is not None and backend in ("openvino", "torch") else None
-    return encoder, load(spec, replace(options, sample=sample))
+    return encoder, _load_all(load, spec, [replace(one, sample=sample) for one in options])
+
+
+def _load_all(load: LoadBackend, spec: ModelSpec, options: Sequence[BackendOptions]) -> list[Backend]:
+    """One after the other. All of them, or none stays open: who named a device that fails is to know it."""
+    loaded: list[Backend] = []
+    try:
+        for one in options:
+            loaded.append(load(spec, one))
+        check_alike([backend.facts for backend in loaded])
+    except BaseException:
+        for backend in loaded:
+            backend.close()
+        raise
+    return loaded

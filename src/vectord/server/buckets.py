@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from vectord.server.shared_buckets import SharedBuckets
 
 NO_BOTTOM = 10**15  # a bucket from which this much can be taken is one that may owe
+MAX_RATES = 4096  # different ones that are kept at hand
 REDIS_RETRY_S = 5.0  # after a failure: until then nobody waits for it again
 
 _log = logging.getLogger("vectord.limits")
@@ -61,11 +63,7 @@ class Buckets:
 
     async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
         """All of them in turn, up to the first that fails."""
-        if self._own is None:
-            self.open()
-            assert self._opening is not None
-            await asyncio.shield(self._opening)  # others wait for it, too
-            assert self._own is not None
+        own = self._own or await self._opened()
         if self._shared is not None and time.monotonic() >= self._redis_again_s:
             if self._redis_is_away:  # one request tries; the others do not wait with it
                 self._redis_again_s = time.monotonic() + REDIS_RETRY_S
@@ -76,18 +74,28 @@ class Buckets:
             else:
                 self._found()
                 return refusal
-        return self._own.draw(draws)
+        return own.draw(draws)
 
     async def spend(self, rate: Rate, bucket: str, amount: int) -> None:
-        """Take as much, also what is not there: the bucket owes it then."""
-        owing = replace(rate, burst=NO_BOTTOM)  # GCRA's state is one time, whatever the burst
-        await self.draw([Draw(owing, bucket, amount)])
+        """Take as much, also what is not there: the bucket owes it then. Waits for nobody but the first `open`."""
+        own = self._own or await self._opened()
+        if self._shared is None or self._redis_is_away:
+            own.draw([Draw(owing(rate), bucket, amount)])
+        else:
+            self._shared.owe(rate, bucket, amount)
 
     async def close(self) -> None:
         if self._opening is not None:
             await self._opening
         if self._shared is not None:
             await self._shared.close()
+
+    async def _opened(self) -> OwnBuckets:
+        self.open()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)  # others wait for it, too
+        assert self._own is not None
+        return self._own
 
     def _lost(self, problem: Exception) -> None:
         self._redis_again_s = time.monotonic() + REDIS_RETRY_S
@@ -102,8 +110,15 @@ class Buckets:
             _log.warning("Redis answers again: limits are shared")
 
     async def _open(self) -> None:
-        own = await asyncio.to_thread(import_module, "vectord.server.own_buckets")
+        module = await asyncio.to_thread(import_module, "vectord.server.own_buckets")
+        own: OwnBuckets = module.OwnBuckets()
         if self._redis_url is not None:
             shared = await asyncio.to_thread(import_module, "vectord.server.shared_buckets")
-            self._shared = shared.SharedBuckets(self._redis_url)
-        self._own = own.OwnBuckets()
+            self._shared = shared.SharedBuckets(self._redis_url, own.draw)
+        self._own = own
+
+
+@lru_cache(MAX_RATES)
+def owing(rate: Rate) -> Rate:
+    """The same, of a bucket that may owe: GCRA's state is one time, whatever the burst."""
+    return replace(rate, burst=NO_BOTTOM)

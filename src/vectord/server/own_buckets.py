@@ -10,10 +10,9 @@ from functools import lru_cache
 import throttled
 
 from vectord.dialects.base import Rate
-from vectord.server.buckets import Draw, Refusal
+from vectord.server.buckets import MAX_RATES, Draw, Refusal
 
 MAX_BUCKETS = 65_536  # the longest unused make room, some 300 bytes each
-MAX_RATES = 4096  # different ones that are kept at hand
 SHORTEST_WAIT_S = 0.001  # that a refusal tells of: it is above 0
 
 

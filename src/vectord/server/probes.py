@@ -104,7 +104,7 @@ def _smart_embedder_facts(served: ModelList) -> dict[str, Any]:
     embedder = next((model for model in served.models if model.outputs), None)
     reranker = next((model for model in served.models if model.reranks), None)
     sparse = next((model for model in served.models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
-    devices = sorted({model.device for model in served.models} - {"unknown"})
+    devices = sorted({name for model in served.models for name in model.device.split(",")} - {"unknown"})
     gpus = [device for device in devices if device != "cpu"]
     longest = embedder.max_input_tokens if embedder else 0
     tokens = served.limits.max_batch_tokens

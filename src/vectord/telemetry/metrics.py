@@ -119,8 +119,7 @@ class Metrics:
         self._own.shared_cache_refused.add(values, model)
 
     def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
-        self._own.expect_model(model)
-        self._own.ready.set(1 if state == "ready" else 0, model)
+        self._own.model_changed(model, state)
         self._explorer.model_changed(model, state, load_seconds)
 
     # --- Prometheus asks --------------------------------------------------------------------------------------
@@ -168,8 +167,10 @@ class Metrics:
         gauges = None if self._gauges is None else self._gauges()
         if gauges is None:
             return
+        models = self._models()
         self._own.look(gauges)
-        self._smart.look(self._models(), gauges.devices)
+        self._own.look_at_devices(models)
+        self._smart.look(models, gauges.devices)
         self._explorer.look(gauges.memory_bytes, gauges.devices, self._own.busy_share())
 
 

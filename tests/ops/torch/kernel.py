@@ -19,13 +19,11 @@ def written_out(
     *,
     scale: float | None,
     window_size: tuple[int, int],
-    enable_gqa: bool,
 ) -> Tensor:
     """What torch.nn.attention.varlen documents: (left, right) places are seen, counted from the end of the keys.
 
     Rows behind the last text get no answer: as bad as they can be, they are not numbers.
     """
-    assert enable_gqa
     assert longest_query >= query_ends.diff().max()
     assert longest_key >= key_ends.diff().max()
     left, right = (float("inf") if reach < 0 else reach for reach in window_size)

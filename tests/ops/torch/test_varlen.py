@@ -97,3 +97,33 @@ def test_kernel_is_for_ampere_and_newer(
     """Older GPUs have no FlashAttention."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert (find_varlen(torch.device("cuda"), torch.float16) is not None) == found
+
+
+def torch_2_10(*batch: Tensor, is_causal: bool = False, return_aux: object = None) -> None: ...
+
+
+def torch_2_11(
+    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)
+) -> dict[str, object]:
+    return {}
+
+
+def torch_2_12(
+    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False
+) -> dict[str, object]:
+    return {"enable_gqa": enable_gqa}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [(torch_2_10, None), (torch_2_11, {}), (torch_2_12, {"enable_gqa": True})],
+    ids=["2.10", "2.11", "2.12"],
+)
+def test_kernel_is_asked_as_each_torch_has_it(
+    monkeypatch: pytest.MonkeyPatch, kernel: Any, told: dict[str, object] | None
+) -> None:
+    """2.10's knows no windows; 2.11's shares keys among heads without being told, 2.12's when told."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    found = find_varlen(torch.device("cuda"), torch.float16)
+    assert (found and found(scale=None, window_size=(-1, 0))) == told

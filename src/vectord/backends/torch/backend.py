@@ -17,7 +17,7 @@ import torch
 from vectord.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.backends.torch.device import memory_of
 from vectord.backends.torch.graphs import Graphs
-from vectord.backends.torch.slot import PlainSlot, Slot
+from vectord.backends.torch.slot import PlainSlot, Slot, Streams
 from vectord.networks.network import Network
 from vectord.ops.torch.flat import FlatShape, fill, shape_of, tokens_of
 from vectord.ops.torch.grouped import pack
@@ -35,14 +35,19 @@ class TorchBackend:
         device: torch.device,
         *,
         make_slot: Callable[[], Slot] | None = None,
+        streams: Streams | None = None,
         flat: bool = False,
     ) -> None:
-        """make_exact: the model in float32, None where `network` is that. flat: whether the network has a flat form."""
+        """make_exact: the model in float32, None where `network` is that. flat: whether the network has a flat form.
+
+        streams: what the slots' kernels and copies run on.
+        """
         self.facts = facts
         self._network = network
         self._make_exact = make_exact
         self._device = device
         self._make_slot = make_slot or self._plain_slot
+        self._streams = streams
         self._slots = [self._make_slot() for _ in range(facts.streams)]
         self._flat = flat
         self._graphs = Graphs()
@@ -54,6 +59,11 @@ class TorchBackend:
         """Before the first forward that counts: how many tokens one runs at most."""
         self.facts = replace(self.facts, max_batch_tokens=max_batch_tokens)
 
+    @property
+    def graphs(self) -> Graphs:
+        """Those in use."""
+        return self._graphs
+
     def use(self, graphs: Graphs) -> None:
         """Before the first forward that counts: run what fits as one of these."""
         self._graphs = graphs
@@ -61,22 +71,28 @@ class TorchBackend:
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
         assert 0 <= stream < self.facts.streams, "no such stream"
-        with contextlib.suppress(torch.OutOfMemoryError):
+        with self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
             return self._run(batch, self._slots[stream])
         # Raised out here because the caught error's traceback holds the tensors that filled the device.
         raise MemoryError("the device has no room for this batch")
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
         """See Backend.forward_exact. The second set of weights, unless the first is float32, stays from then on."""
-        with self._exact_lock, contextlib.suppress(torch.OutOfMemoryError):
+        with self._exact_lock, self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
             return self._run_exact(batch)
         raise MemoryError("the device has no room for this batch in float32")
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. The hung thread keeps the lock, the graphs it may be writing to, and its slot."""
+        """See Backend.renew. The hung thread keeps the lock, the graphs it may be writing to, and its slot.
+
+        Of the streams, which it may be using, no other model gets any.
+        """
         self._graphs = Graphs()
         self._launching = threading.Lock()
-        self._slots[stream] = self._make_slot()
+        if self._streams is not None:
+            self._streams.forget()
+        with self._on_device():
+            self._slots[stream] = self._make_slot()
         self._exact_lock = threading.Lock()
 
     def device_memory(self) -> DeviceMemory | None:
@@ -84,10 +100,16 @@ class TorchBackend:
         return memory_of(self._device) if self._device.type == "cuda" else None
 
     def close(self) -> None:
-        """Give the weights back. No forward may follow."""
+        """Give the weights and streams back. No forward may follow."""
+        if self._streams is not None:
+            self._streams.give_back()
         del self._network, self._exact, self._make_exact, self._graphs
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        """A thread begins on the first GPU, where whatever does not name a device would go, pinned memory too."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @torch.inference_mode()
     def _run(self, batch: TokenBatch, slot: Slot) -> Answers:

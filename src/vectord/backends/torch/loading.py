@@ -32,7 +32,7 @@ from vectord.backends.torch.device import (
     set_products,
 )
 from vectord.backends.torch.graphs import CudaCapture, Limits, capture_graphs, graph_shapes
-from vectord.backends.torch.slot import CudaSlot, new_stream
+from vectord.backends.torch.slot import CudaSlot, Streams
 from vectord.calibration.sample import Sample
 from vectord.networks.facts import size
 from vectord.networks.network import Network
@@ -92,14 +92,16 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         return TorchBackend(facts, network, make_exact, device)
     with torch.cuda.device(device):
         torch.cuda.synchronize()  # the weights came on this thread's stream, and are read on another
-        kernels = new_stream(device)
+        streams = Streams(device)
+        kernels = streams.take("kernels")
         flat = varlen is not None and runs_flat(network, device, spec.outputs)
         backend = TorchBackend(
             _by_table(facts, spec, options, device),
             network,
             make_exact,
             device,
-            make_slot=partial(CudaSlot, kernels),
+            make_slot=lambda: CudaSlot(kernels, streams.take("copies")),
+            streams=streams,
             flat=flat,
         )
         _find_capacity(backend, spec, options, device)
@@ -177,7 +179,8 @@ def _find_capacity(backend: TorchBackend, spec: ModelSpec, options: BackendOptio
         call()
         return torch.cuda.max_memory_allocated(device) - before
 
-    room = int(ROOM_SHARE * room_bytes(memory_of(device), options.device_memory_mib)) - options.graph_memory_mib * MIB
+    free_bytes = room_bytes(memory_of(device), options.device_memory_mib) // options.sharers
+    room = int(ROOM_SHARE * free_bytes) - options.graph_memory_mib * MIB
     points = measure(partial(probe, backend, spec, peak_of), max(0, room), options.capacity_s)
     backend.limit(choose_budget(points, max(0, room), otherwise=GPU_BATCH_TOKENS))
     for point in points:

@@ -8,9 +8,10 @@ device. torch keeps pinned memory that was used and lends it again, once the cop
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -59,10 +60,10 @@ class PlainSlot:
 class CudaSlot:
     """Copies beside another slot's kernels."""
 
-    def __init__(self, kernels: torch.cuda.Stream) -> None:
-        """kernels: the stream that all slots of a model share."""
+    def __init__(self, kernels: torch.cuda.Stream, copies: torch.cuda.Stream) -> None:
+        """kernels: the stream that all slots of a model share. copies: this slot's own."""
         self._kernels = kernels
-        self._copies = new_stream(kernels.device)
+        self._copies = copies
         self._sent = _new_event()
         self._computed = _new_event()
         self._fetched = _new_event(blocking=True)  # the thread sleeps: one that asks again and again takes a core
@@ -98,8 +99,46 @@ class CudaSlot:
         return torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True).copy_(answer, non_blocking=True)
 
 
-def new_stream(device: torch.device) -> torch.cuda.Stream:
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+Use = Literal["kernels", "copies"]
+
+# Of the process, by device and use. Loading and closing threads meet here: a list's append and pop are whole.
+_idle: defaultdict[tuple[torch.device, Use], list[torch.cuda.Stream]] = defaultdict(list)
+
+
+class Streams:
+    """The streams of one model, which the next model gets when this one is closed.
+
+    torch makes 32 and then hands out the first again: two models on one would wait for each other, and one's kernels
+    would land in the other's capture. And what cuBLAS takes for a stream, 32 MiB on Hopper, it never gives back.
+    """
+
+    def __init__(self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = _new_stream) -> None:
+        self._device = device
+        self._make = make
+        self._taken: list[tuple[Use, torch.cuda.Stream]] = []
+
+    def take(self, use: Use) -> torch.cuda.Stream:
+        """One that has been used for the same, if there is any."""
+        try:
+            stream = _idle[self._device, use].pop()
+        except IndexError:
+            stream = self._make(self._device)
+        self._taken.append((use, stream))
+        return stream
+
+    def give_back(self) -> None:
+        """Nothing may run on them any more."""
+        for use, stream in self._taken:
+            _idle[self._device, use].append(stream)
+        self._taken = []
+
+    def forget(self) -> None:
+        """Never give back what was taken so far: something may run on it for ever."""
+        self._taken = []
 
 
 def _new_event(*, blocking: bool = False) -> torch.cuda.Event:

@@ -219,6 +219,7 @@ def _model(info: ModelInfo) -> dict[str, Any]:
         "prompts": dict(info.prompts),
         "dtype": info.dtype,
         "device": info.device,
+        "devices": dict(info.devices),
         "backend": info.backend,
         "state": info.state,
         "pinned": info.pinned,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from vectord.schema import InputKind, Precision, RerankMethod, ScoreKind, Side, VectorKind
+from vectord.schema import DeviceState, InputKind, Precision, RerankMethod, ScoreKind, Side, VectorKind
 from vectord.wire.body import Count
 from vectord.wire.inputs import TextsOrIds
 
@@ -318,6 +318,7 @@ class ModelAnswer(msgspec.Struct):
     prompts: dict[str, str]
     dtype: str
     device: str
+    devices: dict[str, DeviceState]  # each that runs it while it is loaded, a replica being one
     backend: str
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool

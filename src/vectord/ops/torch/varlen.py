@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from inspect import signature
 from typing import TypeAlias
 
@@ -40,7 +41,11 @@ def find_varlen(device: torch.device, dtype: torch.dtype) -> Varlen | None:
         from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415
     except ImportError:
         return None
-    return varlen_attn if "enable_gqa" in signature(varlen_attn).parameters else None
+    known = signature(varlen_attn).parameters
+    if "window_size" not in known:
+        return None
+    # 2.11 takes keys of fewer heads as they come, and later ones when told so.
+    return partial(varlen_attn, enable_gqa=True) if "enable_gqa" in known else varlen_attn
 
 
 def takes_heads(spec: AttentionSpec) -> bool:
@@ -61,7 +66,6 @@ def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Leng
         lengths.longest_key,
         scale=spec.scale,
         window_size=(reach, 0 if spec.causal else reach),
-        enable_gqa=True,
     )
     assert isinstance(answer, Tensor), "a tuple comes only when return_aux is asked for"
     return answer.reshape(-1, spec.width)

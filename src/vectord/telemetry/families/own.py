@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 
 from vectord.engine.observer import BatchReport, RequestReport
-from vectord.schema import Gauges
+from vectord.schema import Gauges, ModelInfo
 from vectord.telemetry.busy import Busy
 from vectord.telemetry.exchange import Exchange
 from vectord.telemetry.families.operations import BACKPRESSURE
@@ -48,6 +49,14 @@ class OwnFamilies:
         self.batch_fill = Histogram("vectord_batch_fill", "Tokens a forward, as a share of what it may have", SHARES)
         self.forward_seconds = Histogram("vectord_forward_duration_seconds", "Time a forward takes", SECONDS)
         self.forward_tokens = Counter("vectord_forward_tokens", "Tokens run, without padding", ("model", "lane"))
+        self.device_tokens = Counter(
+            "vectord_device_tokens", "Tokens run, without padding, by the device that ran them", ("model", "device")
+        )
+        self.device_ready = Gauge(
+            "vectord_device_ready",
+            "1 while a device of the model is whole; 0: in part or wholly away",
+            ("model", "device"),
+        )
         self.padding_tokens = Counter("vectord_padding_tokens", "Padding run beside them", ("model",))
         self.cache_hits = Counter("vectord_cache_hits", "Texts answered from the cache", ("model",))
         self.cache_misses = Counter("vectord_cache_misses", "Texts not in the cache", ("model",))
@@ -63,6 +72,7 @@ class OwnFamilies:
         self.cache_bytes = Gauge("vectord_cache_bytes", "What the cache holds")
         self.cache_texts = Gauge("vectord_cache_texts", "Texts whose answers it holds")
         self.ready = Gauge("vectord_model_ready", "1 when the model answers, else 0", ("model",))
+        self.model_failed = Gauge("vectord_model_failed", "1 when the model could not be loaded, else 0", ("model",))
         self.build = Gauge("vectord_build_info", "Always 1; the labels tell what runs", ("version", "python"))
         self.build.set(1, version, platform.python_version())
         self._busy = Busy()
@@ -84,6 +94,11 @@ class OwnFamilies:
         self.key_tokens.expect(name)
         self.key_answers.expect(name, "200")
         self.key_answers.expect(name, "429")
+
+    def model_changed(self, model: str, state: str) -> None:
+        self.expect_model(model)
+        self.ready.set(1 if state == "ready" else 0, model)
+        self.model_failed.set(1 if state == "failed" else 0, model)
 
     def http_answered(self, exchange: Exchange) -> None:
         self.requests.add(1, exchange.dialect, exchange.route, str(exchange.status))
@@ -116,9 +131,19 @@ class OwnFamilies:
         self.forward_tokens.add(report.tokens - report.bulk_tokens, report.model, "interactive")
         if report.bulk_tokens:
             self.forward_tokens.add(report.bulk_tokens, report.model, "bulk")
+        if report.device:
+            self.device_tokens.add(report.tokens, report.model, report.device)
         if report.padding_tokens:
             self.padding_tokens.add(report.padding_tokens, report.model)
         self._busy.ran(report.seconds / report.streams)
+
+    def look_at_devices(self, models: Sequence[ModelInfo]) -> None:
+        self.device_ready.values = {
+            (model.name, device): float(state == "ready")
+            for model in models
+            if not model.sources  # a composite's are its members'
+            for device, state in model.devices.items()
+        }
 
     def look(self, gauges: Gauges) -> None:
         for lane, tokens in gauges.queued_tokens.items():

@@ -144,7 +144,7 @@ class SmartEmbedderFamilies:
     def _facts(self, models: Sequence[ModelInfo]) -> dict[str, str]:
         embedder = next((model for model in models if model.outputs), None)
         sparse = next((model for model in models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
-        devices = sorted({model.device for model in models} - {"unknown"})
+        devices = sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
         shown = {
             "model": sparse.name if sparse else "",
             "dense_embedding_model": embedder.name if embedder else "",

@@ -1,0 +1,141 @@
+"""`python -m bench.gpu`: what a GPU can do, how much of that vectord uses, and its peers beside it, in minutes.
+
+Each section is a process of its own with so many seconds (gpu_section.py): what fails or hangs is told, and the rest
+goes on. All findings are written to `--out` after every section. README.md beside this says what to run before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench.child import REPOSITORY
+from bench.gpu_options import Options
+from bench.gpu_rows import rows
+from bench.gpu_section import Finding, Section, run_section
+from bench.machine import conditions
+from bench.report import Report, show
+
+MODELS = ("bge-base", "minilm", "bge-m3", "bge-large", "qwen3-embedding-0.6b")
+LEAST_S = 5.0  # with less time left no section starts
+
+
+def main() -> None:
+    told = _told()
+    options = Options(
+        device=told.device, quick=told.quick, folder=str(told.models_folder.absolute()), seconds=told.seconds
+    )
+    until_s = time.monotonic() + told.minutes * 60
+    about = _about(told)
+    sections: list[Section] = []
+    for name, argv in _sections(options, told.peer_python):
+        if told.only and not any(word in name for word in told.only):
+            continue
+        print(f"# {name}", file=sys.stderr, flush=True)
+        sections.append(_run(name, argv, min(told.seconds, until_s - time.monotonic())))
+        _write(told.out, about, sections)
+    show(_report(about, sections), as_json=False)
+
+
+def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[str]]]:
+    """Names and commands, the most telling first."""
+
+    def section(module: str, *models: str, words: Sequence[str] = (), python: str = sys.executable) -> list[str]:
+        return [python, "-m", f"bench.{module}", *words, options.about(*models).argument()]
+
+    yield "ceilings", section("gpu_ceilings")
+    yield "weights", section("gpu_shapes", *MODELS)
+    for name in MODELS:
+        yield f"{name} in process", section("gpu_forward", name)
+        if name == "bge-base":
+            yield f"{name} over HTTP", section("gpu_http", name)
+        if name == "minilm":
+            yield f"{name} over HTTP", section("gpu_http", name)
+            peer = section("gpu_peers", "bge-base", name, words=["sentence-transformers"], python=peer_python)
+            yield "sentence-transformers", peer
+        if name == "bge-m3":
+            yield "FlagEmbedding", section("gpu_peers", name, words=["FlagEmbedding"], python=peer_python)
+    for name in MODELS[2:]:
+        yield f"{name} over HTTP", section("gpu_http", name)
+
+
+def _run(name: str, argv: Sequence[str], seconds: float) -> Section:
+    if seconds < LEAST_S:
+        return Section(name, error="not run: the time of the whole run was up")
+    section = run_section(name, argv, seconds, lambda finding: print(_line(finding), file=sys.stderr, flush=True))
+    if section.error:
+        print(f"  {section.error}", file=sys.stderr, flush=True)
+    return section
+
+
+def _line(finding: Finding) -> str:
+    return "  " + ", ".join(f"{key} {value}" for key, value in finding.items() if not isinstance(value, list))
+
+
+def _write(path: Path | None, about: dict[str, str], sections: Sequence[Section]) -> None:
+    if path is None:
+        return
+    whole = {"conditions": about, "sections": [asdict(section) for section in sections]}
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(whole, indent=1))
+    unfinished.replace(path)
+
+
+def _report(about: dict[str, str], sections: Sequence[Section]) -> Report:
+    for section in sections:
+        for finding in section.findings:
+            if finding["kind"] == "device":
+                about = about | {
+                    "device": ", ".join(f"{key} {value}" for key, value in finding.items() if key != "kind")
+                }
+    return Report(title="vectord gpu", conditions=about, rows=rows(sections), rounds={})
+
+
+def _about(told: argparse.Namespace) -> dict[str, str]:
+    about = conditions()
+    if told.commit:
+        about["commit"] = told.commit
+    driver = _driver()
+    return about | ({"driver": driver} if driver else {}) | {
+        "models": "random weights in the shapes named" + (", tiny" if told.quick else ""),
+        "figures": "medians of 3 rounds; FLOP by the formula in bench/gpu_shapes.py",
+    }  # fmt: skip
+
+
+def _driver() -> str:
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm,power.limit", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _told() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: %(default)s)")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes and short rounds: only to see that all runs")
+    parser.add_argument("--seconds", type=float, default=60, help="a section may take (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=8, help="all may take (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="sections whose name has one of these in it")
+    parser.add_argument("--out", type=Path, help="JSON of all findings, written after every section")
+    parser.add_argument("--commit", help="what is measured, where there is no git to ask")
+    parser.add_argument(
+        "--peer-python", default=sys.executable, help="a Python that has the peers (default: the one that runs this)"
+    )
+    parser.add_argument(
+        "--models-folder",
+        type=Path,
+        default=REPOSITORY / "models/bench",
+        help="where random models are written, once, 5.6 GB (default: %(default)s)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

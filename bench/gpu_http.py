@@ -1,0 +1,92 @@
+"""One model behind `vectord serve` on the device, asked over HTTP and answered in bytes. A section of gpu.py."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench.gpu_options import ROUNDS, Options, read_options
+from bench.gpu_section import Say, attempt, speaker
+from bench.gpu_shapes import QUERY_TOKENS, Shape, model_folder, shape_named
+from bench.http_load import HOST, Request, run_load
+from bench.server_process import Server, free_port
+from vectord.config import DEFAULT_MODEL
+
+CONNECTIONS, QUICK_CONNECTIONS = 32, 2
+REQUEST_TOKENS, QUICK_TOKENS = 8192, 256  # of one request, in so many texts
+MOST_TEXTS = 64
+DIFFERENT = 64  # requests, in turns
+MANY = 100_000  # more than a round can answer: time ends it
+ALONE_REQUESTS = 300
+QUICK_REQUESTS = 8  # of a quick round, which only their number ends
+
+
+def measure(options: Options, found: Say) -> None:
+    (name,) = options.models
+    shape = shape_named(name, quick=options.quick)
+    model = model_folder(shape, options.models_folder, quick=options.quick)
+    port = free_port()
+    serve = [sys.executable, "-m", "vectord", "serve", "--host", HOST, "--port", str(port), "--cache-bytes", "0"]
+    about = ["--model-id", str(model.absolute()), "--served-model-name", DEFAULT_MODEL]
+    computes = ["--backend", "torch", "--device", options.device, "--max-queue-wait-s", "3600"]  # refuse nothing
+    with (
+        tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder,
+        Server([*serve, *about, *computes], port, Path(folder) / "server.log") as server,
+    ):
+        found("served", model=name, seconds=server.wait_until_answering(options.seconds))
+        with attempt(found, f"{name}, one query over HTTP"):
+            alone = [_request(shape, QUERY_TOKENS, 1, seed) for seed in range(DIFFERENT)]
+            repeated = alone[:QUICK_REQUESTS] if options.quick else (alone * 5)[:ALONE_REQUESTS]
+            measured = run_load(server.port, repeated, 1, _limit_s(options, ROUNDS * options.round_s))
+            found("latency", model=name, how="over HTTP", tokens=QUERY_TOKENS,
+                  p50_ms=measured.percentile_ms(50), p99_ms=measured.percentile_ms(99))  # fmt: skip
+        for length in shape.lengths:
+            with attempt(found, f"{name}, {length} tokens over HTTP"):
+                _rate(server, shape, length, options, found)
+
+
+def _rate(server: Server, shape: Shape, length: int, options: Options, found: Say) -> None:
+    connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
+    texts = min(MOST_TEXTS, max(1, (QUICK_TOKENS if options.quick else REQUEST_TOKENS) // length))
+    requests = [_request(shape, length, texts, seed) for seed in range(DIFFERENT)]
+    many = requests[:QUICK_REQUESTS] if options.quick else requests * (MANY // DIFFERENT)
+    run_load(server.port, many, connections, _limit_s(options, options.round_s / 2))
+    rounds = [run_load(server.port, many, connections, _limit_s(options, options.round_s)) for _ in range(ROUNDS)]
+    rates = [measured.tokens_per_s for measured in rounds]
+    middle = sorted(rounds, key=lambda measured: measured.tokens_per_s)[ROUNDS // 2]
+    found(
+        "rate",
+        model=shape.name,
+        how="over HTTP",
+        length=length,
+        texts=texts,
+        connections=connections,
+        tokens_per_s=statistics.median(rates),
+        rounds=rates,
+        requests_per_s=middle.requests_per_s,
+        p50_ms=middle.percentile_ms(50),
+        p99_ms=middle.percentile_ms(99),
+        flop_per_token=shape.flop_per_token(length),
+    )
+
+
+def _limit_s(options: Options, seconds: float) -> float:
+    return options.seconds if options.quick else seconds
+
+
+def _request(shape: Shape, length: int, texts: int, seed: int) -> Request:
+    """`texts` texts of `length` tokens each, answered as one matrix of float32."""
+    inputs = [shape.text(length, seed * MOST_TEXTS + i) for i in range(texts)]
+    body = json.dumps({"model": DEFAULT_MODEL, "input": inputs}).encode()
+    head = (
+        f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nAccept: application/octet-stream\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return Request(head.encode() + body, texts, texts * length)
+
+
+if __name__ == "__main__":
+    measure(read_options(), speaker())

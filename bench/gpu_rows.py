@@ -1,0 +1,128 @@
+"""What the sections of bench/gpu.py found, as rows with what is wanted of one H200. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bench.gpu_section import Finding, Section
+from bench.report import Row, at_least, at_most
+
+IN_PROCESS, THREE, OVER_HTTP = "in process", "in process, three vectors", "over HTTP"
+PEER = "sentence-transformers, 32 texts a batch"
+LEAST_OF_CEILING, LEAST_OF_IN_PROCESS, LEAST_OF_DENSE, LEAST_OF_PEER, MOST_QUERY_MS = 0.45, 0.85, 0.9, 10, 1.0
+TELLING = ("bge-base", 512)  # of which the first two are wanted
+SHORT = 16  # tokens, of which that over the peer is
+FEW_LAYERS = ("minilm", "bge-base")  # of whose queries the last is
+
+
+class Found:
+    """Findings by what they are about."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = findings
+        self.models = list(dict.fromkeys(found["model"] for found in self.of("rate", "latency")))
+        self.on_gpu = any("capability" in found for found in self.of("device"))
+
+    def of(self, *kinds: str, **facts: Any) -> list[Finding]:
+        """Those of these kinds in which all `facts` are so."""
+        some = (found for found in self.findings if found["kind"] in kinds)
+        return [found for found in some if all(found.get(name) == value for name, value in facts.items())]
+
+    def rate(self, model: str, length: int, how: str) -> float | None:
+        """Tokens a second; None where that was not measured."""
+        return next((found["tokens_per_s"] for found in self.of("rate", model=model, length=length, how=how)), None)
+
+    def wanted(self, row: dict[str, Any]) -> dict[str, Any]:
+        """`row`, the wanted part of a Row, where it can be asked for."""
+        return row if self.on_gpu else {}
+
+
+def rows(sections: Sequence[Section]) -> list[Row]:
+    """Ceilings, then each model, then what failed."""
+    found = Found([finding for section in sections for finding in section.findings])
+    return [
+        *_ceilings(found),
+        *(row for model in found.models for row in _of_model(found, model)),
+        *_troubles(sections),
+    ]
+
+
+def _ceilings(found: Found) -> Iterator[Row]:
+    for ceiling in found.of("matrix"):
+        what = f"matrix ceiling, {ceiling['dtype']}, {ceiling['side']} x {ceiling['side']} x {ceiling['side']}"
+        yield Row(what=what, value=f"{ceiling['flop_per_s'] / 1e12:,.1f} TFLOP/s")
+    for ceiling in found.of("copy"):
+        yield Row(what="copy on the device, read and written", value=f"{ceiling['bytes_per_s'] / 1e9:,.0f} GB/s")
+    for ceiling in found.of("host copy"):
+        there, back = (ceiling[f"{way}_device_bytes_per_s"] / 1e9 for way in ("to", "from"))
+        yield Row(what="copy to the device, and back", value=f"{there:,.0f} and {back:,.0f} GB/s")
+    for ceiling in found.of("products"):
+        value = f"{ceiling['flop_per_s'] / 1e12:,.1f} TFLOP/s"
+        yield Row(what=f"{ceiling['model']}'s linear layers alone", value=value, tokens_per_s=ceiling["tokens_per_s"])
+
+
+def _of_model(found: Found, model: str) -> Iterator[Row]:
+    for loaded in found.of("loaded", model=model):
+        batch = f"{loaded['max_batch_tokens']:,} tokens a forward, {loaded['graphs']} graphs"
+        yield Row(what=f"{model}, {loaded['dtype']}, loaded in {loaded['seconds']:.1f} s", value=batch)
+    for rate in found.of("rate", model=model):
+        yield _rate(found, rate)
+    for latency in found.of("latency", model=model):
+        asked = latency["how"] == "with graphs" and model in FEW_LAYERS
+        yield Row(
+            what=f"{model}, one query of {latency['tokens']} tokens, {latency['how']}",
+            p50_ms=latency["p50_ms"],
+            p99_ms=latency["p99_ms"],
+            **found.wanted(at_most(latency["p50_ms"], MOST_QUERY_MS, " ms p50") if asked else {}),
+        )
+
+
+def _rate(found: Found, rate: Finding) -> Row:
+    about = {name: rate.get(name) for name in ("tokens_per_s", "requests_per_s", "p50_ms", "p99_ms")}
+    value, wanted = _held_against(found, rate)
+    what = f"{rate['model']}, {rate['length']} tokens, {rate['how']}"
+    return Row(what=what, value=value, **about, **found.wanted(wanted))
+
+
+def _held_against(found: Found, rate: Finding) -> tuple[str, dict[str, Any]]:
+    """What the rate is a share of, and what is wanted of that share."""
+    how, about = rate["how"], (rate["model"], rate["length"])
+    in_process, over_http = (found.rate(*about, ours) for ours in (IN_PROCESS, OVER_HTTP))
+    if how == IN_PROCESS:
+        ceiling = next(iter(found.of("matrix")), None)
+        if ceiling is None:
+            return "", {}
+        share = rate["tokens_per_s"] * rate["flop_per_token"] / ceiling["flop_per_s"]
+        return f"{share:.2f} of ceiling", at_least(share, LEAST_OF_CEILING, "") if about == TELLING else {}
+    if how == THREE and in_process:
+        share = rate["tokens_per_s"] / in_process
+        return f"{share:.2f} of dense", at_least(share, LEAST_OF_DENSE, "")
+    if how == OVER_HTTP and in_process:
+        share = rate["tokens_per_s"] / in_process
+        return f"{share:.2f} of in process", at_least(share, LEAST_OF_IN_PROCESS, "") if about == TELLING else {}
+    if how in (THREE, OVER_HTTP):
+        return "", {}
+    return _beside_peer(rate, in_process, over_http)
+
+
+def _beside_peer(rate: Finding, in_process: float | None, over_http: float | None) -> tuple[str, dict[str, Any]]:
+    """How many times the peer's tokens a second are ours: over HTTP, which tokenises too, and in process."""
+    times = {
+        name: ours / rate["tokens_per_s"] for name, ours in (("HTTP", over_http), ("in process", in_process)) if ours
+    }
+    value = ", ".join(f"{name} {ratio:.1f} x" for name, ratio in times.items())
+    if "HTTP" in times and rate["how"] == PEER and rate["length"] == SHORT:
+        return value, at_least(times["HTTP"], LEAST_OF_PEER, " x")
+    return value, {}
+
+
+def _troubles(sections: Sequence[Section]) -> Iterator[Row]:
+    for section in sections:
+        for finding in section.findings:
+            if finding["kind"] == "absent":
+                yield Row(what=finding["what"], value="not installed here")
+            if finding["kind"] == "failed":
+                yield Row(what=f"{section.name}: {finding['what']}", value=f"failed: {finding['error'][:200]}")
+        if section.error:
+            yield Row(what=section.name, value=f"failed: {section.error[-200:]}")

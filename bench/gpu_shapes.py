@@ -1,0 +1,113 @@
+"""The models of bench/gpu.py by their shapes, what a token of them costs, and texts of a given number of tokens.
+
+A token costs 2 FLOP a weight of the linear layers, and for attention 4 FLOP a layer, a key it sees and a number of a
+query (scores and sums; half the keys on average where a text is read from left to right). Norms, activations, word
+tables and heads are not counted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from bench import random_models
+from bench.ceiling import Products
+from bench.gpu_options import read_options
+from bench.random_models import BERT, QWEN3, XLM_ROBERTA, Config
+
+LENGTHS = (512, 16, 64, 8192)  # the most telling first
+QUERY_TOKENS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """longest: tokens of a text; specials: how many of them are not words."""
+
+    name: str
+    config: Config
+    write: Callable[[Path, Config], Path]
+    longest: int = 512
+    specials: int = 2
+
+    @property
+    def lengths(self) -> list[int]:
+        return [length for length in LENGTHS if length <= self.longest]
+
+    @property
+    def products(self) -> Products:
+        """Of a token, by the sizes of the linear layers."""
+        width, between = self.config["hidden_size"], self.config["intermediate_size"]
+        queries, keys = self._query_width, self._key_width
+        shapes = Counter([(width, queries), (width, keys), (width, keys), (queries, width)])
+        shapes.update([(width, between), (between, width), *([(width, between)] if self._gated else [])])
+        return Products(self.config["num_hidden_layers"], shapes)
+
+    def flop_per_token(self, length: int) -> float:
+        """In a text of so many tokens."""
+        keys = length / 2 if self._gated else length
+        return self.products.flop_per_token + 4 * self.config["num_hidden_layers"] * keys * self._query_width
+
+    def text(self, length: int, seed: int) -> str:
+        """Words that are one token each, so many that the text is of `length` tokens."""
+        rng = random.Random(seed)
+        words = min(self.config["vocab_size"] - 8, 20_000)
+        return " ".join(f"w{rng.randrange(words)}" for _ in range(length - self.specials))
+
+    @property
+    def _gated(self) -> bool:
+        """Of Qwen3's kind: a gate in the layer in between, and every token sees those before it."""
+        return "head_dim" in self.config
+
+    @property
+    def _query_width(self) -> int:
+        heads = int(self.config["num_attention_heads"])
+        return heads * int(self.config.get("head_dim", self.config["hidden_size"] // heads))
+
+    @property
+    def _key_width(self) -> int:
+        heads = int(self.config["num_attention_heads"])
+        return self._query_width * int(self.config.get("num_key_value_heads", heads)) // heads
+
+
+def _bert(width: int, layers: int, heads: int) -> Config:
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width}
+    return {**BERT, **sizes, "num_hidden_layers": layers, "num_attention_heads": heads}
+
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        Shape("minilm", _bert(384, 6, 12), random_models.bert),
+        Shape("bge-base", _bert(768, 12, 12), random_models.bert),
+        Shape("bge-large", _bert(1024, 24, 16), random_models.bert),
+        Shape("bge-m3", XLM_ROBERTA, random_models.bge_m3, longest=8192),
+        Shape("qwen3-embedding-0.6b", QWEN3, random_models.qwen3, longest=8192, specials=1),
+    )
+}
+
+TINY = {"vocab_size": 1000, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+TINY_HEADS = {"num_attention_heads": 4}
+TINY_SHARED = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+
+
+def shape_named(name: str, *, quick: bool) -> Shape:
+    """quick: of the same kind, so small that any processor runs it at once; texts of at most 64 tokens."""
+    shape = SHAPES[name]
+    if not quick:
+        return shape
+    heads = TINY_SHARED if "head_dim" in shape.config else TINY_HEADS
+    return replace(shape, config={**shape.config, **TINY, **heads}, longest=64)
+
+
+def model_folder(shape: Shape, folder: Path, *, quick: bool) -> Path:
+    """Where its weights are, written on the first call."""
+    return shape.write(folder / (f"tiny-{shape.name}" if quick else shape.name), shape.config)
+
+
+if __name__ == "__main__":
+    options = read_options()
+    for name in options.models:
+        model_folder(shape_named(name, quick=options.quick), options.models_folder, quick=options.quick)

@@ -1,0 +1,65 @@
+"""`python -m bench.ray_serve`, behind `make bench-ray`: two replicas of Ray Serve held against one plain server.
+
+Both on the same processors, both up all the time, asked in turns. The plain server has Ray's idle processes beside
+it, as Ray has its. Figures are the best of the rounds. A measure of its own: Ray has an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from bench.child import REPOSITORY
+from bench.http_load import embedding_requests, run_load
+from bench.machine import conditions
+from bench.server_process import Server, free_port
+from bench.subject import Subject, make_subject
+
+TEXTS_PER_REQUEST = 16
+CONNECTIONS = 8
+START_S = 400.0
+
+
+def main() -> None:
+    options = _options()
+    about = conditions()
+    with tempfile.TemporaryDirectory(prefix="vectord-bench-") as folder:
+        subject = make_subject(REPOSITORY / ".venv/bin/vectord", "openvino", "auto", Path(folder))
+        rates = measure(subject, options.rounds, options.texts, options.replicas)
+    plain, ray = (max(found) for found in rates.values())
+    print(json.dumps({**about, "tokens_per_s": rates, "ray_of_plain": round(ray / plain, 3)}, indent=2))
+
+
+def measure(subject: Subject, rounds: int, texts: int, replicas: int) -> dict[str, list[float]]:
+    """Tokens per second of each round."""
+    requests = embedding_requests(subject.corpus.first(texts), TEXTS_PER_REQUEST)
+    rates: dict[str, list[float]] = {"plain": [], "ray": []}
+    with _start_ray(subject, replicas) as ray:
+        ray.wait_until_answering(START_S)
+        with subject.start_server() as plain:
+            plain.wait_until_answering()
+            for _ in range(rounds + 1):
+                for name, server in (("plain", plain), ("ray", ray)):
+                    rates[name].append(run_load(server.port, requests, CONNECTIONS).tokens_per_s)
+    return {name: found[1:] for name, found in rates.items()}  # the first compiles
+
+
+def _start_ray(subject: Subject, replicas: int) -> Server:
+    port = free_port()
+    python = REPOSITORY / ".venv-ray/bin/python"
+    words = [str(python), "-m", "vectord.cluster.serve", "--num-replicas", str(replicas), "--port", str(port)]
+    return Server([*words, "--cache-bytes", "0", "--proxies", "head"], port, subject.folder / "ray.log")
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.ray_serve")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--texts", type=int, default=1024)
+    parser.add_argument("--replicas", type=int, default=2, help="of one processor each")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

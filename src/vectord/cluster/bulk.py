@@ -1,0 +1,237 @@
+"""`python -m vectord.cluster.bulk IN OUT`: a folder of Parquet to a folder of Parquet, on every node of a Ray cluster.
+
+What `vectord bulk` understands is understood here. The driver plans, Ray Data hands parts to actors and hands them
+again when a node dies; each part is a file of OUT. The same command continues what was stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vectord.bulk.failures import BulkFailed
+from vectord.cluster.environment import QUIET, join, prepare
+from vectord.cluster.serve import check_ray
+from vectord.commands.base import EXIT_BAD_START, EXIT_FAILED
+from vectord.commands.bulk import config_of, job_of, read_words
+from vectord.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from vectord.bulk.job import Job
+    from vectord.cluster.planning import Part
+    from vectord.cluster.storage import Storage
+    from vectord.config import Config
+
+PART_ROWS = 16_384
+
+DESCRIPTION = """\
+Makes a vector of every text of the Parquet files in IN, on all nodes of a Ray cluster, and writes OUT, a folder: the
+same rows in the same order, all their columns, and the vectors beside them. IN and OUT are paths that every node sees,
+or URIs such as s3://bucket/folder. Every option of `vectord bulk` means what it means there; one file of OUT is what
+`vectord bulk` makes of the same rows."""
+
+EPILOG = """\
+stopping and going on:
+  A part of OUT is there whole or not at all. The same command makes those that are missing.
+
+examples:
+  python -m vectord.cluster.bulk docs/ vectors/ --actors 2 --cpus 4
+  python -m vectord.cluster.bulk s3://bucket/docs s3://bucket/vectors BAAI/bge-m3 --address auto --actors 16 --gpus 1"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One job for a cluster. actors: how many work at once; cpus, gpus: of each."""
+
+    job: Job
+    config: Config
+    source: str
+    out: str
+    part_rows: int = PART_ROWS
+    actors: int = 1
+    cpus: int = 1
+    gpus: float = 0.0
+    patience_s: float = 3600.0
+    restart: bool = False
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        return run(words)
+    except StartError as problem:
+        sys.stderr.write(f"vectord: {problem.message}\n")
+        return EXIT_BAD_START
+    except BulkFailed as failed:
+        sys.stderr.write(f"vectord: {failed}\n")
+        return EXIT_FAILED
+
+
+def run(words: Sequence[str]) -> int:
+    options, rest = parser().parse_known_args(words)
+    check_ray()
+    order = order_of(options, rest)
+    prepare(QUIET)
+    join(options.address)
+    import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
+
+    try:
+        summary = embed(order, _say)
+    finally:
+        ray.shutdown()
+    sys.stdout.write(json.dumps(summary) + "\n")
+    return 0
+
+
+def embed(order: Order, say: Callable[[str], None]) -> dict[str, Any]:
+    """OUT, made on the cluster that this process has joined. Returns what was done, by this run and in all.
+
+    say: told a line for each part. Raises ConfigError, BulkFailed.
+    """
+    from vectord.cluster.planning import begin, finish, parts_of, whole  # noqa: PLC0415 - pyarrow, an extra
+    from vectord.cluster.storage import Storage  # noqa: PLC0415
+
+    began_s = time.monotonic()
+    source, out = Storage(order.source), Storage(order.out)
+    files = source.parquet_files()
+    parts = list(parts_of(files, order.part_rows))
+    begin(out, order.job, files, order.part_rows, restart=order.restart)
+    done = whole(out, parts)
+    missing = [part for part in parts if part.name not in done]
+    made = _make(order, missing, _one_of(done), out, say)
+    summary = {
+        "out": order.out,
+        "rows": sum(file.rows for file in files),
+        "parts": len(parts),
+        "parts_before": len(done),
+        "tokens": sum(row["tokens"] for row in made),
+        "cut": sum(row["cut"] for row in made),
+        "failed": sum(row["failed"] for row in made),
+        "seconds": round(time.monotonic() - began_s, 3),
+    }
+    finish(out, summary)
+    return summary
+
+
+def _make(
+    order: Order,
+    missing: Sequence[Part],
+    made_with: Mapping[str, Any],
+    out: Storage,
+    say: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """What became of each part, in any order. made_with: facts of the model that made others. Raises BulkFailed."""
+    if not missing:
+        return []
+    import ray.data  # noqa: PLC0415 - after `prepare`
+    from ray.exceptions import RayError  # noqa: PLC0415
+
+    from vectord.cluster.part_embedder import PartEmbedder  # noqa: PLC0415
+
+    rows = ray.data.from_items([asdict(part) for part in missing], override_num_blocks=len(missing))
+    done = rows.map(
+        PartEmbedder,
+        fn_constructor_args=[
+            order.config,
+            order.job,
+            order.source,
+            order.out,
+            made_with.get("fingerprint"),
+            order.patience_s,
+        ],
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(order.actors, len(missing))),
+        num_cpus=order.cpus,
+        num_gpus=order.gpus,
+    )
+    made: list[dict[str, Any]] = []
+    space = made_with.get("space", "")
+    try:
+        for row in done.iter_rows():
+            if row["error"]:
+                raise BulkFailed(row["error"])
+            space = space or row["space"]
+            if row["space"] not in ("", space):  # nodes that read other files under one model's name
+                out.remove(row["name"])
+                raise BulkFailed(f"The nodes have different weights: spaces {space} and {row['space']}")
+            made.append(row)
+            say(f"{row['name']}: {row['rows']:,} rows, {row['tokens']:,} tokens; {len(made)} of {len(missing)} parts")
+    except RayError as failed:
+        raise BulkFailed(f"Ray could not go on: {str(failed).strip()}") from failed
+    return made
+
+
+def _one_of(done: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Facts of the model that made these parts. Raises BulkFailed where they are of several spaces."""
+    spaces = {facts.get("space") for facts in done.values()} - {"", None}
+    if len(spaces) > 1:
+        raise BulkFailed("OUT has parts made with different weights; --restart starts anew")
+    return next((facts for facts in done.values() if facts.get("space")), {})
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+def order_of(options: Namespace, rest: Sequence[str]) -> Order:
+    """Raises ConfigError."""
+    for name in ("part_rows", "actors", "cpus"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(options, name)}")
+    if not options.gpus >= 0:
+        raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
+    read, settings = read_words([*rest, "--output-format", "parquet"])
+    if read.url is not None:
+        raise ConfigError("--url: the nodes have the model themselves; vectord bulk --url asks a server")
+    config = config_of(read, settings)
+    assert config is not None, "it is, without --url"
+    threads = config.device.num_threads or options.cpus
+    return Order(
+        job=job_of(read),
+        config=replace(config, device=replace(config.device, num_threads=threads)),
+        source=read.source,
+        out=rest[1],  # as it was given: a Path would make s3:/ of s3://
+        part_rows=options.part_rows,
+        actors=options.actors,
+        cpus=options.cpus,
+        gpus=options.gpus,
+        patience_s=read.patience_s,
+        restart=read.restart,
+    )
+
+
+def parser() -> ArgumentParser:
+    own = _Parser(
+        prog="python -m vectord.cluster.bulk",
+        usage="%(prog)s IN OUT [options] [MODEL ...] [options of vectord bulk] [settings of vectord serve]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = own.add_argument
+    add("--address", metavar="HOST:PORT", help="of the cluster, or auto (default: one made of this machine)")
+    add("--actors", metavar="N", type=int, default=1, help="that work at once, each with the model (default: 1)")
+    add("--cpus", metavar="N", type=int, default=1, help="processors of an actor, and its threads (default: 1)")
+    add("--gpus", metavar="N", type=float, default=0.0, help="GPUs of an actor (default: 0)")
+    add(
+        "--part-rows",
+        metavar="N",
+        type=int,
+        default=PART_ROWS,
+        help=f"of one file of OUT, and what a dead node loses at most (default: {PART_ROWS})",
+    )
+    return own
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}; try --help")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

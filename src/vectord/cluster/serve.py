@@ -1,0 +1,196 @@
+"""`python -m vectord.cluster.serve` and `serve run vectord.cluster.serve:app`: vectord on many machines.
+
+What `vectord serve` understands is understood here, beside options for replicas. Blocks until SIGINT or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from vectord.cluster.environment import DIRECT, PATIENT, QUIET, join, prepare
+from vectord.cluster.shape import Shape
+from vectord.commands.base import EXIT_BAD_START
+from vectord.errors import ConfigError, StartError
+
+if TYPE_CHECKING:
+    from vectord.config import Config
+    from vectord.config.sources import Loaded
+
+DESCRIPTION = """\
+Serves models by replicas of vectord on a Ray cluster, behind one port. MODEL and every option of `vectord serve`
+mean what they mean there; each replica is such a server."""
+
+LOGS = "/tmp/ray/session_latest/logs/serve on each node"  # noqa: S108 - where Ray writes them
+
+EPILOG = """\
+examples:
+  python -m vectord.cluster.serve --num-replicas 2
+  python -m vectord.cluster.serve --address auto --min-replicas 2 --max-replicas 8 --cpus 4 --host 0.0.0.0 BAAI/bge-m3
+  serve run vectord.cluster.serve:app num_replicas=2 models=BAAI/bge-m3"""
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit code."""
+    try:
+        return run(words)
+    except StartError as problem:
+        sys.stderr.write(f"vectord: {problem.message}\n")
+        return EXIT_BAD_START
+
+
+def run(words: Sequence[str]) -> int:
+    """Serve until a signal. Raises StartError."""
+    options, rest = parser().parse_known_args(words)
+    check_ray()
+    loaded = _load(rest)
+    prepare({**QUIET, **PATIENT})
+    if options.models_at_once is None:  # HAProxy knows no models
+        prepare(DIRECT)
+    join(options.address)
+    import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
+    from ray import serve  # noqa: PLC0415
+
+    from vectord.cluster.application import NAME, application  # noqa: PLC0415
+
+    ended = _ended()
+    try:
+        start(serve, loaded.config, everywhere=options.proxies == "every")
+        try:
+            serve.run(application(loaded.config, shape_of(options)), name=NAME, route_prefix="/")
+        except RuntimeError as problem:
+            raise StartError(f"no replica started: {problem} Their logs are in {LOGS}") from problem
+        server = loaded.config.server
+        sys.stderr.write(f"vectord: ready on http://{server.host}:{server.port}\n")
+        ended.wait()
+        serve.delete(NAME)
+    finally:
+        ray.shutdown()
+    return 0
+
+
+def start(serve: Any, config: Config, *, everywhere: bool) -> None:
+    """Ray's proxies, which listen on `config`'s address: on every node that has a replica, or on the head alone."""
+    serve.start(
+        proxy_location="EveryNode" if everywhere else "HeadOnly",
+        http_options={"host": config.server.host, "port": config.server.port},
+    )
+
+
+def app(arguments: Mapping[str, str]) -> Any:
+    """What `serve run vectord.cluster.serve:app name=value ...` runs; names are those of options, and `models`.
+
+    Where proxies listen is the cluster's matter. Raises StartError.
+    """
+    prepare(QUIET)
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "models"]
+    words += arguments.get("models", "").replace(",", " ").split()
+    options, rest = parser().parse_known_args(words)
+    from vectord.cluster.application import application  # noqa: PLC0415 - after `prepare`
+
+    return application(_load(rest).config, shape_of(options))
+
+
+def check_ray() -> None:
+    if find_spec("ray") is None:
+        raise ConfigError("Ray is not installed here; it comes with pip install 'vectord[ray]'")
+
+
+def shape_of(options: Namespace) -> Shape:
+    """Raises ConfigError."""
+    least = options.min_replicas if options.min_replicas is not None else options.num_replicas
+    most = options.max_replicas if options.max_replicas is not None else max(least, options.num_replicas)
+    if not 1 <= least <= most:
+        raise ConfigError(f"--min-replicas {least}, --max-replicas {most}: expected 1 or more, and no less at most")
+    for name in ("cpus", "waiting_tokens", "models_at_once"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {value}")
+    if options.gpus < 0:
+        raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
+    return Shape(
+        min_replicas=least,
+        max_replicas=most,
+        cpus=options.cpus,
+        gpus=options.gpus,
+        waiting_tokens=options.waiting_tokens,
+        upscale_delay_s=options.upscale_delay_s,
+        downscale_delay_s=options.downscale_delay_s,
+        models_at_once=options.models_at_once,
+    )
+
+
+def parser() -> ArgumentParser:
+    own = _Parser(
+        prog="python -m vectord.cluster.serve",
+        usage="%(prog)s [options] [MODEL ...] [settings of vectord serve]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = own.add_argument
+    add("--address", metavar="HOST:PORT", help="of the cluster, or auto (default: one made of this machine)")
+    add("--num-replicas", metavar="N", type=int, default=1, help="how many, always (default: 1)")
+    add("--min-replicas", metavar="N", type=int, help="how few, where their number follows the load")
+    add("--max-replicas", metavar="N", type=int, help="how many at most")
+    add("--cpus", metavar="N", type=int, default=1, help="processors of a replica, and its threads (default: 1)")
+    add("--gpus", metavar="N", type=float, default=0.0, help="GPUs of a replica (default: 0)")
+    add(
+        "--waiting-tokens",
+        metavar="N",
+        type=int,
+        default=50_000,
+        help="that wait in a replica before there is one more (default: 50000)",
+    )
+    add("--upscale-delay-s", metavar="S", type=float, default=10.0, help="how long load must last (default: 10)")
+    add("--downscale-delay-s", metavar="S", type=float, default=300.0, help="or stay away (default: 300)")
+    add(
+        "--models-at-once",
+        metavar="N",
+        type=int,
+        help="keep so many models in a replica's memory, and send requests where theirs is: they name it in the "
+        "header serve_multiplexed_model_id, too (default: every replica has all)",
+    )
+    add("--proxies", choices=("every", "head"), default="every", help="which nodes listen (default: every)")
+    return own
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}; try --help")
+
+
+def _load(words: Sequence[str]) -> Loaded:
+    from vectord.config.sources import load  # noqa: PLC0415
+    from vectord.telemetry import logs  # noqa: PLC0415
+
+    loaded = load(words, os.environ, Path.cwd())
+    logs.configure(loaded.config.telemetry)
+    loaded.tell()
+    return loaded
+
+
+def _ended() -> threading.Event:
+    """Set by the first signal; the second has the kernel's own effect."""
+    ended = threading.Event()
+
+    def leave(number: int, frame: object) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    return ended
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

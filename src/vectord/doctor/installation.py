@@ -1,0 +1,105 @@
+"""Facts of the installation: libraries, the cache of models, the settings that are said, ports."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from vectord import __version__
+from vectord.config import ServerConfig
+from vectord.config.settings import SETTINGS
+from vectord.config.sources import Loaded
+
+LIBRARIES = (
+    *("openvino", "tokenizers", "numpy", "huggingface_hub", "starlette", "uvicorn", "uvloop", "httpx"),
+    *("torch", "transformers", "onnxruntime", "onnxruntime-gpu", "pyarrow", "grpcio", "redis"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    folder: str
+    exists: bool
+    writable: bool  # it, or the nearest folder above it that exists
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """A setting that is not at its default."""
+
+    setting: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    setting: str
+    host: str
+    port: int
+    problem: str | None  # None: it is free
+
+
+def read_versions() -> dict[str, str]:
+    """Of Python, vectord and those of LIBRARIES that are installed."""
+    found = {"vectord": __version__, "Python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def read_cache(folder: Path) -> Cache:
+    """Writes nothing."""
+    nearest = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), Path("/"))
+    try:
+        free_bytes = shutil.disk_usage(nearest).free
+    except OSError:
+        free_bytes = None
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    return Cache(folder=str(folder), exists=folder.is_dir(), writable=writable, free_bytes=free_bytes)
+
+
+def read_settings(loaded: Loaded) -> list[Said]:
+    """With where each came from; secrets as ***."""
+    found = []
+    for setting in SETTINGS:
+        origin = loaded.origins[setting.name]
+        if origin.source == "default":
+            continue
+        value = getattr(getattr(loaded.config, setting.section), setting.name)
+        shown = (
+            "***" if setting.secret and value is not None else ", ".join(value) if isinstance(value, tuple) else value
+        )
+        found.append(Said(setting=f"{setting.section}.{setting.name}", value=str(shown), source=str(origin)))
+    return found
+
+
+def read_ports(config: ServerConfig) -> Sequence[Port]:
+    wanted = {"port": config.port, "grpc_port": config.grpc_port, "prometheus_port": config.prometheus_port}
+    return [
+        Port(setting=setting, host=config.host, port=port, problem=_problem(config.host, port))
+        for setting, port in wanted.items()
+        if port
+    ]
+
+
+def _problem(host: str, port: int) -> str | None:
+    """Why nobody could listen there now."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None

@@ -1,0 +1,96 @@
+"""A hub on a socket of this machine: the routes that a listing and a download ask, ranges, and breaking off."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+COMMIT = "a" * 40
+MODEL = "some/model"
+LARGE = (".safetensors", ".bin", ".onnx", ".h5")  # kept by LFS, so announced with their sha256
+
+
+@dataclass(slots=True)
+class Hub:
+    url: str
+    files: dict[str, bytes]
+    commit: str = COMMIT
+    announced: dict[str, bytes] = field(default_factory=dict)  # instead of what is sent
+    breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one answer, then the connection ends
+    knows_ranges: bool = True
+    asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
+
+
+@contextmanager
+def small_hub(folder: Path) -> Iterator[Hub]:
+    """A hub whose one model has the files of `folder`."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
+        server.daemon_threads = True
+        hub = Hub(f"http://127.0.0.1:{server.server_address[1]}", files)
+        server.hub = hub  # type: ignore[attr-defined]
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield hub
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Answers(BaseHTTPRequestHandler):
+    @property
+    def _hub(self) -> Hub:
+        return self.server.hub  # type: ignore[attr-defined, no-any-return]
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        listings = {f"/api/models/{MODEL}", f"/api/models/{MODEL}/revision/main"}
+        path = unquote(self.path.partition("?")[0])
+        if path in listings | {f"/api/models/{MODEL}/revision/{self._hub.commit}"}:
+            return self._send(json.dumps(self._listing()).encode())
+        prefix = f"/{MODEL}/resolve/{self._hub.commit}/"
+        name = path.removeprefix(prefix)
+        if not path.startswith(prefix) or name not in self._hub.files:
+            return self._send(b"{}", 404, {"x-error-code": "RepoNotFound"})
+        self._hub.asked.append((name, self.headers.get("range")))
+        return self._file(name)
+
+    def _listing(self) -> Mapping[str, object]:
+        siblings = []
+        for name, sent in self._hub.files.items():
+            content = self._hub.announced.get(name, sent)
+            blob = hashlib.sha1(f"blob {len(content)}\0".encode() + content).hexdigest()
+            one: dict[str, object] = {"rfilename": name, "size": len(content), "blobId": blob}
+            if name.endswith(LARGE):
+                one["lfs"] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "pointerSize": 130}
+            siblings.append(one)
+        return {"id": MODEL, "modelId": MODEL, "sha": self._hub.commit, "siblings": siblings}
+
+    def _file(self, name: str) -> None:
+        content = self._hub.files[name]
+        begins = 0
+        if self._hub.knows_ranges and (said := self.headers.get("range")):
+            begins = int(said.removeprefix("bytes=").rstrip("-"))
+        headers = {"content-range": f"bytes {begins}-{len(content) - 1}/{len(content)}"} if begins else {}
+        most = self._hub.breaks_after.get(name)
+        self._send(content[begins:], 206 if begins else 200, headers, most=most)
+
+    def _send(
+        self, body: bytes, status: int = 200, headers: Mapping[str, str] | None = None, *, most: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in {"content-length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body[:most])
+        self.close_connection = True

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from bench.gpu_rows import rows
+from bench.gpu_section import Finding, Section
+from bench.report import Row
+
+ON_GPU: Finding = {"kind": "device", "name": "a GPU", "capability": "9.0", "torch": "2", "CUDA": "13.0"}
+MATRIX: Finding = {"kind": "matrix", "flop_per_s": 800e12, "side": 8192, "dtype": "bfloat16"}
+
+
+def a_rate(how: str, tokens_per_s: float, model: str = "bge-base", length: int = 512) -> Finding:
+    about = {"model": model, "how": how, "length": length, "flop_per_token": 200e6}
+    return {"kind": "rate", **about, "tokens_per_s": tokens_per_s}
+
+
+def a_query(how: str, p50_ms: float) -> Finding:
+    return {"kind": "latency", "model": "bge-base", "how": how, "tokens": 12, "p50_ms": p50_ms, "p99_ms": 2 * p50_ms}
+
+
+def row_of(findings: list[Finding], what: str) -> Row:
+    (row,) = [row for row in rows([Section("a section", findings)]) if what in row.what]
+    return row
+
+
+@pytest.mark.parametrize(
+    ("findings", "what", "value", "met"),
+    [
+        ([a_rate("in process", 2e6)], "in process", "0.50 of ceiling", True),
+        ([a_rate("in process", 1.7e6)], "in process", "0.42 of ceiling", False),
+        ([a_rate("in process", 2e6, length=64)], "in process", "0.50 of ceiling", None),
+        ([a_rate("in process", 2e6), a_rate("over HTTP", 1.8e6)], "over HTTP", "0.90 of in process", True),
+        ([a_rate("in process", 2e6), a_rate("over HTTP", 1.6e6)], "over HTTP", "0.80 of in process", False),
+        ([a_rate("in process", 2e6, "bge-m3"), a_rate("in process, three vectors", 1.7e6, "bge-m3")],
+         "three vectors", "0.85 of dense", False),
+        ([a_rate("over HTTP", 5e5, length=16),
+          a_rate("sentence-transformers, 32 texts a batch", 4e4, length=16)],
+         "sentence-transformers", "HTTP 12.5 x", True),
+        ([a_rate("over HTTP", 5e5, length=16),
+          a_rate("sentence-transformers, 256 texts a batch", 1e5, length=16)],
+         "sentence-transformers", "HTTP 5.0 x", None),
+        ([a_query("with graphs", 0.9)], "with graphs", "", True),
+        ([a_query("with graphs", 1.1)], "with graphs", "", False),
+        ([a_query("without graphs", 1.1)], "without graphs", "", None),
+    ],
+)  # fmt: skip
+def test_what_is_wanted_of_a_gpu_is_held_against_it(
+    findings: list[Finding], what: str, value: str, met: bool | None
+) -> None:
+    """Shares are of the matrix ceiling, of the bare forward, of dense vectors, and of the peer's default batch."""
+    row = row_of([ON_GPU, MATRIX, *findings], what)
+    assert (row.value, row.met) == (value, met)
+
+
+def test_nothing_is_wanted_of_a_processor() -> None:
+    """A quick run on a laptop shows no NO."""
+    assert row_of([MATRIX, a_rate("in process", 1e3)], "in process").met is None
+
+
+@pytest.mark.parametrize("findings", [[a_rate("in process", 2e6)], [a_rate("over HTTP", 2e6)]])
+def test_a_rate_without_its_measure_stands_alone(findings: list[Finding]) -> None:
+    """Where a ceiling or a bare forward could not be measured, what could be is shown."""
+    row = row_of([ON_GPU, *findings], "bge-base")
+    assert (row.value, row.tokens_per_s) == ("", 2e6)
+
+
+def test_what_failed_is_a_row() -> None:
+    """A section that ended early, a measurement that failed in one that went on, and a library that is absent."""
+    findings: list[dict[str, Any]] = [
+        {"kind": "failed", "what": "16 tokens", "error": "RuntimeError: no"},
+        {"kind": "absent", "what": "FlagEmbedding", "error": "No module named 'FlagEmbedding'"},
+    ]
+    found = {row.what: row.value for row in rows([Section("one", findings), Section("two", error="exit code 1: why")])}
+    assert found == {
+        "one: 16 tokens": "failed: RuntimeError: no",
+        "FlagEmbedding": "not installed here",
+        "two": "failed: exit code 1: why",
+    }

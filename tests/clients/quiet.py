@@ -1,0 +1,11 @@
+"""The environment for packages that would tell somebody of their use, or fetch lists, when they are imported."""
+
+from __future__ import annotations
+
+QUIET = {
+    "ANONYMIZED_TELEMETRY": "False",
+    "DO_NOT_TRACK": "1",
+    "HAYSTACK_TELEMETRY_ENABLED": "False",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}

@@ -1,0 +1,132 @@
+"""A server of somebody else's make: OpenAI's route and a reranker over words, and faults that a test can ask for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+WIDTH = 256
+STOP_WORDS = frozenset({"a", "an", "and", "by", "i", "in", "is", "my", "of", "on", "that", "the", "what"})
+
+
+@dataclass(slots=True)
+class StandIn:
+    url: str
+    token: str | None = None
+    status: int = 200  # of every answer with vectors
+    fault: str = (
+        ""  # "swapped": vectors in reverse order; "nan"; "slow"; "unhealthy"; "chunked"; "html": errors as HTML
+    )
+    most_texts: int = 100
+    turned: float = 0.0  # how far vectors lie from the ones that another stand-in gives
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    release: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def stand_in(**said: Any) -> Iterator[StandIn]:
+    with _Server(("127.0.0.1", 0), _Answers) as server:
+        server.said = StandIn(f"http://127.0.0.1:{server.server_address[1]}", **said)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield server.said
+        finally:
+            server.said.release.set()
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256
+    said: StandIn
+
+
+def vector(text: str, turned: float = 0.0) -> list[float]:
+    """A bag of the beginnings of words, so that texts with words in common are nearer."""
+    found = [0.0] * WIDTH
+    for word in text.lower().split():
+        if word not in STOP_WORDS:
+            found[hashlib.sha256(word[:3].encode()).digest()[0] % WIDTH] += 1.0
+    found[0] += turned * sum(found) + 1e-3
+    return found
+
+
+class _Answers(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        if self.path == "/health":
+            self._send({"status": "ok"}, 500 if self.server.said.fault == "unhealthy" else 200)
+        elif self.path == "/v1/models":
+            self._send({"object": "list", "data": [{"id": "bag-of-words"}]})
+        else:
+            self._send({"error": "not found"}, 404)
+
+    def do_POST(self) -> None:
+        said = self.server.said
+        content = self.rfile.read(int(self.headers["content-length"]))
+        if self.path not in ("/v1/embeddings", "/rerank"):
+            return self._send({"error": "not found"}, 404)
+        if said.token is not None and self.headers.get("authorization") != f"Bearer {said.token}":
+            return self._send({"error": "no key"}, 401)
+        try:
+            body = json.loads(content)
+            texts = body["input"] if self.path == "/v1/embeddings" else body["documents"]
+            texts = [texts] if isinstance(texts, str) else list(texts)
+        except (ValueError, KeyError, TypeError):
+            return self._refuse()
+        if len(texts) > said.most_texts:
+            return self._send({"error": "too many"}, 413)
+        said.bodies.append(body)
+        if said.fault == "slow":
+            said.release.wait()
+        if self.path == "/rerank":
+            return self._rank(body["query"], texts)
+        rows = [vector(text, said.turned) for text in texts]
+        if said.fault == "nan" and rows:
+            rows[0][0] = float("nan")
+        if said.fault == "swapped":
+            rows.reverse()
+        data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
+        return self._send({"data": data, "model": "bag-of-words"}, said.status)
+
+    def _rank(self, query: str, passages: Sequence[str]) -> None:
+        asked = vector(query)
+        scores = [sum(a * b for a, b in zip(asked, vector(passage), strict=True)) for passage in passages]
+        order = sorted(range(len(passages)), key=lambda place: -scores[place])
+        self._send({"results": [{"index": place, "relevance_score": scores[place]} for place in order]})
+
+    def _refuse(self) -> None:
+        if self.server.said.fault == "html":
+            self._bytes(b"<h1>Internal error</h1>", 500)
+        else:
+            self._send({"error": "bad request"}, 400)
+
+    def _send(self, body: object, status: int = 200) -> None:
+        self._bytes(json.dumps(body).encode(), status)
+
+    def _bytes(self, content: bytes, status: int) -> None:
+        self.send_response(status)
+        if self.server.said.fault == "chunked":
+            self.send_header("transfer-encoding", "chunked")
+            self.end_headers()
+            half = len(content) // 2
+            for piece in (content[:half], content[half:]):
+                self.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+            self.wfile.write(b"0\r\n\r\n")
+            return
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)

@@ -1,0 +1,183 @@
+"""Dockerfiles, compose files, the systemd unit and scripts: by the linters of their trades, and what they promise."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from tests.deploy.chart import ROOT
+from tests.real_server import wait_for
+
+DOCKERFILES = ["Dockerfile.cpu", "Dockerfile.gpu"]
+SCRIPTS = ["start_server.sh", "deploy/prove_image.sh", "deploy/image/strip.sh", "deploy/image/root.sh"]
+BIN = Path(sys.executable).parent
+
+
+class Reset(yaml.SafeLoader):
+    """Compose's !reset takes the value away."""
+
+
+Reset.add_constructor("!reset", lambda loader, node: None)
+
+
+def service(file: str) -> dict[str, Any]:
+    loaded = yaml.load((ROOT / file).read_text(), Loader=Reset)
+    embedder: dict[str, Any] = loaded["services"]["embedder"]
+    return embedder
+
+
+def pins(file: str) -> dict[str, str]:
+    """Name and version of what a lock file has for Python 3.11."""
+    lines = [line for line in (ROOT / file).read_text().splitlines() if ">= '3.12'" not in line]
+    return dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^ ;]+)", "\n".join(lines)))
+
+
+def lint(*command: str) -> None:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_shellcheck_has_nothing_to_say(script: str) -> None:
+    """Of any script, at its most talkative."""
+    lint(str(BIN / "shellcheck"), script)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_hadolint_has_nothing_to_say(dockerfile: str) -> None:
+    """Of any Dockerfile."""
+    lint(str(BIN / "hadolint"), dockerfile)
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_images_are_not_root_and_say_when_they_are_ready(dockerfile: str) -> None:
+    """A numeric user, as runAsNonRoot wants it; bases with a full version; hashes for all that is installed."""
+    text = (ROOT / dockerfile).read_text()
+    assert "\nUSER 10001:10001\n" in text
+    assert "\nARG PYTHON=python:3.11.16-slim-bookworm\n" in text
+    assert set(re.findall(r"(?m)^FROM (\S+)", text)) <= {"${PYTHON}", "scratch"}
+    assert "--require-hashes" in text
+    assert "/health/ready" in text[text.index("HEALTHCHECK") :]
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_the_context_has_what_is_copied(dockerfile: str) -> None:
+    """.dockerignore lets through each file that COPY names, and no secret beside them."""
+    let = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    text = (ROOT / dockerfile).read_text().replace("${LOCK}", "deploy/image/requirements.lock")
+    for line in re.findall(r"(?m)^COPY (?!--from)(.+)", text):
+        for source in line.split()[:-1]:
+            assert (ROOT / source).exists(), source
+            assert any(source == start or source.startswith(f"{start}/") for start in let), source
+    assert not any(name.startswith(".env") for name in let)
+
+
+@pytest.mark.parametrize("lock", ["deploy/image/requirements.lock", "deploy/image/requirements-gpu.lock"])
+def test_images_have_the_locked_core(lock: str) -> None:
+    """Every package of requirements.lock that Linux needs, in the same version (make lock writes all three)."""
+    core, image = pins("requirements.lock"), pins(lock)
+    assert {name: version for name, version in image.items() if name in core and core[name] != version} == {}
+    elsewhere = {"colorama", "httpx2-jsfetch"}
+    assert set(core) - set(image) <= elsewhere
+    assert {"grpcio", "redis", "opentelemetry-sdk"} <= set(image)
+    assert ("torch" in image) == ("gpu" in lock)
+
+
+def test_compose_has_seed_001s_names() -> None:
+    """Project, service, containers, volume and its place, port on this machine only, five minutes to start."""
+    whole = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
+    gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
+    assert whole["name"] == "smart-embedder"
+    assert (gpu["container_name"], cpu["container_name"]) == ("smart-embedder-gpu", "smart-embedder-cpu")
+    assert whole["volumes"]["model-cache"]["name"] == "${HF_MODEL_CACHE_VOLUME:-smart-embedder-hf-cache}"
+    assert gpu["volumes"] == ["model-cache:/app/model_cache"]
+    assert gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
+    assert gpu["healthcheck"]["start_period"] == "300s"
+
+
+def test_the_override_takes_the_gpu_away() -> None:
+    """Another image, no reservation."""
+    assert service("docker-compose.gpu.yml")["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
+    cpu = service("docker-compose.cpu.yml")
+    assert cpu["deploy"] is None
+    assert cpu["build"]["dockerfile"] == "Dockerfile.cpu"
+
+
+@pytest.mark.skipif(
+    subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode != 0
+    if shutil.which("docker")
+    else True,
+    reason="there is no Docker Compose",
+)
+def test_compose_reads_both_files() -> None:
+    """Compose itself merges them."""
+    lint("docker", "compose", "-f", "docker-compose.gpu.yml", "-f", "docker-compose.cpu.yml", "config", "--quiet")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    """Every line of it; the program it starts is not here, so another stands in its place."""
+    unit = (ROOT / "deploy/systemd/vectord.service").read_text()
+    copy = tmp_path / "vectord.service"
+    copy.write_text(unit.replace("/opt/vectord/.venv/bin/vectord", "/bin/true"))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert [line for line in done.stderr.splitlines() if "vectord.service" in line] == []
+
+
+def test_what_the_images_leave_out_is_not_missed(tmp_path: Path) -> None:
+    """strip.sh on the core's packages: an embedding, a reranking and their tokens come from what is left."""
+    if shutil.which("strip") is None:
+        pytest.skip("needs strip, of binutils")
+    site = tmp_path / "site"
+    copied(site)
+    before = size_bytes(site)
+    subprocess.run([ROOT / "deploy/image/strip.sh", site], check=True, timeout=120)
+    assert size_bytes(site) < 0.75 * before
+    log = tmp_path / "log"
+    # -S: nothing of this environment beside what was copied.
+    command = [sys.executable, "-S", "-B", "-m", "vectord", "serve", "--port", "0", "--offline"]
+    environ = {"PYTHONPATH": f"{site}:{ROOT / 'src'}", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
+    with log.open("w") as out, subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=out, stderr=out) as process:
+        try:
+            url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process, timeout_s=120)[0]
+            wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process, timeout_s=120)
+            answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
+            ranked = httpx.post(f"{url}/rerank", json={"query": "happy", "texts": ["rain", "joy"]}, timeout=60)
+            pages = [httpx.get(f"{url}{path}", timeout=60) for path in ("/metrics", "/docs", "/console")]
+        finally:
+            process.terminate()
+        assert process.wait(timeout=60) == 0, log.read_text()
+    assert len(answer.json()["data"][0]["embedding"]) == 384
+    assert [row["index"] for row in ranked.json()] == [1, 0]
+    assert [page.status_code for page in pages] == [200, 200, 200]
+
+
+def copied(site: Path) -> None:
+    """The folders and modules of requirements.lock and of the default model, as installed here."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    site.mkdir()
+    for name in {**pins("requirements.lock"), **pins("requirements-model.lock")}:
+        try:
+            found = distribution(name)
+        except PackageNotFoundError:  # of another platform or Python
+            continue
+        for top in {Path(str(file)).parts[0] for file in found.files or () if ".." not in str(file)}:
+            source = Path(str(found.locate_file(top)))
+            if source.is_dir():
+                shutil.copytree(source, site / top, dirs_exist_ok=True)
+            elif source.exists():
+                shutil.copy(source, site)
+
+
+def size_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,45 @@
+"""deploy/grafana/vectord.json is what Grafana can read, and shows what it should. What it asks: test_prometheus.py."""
+
+from __future__ import annotations
+
+from tests.deploy.asked import DASHBOARD, panels
+
+
+def test_grafana_can_read_the_dashboard() -> None:
+    """The classic model: an address of its own, panels with ids of their own, and the three variables they use."""
+    assert DASHBOARD["uid"] == "vectord"
+    assert DASHBOARD["schemaVersion"] == 42
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+    assert [variable["name"] for variable in DASHBOARD["templating"]["list"]] == ["datasource", "job", "instance"]
+    titles = [panel["title"] for panel in DASHBOARD["panels"]]
+    assert len(set(titles)) == len(titles)
+    for panel in panels():
+        assert panel["description"]
+        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
+        assert [target["datasource"] for target in panel["targets"]] == [panel["datasource"]] * len(panel["targets"])
+        assert all('job="$job"' in target["expr"] for target in panel["targets"])
+
+
+def test_no_panel_lies_on_another() -> None:
+    """Each has cells of Grafana's 24 columns to itself."""
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert max(x for x, _ in cells) < 24
+        assert not cells & taken
+        taken |= cells
+
+
+def test_every_panel_of_smart_embedders_is_there() -> None:
+    """By the names that its README gives them."""
+    wanted = {
+        "Embedding Request Rate",
+        "Latency P50/P95/P99",
+        "Queue Size",
+        "GPU Memory",
+        "Rerank Request Rate",
+        "Batch Size Distribution",
+    }
+    assert wanted <= {panel["title"] for panel in panels()}

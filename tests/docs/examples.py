@@ -1,0 +1,96 @@
+"""Commands on pages of docs/, the answers that stand below them, and whether an answer is what was shown."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+SERVER = "http://localhost:8000"
+VARYING = frozenset({"timings", "created", "dtype", "tokenization_workers"})  # of a moment, or of a machine
+FLOAT_TOLERANCE = 0.03  # between bfloat16 and float32, in numbers of about 1
+STEP_TOLERANCE = 1  # the same in int8
+
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_ASKED = re.compile(r"^\$ (?P<command>curl .*?)\n(?P<answer>[{\[].*?)(?=^\$ |\Z)", re.DOTALL | re.MULTILINE)
+_SPACE = re.compile(r"\b[0-9a-f]{16}\b")  # a fingerprint: a checkpoint that is written anew may have another
+MORE = "..."
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A command of the page and the answer below it, in which "..." stands for further items, or for any value."""
+
+    method: str
+    port: int
+    path: str
+    headers: dict[str, str]
+    body: str | None
+    answer: Any
+
+
+def examples(page: str) -> Iterator[Example]:
+    for block in BLOCK.findall(page):
+        for asked in _ASKED.finditer(block):
+            yield _example(asked["command"], asked["answer"])
+
+
+def _example(command: str, answer: str) -> Example:
+    options = argparse.ArgumentParser()
+    options.add_argument("url")
+    options.add_argument("-X", dest="method")
+    options.add_argument("-H", dest="headers", action="append", default=[])
+    options.add_argument("-d", dest="body")
+    asked = options.parse_args(shlex.split(command.replace("\\\n", " "))[1:])
+    port, _, path = asked.url.removeprefix("localhost:").partition("/")
+    return Example(
+        method=asked.method or ("GET" if asked.body is None else "POST"),
+        port=int(port),
+        path=f"/{path}",
+        headers=dict(header.split(": ", 1) for header in asked.headers),
+        body=asked.body,
+        answer=json.loads(re.sub(r"(?<=[,\[:])\s*\.\.\.", f' "{MORE}"', answer)),
+    )
+
+
+def check_alike(shown: Any, given: Any, at: str) -> None:
+    """Raises AssertionError naming the place at which what is shown and what was given differ."""
+    if shown == MORE:
+        return
+    assert type(shown) is type(given), at
+    if isinstance(shown, dict):
+        _check_objects(shown, given, at)
+    elif isinstance(shown, list):
+        _check_lists(shown, given, at)
+    elif isinstance(shown, float):
+        assert shown == pytest.approx(given, abs=FLOAT_TOLERANCE), at
+    elif isinstance(shown, str):
+        assert _SPACE.sub("SPACE", shown) == _SPACE.sub("SPACE", given), at
+    else:
+        assert shown == given, at
+
+
+def _check_objects(shown: dict[str, Any], given: dict[str, Any], at: str) -> None:
+    assert shown.keys() == given.keys(), at
+    for key, value in shown.items():
+        if key not in VARYING:
+            check_alike(value, given[key], f"{at}.{key}")
+        elif isinstance(value, dict):
+            assert value.keys() == given[key].keys(), f"{at}.{key}"
+
+
+def _check_lists(shown: list[Any], given: list[Any], at: str) -> None:
+    whole = not shown or shown[-1] != MORE
+    shown = shown if whole else shown[:-1]
+    assert len(shown) == len(given) if whole else len(shown) < len(given), at
+    for index, (one, other) in enumerate(zip(shown, given, strict=False)):
+        if type(one) is int:
+            assert abs(one - other) <= STEP_TOLERANCE, f"{at}[{index}]"
+        else:
+            check_alike(one, other, f"{at}[{index}]")

@@ -1,0 +1,57 @@
+"""Links within the documentation lead somewhere: in the repository, and on the site that mkdocs.yml makes of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from docs.outside import LINK, OUTSIDE, with_links_of_the_site
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *(ROOT / name for name in OUTSIDE), *sorted((ROOT / "docs").rglob("*.md")))
+FENCE = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+
+
+def links(page: Path) -> Iterator[str]:
+    for link in LINK.finditer(FENCE.sub("", page.read_text("utf-8"))):
+        if "://" not in link["target"]:
+            yield link["target"]
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as the repository's pages have them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", LINK.sub(r"\g<words>", heading).lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
+    """From where the page stands in the repository."""
+    broken = []
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("uri", "written", "made"),
+    [
+        ("tuning.md", "[safe](../SECURITY.md)", "[safe](SECURITY.md)"),
+        ("migrating/tei.md", "[safe](../../SECURITY.md#report-a-hole)", "[safe](../SECURITY.md#report-a-hole)"),
+        ("migrating/tei.md", "[all](../apis.md)", "[all](../apis.md)"),
+        ("SECURITY.md", "[watch](docs/operations.md#probes)", "[watch](operations.md#probes)"),
+        ("tuning.md", "[run](../examples/README.md)", "[run](examples.md)"),
+        ("examples.md", "[ask](../docs/api.md), [it](client.py)", "[ask](api.md), it"),
+        ("CHANGELOG.md", "[how](ARCHITECTURE.md)", "[how](ARCHITECTURE.md)"),
+        ("apis.md", "[test_x.py](../tests/test_x.py)", "test_x.py"),
+        ("apis.md", "[below](#below), [there](https://example.com)", "[below](#below), [there](https://example.com)"),
+    ],
+)
+def test_a_link_is_made_anew_for_the_site(uri: str, written: str, made: str) -> None:
+    """Of one to a file that is no page, the words stay."""
+    assert with_links_of_the_site(written, uri) == made

@@ -1,0 +1,49 @@
+"""The site that `make check` builds: every page is on it, and nothing is fetched from elsewhere to read it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from docs.outside import OUTSIDE
+
+ROOT = Path(__file__).parents[2]
+FETCHED = re.compile(
+    r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\bhref=\"?(?:https?:)?//"
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_every_page_is_on_the_site(site: Path) -> None:
+    """Those of docs/, and those of the repository's root."""
+    pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
+    assert [
+        page for page in (*pages, *map(Path, OUTSIDE.values())) if not (site / page).with_suffix(".html").is_file()
+    ] == []
+
+
+def test_a_page_is_read_without_a_network(site: Path) -> None:
+    """No script, style, font or picture of another host, in pages and in styles."""
+    pages = [path for path in site.rglob("*.html") if FETCHED.search(path.read_text("utf-8"))]
+    styles = [
+        path
+        for path in site.rglob("*.css")
+        if re.search(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//", path.read_text("utf-8"))
+    ]
+    assert pages + styles == []
+
+
+def test_what_makes_the_site_is_not_on_it(site: Path) -> None:
+    """Only pages, and what the theme brings."""
+    assert [*site.rglob("*.py"), *site.rglob("*.toml"), *site.rglob("*.md")] == []

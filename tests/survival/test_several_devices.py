@@ -1,0 +1,38 @@
+"""`vectord serve` with a model on several devices, as a user starts it: the processor twice, by torch."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import numpy as np
+from tests.real_server import running
+
+TEXTS = [f"{word} {n}" for n in range(12) for word in ("a short text", "another one that is somewhat longer than that")]
+TORCH = ("--backend", "torch", "--cache-bytes", "0")
+
+
+def vectors(url: str, texts: list[str]) -> np.ndarray:
+    body = httpx.post(f"{url}/v1/embeddings", json={"input": texts}, timeout=60).json()
+    return np.array([one["embedding"] for one in body["data"]])
+
+
+def test_two_devices_answer_as_one_and_share_the_work(tmp_path: Path) -> None:
+    """Vectors are the same, tokens are spread within a fifth, and health, facts and metrics tell of both."""
+    with running(tmp_path / "one", *TORCH, "--device", "cpu") as (url, _):
+        want = vectors(url, TEXTS)
+    with running(tmp_path / "two", *TORCH, "--device", "cpu,cpu") as (url, _):
+        np.testing.assert_allclose(vectors(url, TEXTS), want, atol=1e-5)
+        for text in TEXTS:
+            vectors(url, [text])
+        gpu = httpx.get(f"{url}/health").json()["gpu"]
+        (model,) = httpx.get(f"{url}/vectord/models").json()["models"]
+        metrics = httpx.get(f"{url}/metrics").text
+    assert (gpu["available"], gpu["multi_gpu_enabled"], gpu["configured_devices"]) == (False, False, ["cpu"])
+    assert (model["device"], model["devices"]) == ("cpu", {"cpu/0": "ready", "cpu/1": "ready"})
+    found = re.findall(r'vectord_device_tokens_total\{device="(cpu/[01])",model="[^"]+"\} (\S+)', metrics)
+    tokens = {device: float(count) for device, count in found}
+    assert set(tokens) == {"cpu/0", "cpu/1"}
+    assert max(tokens.values()) - min(tokens.values()) < 0.2 * max(tokens.values())
+    assert metrics.count("vectord_device_ready{") == 2
