@@ -200,7 +200,7 @@ def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str
             ["serve", "--backend", "openvin"],
             "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, onnxruntime, openvino",
         ),
-        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda, cuda:N, mps, or"),
+        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto (CUDA, else MPS"),
         (["serve", "--dtype", "int3"], "vectord: --dtype (command line): expected one of auto, float32, bfloat16"),
         (["serve", "--profile", "x"], "vectord: unknown profile 'x'; there are: cohere, default"),
         (["serve", "--profile", "simple-inference-server"], "vectord: MODELS is not set, and the profile simple-"),

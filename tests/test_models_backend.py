@@ -19,6 +19,7 @@ from vectord.backends.fake import FakeBackend
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
 from vectord.errors import ConfigError
 from vectord.models import backend, open_models
+from vectord.models.graphs import with_graph
 
 
 @pytest.mark.parametrize("name", backend.backend_names())
@@ -107,6 +108,29 @@ def test_a_graph_beside_other_weights_is_a_model_of_its_own(tmp_path: Path) -> N
         found.append(source.spec)
     assert [spec.weights[0].name for spec in found] == ["model.onnx", "model_int8.onnx"]
     assert len({own.spec.fingerprint, *(spec.fingerprint for spec in found)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "named", "run"),
+    [
+        ("bert", None, "model_fp16.onnx"),
+        ("gemma3_text", None, "model.onnx"),
+        ("gemma3_text", "onnx/model_fp16.onnx", "model_fp16.onnx"),
+    ],
+)
+def test_gemma_has_no_graph_in_float16(
+    architecture: str, named: str | None, run: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It overflows there: its graph in float32 is run, with a warning, unless the operator names the file."""
+    folder = minilm_folder(tmp_path / "model")
+    (folder / "onnx").mkdir()
+    for name in ("model.onnx", "model_fp16.onnx"):
+        (folder / "onnx" / name).write_bytes(model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]})))
+    (own,) = opened(str(folder))
+    device = DeviceConfig(backend="onnxruntime", dtype="float16", onnx_file=named)
+    found = with_graph(replace(own.spec, architecture=architecture), "onnxruntime", device)
+    assert found.weights[0].name == run
+    assert ("overflows in float16; using float32" in caplog.text) == (run == "model.onnx")
 
 
 @pytest.mark.parametrize(("asked", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])

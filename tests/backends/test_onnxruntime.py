@@ -14,7 +14,7 @@ from tests.models import batch_of
 
 from vectord.backends import onnxruntime as backend_module
 from vectord.backends.base import BackendOptions
-from vectord.backends.onnxruntime import CPU, SHRINK, choose_provider, load
+from vectord.backends.onnxruntime import CPU, CUDA, SHRINK, arenas, choose_provider, load
 from vectord.errors import ConfigError
 
 CPU_ONLY = BackendOptions(device="cpu", threads=2)
@@ -53,6 +53,13 @@ def test_memory_of_a_long_text_is_given_back(tmp_path: Path, monkeypatch: pytest
     long = batch_of(*[list(range(32))] * 64, outputs=("tokens",))
     assert np.isfinite(backend.forward(long, 0)["tokens"]).all()
     assert asked == [(SHRINK, "cpu:0")]
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("auto", "gpu:0"), ("cuda", "gpu:0"), ("cuda:1", "gpu:1")])
+def test_the_arena_that_shrinks_is_its_own_gpus(device: str, gpu: str) -> None:
+    """The runtime refuses a batch that names an arena which its session has not: on cuda:1 there is no gpu:0."""
+    assert arenas([CUDA, CPU], device) == f"cpu:0;{gpu}"
+    assert arenas([CPU], device) == "cpu:0"
 
 
 def test_float16_answers_are_float32(tmp_path: Path) -> None:

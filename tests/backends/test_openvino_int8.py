@@ -67,6 +67,19 @@ def test_the_runtime_multiplies_int8(tmp_path: Path) -> None:
     assert sum(precision in {"u8", "i8"} for precision in products) == recipe.linears
 
 
+def test_layers_that_hurt_stay_in_the_models_own_numbers(tmp_path: Path) -> None:
+    """A place that the recipe leaves out multiplies what it would without int8, and all others int8."""
+    compiler = Compiler(write_plain(tmp_path), ov.Core(), "f32", threads=1)
+    recipe = openvino_int8.find_recipe(compiler, SAMPLE)
+    assert recipe is not None
+    part = replace(recipe, places={number: place for number, place in recipe.places.items() if number})
+    graph = compiler.graph(Int8Ops(part), compiler.spec, groups=1)
+    nodes = compiler.compile_graph(graph, streams=1).get_runtime_model().get_ops()
+    facts = [node.get_rt_info() for node in nodes]
+    products = [str(fact["runtimePrecision"].astype(str)) for fact in facts if _kind(fact) == "FullyConnected"]
+    assert {"f32"} < set(products) <= {"f32", "u8", "i8"}
+
+
 def _kind(fact: ov.RTMap) -> str:
     return str(fact["layerType"].astype(str))
 

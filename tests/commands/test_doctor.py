@@ -205,6 +205,13 @@ def test_the_same_stand_in_is_interchangeable(capsys: pytest.CaptureFixture[str]
     assert "\x1b" not in printed
 
 
+def test_a_server_that_gives_nothing_is_not_interchangeable(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing compared is nothing shown, whatever else is the same."""
+    with stand_in() as here, stand_in(status=500) as there:
+        code, found = compared(capsys, "--against", there.url, "--url", here.url)
+    assert (code, found["interchangeable"], found["least_cosine"]) == (1, False, None)
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

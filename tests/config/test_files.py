@@ -163,6 +163,16 @@ def test_a_profile_has_its_products_limits(tmp_path: Path, name: str, places: in
     )
 
 
+def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_path: Path) -> None:
+    """Its document: 32 rerankings, 90 s a request and 60 s a reranking, 128 items, tables of texts a forward."""
+    config = started("smart-embedder", tmp_path).config
+    engine, server = config.engine, config.server
+    assert engine.max_concurrent_reranks == 32
+    assert (engine.request_timeout_s, engine.rerank_timeout_s, engine.forward_timeout_s) == (90, 60, 30)
+    assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
+    assert config.device.batch_sizes == "smart-embedder"
+
+
 @pytest.mark.parametrize("name", profiles())
 def test_no_profile_cuts_texts_without_a_word(tmp_path: Path, name: str) -> None:
     """Whether texts are cut, and how that is said, is each dialect's own rule; no profile makes models read less."""

@@ -43,8 +43,9 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield f"{url}/behind/proxy"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
+    """Playwright's own event loop counts as running until it is closed: no test of other folders must meet it."""
     if CHROMIUM is None:
         pytest.skip("there is no Chromium on this machine: make test installs it as root where there is apt-get")
     with sync_playwright() as playwright:

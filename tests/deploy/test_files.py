@@ -102,6 +102,14 @@ def test_compose_has_seed_001s_names() -> None:
     assert gpu["healthcheck"]["start_period"] == "300s"
 
 
+def test_compose_lets_the_server_write_nowhere_but_to_its_models() -> None:
+    """Both files: the root file system is read-only, no capability is left, and none can be gained."""
+    gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
+    assert (gpu["read_only"], gpu["tmpfs"], gpu["cap_drop"]) == (True, ["/tmp"], ["ALL"])
+    assert gpu["security_opt"] == ["no-new-privileges:true"]
+    assert not {"user", "privileged", "read_only", "cap_add", "cap_drop", "security_opt"} & set(cpu)
+
+
 def test_the_override_takes_the_gpu_away() -> None:
     """Another image, no reservation."""
     assert service("docker-compose.gpu.yml")["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"

@@ -133,6 +133,21 @@ def send_requests(url: str) -> None:
 
 
 @needs_prometheus
+def test_the_page_is_right_by_prometheuss_own_checker(prometheus: Prometheus) -> None:
+    """What it would have otherwise are names, and only those that other products chose: TEI's and one gauge's."""
+    command = program("promtool")
+    assert command is not None
+    (target,) = prometheus.ask('up{job="vectord"}')
+    page = httpx.get(f"http://{target['metric']['instance']}/metrics").text
+    done = subprocess.run(
+        [command, "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 3, done.stderr  # readable, and something would be named otherwise
+    named = {line.split()[0] for line in (done.stdout + done.stderr).splitlines()}
+    assert {name for name in named if not name.startswith("te_")} == {"models_loaded_total"}
+
+
+@needs_prometheus
 @pytest.mark.parametrize("name", SMART_EMBEDDER)
 def test_smart_embedders_own_expressions_give_values(prometheus: Prometheus, name: str) -> None:
     """A dashboard that was built for it finds its series here, as they were."""

@@ -160,8 +160,8 @@ def _loader(folder: Path, spec: ModelSpec) -> Any:
         folder, wordpiece(), outputs=spec.outputs, colbert=spec.colbert, lexical=spec.lexical, labels=spec.labels
     )
 
-    def load() -> tuple[Encoder, Backend]:
-        return encoder, backend
+    def load() -> tuple[Encoder, list[Backend]]:
+        return encoder, [backend]
 
     return load
 

@@ -614,6 +614,7 @@ MODEL = {
     "state": "ready",
     "pinned": True,
     "created": 1_700_000_000,
+    "devices": {},
 }
 
 

@@ -77,6 +77,17 @@ async def test_a_request_that_would_be_late_is_refused_at_once():
         await asyncio.gather(running, waiting, in_time)
 
 
+@pytest.mark.parametrize("left_s", [None, 3600])
+async def test_the_server_gives_every_request_its_time(left_s):
+    """Smart Embedder's REQUEST_TIMEOUT, whoever asks and however long that caller would wait."""
+    backend = FakeBackend()
+    async with serving(backend, request_timeout_s=SOON_S) as engine:
+        close_gate(backend)
+        with pytest.raises(TimedOut):
+            await engine.answer(embed("a"), Caller() if left_s is None else due(left_s))
+        backend.gate.set()
+
+
 async def test_a_reranking_has_a_time_of_its_own():
     """Smart Embedder's RERANK_GPU_TIMEOUT; other requests have none of it."""
     async with serving_one(CROSS_ENCODER, rerank_timeout_s=SOON_S) as (engine, backend):

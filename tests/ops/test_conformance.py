@@ -25,7 +25,7 @@ from vectord.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
 from vectord.ops.groups import PIECE_ROWS
 from vectord.ops.numpy import NumpyOps
 
-NOT_OP_SETS = {"base", "groups", "padding"}
+NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/backends)
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
 
 HEADS = AttentionSpec(heads=4, head_size=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from importlib.resources import files
 
 import pytest
@@ -12,6 +13,7 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.dialects.folder import dialect_names, load_dialects
 from vectord.errors import NoSuchRoute, Unauthorized
+from vectord.server import auth
 from vectord.server.app import build_table, create_app
 from vectord.server.auth import Keys
 from vectord.server.routing import Endpoint
@@ -216,6 +218,21 @@ def test_without_a_key_everyone_may_ask(key: str | None) -> None:
     """No key configured, none demanded, and one that is sent does no harm."""
     Keys([key] if key else []).check({})
     Keys([key] if key else []).check({"authorization": "Bearer whatever"})
+
+
+def test_how_long_an_answer_takes_tells_nothing_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is looked up differs from one process to the next, and what was found is compared in constant time."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare_digest(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr(auth.hmac, "compare_digest", compare_digest)
+    one, other = Keys(["secret"]), Keys(["secret"])
+    assert not set(one._index) & set(other._index)
+    assert one.known({"x-api-key": "secret"}) is not None
+    assert compared == [(sha256(b"secret").digest(),) * 2]
 
 
 def test_keys_are_not_kept() -> None:

@@ -14,6 +14,8 @@ Pooling = Literal["cls", "mean", "last", "max"]
 DenseActivation = Literal["identity", "tanh", "relu", "gelu", "silu"]
 ScoreActivation = Literal["identity", "sigmoid", "softmax"]
 
+NEVER_FLOAT16 = frozenset({"gemma3_text"})  # architectures whose activations are larger than float16 reaches
+
 # What a network can answer. For T tokens of N texts, in M spans (usually one a text):
 #   dense    (M, D)  one vector a text, not normalised
 #   tokens   (T, H)  the last hidden states

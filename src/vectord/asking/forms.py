@@ -61,13 +61,8 @@ def _smart(texts: Sequence[str], model: str | None) -> dict[str, Any]:
     return {"sentences": list(texts), "return_dense": True, "return_sparse": False, "return_colbert": False}
 
 
+# Our own API is tried last: the others are what clients come with.
 EMBED_FORMS: tuple[EmbedForm, ...] = (
-    EmbedForm(
-        "vectord",
-        "/vectord/embed",
-        lambda texts, model: {**_named(model), "inputs": list(texts)},
-        lambda answer: [row["dense"] for row in answer["data"]],
-    ),
     EmbedForm("OpenAI", "/v1/embeddings", _openai, _data),
     EmbedForm(
         "text-embeddings-inference", "/embed", lambda texts, model: {"inputs": list(texts)}, lambda answer: answer
@@ -92,6 +87,12 @@ EMBED_FORMS: tuple[EmbedForm, ...] = (
         },
         lambda answer: answer["embeddings"]["float"],
     ),
+    EmbedForm(
+        "vectord",
+        "/vectord/embed",
+        lambda texts, model: {**_named(model), "inputs": list(texts)},
+        lambda answer: [row["dense"] for row in answer["data"]],
+    ),
 )
 
 
@@ -104,12 +105,6 @@ def _results(answer: Any) -> dict[int, float]:
 
 
 RERANK_FORMS: tuple[RerankForm, ...] = (
-    RerankForm(
-        "vectord",
-        "/vectord/rerank",
-        lambda query, passages, model: {**_named(model), "query": query, "passages": list(passages)},
-        _results,
-    ),
     RerankForm(
         "text-embeddings-inference",
         "/rerank",
@@ -125,6 +120,12 @@ RERANK_FORMS: tuple[RerankForm, ...] = (
     RerankForm("Cohere, Jina, vLLM, Embedding Inference API", "/rerank", _documents, _results),
     RerankForm("Cohere, Jina, vLLM", "/v1/rerank", _documents, _results),
     RerankForm("Cohere", "/v2/rerank", _documents, _results),
+    RerankForm(
+        "vectord",
+        "/vectord/rerank",
+        lambda query, passages, model: {**_named(model), "query": query, "passages": list(passages)},
+        _results,
+    ),
 )
 
 
@@ -172,16 +173,10 @@ def find_model(server: Server) -> str | None:
     return named if isinstance(named, str) else None
 
 
-def find_embed_form(server: Server, model: str | None, *, but: Sequence[str] = ()) -> EmbedForm | None:
-    """The first one that the server answers with vectors. but: names of forms that are not tried."""
-    for form in EMBED_FORMS:
-        if form.name not in but and embed(server, form, HELLO, model)[1] is not None:
-            return form
-    return None
+def find_embed_form(server: Server, model: str | None) -> EmbedForm | None:
+    """The first one that the server answers with vectors."""
+    return next((form for form in EMBED_FORMS if embed(server, form, HELLO, model)[1] is not None), None)
 
 
-def find_rerank_form(server: Server, model: str | None, *, but: Sequence[str] = ()) -> RerankForm | None:
-    for form in RERANK_FORMS:
-        if form.name not in but and rerank(server, form, QUERY, PASSAGES, model)[1] is not None:
-            return form
-    return None
+def find_rerank_form(server: Server, model: str | None) -> RerankForm | None:
+    return next((form for form in RERANK_FORMS if rerank(server, form, QUERY, PASSAGES, model)[1] is not None), None)

@@ -148,12 +148,13 @@ class Graph:
         self.dtypes = {node.name: _DTYPES[node.type] for node in inputs}
         self.widths = {node.name: _size(node.shape[-1]) for node in self._session.get_outputs() if node.shape}
         self.providers: Sequence[str] = self._session.get_providers()
+        self._arenas = arenas(self.providers, device)
 
     def run(self, arrays: Mapping[str, Array], *, places: int, shrink: bool) -> dict[str, Array]:
         """The graph's answers by name. shrink: give the memory that it took back afterwards. Raises MemoryError."""
         options = ort.RunOptions()
         if shrink:
-            options.add_run_config_entry(SHRINK, "cpu:0;gpu:0" if CUDA in self.providers else "cpu:0")
+            options.add_run_config_entry(SHRINK, self._arenas)
         try:
             answers = self._session.run(self._outputs, dict(arrays), options)
         except _FAULTS as error:
@@ -164,6 +165,11 @@ class Graph:
 
     def again(self) -> Graph:
         return Graph(*self._arguments)
+
+
+def arenas(providers: Sequence[str], device: str) -> str:
+    """Those of a session, as SHRINK takes them: a batch that names another is refused by the runtime."""
+    return f"cpu:0;gpu:{_gpu_number(device)}" if CUDA in providers else "cpu:0"
 
 
 def _session_options(threads: int) -> ort.SessionOptions:
@@ -179,9 +185,12 @@ def _session_options(threads: int) -> ort.SessionOptions:
 def _providers(provider: str, device: str) -> list[Any]:
     if provider == CPU:
         return [CPU]
-    number = _device(device).partition(":")[2]
     # By default the arena doubles, and would hold up to twice of what the longest text needed.
-    return [(CUDA, {"device_id": number, "arena_extend_strategy": "kSameAsRequested"}), CPU]
+    return [(CUDA, {"device_id": _gpu_number(device), "arena_extend_strategy": "kSameAsRequested"}), CPU]
+
+
+def _gpu_number(device: str) -> str:
+    return _device(device).partition(":")[2]
 
 
 def _size(size: object) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vectord.asking.forms import EmbedForm, RerankForm, find_embed_form, find_rerank_form
+from vectord.asking.forms import EmbedForm, find_embed_form, find_rerank_form
 from vectord.asking.server import Server
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
@@ -36,7 +36,7 @@ def scenario(server: Server, name: str, *, model: str | None, batch_size: int, r
         return _reranking(server, batches, model)
     if name == "embed_full":
         return _full(server, batches)
-    form = find_embed_form(server, model, but=["vectord"]) or find_embed_form(server, model)
+    form = find_embed_form(server, model)
     if form is None:
         raise Unasked("no route gives vectors")
     return _embedding(form, batches, model)
@@ -66,7 +66,7 @@ def _full(server: Server, batches: Sequence[list[str]]) -> Scenario:
 
 
 def _reranking(server: Server, batches: Sequence[list[str]], model: str | None) -> Scenario:
-    form: RerankForm | None = find_rerank_form(server, model, but=["vectord"]) or find_rerank_form(server, model)
+    form = find_rerank_form(server, model)
     if form is None:
         raise Unasked("no route gives scores")
     bodies = [form.body(f"Why does report number {place} matter?", texts, model) for place, texts in enumerate(batches)]

@@ -11,7 +11,6 @@ few batches at a time: so Parquet is encoded once, in row groups of a size that 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -133,15 +132,9 @@ def _cut(batch: Batch, column: str, limits: Limits) -> Iterator[Rows]:
 
 
 def to_mappings(batch: Batch) -> list[Mapping[str, Any]]:
-    """Its rows for JSON: what JSON has no word for as a string, bytes in base64."""
+    """Its rows, as outputs.py writes them in JSON."""
     rows: list[Mapping[str, Any]] = batch.to_pylist()
     return rows
-
-
-def plain_json(value: object) -> object:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)
 
 
 # --- a part as a record batch ---------------------------------------------------------------------------------

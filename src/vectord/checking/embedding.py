@@ -17,7 +17,6 @@ TEXTS = (
 )
 UNICODE = ("Ciao mondo!", "你好世界", "مرحبا بالعالم", "Grüße 👋🏽", "e\u0301")
 LEAST_SAME_COSINE = 0.99  # of one text with itself: half precision and padding stay above
-ROUTES_OF_SPARSE = ("/embed_sparse", "/embeddings/")
 
 
 def cosine(one: Vectors, other: Vectors) -> float:

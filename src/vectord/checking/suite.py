@@ -24,9 +24,8 @@ def open_subject(server: Server, *, model: str | None, limits: Limits, backpress
         server=server,
         model=model,
         openapi=_openapi(server),
-        # By the APIs that others have too, before our own: they are what clients come with.
-        embeds=find_embed_form(server, model, but=["vectord"]) or find_embed_form(server, model),
-        reranks=find_rerank_form(server, model, but=["vectord"]) or find_rerank_form(server, model),
+        embeds=find_embed_form(server, model),
+        reranks=find_rerank_form(server, model),
         limits=limits,
         backpressure_requests=backpressure_requests,
     )

@@ -12,13 +12,13 @@ import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from vectord.bulk.failures import BulkFailed
-from vectord.cluster.environment import QUIET, join, prepare
-from vectord.cluster.serve import check_ray
+from vectord.cluster.environment import QUIET, check_ray, join, prepare
 from vectord.commands.base import EXIT_BAD_START, EXIT_FAILED
 from vectord.commands.bulk import config_of, job_of, read_words
+from vectord.commands.parsing import RaisingParser
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def order_of(options: Namespace, rest: Sequence[str]) -> Order:
 
 
 def parser() -> ArgumentParser:
-    own = _Parser(
+    own = RaisingParser(
         prog="python -m vectord.cluster.bulk",
         usage="%(prog)s IN OUT [options] [MODEL ...] [options of vectord bulk] [settings of vectord serve]",
         description=DESCRIPTION,
@@ -226,11 +226,6 @@ def parser() -> ArgumentParser:
         help=f"of one file of OUT, and what a dead node loses at most (default: {PART_ROWS})",
     )
     return own
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; try --help")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
+
+from vectord.errors import ConfigError
 
 QUIET: Mapping[str, str] = MappingProxyType(
     {
@@ -30,6 +33,12 @@ DIRECT: Mapping[str, str] = MappingProxyType(
 PATIENT: Mapping[str, str] = MappingProxyType(
     {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "30"}
 )
+
+
+def check_ray() -> None:
+    """Raises ConfigError where Ray is not installed."""
+    if find_spec("ray") is None:
+        raise ConfigError("Ray is not installed here; it comes with pip install 'vectord[ray]'")
 
 
 def prepare(settings: Mapping[str, str]) -> None:

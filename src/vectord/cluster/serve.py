@@ -11,13 +11,13 @@ import sys
 import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from vectord.cluster.environment import DIRECT, PATIENT, QUIET, join, prepare
+from vectord.cluster.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
 from vectord.cluster.shape import Shape
 from vectord.commands.base import EXIT_BAD_START
+from vectord.commands.parsing import RaisingParser
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -98,11 +98,6 @@ def app(arguments: Mapping[str, str]) -> Any:
     return application(_load(rest).config, shape_of(options))
 
 
-def check_ray() -> None:
-    if find_spec("ray") is None:
-        raise ConfigError("Ray is not installed here; it comes with pip install 'vectord[ray]'")
-
-
 def shape_of(options: Namespace) -> Shape:
     """Raises ConfigError."""
     least = options.min_replicas if options.min_replicas is not None else options.num_replicas
@@ -128,7 +123,7 @@ def shape_of(options: Namespace) -> Shape:
 
 
 def parser() -> ArgumentParser:
-    own = _Parser(
+    own = RaisingParser(
         prog="python -m vectord.cluster.serve",
         usage="%(prog)s [options] [MODEL ...] [settings of vectord serve]",
         description=DESCRIPTION,
@@ -161,11 +156,6 @@ def parser() -> ArgumentParser:
     )
     add("--proxies", choices=("every", "head"), default="every", help="which nodes listen (default: every)")
     return own
-
-
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; try --help")
 
 
 def _load(words: Sequence[str]) -> Loaded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from argparse import Namespace
@@ -13,7 +12,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds, whole
+from vectord.commands.parsing import Parser, seconds, token_of, whole
 from vectord.commands.printing import print_table, print_text
 from vectord.errors import ConfigError
 
@@ -101,7 +100,7 @@ def run(words: Sequence[str]) -> int:
     from vectord.asking.server import Server, check_url  # noqa: PLC0415
 
     url = check_url(options.url, "--url")
-    options.token = options.token or os.environ.get("API_TOKEN") or os.environ.get("VECTORD_API_KEY") or None
+    options.token = token_of(options)
     with Server(url, options.token, options.timeout or 3600) as server:
         reply = server.get("/health")
         if reply.status == 0:

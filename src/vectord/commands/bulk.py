@@ -8,15 +8,15 @@ import json
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from vectord.commands.base import EXIT_FAILED
+from vectord.commands.parsing import Parser
 from vectord.commands.printing import print_table, print_text
 from vectord.errors import ConfigError
 
@@ -31,7 +31,6 @@ USAGE = "bulk IN OUT [options]"
 SUMMARY = "a file of texts to a file of vectors"
 
 _SIGNALLED = 128
-_WIDTH = 100
 LONGEST_WAIT_S = 86_400.0  # as long as the setting can say: the job is all there is to wait for
 
 _USAGE = """\
@@ -101,21 +100,8 @@ def read_words(words: Sequence[str]) -> tuple[Namespace, list[str]]:
     return options, rest
 
 
-class _Parser(ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"vectord bulk: {message}; try vectord bulk --help")
-
-
-def _parser() -> ArgumentParser:
-    own = _Parser(
-        prog="vectord bulk",
-        usage=_USAGE,
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=partial(RawDescriptionHelpFormatter, width=_WIDTH, max_help_position=10),
-        allow_abbrev=False,
-        add_help=False,
-    )
+def _parser() -> Parser:
+    own = Parser("bulk", usage=_USAGE, description=_DESCRIPTION, epilog=_EPILOG)
     _add_reading(own)
     _add_vectors(own)
     _add_working(own)
@@ -234,8 +220,6 @@ def config_of(options: Namespace, rest: Sequence[str]) -> Config | None:
     if options.url is not None:
         if rest:
             raise ConfigError(f"--url: the server has its own settings, and {rest[0]} is one of this process")
-        if find_spec("httpx") is None:
-            raise ConfigError("--url: httpx is not installed here; it comes with pip install 'vectord[client]'")
         logs.configure(TelemetryConfig())
         return None
     if options.api_key is not None:
@@ -284,7 +268,7 @@ async def _run(job: Job, source: Source, options: Namespace, config: Config | No
         progress = stack.enter_context(_progress(source, options))
         embedder: Embedder
         if config is None:
-            from vectord.bulk.remote import Remote  # noqa: PLC0415 - httpx, an extra
+            from vectord.bulk.remote import Remote  # noqa: PLC0415 - httpx
 
             key = options.api_key or os.environ.get("VECTORD_API_KEY")
             embedder = await stack.enter_async_context(Remote(options.url, key, job))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds, whole
-from vectord.commands.printing import print_table, print_text
+from vectord.commands.parsing import Parser, seconds, token_of, whole
+from vectord.commands.printing import console, print_table, print_text, printable
 
 if TYPE_CHECKING:
     from vectord.checking.subject import Finding, Limits
@@ -79,8 +77,7 @@ def run(words: Sequence[str]) -> int:
     from vectord.checking.suite import open_subject, run_checks  # noqa: PLC0415
 
     url = check_url(options.url, "--url")
-    token = options.token or os.environ.get("API_TOKEN") or os.environ.get("VECTORD_API_KEY") or None
-    with Server(url, token, options.timeout) as server:
+    with Server(url, token_of(options), options.timeout) as server:
         subject = open_subject(
             server,
             model=options.model,
@@ -107,15 +104,11 @@ def _limits(options: Namespace) -> Limits:
 def _shown(findings: Any, options: Namespace) -> list[Finding]:
     """All of them; on a terminal a line each as soon as it is known."""
     found = []
-    console = None
-    if not options.json:
-        from rich.console import Console  # noqa: PLC0415
-
-        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 240)
+    shown = None if options.json else console()
     for finding in findings:
         found.append(finding)
-        if console is not None and (options.all or finding.verdict != "not offered"):
-            console.print(_line(finding), soft_wrap=True)
+        if shown is not None and (options.all or finding.verdict != "not offered"):
+            shown.print(_line(finding), soft_wrap=True)
     return found
 
 
@@ -123,13 +116,8 @@ def _line(finding: Finding) -> Any:
     from rich.text import Text  # noqa: PLC0415
 
     style = {"passed": "green", "failed": "bold red", "not offered": "dim"}[finding.verdict]
-    why = f"  {_printable(finding.why)}" if finding.why else ""
-    return Text.assemble((f"{finding.verdict:11}", style), f"  {_printable(finding.name)}{why}")
-
-
-def _printable(text: str) -> str:
-    """A stranger's words move no cursor."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    why = f"  {printable(finding.why)}" if finding.why else ""
+    return Text.assemble((f"{finding.verdict:11}", style), f"  {printable(finding.name)}{why}")
 
 
 def _summary(url: str, findings: Sequence[Finding], options: Namespace) -> int:

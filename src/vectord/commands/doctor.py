@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds
-from vectord.commands.printing import print_table, print_text
+from vectord.commands.parsing import Parser, seconds, token_of
+from vectord.commands.printing import print_table, print_text, printable
 from vectord.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -243,8 +243,7 @@ def _here(options: Namespace, rest: Sequence[str]) -> Iterator[Server]:
     if options.url is not None:
         if rest:
             raise ConfigError(f"--url: the server has its own settings, and {rest[0]} is one of this process")
-        token = options.token or os.environ.get("API_TOKEN") or os.environ.get("VECTORD_API_KEY") or None
-        with Server(check_url(options.url, "--url"), token, options.timeout) as server:
+        with Server(check_url(options.url, "--url"), token_of(options), options.timeout) as server:
             yield server
         return
     from vectord.config.sources import load  # noqa: PLC0415
@@ -270,8 +269,8 @@ def _comparison(found: Comparison) -> Any:
         table.add_column(Text(heading), overflow="fold")
     for line in found.lines:
         style = {"differs": "bold red", "same": "green"}.get(line.verdict, "")
-        cells = ("".join(sign if sign.isprintable() else "?" for sign in cell) for cell in (line.here, line.there))
-        table.add_row(Text(line.what), *map(Text, cells), Text(line.verdict, style=style))
+        cells = (Text(printable(cell)) for cell in (line.here, line.there))
+        table.add_row(Text(line.what), *cells, Text(line.verdict, style=style))
     return table
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
+import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
@@ -12,8 +13,15 @@ from vectord.errors import ConfigError
 _WIDTH = 100
 
 
-class Parser(ArgumentParser):
+class RaisingParser(ArgumentParser):
     """Raises ConfigError where argparse would end the process."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{self.prog}: {message}; try {self.prog} --help")
+
+
+class Parser(RaisingParser):
+    """Of `vectord NAME`."""
 
     def __init__(self, name: str, *, usage: str, description: str, epilog: str) -> None:
         super().__init__(
@@ -26,13 +34,15 @@ class Parser(ArgumentParser):
             add_help=False,
         )
 
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{self.prog}: {message}; try {self.prog} --help")
-
     def add_common(self) -> None:
         """What every command has."""
         self.add_argument("--json", action="store_true", help="print the result as JSON")
         self.add_argument("-h", "--help", action="store_true", help="print this text")
+
+
+def token_of(options: Namespace) -> str | None:
+    """Of the server that is asked: --token, else what the environment has."""
+    return options.token or os.environ.get("API_TOKEN") or os.environ.get("VECTORD_API_KEY") or None
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from vectord.asking.server import Server
 from vectord.benching.load import put_load, target
 from vectord.benching.scenarios import sentences
 
+# How the lines begin that say whether what clients keep of one server is of use beside the other.
+KEPT = ("vectors", "dimensions", "cosine, here and there", "ranking of", "scores of")
 SAME_COSINE = 0.99  # from here on an index made by one serves the other
 TEXTS = (
     "A cat sits on the warm windowsill.",
@@ -71,7 +73,7 @@ class Line:
     what: str
     here: str
     there: str
-    verdict: str  # same, differs, close, or "" where it is no question of right or wrong
+    verdict: Literal["same", "differs", ""]  # "" where it is no question of right or wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +86,9 @@ class Comparison:
 
     @property
     def interchangeable(self) -> bool:
-        """Whether vectors, where both give them, are of one space, and rankings are the same."""
-        close = self.least_cosine is None or self.least_cosine >= SAME_COSINE
-        return close and not any(line.verdict == "differs" and line.what.startswith("ranking") for line in self.lines)
+        """Whether something could be compared, and what clients keep (vectors, rankings) is the same on both."""
+        kept = [line for line in self.lines if line.what.startswith(KEPT)]
+        return any(line.verdict == "same" for line in kept) and not any(line.verdict == "differs" for line in kept)
 
 
 def compare(
@@ -116,21 +118,21 @@ def _side(server: Server, model: str | None, like: Side | None) -> Side:
     model = model or find_model(server)
     embeds, reranks = (None, None) if like is None else (like.embeds, like.reranks)
     if embeds is None or embed(server, embeds, TEXTS[:1], model)[1] is None:
-        embeds = find_embed_form(server, model, but=["vectord"]) or find_embed_form(server, model)
+        embeds = find_embed_form(server, model)
     query = next(iter(QUERIES))
     if reranks is None or rerank(server, reranks, query, QUERIES[query], model)[1] is None:
-        reranks = find_rerank_form(server, model, but=["vectord"]) or find_rerank_form(server, model)
+        reranks = find_rerank_form(server, model)
     return Side(server, model, embeds, reranks)
 
 
 def _models(own: Side, other: Side) -> list[Line]:
-    def form(side: Side, form: EmbedForm | RerankForm | None) -> str:
+    def shown(form: EmbedForm | RerankForm | None) -> str:
         return "none" if form is None else f"{form.name}, POST {form.path}"
 
     return [
         Line(what="model", here=own.model or "", there=other.model or "", verdict=""),
-        Line(what="API for vectors", here=form(own, own.embeds), there=form(other, other.embeds), verdict=""),
-        Line(what="API for scores", here=form(own, own.reranks), there=form(other, other.reranks), verdict=""),
+        Line(what="API for vectors", here=shown(own.embeds), there=shown(other.embeds), verdict=""),
+        Line(what="API for scores", here=shown(own.reranks), there=shown(other.reranks), verdict=""),
     ]
 
 
@@ -140,14 +142,15 @@ def _models(own: Side, other: Side) -> list[Line]:
 def _vectors(own: Side, other: Side) -> tuple[Any, list[Line]]:
     """The cosine of each text's two vectors, None where they cannot be compared."""
     if own.embeds is None or other.embeds is None:
-        return None, []
+        gives = [side.embeds is not None for side in (own, other)]
+        return None, [_line("vectors", *gives)] if any(gives) else []
     ours = embed(own.server, own.embeds, TEXTS, own.model)[1]
     theirs = embed(other.server, other.embeds, TEXTS, other.model)[1]
     if ours is None or theirs is None:
         return None, [_line("vectors", ours is not None, theirs is not None)]
-    widths = Line(what="dimensions", here=str(ours.shape[1]), there=str(theirs.shape[1]), verdict="")
-    if ours.shape[1] != theirs.shape[1]:
-        return np.zeros(1), [Line(what="dimensions", here=widths.here, there=widths.there, verdict="differs")]
+    widths = _line("dimensions", ours.shape[1], theirs.shape[1])
+    if widths.verdict == "differs":
+        return None, [widths]
     norms = [np.linalg.norm(rows, axis=1) for rows in (ours, theirs)]
     cosines = np.einsum("td,td->t", ours, theirs) / np.maximum(norms[0] * norms[1], 1e-12)
     worst = int(cosines.argmin())
@@ -163,7 +166,7 @@ def _vectors(own: Side, other: Side) -> tuple[Any, list[Line]]:
         there=f"{norms[1].min():.4f} to {norms[1].max():.4f}",
         verdict="same" if np.allclose(norms[0], norms[1], rtol=0.01) else "differs",
     )
-    return cosines, [_same(widths), found, lengths, *_long(own, other)]
+    return cosines, [widths, found, lengths, *_long(own, other)]
 
 
 def _long(own: Side, other: Side) -> list[Line]:
@@ -174,7 +177,7 @@ def _long(own: Side, other: Side) -> list[Line]:
     if ours is None or theirs is None:
         return [_line("a text of 720 words", reply.status, answer.status)]
     cosine = float(ours[0] @ theirs[0] / max(np.linalg.norm(ours[0]) * np.linalg.norm(theirs[0]), 1e-12))
-    verdict = "same" if cosine >= SAME_COSINE else "differs"
+    verdict: Literal["same", "differs"] = "same" if cosine >= SAME_COSINE else "differs"
     return [Line(what="cosine of a text of 720 words", here=f"{cosine:.6f}", there="", verdict=verdict)]
 
 
@@ -190,7 +193,7 @@ def _rankings(own: Side, other: Side) -> list[Line]:
             continue
         lines.append(_line(f"ranking of {query!r}", _order(ours), _order(theirs)))
         most = max(abs(ours[index] - theirs[index]) for index in ours)
-        verdict = "same" if most < 0.005 else "differs"
+        verdict: Literal["same", "differs"] = "same" if most < 0.005 else "differs"
         shown = [", ".join(f"{scores[index]:.4f}" for index in sorted(scores)) for scores in (ours, theirs)]
         lines.append(Line(what=f"scores, {most:.4f} apart at most", here=shown[0], there=shown[1], verdict=verdict))
     return lines
@@ -285,10 +288,4 @@ def _ms(value: float | None) -> str:
 
 
 def _line(what: str, here: object, there: object) -> Line:
-    return _same(Line(what=what, here=str(here), there=str(there), verdict=""))
-
-
-def _same(line: Line) -> Line:
-    return Line(
-        what=line.what, here=line.here, there=line.there, verdict="same" if line.here == line.there else "differs"
-    )
+    return Line(what=what, here=str(here), there=str(there), verdict="same" if here == there else "differs")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 
-from vectord.errors import Overloaded, Unavailable
+from vectord.errors import Overloaded, ShuttingDown
 
 MEMORY = 0.95  # weight of the past against one batch: some 20 batches, one or two seconds on a busy CPU
 MAX_QUEUED_TOKENS = (
@@ -17,7 +17,6 @@ MAX_QUEUED_TOKENS = (
 )  # above this nothing joins a queue, whoever sent it: 256 MiB of ids, 25 min of MiniLM on two cores
 MAX_PATIENT = 64  # requests that wait however few places there are: each of them holds its body
 RETRY_AFTER_LEAST_S = 1.0
-SHUTTING_DOWN = "The server is shutting down."
 SHUT_DOWN = "The server has shut down."
 
 
@@ -37,11 +36,11 @@ class Admission:
         self._empty.set()
 
     async def enter(self, *, patient: bool = False) -> None:
-        """Take a place, to be given back by `leave`. Raises Unavailable while draining, Overloaded if none is free."""
+        """Take a place, to be given back by `leave`. Raises ShuttingDown while draining, Overloaded if none is free."""
         timeout_s = self._patience_s if patient else self._queue_timeout_s
         room = max(self.max_concurrent_requests, MAX_PATIENT) if patient else self.max_concurrent_requests
         if self._draining:
-            raise Unavailable(SHUTTING_DOWN)
+            raise ShuttingDown()
         if self.under_way < self.max_concurrent_requests:
             self.under_way += 1
             self._empty.clear()
@@ -63,7 +62,7 @@ class Admission:
         """Let nothing in from now on, nor who waits for a place."""
         self._draining = True
         while (place := self._next_waiting()) is not None:
-            place.set_exception(Unavailable(SHUTTING_DOWN))
+            place.set_exception(ShuttingDown())
 
     async def drain(self) -> None:
         """Let nothing in from now on; return when the last request has left."""

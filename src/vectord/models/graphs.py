@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from vectord.artifacts.files.onnx_file import read_onnx
 from vectord.artifacts.fingerprint import fingerprint
 from vectord.artifacts.graphs import find_graph, graph_patterns
-from vectord.artifacts.spec import ModelSpec
+from vectord.artifacts.spec import NEVER_FLOAT16, ModelSpec
 from vectord.config import DeviceConfig
 from vectord.processor import multiplies_int8
 
 RUN_GRAPHS = frozenset({"onnx", "onnxruntime"})
+
+logger = logging.getLogger(__name__)
 
 
 def wanted_graphs(device: DeviceConfig) -> tuple[str, ...]:
@@ -24,12 +27,17 @@ def wanted_graphs(device: DeviceConfig) -> tuple[str, ...]:
 def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec:
     """The model with its graph for weights, and of a fingerprint of its own where it had others.
 
+    A model that overflows in float16 has its graph in float32, unless onnx_file names one.
     Raises ConfigError and ModelUnavailable, as find_graph.
     """
     if backend not in RUN_GRAPHS:
         return spec
     folder = spec.tokenizer.parent  # with modules.json, the transformer's own
-    graph = find_graph(folder, _dtype(backend, device), device.onnx_file, sums_int8=_sums_int8())
+    dtype = _dtype(backend, device)
+    if dtype == "float16" and spec.architecture in NEVER_FLOAT16 and device.onnx_file is None:
+        logger.warning("%s overflows in float16; using float32", spec.architecture)
+        dtype = "float32"
+    graph = find_graph(folder, dtype, device.onnx_file, sums_int8=_sums_int8())
     if graph == spec.weights[0]:
         return spec
     spec = replace(spec, weights=(graph, *read_onnx(graph).data), known_cosines=())

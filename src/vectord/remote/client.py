@@ -9,13 +9,11 @@ import asyncio
 from dataclasses import replace
 from typing import cast
 
-from vectord.errors import Unavailable
+from vectord.errors import ShuttingDown
 from vectord.remote.codec import decode_result, encode_request
 from vectord.remote.frames import Kind
 from vectord.remote.link import Link
 from vectord.schema import ANYONE, Caller, ModelList, Request, Result
-
-SHUTTING_DOWN = "The server is shutting down."
 
 
 class RemoteEngine:
@@ -31,7 +29,7 @@ class RemoteEngine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         """Raises Unavailable beside what the engine raises: its process is being replaced."""
         if self._draining:
-            raise Unavailable(SHUTTING_DOWN)
+            raise ShuttingDown()
         self._under_way += 1
         self._idle.clear()
         try:

@@ -25,7 +25,7 @@ MAX_KEPT = 16_384  # the oldest are forgotten
 
 
 class RemoteMetrics:
-    """Implements what the server asks of metrics (server/app.py's Meter)."""
+    """Implements server/meter.py's Meter."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

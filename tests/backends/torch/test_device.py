@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vectord.backends.torch import choose_device, choose_dtype
-from vectord.backends.torch.device import MIB, room_bytes
+from vectord.backends.torch.device import MIB, cap_memory, room_bytes, set_products
 from vectord.errors import ConfigError
 from vectord.schema import DeviceMemory
 
@@ -107,6 +108,30 @@ def test_gemma_never_computes_in_float16(
     assert choose_dtype(name, CUDA, "gemma3_text") == dtype
     warned = [f"gemma3_text overflows in float16; using {str(dtype).removeprefix('torch.')}"]
     assert caplog.messages == (warned if name == "float16" else [])
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
+def test_float32_is_rounded_only_by_choice(tf32: bool, precision: str) -> None:
+    """To TF32; and sums of 16 bits are never in 16 bits."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_products(tf32=tf32)
+        assert torch.get_float32_matmul_precision() == precision
+        assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+        assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("cap_mib", "share"), [(1024, 0.25), (8192, 1.0)])
+def test_the_cap_is_a_share_of_its_own_card(cap_mib: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the second one's 4 GiB, say; a cap above that is none."""
+    asked: list[tuple[float, int]] = []
+    card = SimpleNamespace(total_memory=4096 * MIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: asked.append(given))
+    cap_memory(torch.device("cuda:1"), cap_mib)
+    assert asked == [(share, 1)]
 
 
 @given(sizes=st.lists(st.integers(0, 2**40), min_size=4, max_size=4), cap_mib=st.none() | st.integers(64, 2**20))

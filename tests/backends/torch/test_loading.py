@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -16,12 +18,13 @@ from tests.ops.torch.kernel import written_out
 from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import BackendOptions
-from vectord.backends.torch import load
-from vectord.backends.torch.capacity import choose_budget, measure
+from vectord.backends.torch import load, loading
+from vectord.backends.torch.capacity import GIB, choose_budget, measure
 from vectord.backends.torch.loading import probe, runs_flat
 from vectord.calibration.sample import Sample
 from vectord.networks.network import Network
 from vectord.ops.torch import TorchOps
+from vectord.schema import DeviceMemory
 
 CPU = torch.device("cpu")
 
@@ -67,6 +70,26 @@ def test_a_network_is_asked_whether_it_has_a_flat_form(tmp_path: Path) -> None:
     assert not runs_flat(without, CPU, spec.outputs)
     odd = read_tiny_spec(write_bert(tmp_path / "odd", hidden_size=24, num_attention_heads=2, intermediate_size=24))
     assert not runs_flat(network_of(odd), CPU, odd.outputs)
+
+
+@pytest.mark.parametrize(
+    ("table", "own_limit", "texts"),
+    [("measured", 7, 7), ("measured", None, None), ("smart-embedder", None, 64), ("smart-embedder", 7, 7)],
+)
+def test_smart_embedders_table_bounds_a_forward_where_it_is_wanted(
+    table: Literal["measured", "smart-embedder"],
+    own_limit: int | None,
+    texts: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU of 7 GiB, for a model of short texts; a lower limit of the model's own stays."""
+    memory = DeviceMemory(allocated=0, reserved=0, free=0, total=7 * GIB)
+    monkeypatch.setattr(loading, "memory_of", lambda device: memory)
+    spec = write_plain(tmp_path)
+    facts = replace(load(spec, BackendOptions(device="cpu", threads=1)).facts, max_batch_texts=own_limit)
+    options = BackendOptions(device="cuda", batch_sizes=table)
+    assert loading._by_table(facts, spec, options, torch.device("cuda")).max_batch_texts == texts
 
 
 def test_capacity_is_found_by_running(tmp_path: Path) -> None:

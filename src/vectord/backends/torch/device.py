@@ -11,13 +11,13 @@ import re
 
 import torch
 
+from vectord.artifacts.spec import NEVER_FLOAT16
 from vectord.errors import ConfigError
 from vectord.schema import DeviceMemory
 
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-NEVER_FLOAT16 = frozenset({"gemma3_text"})  # its activations are larger than float16 reaches
 MIB = 2**20
 
 
