@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -42,17 +41,6 @@ def test_a_language_model_known_to_read_both_ways_does(folder: Path) -> None:
     assert "is_causal" not in spec_of(folder, name="Qwen/Qwen2.5-7B").config
     write_transformer(folder, model_type="qwen2", is_causal=True)
     assert spec_of(folder, name=name).config["is_causal"] is True
-
-
-def test_reading_the_default_model_is_quick() -> None:
-    """The fingerprint samples the 90 MB of weights; a start must not wait for it (20 ms; 3 are usual)."""
-    here = resolve("all-MiniLM-L6-v2", offline=True)
-    took_s = []
-    for _ in range(5):
-        start = time.perf_counter()
-        read_spec(here)
-        took_s.append(time.perf_counter() - start)
-    assert min(took_s) < 0.020
 
 
 BROKEN: Mapping[str, Callable[[Path], object]] = {
