@@ -81,13 +81,20 @@ def test_interrupted_is_130() -> None:
     """Ctrl-C in the middle of a request that is never answered."""
     import signal
 
+    # As at a terminal: what a shell runs in the background ignores this signal, and so do its children.
+    program = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    program += "from vectord.cli import main; sys.exit(main())"
     with stand_in() as server:
-        command = [sys.executable, "-m", "vectord", "bench", "--url", server.url, "--scenarios", "embed_dense"]
-        with subprocess.Popen([*command, "--requests", "1000000"], stderr=subprocess.PIPE, text=True) as process:
-            while len(server.bodies) < 20 and process.poll() is None:
-                pass
-            process.send_signal(signal.SIGINT)
-            error = process.communicate(timeout=60)[1]
+        command = [sys.executable, "-c", program, "bench", "--url", server.url, "--scenarios", "embed_dense"]
+        command += ["--requests", "1000000"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                while len(server.bodies) < 20 and process.poll() is None:
+                    pass
+                process.send_signal(signal.SIGINT)
+                error = process.communicate(timeout=60)[1]
+            finally:
+                process.kill()
     assert (process.returncode, error) == (130, "")
 
 
