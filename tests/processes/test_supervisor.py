@@ -187,7 +187,7 @@ def test_without_their_parent_the_processes_end(tmp_path: Path) -> None:
         family = [pid for pids in children(process.pid).values() for pid in pids]
         assert len(family) == 3
         process.kill()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while any(alive(pid) for pid in family):
         assert time.monotonic() < deadline_s, log.read_text()
 
@@ -196,7 +196,7 @@ def alive(pid: int) -> bool:
     """Not gone, and not waiting to be: nobody may be there to look at what a killed parent's children left."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
         return False
 
 

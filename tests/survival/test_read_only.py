@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -55,7 +56,10 @@ def test_it_serves_without_root_a_home_or_a_place_to_write(tmp_path: Path) -> No
             wait_for(lambda: httpx.get(f"{url}/health/ready").status_code == 200, process)
             status = Path(f"/proc/{process.pid}/status").read_text()
             answer = httpx.post(f"{url}/v1/embeddings", json={"input": ["a happy person"]}, timeout=60)
-            files = [str(link.readlink()) for link in Path(f"/proc/{process.pid}/fd").iterdir()]
+            files = []
+            for link in Path(f"/proc/{process.pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # closed since it was listed
+                    files.append(str(link.readlink()))
         finally:
             process.terminate()
         assert process.wait(timeout=30) == 0, log.read_text()
