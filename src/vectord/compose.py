@@ -33,6 +33,7 @@ from vectord.remote.metrics import RemoteMetrics
 from vectord.server.app import create_app
 from vectord.server.buckets import Buckets
 from vectord.server.gate import Gate
+from vectord.server.shutdown import Shutdown
 from vectord.server.tls import certificate_of
 from vectord.stores.redis import RedisStore
 from vectord.stores.secret import shared_secret
@@ -95,8 +96,11 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     return Composition(app, engine, metrics, buckets)
 
 
-def build_front_end(config: Config, link: Link) -> Starlette:
-    """The app of a process that has no engine of its own; its lifespan connects `link`. Raises StartError."""
+def build_front_end(config: Config, link: Link, when_alone: Callable[[Callable[[], None]], None]) -> Starlette:
+    """The app of a process that has no engine of its own; its lifespan connects `link`. Raises StartError.
+
+    when_alone: calls what it is given once nobody is left to serve for; used on the running loop.
+    """
     dialects = load_dialects(config.server.dialects)
     gate = Gate(config.server, dialects, RemoteBuckets(link))
     metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None
@@ -104,6 +108,9 @@ def build_front_end(config: Config, link: Link) -> Starlette:
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
+        shutdown: Shutdown = app.state.shutdown
+        shutdown.on_begin(link.give_up)
+        when_alone(shutdown.begin)
         await link.open()
         try:
             yield
@@ -114,7 +121,8 @@ def build_front_end(config: Config, link: Link) -> Starlette:
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    return create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+    app = create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+    return app
 
 
 def _engine(config: Config, observer: Observer | None) -> Engine:

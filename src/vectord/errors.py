@@ -68,6 +68,9 @@ class VectordError(Exception):
         return restored, (type(self), self.args, self.__dict__)
 
 
+UNFORESEEN = "The server failed on this request; its log has the cause under the request id."
+
+
 def restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> VectordError:
     """An error of this class as it was elsewhere, whatever its class takes to be made."""
     error = kind.__new__(kind, *args)

@@ -5,7 +5,6 @@ backends/openvino.py decides which plans there are; backends/openvino_int8.py co
 
 from __future__ import annotations
 
-import ctypes
 from typing import Literal
 
 import numpy as np
@@ -15,6 +14,7 @@ from vectord.artifacts.checkpoint import open_checkpoint
 from vectord.artifacts.spec import ModelSpec
 from vectord.backends.base import POOLED, Answers, TokenBatch
 from vectord.calibration.recipe import Recipe
+from vectord.heap import trim_heap
 from vectord.networks.network import Network
 from vectord.ops.int8 import Int8Ops
 from vectord.ops.openvino import Graph, OpenvinoOps, build, ov
@@ -82,12 +82,6 @@ class Plan:
         arrays = self._graph.pack(batch.texts, batch.outputs)
         request.set_input_tensors({i: ov.Tensor(array, shared_memory=True) for i, array in enumerate(arrays)})
         return arrays
-
-
-def trim_heap() -> None:
-    """Give the pages that the heap has free back to the system, where the system's heap can."""
-    if hasattr(ctypes.pythonapi, "malloc_trim"):  # glibc
-        ctypes.pythonapi.malloc_trim(0)
 
 
 class Compiler:

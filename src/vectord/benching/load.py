@@ -202,8 +202,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         try:
+            if self._parser is None:
+                raise httptools.HttpParserError("bytes that nobody asked for")
             self._parser.feed_data(data)
-        except (httptools.HttpParserError, AttributeError):  # AttributeError: bytes that nobody asked for
+        except httptools.HttpParserError:
             self._end(OSError(0, "what came is not HTTP"))
             self.close()
 

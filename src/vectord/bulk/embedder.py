@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,19 @@ def facts_of(found: Mapping[str, Any], max_inputs: int) -> Facts:
     """found: what /vectord/models says of one model, or the engine in the same words."""
     known = {name: found[name] for name in Facts.__dataclass_fields__ if name in found}
     return Facts(**{**known, "model": found["name"], "max_inputs": max_inputs})
+
+
+def find_model(job: Job, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The one that the job names, else the first that gives what it wants. models: as in `facts_of`."""
+    for one in models:
+        if one["name"] == job.model or (job.model is None and job.outputs <= set(one["outputs"])):
+            return one
+    return None
+
+
+def wanted(job: Job) -> str:
+    """What `find_model` looked for, for messages."""
+    return job.model or f"a model that makes {' and '.join(job.kinds)} vectors"
 
 
 def without_place(message: str, index: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from vectord.bulk.embedder import Facts, facts_of, precision_of, without_place
+from vectord.bulk.embedder import Facts, facts_of, find_model, precision_of, wanted, without_place
 from vectord.bulk.failures import BulkFailed, Later
 from vectord.bulk.job import Job
 from vectord.bulk.rows import Answer
@@ -31,13 +31,12 @@ class InProcess:
 
     async def facts(self) -> Facts:
         found = self._engine.models(CALLER)
-        for info in found.models:
-            if info.name == self._job.model or (self._job.model is None and self._job.outputs <= info.outputs):
-                if info.state == "failed":
-                    raise BulkFailed(f"{info.name} could not be loaded; the log says why")
-                return facts_of(asdict(info), found.limits.max_inputs_per_request)
-        what = self._job.model or f"a model that makes {' and '.join(self._job.kinds)} vectors"
-        raise BulkFailed(f"--model: there is no {what} among those that are opened here")
+        info = find_model(self._job, map(asdict, found.models))
+        if info is None:
+            raise BulkFailed(f"--model: there is no {wanted(self._job)} among those that are opened here")
+        if info["state"] == "failed":
+            raise BulkFailed(f"{info['name']} could not be loaded; the log says why")
+        return facts_of(info, found.limits.max_inputs_per_request)
 
     async def embed(self, texts: Sequence[str]) -> Answer:
         job = self._job

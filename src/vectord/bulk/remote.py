@@ -16,7 +16,7 @@ import httpx
 import msgspec
 import numpy as np
 
-from vectord.bulk.embedder import Facts, facts_of, precision_of, without_place
+from vectord.bulk.embedder import Facts, facts_of, find_model, precision_of, wanted, without_place
 from vectord.bulk.failures import BulkFailed, Later
 from vectord.bulk.job import Job
 from vectord.bulk.rows import Answer
@@ -95,16 +95,12 @@ class Remote:
         reply = await self._send(calls.models())
         try:
             found = msgspec.json.decode(reply.body)
-            for one in found["models"]:
-                if one["name"] == self._job.model or (
-                    self._job.model is None and self._job.outputs <= set(one["outputs"])
-                ):
-                    self._model = one["name"]
-                    return facts_of(one, int(found["limits"]["max_inputs_per_request"]))
+            if (one := find_model(self._job, found["models"])) is not None:
+                self._model = one["name"]
+                return facts_of(one, int(found["limits"]["max_inputs_per_request"]))
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as cause:
             raise BulkFailed("--url: what answers there is no vectord") from cause
-        what = self._job.model or f"a model that makes {' and '.join(self._job.kinds)} vectors"
-        raise BulkFailed(f"--model: the server has no {what}")
+        raise BulkFailed(f"--model: the server has no {wanted(self._job)}")
 
     async def embed(self, texts: Sequence[str]) -> Answer:
         try:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vectord.bulk.failures import BulkFailed
 from vectord.cluster.environment import QUIET, check_ray, join, prepare
+from vectord.cluster.options import check_gpus, cluster_parser
 from vectord.commands.base import EXIT_BAD_START, EXIT_FAILED
 from vectord.commands.bulk import config_of, job_of, read_words
-from vectord.commands.parsing import RaisingParser
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ def order_of(options: Namespace, rest: Sequence[str]) -> Order:
     for name in ("part_rows", "actors", "cpus"):
         if getattr(options, name) < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(options, name)}")
-    if not options.gpus >= 0:
-        raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
+    check_gpus(options.gpus)
     read, settings = read_words([*rest, "--output-format", "parquet"])
     if read.url is not None:
         raise ConfigError("--url: the nodes have the model themselves; vectord bulk --url asks a server")
@@ -205,19 +204,15 @@ def order_of(options: Namespace, rest: Sequence[str]) -> Order:
 
 
 def parser() -> ArgumentParser:
-    own = RaisingParser(
-        prog="python -m vectord.cluster.bulk",
-        usage="%(prog)s IN OUT [options] [MODEL ...] [options of vectord bulk] [settings of vectord serve]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    own = cluster_parser(
+        "python -m vectord.cluster.bulk",
+        "%(prog)s IN OUT [options] [MODEL ...] [options of vectord bulk] [settings of vectord serve]",
+        DESCRIPTION,
+        EPILOG,
+        of="an actor",
     )
     add = own.add_argument
-    add("--address", metavar="HOST:PORT", help="of the cluster, or auto (default: one made of this machine)")
     add("--actors", metavar="N", type=int, default=1, help="that work at once, each with the model (default: 1)")
-    add("--cpus", metavar="N", type=int, default=1, help="processors of an actor, and its threads (default: 1)")
-    add("--gpus", metavar="N", type=float, default=0.0, help="GPUs of an actor (default: 0)")
     add(
         "--part-rows",
         metavar="N",

@@ -9,15 +9,15 @@ import os
 import signal
 import sys
 import threading
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vectord.cluster.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
+from vectord.cluster.options import check_gpus, cluster_parser
 from vectord.cluster.shape import Shape
 from vectord.commands.base import EXIT_BAD_START
-from vectord.commands.parsing import RaisingParser
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def shape_of(options: Namespace) -> Shape:
         value = getattr(options, name)
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {value}")
-    if options.gpus < 0:
-        raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
+    check_gpus(options.gpus)
     return Shape(
         min_replicas=least,
         max_replicas=most,
@@ -123,21 +122,17 @@ def shape_of(options: Namespace) -> Shape:
 
 
 def parser() -> ArgumentParser:
-    own = RaisingParser(
-        prog="python -m vectord.cluster.serve",
-        usage="%(prog)s [options] [MODEL ...] [settings of vectord serve]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+    own = cluster_parser(
+        "python -m vectord.cluster.serve",
+        "%(prog)s [options] [MODEL ...] [settings of vectord serve]",
+        DESCRIPTION,
+        EPILOG,
+        of="a replica",
     )
     add = own.add_argument
-    add("--address", metavar="HOST:PORT", help="of the cluster, or auto (default: one made of this machine)")
     add("--num-replicas", metavar="N", type=int, default=1, help="how many, always (default: 1)")
     add("--min-replicas", metavar="N", type=int, help="how few, where their number follows the load")
     add("--max-replicas", metavar="N", type=int, help="how many at most")
-    add("--cpus", metavar="N", type=int, default=1, help="processors of a replica, and its threads (default: 1)")
-    add("--gpus", metavar="N", type=float, default=0.0, help="GPUs of a replica (default: 0)")
     add(
         "--waiting-tokens",
         metavar="N",

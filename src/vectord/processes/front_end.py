@@ -21,13 +21,8 @@ def main() -> int:
     orders = read_orders()
     logs.configure(orders.config.telemetry, process=orders.name)
     path = Path(orders.engine_socket)
-    app = compose.build_front_end(orders.config, Link(path, first_state(path)))
-    listener = socket.socket(fileno=orders.listener)
-
-    def listening(url: str) -> None:
-        when_alone(app.state.shutdown.begin)
-
-    run.serve(app, orders.config.server, listener=listener, on_listening=listening)
+    app = compose.build_front_end(orders.config, Link(path, first_state(path)), when_alone)
+    run.serve(app, orders.config.server, listener=socket.socket(fileno=orders.listener))
     return 0
 
 

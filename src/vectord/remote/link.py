@@ -37,7 +37,7 @@ class Link:
         self._waiting: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
         self._last_number = 0
         self._keeping: asyncio.Task[None] | None = None
-        self._up = asyncio.Event()
+        self._found_or_given_up = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
 
     @property
@@ -49,9 +49,13 @@ class Link:
         self._listeners.append(tell)
 
     async def open(self) -> None:
-        """Connected when it returns."""
+        """Connected when it returns, or given up."""
         self._keeping = asyncio.get_running_loop().create_task(self._stay_connected())
-        await self._up.wait()
+        await self._found_or_given_up.wait()
+
+    def give_up(self) -> None:
+        """Let `open` return, if it still waits: an engine may never come."""
+        self._found_or_given_up.set()
 
     async def close(self) -> None:
         if self._keeping is not None:
@@ -123,7 +127,7 @@ class Link:
         if self._frames is frames:
             return
         self._frames = frames
-        self._up.set()
+        self._found_or_given_up.set()
         for tell in self._listeners:
             tell()
 
@@ -165,10 +169,16 @@ class _Connection:
 
 
 def first_state(path: Path) -> State:
-    """What the engine serves, once it is there to say so. Blocks until then; raises OSError if its socket is gone."""
+    """What the engine serves, once it is there to say so. Blocks until then.
+
+    Raises EOFError if nobody holds its socket any more.
+    """
     while True:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.connect(str(path))
+            try:
+                connection.connect(str(path))
+            except (ConnectionRefusedError, FileNotFoundError):
+                raise EOFError from None
             with suppress(EOFError, ConnectionResetError):  # it ended before it could say so; another will come
                 return _read_state(connection)
 

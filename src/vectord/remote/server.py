@@ -18,7 +18,7 @@ from typing import Any
 import orjson
 
 from vectord.engine.client import EngineClient
-from vectord.errors import InferenceFailed, PayloadTooLarge, VectordError
+from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.remote.codec import (
     BadFrame,
     Buffer,
@@ -50,7 +50,6 @@ from vectord.telemetry.metrics import Metrics
 
 BACKLOG = 128  # connections the kernel holds while this process is not there yet
 MAX_UNDER_WAY_BYTES = 256 * 2**20  # of one connection's requests; beyond it no more are read
-UNFORESEEN = "The server failed on this request; its log has the cause under the request id."
 
 _log = logging.getLogger("vectord.remote")
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from vectord.config import ServerConfig
 from vectord.dialects.base import Call, Guards, Incoming, RenderError, Route
 from vectord.engine.client import EngineClient
-from vectord.errors import InferenceFailed, ShuttingDown, VectordError
+from vectord.errors import UNFORESEEN, InferenceFailed, ShuttingDown, VectordError
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.body_limit import Body, ClientLeft, Receive
 from vectord.server.body_room import BodyRoom
@@ -217,7 +217,7 @@ class Handler:
             return Answer(dialect, render(late), error=type(late).__name__)
         except Exception as cause:
             log_failure(cause, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
-            unforeseen = VectordError("The server failed on this request; its log has the cause under the request id.")
+            unforeseen = VectordError(UNFORESEEN)
             return Answer(dialect, render(unforeseen), error=type(unforeseen).__name__)
 
     async def _admit(self, asked: Asked, body: Body, receive: Receive) -> Answer:

@@ -10,22 +10,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import cast
-
-import uvicorn
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.server.app import metrics_page
 from vectord.server.gate import Gate
 from vectord.server.handler import Handler
-from vectord.server.http_protocol import HttpProtocol
 from vectord.server.meter import Meter
 from vectord.server.routing import Table
 from vectord.server.run import bind, url_of, uvicorn_config
 from vectord.server.shutdown import Shutdown
 from vectord.server.tls import certificate_of
 from vectord.server.unsent import Unsent
+from vectord.server.watching import WatchingServer
 from vectord.wire.plain import render_error
 
 OPTION = "--prometheus-port"
@@ -61,25 +58,9 @@ async def serve_metrics(
         await serving
 
 
-class MetricsServer(uvicorn.Server):
-    """uvicorn's server without its signals, which are run.py's, and with our watch over slow clients."""
-
-    def __init__(self, settings: uvicorn.Config, unsent: Unsent) -> None:
-        super().__init__(settings)
-        self._unsent = unsent
-        unsent.watch(self._connections)
+class MetricsServer(WatchingServer):
+    """Without uvicorn's signals, which are run.py's."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-    async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:  # once a second
-            now_s = asyncio.get_running_loop().time()
-            for connection in self._connections():
-                connection.drop_if_stalled(now_s)
-            self._unsent.make_room(now_s)
-        return await super().on_tick(counter)
-
-    def _connections(self) -> list[HttpProtocol]:
-        return cast("list[HttpProtocol]", list(self.server_state.connections))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from vectord.errors import (
+    UNFORESEEN,
     EmptyInput,
     FingerprintMismatch,
     Forbidden,
@@ -73,7 +74,7 @@ OF_ANY_REQUEST: Sequence[VectordError] = (
     RateLimited("Rate limit exceeded. Max 3600 requests per minute.", retry_after_s=1.0),
     ShuttingDown(),
     InferenceFailed("The model failed on this request."),
-    VectordError("The server failed on this request; its log has the cause under the request id."),
+    VectordError(UNFORESEEN),
 )
 
 

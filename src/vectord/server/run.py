@@ -29,11 +29,11 @@ from starlette.types import ASGIApp
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
+from vectord.heap import trim_heap
 from vectord.server.http_protocol import HttpProtocol
-from vectord.server.memory import give_back_memory
 from vectord.server.shutdown import Shutdown
 from vectord.server.tls import Certificate, certificate_of
-from vectord.server.unsent import Unsent
+from vectord.server.watching import WatchingServer
 
 BACKLOG = 2048  # connections the kernel may hold until they are accepted
 KEEP_ALIVE_S = 75  # longer than common clients keep idle connections, so that they close first and lose no request
@@ -92,8 +92,8 @@ def url_of(listener: socket.socket, scheme: str = "http") -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class Server(uvicorn.Server):
-    """uvicorn's server with our signals, our end and a watch over slow clients."""
+class Server(WatchingServer):
+    """With our signals and our end."""
 
     def __init__(
         self,
@@ -103,12 +103,10 @@ class Server(uvicorn.Server):
         on_listening: Callable[[str], None] | None,
         certificate: Certificate | None = None,
     ) -> None:
-        super().__init__(uvicorn_config(app, config, certificate))
+        super().__init__(uvicorn_config(app, config, certificate), app.state.unsent)
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
-        self._unsent: Unsent = app.state.unsent
-        self._unsent.watch(self._connections)
         self._timeout_s = config.shutdown_timeout_secs
         self._url = url
         self._on_listening = on_listening
@@ -136,17 +134,10 @@ class Server(uvicorn.Server):
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    async def on_tick(self, counter: int) -> bool:
-        if counter % 10 == 0:  # once a second
-            self._watch(asyncio.get_running_loop().time())
-        return await super().on_tick(counter)
-
     def _watch(self, now_s: float) -> None:
-        for connection in self._connections():
-            connection.drop_if_stalled(now_s)
-        self._unsent.make_room(now_s)
+        super()._watch(now_s)
         if self._unsent.emptied():
-            asyncio.get_running_loop().run_in_executor(None, give_back_memory)
+            asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -185,9 +176,6 @@ class Server(uvicorn.Server):
         draining.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await draining
-
-    def _connections(self) -> list[HttpProtocol]:
-        return cast("list[HttpProtocol]", list(self.server_state.connections))
 
 
 def uvicorn_config(

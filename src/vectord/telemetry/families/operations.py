@@ -5,7 +5,7 @@ The names are those of engine/observer.py's RequestReport.
 
 from __future__ import annotations
 
-from vectord.errors import InvalidRequest, Overloaded, TimedOut, Unavailable, VectordError
+from vectord.errors import InvalidRequest, Overloaded, TimedOut, VectordError
 
 EMBEDS = frozenset({"embed", "documents", "similarity"})
 PREDICTS = frozenset({"classify", "rerank"})  # neither tokenize nor decode
@@ -21,6 +21,5 @@ def _family(kind: type[VectordError]) -> frozenset[str]:
 
 INVALID = _family(InvalidRequest)
 BACKPRESSURE = _family(Overloaded)
-NOT_READY = _family(Unavailable)
 TIMED_OUT = frozenset({TimedOut.__name__, "InferenceTimedOut"})
 LEFT = frozenset({"Cancelled"})  # the caller went before there was an answer
