@@ -64,7 +64,7 @@ def test_refusals_and_silence_are_not_answers() -> None:
 )
 def test_whoever_asks_fares_in_one_way(status: int, latency_s: float, kind: str) -> None:
     """Goodput is what came in time alone."""
-    found = Overloaded(peak_tokens_per_s=1.0, offered_per_s=1.0)
+    found = Overloaded(offered_per_s=1.0)
     count_offered(found, Request(b"", 1, 7), Answer(status, b"", latency_s))
     assert {name: getattr(found, name) for name in ("good", "late", "refused", "other", "unanswered")} == {
         **dict.fromkeys(("good", "late", "refused", "other", "unanswered"), 0),

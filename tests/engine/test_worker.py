@@ -99,6 +99,23 @@ async def test_streams_run_at_the_same_time():
     assert not any(tokens.alone for tokens in backend.batches)
 
 
+async def test_a_stream_is_free_from_the_end_of_its_batch():
+    """What passes until it takes the next counts as that one's, where it was not for lack of texts."""
+    backend = FakeBackend(max_batch_tokens=1)
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item(text) for text in "abc"])
+        await entered(backend, 1)
+        backend.gate.set()
+        first, *others = [await asyncio.wait_for(desk.outcomes.get(), 10) for _ in "abc"]
+        assert [each.free_s for each in others] == [first.ended_s, others[0].ended_s]
+        await asyncio.sleep(0.05)
+        desk.worker.put([item("d")])
+        after_rest = await asyncio.wait_for(desk.outcomes.get(), 10)
+    assert after_rest.free_s - others[1].ended_s >= 0.05
+    assert all(each.free_s <= each.started_s <= each.ended_s for each in (first, *others, after_rest))
+
+
 async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
     """A cancelled item is neither run nor delivered, and frees its tokens at once."""
     backend = FakeBackend()

@@ -107,7 +107,8 @@ class Admission:
 class Speed:
     """Tokens a second of one model's devices under load, from the batches that ran while others waited.
 
-    A batch on an idle device says nothing about a busy one: a lone short text would make it look ten times slower.
+    A batch on an idle device says nothing about a busy one: a lone short text would make it look ten times slower. What
+    passes between two batches counts: a stream that waits for a busy processor is as slow as that.
     """
 
     def __init__(self, streams: int) -> None:

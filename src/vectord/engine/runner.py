@@ -386,7 +386,7 @@ class ModelRunner:
         batch = outcome.batch
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
-            self._speed.ran(batch.tokens, seconds)
+            self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
         self._observer.batch_ran(self._report(outcome, seconds, failed))
         self._queue_changed()
 

@@ -59,6 +59,7 @@ class Reserved:
 @dataclass(frozen=True, slots=True)
 class Running:
     batch: Batch
+    free_s: float  # since when the stream could have run it: the end of the batch before, or started_s if it waited
     started_s: float
     place: Place
     reserved: Reserved | None  # what it was before
@@ -70,6 +71,7 @@ class Outcome:
 
     batch: Batch
     answers: Sequence[Reply]
+    free_s: float
     started_s: float
     ended_s: float
     device: Device | None  # None: no device ran it
@@ -224,7 +226,8 @@ class Worker:
         if renew and not self._renewed(place):
             return
         self._set_away(place, False)
-        while (running := self._next_batch(place)) is not None:
+        ended_s = self.now_s()
+        while (running := self._next_batch(place, ended_s)) is not None:
             try:
                 answers = place.device.execution.run(running.batch, place.stream)
             except BaseException as cause:  # SystemExit and its like: this thread ends, its texts must not wait for it
@@ -234,12 +237,14 @@ class Worker:
                 if self._replaced(place):
                     return
                 self._set_away(place, False)
+                ended_s = self.now_s()
             else:
+                ended_s = self.now_s()
                 if not self._done():
                     return
-                self._answered(running, answers)
+                self._answered(running, answers, ended_s)
 
-    def _next_batch(self, place: Place) -> Running | None:
+    def _next_batch(self, place: Place, free_s: float) -> Running | None:
         """The next batch for the thread that asks, which runs it from now on. None: it is to end."""
         with self._condition:
             while not (self._stopping or self._devices.is_lost(place)):
@@ -247,13 +252,14 @@ class Worker:
                 reserved = self._take_reserved(place.device)
                 batch = reserved.batch() if reserved is not None else self._take(place.device, now_s)
                 if batch is not None:
-                    running = Running(batch, now_s, place, reserved)
+                    running = Running(batch, free_s, now_s, place, reserved)
                     self._running[threading.current_thread()] = running
                     self._devices.began(place, batch.tokens)
                     if len(self._devices.all) > 1 and len(self._scheduler):
                         self._condition.notify_all()  # it is another's turn now
                     return running
                 self._condition.wait(self._hold_s(place.device, now_s))
+                free_s = self.now_s()
             return None
 
     def _take(self, device: Device, now_s: float) -> Batch | None:
@@ -295,7 +301,7 @@ class Worker:
                 self._devices.ended(running.place)
             return running is not None
 
-    def _answered(self, running: Running, answers: Sequence[Reply]) -> None:
+    def _answered(self, running: Running, answers: Sequence[Reply], ended_s: float) -> None:
         """Deliver what has an answer; what has none is another device's first, where there is one."""
         failed = [
             item
@@ -306,7 +312,7 @@ class Worker:
         if failed and self._tried_elsewhere(running, failed, answers):
             running, answers = _without(running, failed, answers)
         if answers:
-            self._finish(running, answers)
+            self._finish(running, answers, ended_s)
 
     def _judge(self, running: Running, *, answered: bool) -> None:
         """Whose fault it was that texts failed before, if they have answers here."""
@@ -337,8 +343,8 @@ class Worker:
         logger.warning("%d texts failed on %s: another device tries them", len(failed), device.name)
         return True
 
-    def _finish(self, running: Running, answers: Sequence[Reply]) -> None:
-        outcome = Outcome(running.batch, answers, running.started_s, self.now_s(), running.place.device)
+    def _finish(self, running: Running, answers: Sequence[Reply], ended_s: float) -> None:
+        outcome = Outcome(running.batch, answers, running.free_s, running.started_s, ended_s, running.place.device)
         self._post(self._deliver, outcome)
 
     def _report_death(self, running: Running, cause: BaseException) -> None:
@@ -354,7 +360,7 @@ class Worker:
             return
         error = InferenceFailed("The worker died while it ran this text.")
         error.__cause__ = cause
-        self._finish(running, [error])
+        self._finish(running, [error], self.now_s())
 
     def _report_hung(self, running: Running, now_s: float) -> None:
         """On the loop. Every text of the batch fails: to run them again one by one could hang as many threads."""
@@ -363,7 +369,7 @@ class Worker:
         logger.error("a forward of %s with %d texts hangs since %.0f s: giving it up", self._name, len(items), seconds)
         self._set_away(place, True)
         error = InferenceTimedOut(f"The model did not answer within {self._forward_timeout_s:g} s.")
-        self._finish(running, [error] * len(items))
+        self._finish(running, [error] * len(items), now_s)
         hung = sum(device is place.device for device, _ in self._hung)
         if hung > MOST_HUNG:
             name = place.device.name
@@ -402,7 +408,7 @@ class Worker:
             error = InferenceTimedOut("The model hangs, and the server must be started again for it.")
             now_s = self.now_s()
             batch = Batch(items, sum(item.tokens for item in items), alone=False, pressed=False)
-            self._post(self._deliver, Outcome(batch, [error] * len(items), now_s, now_s, None))
+            self._post(self._deliver, Outcome(batch, [error] * len(items), now_s, now_s, now_s, None))
 
     def _disown(self, item: Item) -> bool:
         for reserved in self._reserved:
