@@ -11,13 +11,11 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from vectord import __version__
-from vectord.commands.base import EXIT_BAD_START, EXIT_FAILED, command_names, load_command
-from vectord.commands.printing import print_text
+from vectord import __version__, exit_codes
+from vectord.commands import command_names, load_command
 from vectord.config.layer import nearest
 from vectord.errors import ConfigError, StartError
-
-EXIT_INTERRUPTED = 130
+from vectord.terminal.printing import print_text
 
 _TRY = """\
 
@@ -45,18 +43,18 @@ def run(words: Sequence[str]) -> int:
         return _command(list(words))
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return EXIT_BAD_START
+        return exit_codes.BAD_START
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:  # `vectord models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_FAILED
+        return exit_codes.FAILED
 
 
 def _command(words: list[str]) -> int:
     if not words:
         sys.stderr.write(_help())
-        return EXIT_BAD_START
+        return exit_codes.BAD_START
     name = words[0]
     if name in {"--help", "-h", "help"}:
         return print_text(_help())

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 
 from starlette.applications import Starlette
 
-from vectord import __version__
+from vectord import __version__, exit_codes
 from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
 from vectord.dialects.folder import load_dialects
 from vectord.engine.engine import Engine
@@ -42,8 +42,6 @@ from vectord.telemetry.metrics import Metrics
 from vectord.telemetry.tracing import Tracing, open_tracing
 
 log = logging.getLogger("vectord")
-
-EXIT_NOTHING_SERVED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ def check_server(config: ServerConfig) -> None:
 
 def exit_code(engine: Engine) -> int:
     """Of a process whose engine has served, or could not."""
-    return EXIT_NOTHING_SERVED if _nothing_loaded(engine) else 0
+    return exit_codes.NOTHING_SERVED if _nothing_loaded(engine) else 0
 
 
 def run_without_preempting() -> None:

@@ -11,8 +11,8 @@ import pytest
 from tests.bulk.makers import read_output, rows_of, write_input
 
 from vectord.cli import run
-from vectord.commands.bulk import _parser
 from vectord.config.settings import SETTINGS
+from vectord.terminal.bulk_options import parser
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_a_job_that_cannot_start_is_one_line_and_exit_code_2(
 
 def test_own_options_hide_no_setting() -> None:
     """But --api-key, which is here the key that a server wants."""
-    own = {flag for action in _parser()._actions for flag in action.option_strings}
+    own = {flag for action in parser()._actions for flag in action.option_strings}
     settings = {flag for setting in SETTINGS for flag in setting.flags}
     assert own & settings == {"--api-key"}
 

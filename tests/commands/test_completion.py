@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from vectord.cli import run
-from vectord.commands.base import command_names
+from vectord.commands import command_names
 from vectord.commands.completion import SHELLS, options
 
 

@@ -8,5 +8,5 @@ Called by commands/bulk.py.
                                                 └── Parts ──▶ outputs, tables ── bytes ──▶ journal ──▶ OUT
 
 The pipeline lives on an event loop. Reading, and making and writing a part's bytes, run in threads, one at a time each.
-pyarrow, an extra, is imported in tables.py; httpx by way of the client in remote.py.
+pyarrow, an extra, is imported in arrow/; httpx by way of the client in remote.py.
 """

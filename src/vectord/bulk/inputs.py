@@ -1,6 +1,6 @@
 """What the input is made of: which files, in which format, how large, and whether they are the ones of the last time.
 
-Called once at the start. text_rows.py and tables.py read the rows, file after file, in a thread.
+Called once at the start. text_rows.py and arrow/reading.py read the rows, file after file, in a thread.
 """
 
 from __future__ import annotations

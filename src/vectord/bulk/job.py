@@ -1,4 +1,4 @@
-"""What one job is: from where, to where, and what is made of each text. Frozen; commands/bulk.py makes it."""
+"""What one job is: from where, to where, and what is made of each text. Frozen; terminal/bulk_options.py makes it."""
 
 from __future__ import annotations
 

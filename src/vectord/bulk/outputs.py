@@ -1,6 +1,6 @@
 """Parts -> the bytes that the data file grows by, and OUT made of that file. Runs in a thread.
 
-JSON Lines and .npy here; Parquet and Arrow in tables.py.
+JSON Lines and .npy here; Parquet and Arrow in arrow/.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def output_of(job: Job, facts: Mapping[str, Any]) -> Output:
         return JsonLines(job)
     if job.output_format == "npy":
         return Npy(job)
-    from vectord.bulk.tables import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
+    from vectord.bulk.arrow.output import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
 
     return ArrowOutput(job, facts)
 
@@ -126,7 +126,7 @@ class JsonLines:
     def _mappings(self, columns: Any) -> Sequence[Mapping[str, Any]]:
         if isinstance(columns, list):
             return columns
-        from vectord.bulk.tables import to_mappings  # noqa: PLC0415 - it came from there
+        from vectord.bulk.arrow.reading import to_mappings  # noqa: PLC0415 - it came from there
 
         return to_mappings(columns)
 

@@ -161,7 +161,7 @@ class Pipeline:
 
     def _all_rows(self) -> Iterator[Rows]:
         if self._source.format in TABLES:
-            from vectord.bulk.tables import read_tables  # noqa: PLC0415 - pyarrow, an extra
+            from vectord.bulk.arrow.reading import read_tables  # noqa: PLC0415 - pyarrow, an extra
 
             return read_tables(self._source, self._job.column, self._request)
         return read_rows(self._source, self._job.column, self._request)

@@ -153,7 +153,7 @@ class Remote:
             "cut": int(reply.headers.get("x-vectord-truncated", "0")),
         }
         if reply.headers.get("content-type") == ARROW:
-            from vectord.bulk.tables import read_answer  # noqa: PLC0415 - pyarrow, an extra
+            from vectord.bulk.arrow.answer import read_answer  # noqa: PLC0415 - pyarrow, an extra
 
             return read_answer(reply.body, texts, self._job.kinds, counts)
         data = msgspec.json.decode(reply.body, type=_Answer).data

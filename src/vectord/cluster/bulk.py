@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from vectord import exit_codes
 from vectord.bulk.failures import BulkFailed
 from vectord.cluster.environment import QUIET, check_ray, join, prepare
 from vectord.cluster.options import check_gpus, cluster_parser
-from vectord.commands.base import EXIT_BAD_START, EXIT_FAILED
-from vectord.commands.bulk import config_of, job_of, read_words
 from vectord.errors import ConfigError, StartError
+from vectord.terminal.bulk_options import config_of, job_of, read_words
 
 if TYPE_CHECKING:
     from vectord.bulk.job import Job
@@ -66,10 +66,10 @@ def main(words: Sequence[str]) -> int:
         return run(words)
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return EXIT_BAD_START
+        return exit_codes.BAD_START
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
-        return EXIT_FAILED
+        return exit_codes.FAILED
 
 
 def run(words: Sequence[str]) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import RawDescriptionHelpFormatter
 
-from vectord.commands.parsing import RaisingParser
 from vectord.errors import ConfigError
+from vectord.terminal.parsing import RaisingParser
 
 
 def cluster_parser(prog: str, usage: str, description: str, epilog: str, *, of: str) -> RaisingParser:

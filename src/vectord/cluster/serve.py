@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vectord import exit_codes
 from vectord.cluster.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
 from vectord.cluster.options import check_gpus, cluster_parser
 from vectord.cluster.shape import Shape
-from vectord.commands.base import EXIT_BAD_START
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def main(words: Sequence[str]) -> int:
         return run(words)
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return EXIT_BAD_START
+        return exit_codes.BAD_START
 
 
 def run(words: Sequence[str]) -> int:

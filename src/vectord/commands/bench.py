@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds, token_of, whole
-from vectord.commands.printing import print_table, print_text
+from vectord import exit_codes
 from vectord.errors import ConfigError
+from vectord.terminal.parsing import Parser, seconds, token_of, whole
+from vectord.terminal.printing import print_table, print_text
 
 if TYPE_CHECKING:
     from vectord.asking.server import Server
@@ -176,7 +176,7 @@ def _report(url: str, found: Sequence[tuple[Figures, str]], unasked: dict[str, s
         rows = [{**asdict(figures), "api": form} for figures, form in found]
         settings = {"batch_size": options.batch_size, "warmup": options.warmup, "repeat": options.repeat}
         print_text(json.dumps({"url": url, **settings, "scenarios": rows, "not_asked": unasked}, indent=2))
-        return EXIT_FAILED if failed else 0
+        return exit_codes.FAILED if failed else 0
     print_table(_table([figures for figures, _ in found]))
     for figures, _ in found:
         for why, count in figures.failures.items():
@@ -187,7 +187,7 @@ def _report(url: str, found: Sequence[tuple[Figures, str]], unasked: dict[str, s
             )
     for name, why in unasked.items():
         sys.stderr.write(f"vectord: {name} left out: {why}\n")
-    return EXIT_FAILED if failed else 0
+    return exit_codes.FAILED if failed else 0
 
 
 def _table(found: Sequence[Figures]) -> Any:

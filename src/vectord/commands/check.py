@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds, token_of, whole
-from vectord.commands.printing import console, print_table, print_text, printable
+from vectord import exit_codes
+from vectord.terminal.parsing import Parser, seconds, token_of, whole
+from vectord.terminal.printing import console, print_table, print_text, printable
 
 if TYPE_CHECKING:
     from vectord.checking.subject import Finding, Limits
@@ -125,7 +125,7 @@ def _summary(url: str, findings: Sequence[Finding], options: Namespace) -> int:
         verdict: sum(one.verdict == verdict for one in findings) for verdict in ("passed", "failed", "not offered")
     }
     ran = count["passed"] + count["failed"]
-    code = EXIT_FAILED if count["failed"] or not ran else 0
+    code = exit_codes.FAILED if count["failed"] or not ran else 0
     if options.json:
         body = {"url": url, "passed": count["passed"], "failed": count["failed"], "ran": ran}
         body |= {"not_offered": count["not offered"], "checks": [asdict(one) for one in findings]}

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vectord.commands.base import command_names, load_command
-from vectord.commands.printing import print_text
+from vectord.commands import command_names, load_command
 from vectord.config.settings import SETTINGS
 from vectord.errors import ConfigError
+from vectord.terminal.printing import print_text
 
 USAGE = "completion bash|zsh|fish"
 SUMMARY = "print a script for your shell"

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vectord.commands.base import EXIT_FAILED
-from vectord.commands.parsing import Parser, seconds, token_of
-from vectord.commands.printing import print_table, print_text, printable
+from vectord import exit_codes
 from vectord.errors import ConfigError
+from vectord.terminal.parsing import Parser, seconds, token_of
+from vectord.terminal.printing import print_table, print_text, printable
 
 if TYPE_CHECKING:
     from vectord.asking.server import Server
@@ -131,7 +131,7 @@ def _machine(options: Namespace, rest: Sequence[str]) -> int:
         models=models,
         advice=advice(machine, cache, ports, models, config, list(libraries)),
     )
-    code = EXIT_FAILED if any(one.level == "problem" for one in findings.advice) else 0
+    code = exit_codes.FAILED if any(one.level == "problem" for one in findings.advice) else 0
     if options.json:
         print_text(json.dumps(dataclasses.asdict(findings), indent=2))
         return code
@@ -233,7 +233,7 @@ def _against(options: Namespace, rest: Sequence[str]) -> int:
     else:
         print_table(_comparison(found))
         print_table(_verdict(found))
-    return 0 if found.interchangeable else EXIT_FAILED
+    return 0 if found.interchangeable else exit_codes.FAILED
 
 
 @contextmanager

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from vectord.commands.printing import print_text
 from vectord.errors import ConfigError
+from vectord.terminal.printing import print_text
 
 USAGE = "key NAME"
 SUMMARY = "make a key for --api-keys-file"

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vectord.commands.printing import print_table, print_text
 from vectord.config import ModelConfig
 from vectord.config.hub import tell_hub
 from vectord.config.sources import load
 from vectord.errors import ModelUnavailable
+from vectord.terminal.printing import print_table, print_text
 
 USAGE = "models [MODEL ...] [options]"
 SUMMARY = "what can be served, and where its files are"

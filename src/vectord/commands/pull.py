@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vectord.commands.printing import print_table, print_text
 from vectord.config.hub import tell_hub
 from vectord.config.sources import Loaded, load
 from vectord.errors import ConfigError
+from vectord.terminal.printing import print_table, print_text
 
 if TYPE_CHECKING:
     from vectord.artifacts.lock import LockedModel

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vectord.commands.printing import print_table, print_text
-from vectord.commands.settings_help import entry, sections
 from vectord.config.files import CONFIG_FILE, profiles
 from vectord.config.settings import SETTINGS
 from vectord.config.sources import Loaded, load
 from vectord.errors import ConfigError
+from vectord.terminal.printing import print_table, print_text
+from vectord.terminal.settings_help import entry, sections
 
 USAGE = "serve [MODEL ...] [options]"
 SUMMARY = "serve models over HTTP"

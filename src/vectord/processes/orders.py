@@ -16,13 +16,11 @@ from typing import NoReturn
 
 import msgspec
 
+from vectord import exit_codes
 from vectord.config import Config
 from vectord.errors import StartError
 
 _LENGTH = struct.Struct("<I")
-
-EXIT_BAD_START = 2
-EXIT_CRASHED = 70  # what nobody foresaw; Python's own, 1, is the server's word for "no model could be loaded"
 
 
 _log = logging.getLogger("vectord")
@@ -65,12 +63,12 @@ def end(main: Callable[[], int]) -> NoReturn:
         code = main()
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        code = EXIT_BAD_START
+        code = exit_codes.BAD_START
     except EOFError:  # the parent is gone before anything began
         code = 0
     except Exception:
         _log.exception("this process failed")
-        code = EXIT_CRASHED
+        code = exit_codes.CRASHED
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

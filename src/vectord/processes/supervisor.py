@@ -23,17 +23,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vectord import compose
+from vectord import compose, exit_codes
 from vectord.config import Config
 from vectord.errors import ConfigError
-from vectord.processes.orders import EXIT_BAD_START, Orders
+from vectord.processes.orders import Orders
 from vectord.server.run import BACKLOG, bind
 
 FIRST_PAUSE_S = 0.1  # before a process that has ended is started again; twice as long each time
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # who has lived as long begins anew with the first pause
 LAST_WORDS_S = 5.0  # beyond shutdown_timeout_secs, before a process is killed
-FINAL = (compose.EXIT_NOTHING_SERVED, EXIT_BAD_START)  # exit codes that another start would not mend
+FINAL = (exit_codes.NOTHING_SERVED, exit_codes.BAD_START)  # exit codes that another start would not mend
 
 _log = logging.getLogger("vectord.processes")
 

@@ -1,4 +1,4 @@
-"""tables.py: columns keep their types, and what a table cannot hold is told by its row."""
+"""Parquet and Arrow: columns keep their types, and what a table cannot hold is told by its row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import read_output, run_job, write_input
 
-from vectord.bulk import parts, tables
+from vectord.bulk import parts
 from vectord.bulk.failures import BulkFailed
+from vectord.bulk.text_rows import Limits
 from vectord.errors import ConfigError
 
 COLUMNS = {
@@ -79,7 +80,7 @@ async def test_what_a_table_cannot_hold_is_told(
     monkeypatch.setattr(parts, "PART_ROWS", 50)
     rows = [*({"text": "a", "n": 1} for _ in range(100)), last]
     source = write_input(tmp_path / "in.jsonl", rows)
-    monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", tables.Limits(rows=50, characters=1000))
+    monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", Limits(rows=50, characters=1000))
     with pytest.raises(BulkFailed, match=told.replace("(", r"\(")):
         await run_job(source, tmp_path / "out.parquet")
 

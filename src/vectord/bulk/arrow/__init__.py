@@ -1,0 +1,1 @@
+"""Parquet and Arrow, in and out: the one folder of bulk/ that imports pyarrow, an extra."""

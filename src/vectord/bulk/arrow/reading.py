@@ -1,0 +1,114 @@
+"""Parquet and Arrow files as Rows. Called by pipeline.py, in threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from vectord.bulk.failures import BulkFailed
+from vectord.bulk.inputs import Source, open_bytes, unpacking_failed
+from vectord.bulk.rows import NoText, Rows
+from vectord.bulk.text_rows import Limits, missing, text_column, text_of
+from vectord.errors import ConfigError
+
+READ_BYTES = 8 * 2**20  # of a table decoded at once
+Batch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
+
+
+def read_tables(source: Source, column: str | None, limits: Limits) -> Iterator[Rows]:
+    """All rows of all files, whose columns must be the same. Positions are rows. Raises BulkFailed, ConfigError."""
+    schema = None
+    position = 0
+    for path in source.files() if source.path is not None else [None]:
+        try:
+            for batch in _batches(path, source):
+                if schema is None:
+                    schema = batch.schema
+                    column = _column_of(schema, column)
+                elif not batch.schema.equals(schema):
+                    raise BulkFailed(f"{path} has other columns than the file before it")
+                for rows in _cut(batch, str(column), limits):
+                    position += len(rows)
+                    yield Rows(rows.texts, rows.columns, position, rows.columns.nbytes)
+        except (pa.ArrowException, OSError) as cause:
+            raise unpacking_failed(path, cause) from cause
+
+
+def count_rows(source: Source) -> int | None:
+    """Of all files; None where that is known only by reading them."""
+    if source.format != "parquet":
+        return None
+    try:
+        return sum(int(pq.read_metadata(path).num_rows) for path in source.files())
+    except (pa.ArrowException, OSError) as cause:
+        raise ConfigError(f"IN: {cause}") from None
+
+
+def _batches(path: Path | None, source: Source) -> Iterator[Batch]:
+    if source.format == "parquet":
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
+            rows = max(1, file.metadata.num_rows)
+            size = sum(file.metadata.row_group(i).total_byte_size for i in range(file.metadata.num_row_groups))
+            at_once = max(1, min(2048, READ_BYTES * rows // max(1, size)))
+            yield from map(_plain, file.iter_batches(batch_size=at_once, use_threads=False))
+        return
+    unpacked, _ = open_bytes(path)
+    with unpacked:
+        if unpacked.seekable() and path is not None:
+            is_file = unpacked.read(6) == b"ARROW1"
+            unpacked.seek(0)
+        else:
+            is_file = False
+        if is_file:
+            file = pa.ipc.open_file(unpacked)
+            yield from (_plain(file.get_batch(i)) for i in range(file.num_record_batches))
+        else:
+            yield from map(_plain, pa.ipc.open_stream(unpacked))
+
+
+def _plain(batch: Batch) -> Batch:
+    """Checked, and without dictionaries, which a stream that grows has no place for."""
+    batch.validate(full=True)
+    for i, field in enumerate(batch.schema):
+        if pa.types.is_dictionary(field.type):
+            values = batch.column(i).dictionary_decode()
+            batch = batch.set_column(i, field.with_type(values.type), values)
+    return batch
+
+
+def _column_of(schema: Any, column: str | None) -> str:
+    if len(set(schema.names)) != len(schema.names):
+        raise ConfigError("IN: two columns have one name")
+    strings = [field.name for field in schema if _is_string(field.type)]
+    column = column or text_column(schema.names, strings)
+    if column not in schema.names:
+        raise missing(column, schema.names)
+    return column
+
+
+def _is_string(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _cut(batch: Batch, column: str, limits: Limits) -> Iterator[Rows]:
+    values = batch.column(batch.schema.get_field_index(column)).to_pylist()
+    texts: list[str | NoText] = [text_of(value, column) for value in values]
+    start = characters = 0
+    for i, text in enumerate(texts):
+        more = len(text) if isinstance(text, str) else 0
+        if i > start and (i - start == limits.rows or characters + more > limits.characters):
+            yield Rows(texts[start:i], batch[start:i], 0, 0)
+            start, characters = i, 0
+        characters += more
+    if start < len(texts):
+        yield Rows(texts[start:], batch[start:], 0, 0)
+
+
+def to_mappings(batch: Batch) -> list[Mapping[str, Any]]:
+    """Its rows, as outputs.py writes them in JSON."""
+    rows: list[Mapping[str, Any]] = batch.to_pylist()
+    return rows

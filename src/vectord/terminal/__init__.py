@@ -1,0 +1,1 @@
+"""What commands share: words into options, answers into lines and tables."""
