@@ -135,7 +135,9 @@ def free_port() -> str:
 def ready(url: str, running: subprocess.Popen[str]) -> Iterator[httpx.Client]:
     """A client of the server, once it is ready. Polls: other servers say nothing when they are."""
     with httpx.Client(base_url=url, timeout=DEADLINE_S) as client:
+        deadline_s = time.monotonic() + DEADLINE_S
         while not is_ready(client):
+            assert time.monotonic() < deadline_s, "it does not become ready"
             if running.poll() is not None:
                 assert running.stdout
                 raise AssertionError(running.stdout.read())

@@ -100,6 +100,7 @@ def test_limits_that_are_named_are_tested(capsys: pytest.CaptureFixture[str]) ->
         (["--url", "localhost:8000"], "--url: expected http://HOST:PORT"),
         (["--url", "http://127.0.0.1:1"], "--url: nothing answers at http://127.0.0.1:1"),
         (["--backpressure-requests", "x"], "expected a whole number from 0 to 10000, got 'x'"),
+        (["--timeout", "0"], "expected a number from 0.1 to 3600, got '0'"),
         (["--sparkle"], "unrecognized arguments: --sparkle"),
     ],
     ids=str,

@@ -26,6 +26,8 @@ from vectord.schema import ANYONE, EmbedRequest
 
 BUDGET = 64
 
+PATIENCE_S = 120.0
+
 
 def some(*streams: int, pipelined: bool = False) -> Devices:
     """Devices that nobody asks to run anything."""
@@ -136,7 +138,8 @@ async def working(*backends: FakeBackend, forward_timeout_s: float = 0.0) -> Asy
     )
     worker.start()
     try:
-        yield Desk(worker, outcomes, changes)
+        async with asyncio.timeout(PATIENCE_S):
+            yield Desk(worker, outcomes, changes)
     finally:
         worker.stop()
         for backend in backends:

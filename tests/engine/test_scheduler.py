@@ -424,9 +424,9 @@ def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
     """Every operation is O(log clients): seconds would mean that one of them is not."""
     scheduler = queue(max_batch_tokens=1024)
     texts = [item(3, str(n % clients), "bulk") for n in range(100_000)]
-    started_s = time.perf_counter()
+    started_s = time.thread_time()
     for text in texts:
         scheduler.add(text, 0.0)
     ran = sum(len(batch.items) for batch in drain(scheduler, idle_streams=2))
     assert ran == 100_000
-    assert time.perf_counter() - started_s < 10  # 0.4 s on an idle machine
+    assert time.thread_time() - started_s < 10  # of the processor; 0.4 s is usual

@@ -53,6 +53,6 @@ def test_starts_are_rising_and_inside(text: str) -> None:
 def test_a_text_of_1_mb_costs_little(pattern: str) -> None:
     """Whatever it repeats (0.1 s at most; anything quadratic would take hours)."""
     text = pattern * (1_000_000 // len(pattern)) + "a"
-    start = time.perf_counter()
+    start = time.thread_time()
     sentence_starts(text)
-    assert time.perf_counter() - start < 5
+    assert time.thread_time() - start < 5

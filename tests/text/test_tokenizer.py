@@ -155,11 +155,11 @@ def test_over_long_texts_are_refused_unless_they_may_be_cut(encoder: TextEncoder
 def test_a_word_of_10_mb_costs_little(encoder: TextEncoder) -> None:
     """What no model limit could reach is dropped before tokenising, and said (10 ms; 0.5 s would be a bug)."""
     word = "a" * 10_000_000
-    start = time.perf_counter()
+    start = time.thread_time()
     (encoded,) = encode(encoder, word)
     with pytest.raises(InputTooLong, match="at most 64000 characters; got 10000000"):
         encode(encoder, word, truncate=False)
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
     assert encoded.length.characters_cut == 10_000_000 - 64_000
     assert encoded.length.truncated
 

@@ -49,7 +49,7 @@ def parser() -> Parser:
     add("--url", default="http://localhost:8000", help="default: http://localhost:8000")
     add("--token", help="Bearer token; with it, that nothing is answered without it is tested too")
     add("--model", metavar="NAME", help="asked by that name (default: the first that the server names)")
-    add("--timeout", metavar="S", type=seconds(3600), default=60.0, help="of one request (default: 60)")
+    add("--timeout", metavar="S", type=seconds(3600, least=0.1), default=60.0, help="of one request (default: 60)")
     add = own.add_argument_group("what is tested").add_argument
     most = whole(1, 100_000_000)
     add(

@@ -76,7 +76,7 @@ def parser() -> Parser:
     add("--against-model", metavar="NAME", help="as that server calls it (default: the first that it names)")
     add("--url", help="the server to compare it with (default: one that is started here)")
     add("--token", help="Bearer token of the server at --url")
-    add("--timeout", metavar="S", type=seconds(3600), default=120.0, help="of one request (default: 120)")
+    add("--timeout", metavar="S", type=seconds(3600, least=0.1), default=120.0, help="of one request (default: 120)")
     own.add_common()
     return own
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
@@ -60,16 +61,16 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def seconds(most: float) -> Callable[[str], float]:
-    """A reader of numbers from 0 to `most`."""
+def seconds(most: float, least: float = 0.0) -> Callable[[str], float]:
+    """A reader of numbers from `least` to `most`."""
 
     def read(text: str) -> float:
         try:
             number = float(text)
         except ValueError:
-            number = -1.0
-        if not 0 <= number <= most:
-            raise ArgumentTypeError(f"expected a number from 0 to {most:g}, got {text[:40]!r}")
+            number = -math.inf
+        if not least <= number <= most:
+            raise ArgumentTypeError(f"expected a number from {least:g} to {most:g}, got {text[:40]!r}")
         return number
 
     return read
