@@ -5,7 +5,7 @@ SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-ray bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
-  bench-overload bench-bulk bench-fairness fuzz site audit lock sbom
+  bench-overload bench-bulk bench-console bench-fairness fuzz site audit lock sbom
 
 PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
@@ -111,6 +111,9 @@ bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## See what a bulk job of 100,000 texts 
 
 bench-bulk: $(SERVE_ENV) $(DEV_ENV) ## Measure `vectord bulk` beside the bare forward of the same texts, and its memory
 	@.venv-dev/bin/python -m bench bulk $(ARGS)
+
+bench-console: $(SERVE_ENV) $(DEV_ENV) ## Measure the console: its first paint, its bytes, and what an open page takes of the processors
+	@.venv-dev/bin/python -m bench console $(ARGS)
 
 bench-ray: $(SERVE_ENV) $(DEV_ENV) $(RAY_ENV) ## Measure two replicas of Ray Serve beside one plain server
 	@.venv-dev/bin/python -m bench.ray_serve $(ARGS)

@@ -1,4 +1,4 @@
-"""`python -m bench [peers | soak | overload | fairness | large | wire | bulk]`: behind `make bench` and others."""
+"""`python -m bench [what]`: behind `make bench` and others; `_options` has what there is to measure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, fairness, large, overload, peers, run, wire
+from bench import bulk, console, fairness, large, overload, peers, run, wire
 from bench.child import REPOSITORY
 from bench.machine import conditions
 from bench.report import Report, Row, show
@@ -50,7 +50,7 @@ def main() -> None:
         "model": f"{DEFAULT_MODEL}, dtype {options.dtype}, backend {options.backend}, vector cache off",
         "texts": f"{len(corpus.texts)}, {corpus.tokens / len(corpus.texts):.1f} tokens each, corpus {corpus.digest}",
     }
-    if options.measure not in ("soak", "overload", "fairness"):
+    if options.measure not in ("soak", "overload", "fairness", "console"):
         about["figures"] = f"the best of {options.rounds} rounds"
     show(Report(title=f"vectord {options.measure}", conditions=machine | about, rows=rows, rounds=rounds), options.json)
 
@@ -72,6 +72,11 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
             server.wait_until_answering()
             rows, fair = fairness.fairness(server, subject.corpus, options.job_texts)
         return rows, {"fairness": fair}
+    if options.measure == "console":
+        with subject.start_server() as server:
+            server.wait_until_answering()
+            rows, opened = console.console(server, subject.corpus)
+        return rows, {"console": opened}
     if options.measure == "peers":
         compared = peers.measure(subject, options.rounds, options.texts)
         return peers.rows(compared), compared.rounds
@@ -88,12 +93,12 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk"),
+        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk", "console"),
         help="bench: vectord alone; peers: beside sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "fairness: single questions beside a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs; "
-        "bulk: a file to a file",
+        "bulk: a file to a file; console: what the page costs",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
