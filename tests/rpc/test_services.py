@@ -15,7 +15,7 @@ from tests.rpc.fakes import METHODS, FakeEngine, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
 from vectord.rpc import tei_pb2 as pb
-from vectord.rpc.streams import AT_ONCE
+from vectord.rpc.methods import LARGE_AT_ONCE, SHORT_AT_ONCE
 from vectord.server.body_room import BODIES_AT_ONCE
 
 EMBED = "/tei.v1.Embed/Embed"
@@ -228,17 +228,34 @@ async def test_a_call_is_a_line_in_the_log(caplog):
 # --- streams --------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_is_answered_in_order():
-    """Many messages, bounded in flight, each its own answer."""
+@pytest.mark.parametrize(
+    ("path", "message", "at_once"),
+    [
+        (EMBED_STREAM, pb.EmbedRequest, SHORT_AT_ONCE),
+        ("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, LARGE_AT_ONCE),
+        ("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, LARGE_AT_ONCE),
+    ],
+    ids=["short answers", "vectors of all tokens", "pieces of all tokens"],
+)
+async def test_a_stream_is_answered_in_order(path, message, at_once):
+    """Many messages, bounded in flight, the more tightly the larger answers may be, each its own answer."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running:
-        call = running.call(EMBED_STREAM, [pb.EmbedRequest(inputs="x" * n) for n in range(1, 201)])
-        for _ in range(AT_ONCE):
+        call = running.call(path, [message(inputs="x" * n) for n in range(1, 201)])
+        for _ in range(at_once):
             await engine.entered.acquire()
         engine.gate.set()
-        assert [answer.embeddings[0] for answer in await drained(call)] == list(range(1, 201))
-    assert engine.most_running == AT_ONCE
+        answered = await drained(call)
+    assert [size_told_by(answer) for answer in answered] == list(range(1, 201))
+    assert engine.most_running == at_once
+
+
+def size_told_by(answer):
+    """The length of the text that the fake engine was asked for."""
+    if isinstance(answer, pb.EmbedResponse):
+        return answer.embeddings[0]
+    return answer.tokens[1].stop if isinstance(answer, pb.EncodeResponse) else answer.token_embeddings[1].embeddings[2]
 
 
 async def test_a_stream_waits_where_a_lone_call_is_refused():

@@ -11,7 +11,13 @@ pytest.importorskip("grpc")
 
 from tests.rpc.fakes import PATIENCE_S
 
-from vectord.rpc.streams import AT_ONCE, in_order
+from vectord.rpc.streams import in_order
+
+AT_ONCE = 8
+
+
+async def ordered(messages, answer, deliver, limit_bytes):
+    await in_order(messages, answer, deliver, at_once=AT_ONCE, limit_bytes=limit_bytes)
 
 
 async def sent(messages: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -62,7 +68,7 @@ class Answers:
 async def test_answers_come_in_the_order_of_the_messages():
     """Whichever is ready first."""
     answers = Answers()
-    running = asyncio.create_task(in_order(sent([b"a", b"b", b"c"]), answers.answer, answers.deliver, 100))
+    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, answers.deliver, 100))
     await until(lambda: answers.running == 3)
     answers.release(b"c", b"b")
     await until(lambda: answers.running == 1)
@@ -83,7 +89,7 @@ async def test_an_answer_does_not_wait_for_the_next_message():
         await heard.wait()
         yield b"b"
 
-    running = asyncio.create_task(in_order(asking(), answers.answer, answers.deliver, 100))
+    running = asyncio.create_task(ordered(asking(), answers.answer, answers.deliver, 100))
     await until(lambda: answers.delivered == [b"A"])
     heard.set()
     await ended(running)
@@ -98,7 +104,7 @@ async def test_no_more_run_at_once(size, limit_bytes, most):
     """However fast they come in."""
     answers = Answers()
     messages = [b"%0*d" % (size, number) for number in range(200)]
-    running = asyncio.create_task(in_order(sent(messages), answers.answer, answers.deliver, limit_bytes))
+    running = asyncio.create_task(ordered(sent(messages), answers.answer, answers.deliver, limit_bytes))
     for _ in range(2000):  # turns of the loop: far more than it takes to begin all of them
         await asyncio.sleep(0)
     assert answers.running == most
@@ -111,7 +117,7 @@ async def test_no_more_run_at_once(size, limit_bytes, most):
 async def test_a_failure_comes_after_the_answers_before_it():
     """And ends what runs behind it."""
     answers = Answers()
-    running = asyncio.create_task(in_order(sent([b"a", b"bad", b"c"]), answers.answer, answers.deliver, 100))
+    running = asyncio.create_task(ordered(sent([b"a", b"bad", b"c"]), answers.answer, answers.deliver, 100))
     await until(lambda: answers.running == 3)
     answers.release(b"bad")
     await until(lambda: answers.running == 2)
@@ -128,7 +134,7 @@ async def test_several_failures_are_one():
     answers = Answers()
     answers.release(b"bad 1", b"bad 2")
     with pytest.raises(ValueError, match="bad 1"):
-        await ended(in_order(sent([b"bad 1", b"bad 2", b"c"]), answers.answer, answers.deliver, 100))
+        await ended(ordered(sent([b"bad 1", b"bad 2", b"c"]), answers.answer, answers.deliver, 100))
     assert answers.running == 0
 
 
@@ -142,7 +148,7 @@ async def test_a_cancelled_stream_leaves_nothing_behind(delivering):
         begun.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task(in_order(sent([b"a", b"b", b"c"]), answers.answer, deliver, 100))
+    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, deliver, 100))
     await until(lambda: answers.running == 3)
     if delivering:
         answers.release(b"a")
@@ -156,5 +162,5 @@ async def test_a_cancelled_stream_leaves_nothing_behind(delivering):
 async def test_a_stream_without_messages_ends():
     """With no answer."""
     answers = Answers()
-    await in_order(sent([]), answers.answer, answers.deliver, 100)
+    await ordered(sent([]), answers.answer, answers.deliver, 100)
     assert answers.delivered == []

@@ -13,6 +13,10 @@ from vectord.rpc import tei_pb2 as pb
 from vectord.rpc.fields import check_fields
 from vectord.rpc.requests import Asked
 
+# Enough that a batch of short texts fills, and that one stream does not keep the others from theirs.
+SHORT_AT_ONCE = 64
+LARGE_AT_ONCE = 4  # of answers that may have megabytes each: vectors or pieces of all tokens of a text
+
 
 @dataclass(frozen=True, slots=True)
 class Method:
@@ -22,6 +26,7 @@ class Method:
     kind: type[Message]
     parse: Callable[[Any], Asked]
     streams: bool = False
+    at_once: int = SHORT_AT_ONCE  # messages of one stream that are answered, or whose answers wait to be taken
     repeats: str = ""  # the field of many texts, if there is one
 
     def read(self, content: bytes, max_inputs: int | None = None) -> Asked:
@@ -38,7 +43,7 @@ METHODS = (
     Method("/tei.v1.Embed/EmbedSparse", pb.EmbedSparseRequest, requests.embed_sparse),
     Method("/tei.v1.Embed/EmbedSparseStream", pb.EmbedSparseRequest, requests.embed_sparse, streams=True),
     Method("/tei.v1.Embed/EmbedAll", pb.EmbedAllRequest, requests.embed_all),
-    Method("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, requests.embed_all, streams=True),
+    Method("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, requests.embed_all, streams=True, at_once=LARGE_AT_ONCE),
     Method("/tei.v1.Predict/Predict", pb.PredictRequest, requests.predict),
     Method("/tei.v1.Predict/PredictStream", pb.PredictRequest, requests.predict, streams=True),
     Method("/tei.v1.Predict/PredictPair", pb.PredictPairRequest, requests.predict_pair, repeats="inputs"),
@@ -51,7 +56,7 @@ METHODS = (
     ),
     Method("/tei.v1.Rerank/Rerank", pb.RerankRequest, requests.rerank, repeats="texts"),
     Method("/tei.v1.Tokenize/Tokenize", pb.EncodeRequest, requests.tokenize),
-    Method("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, requests.tokenize, streams=True),
+    Method("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, requests.tokenize, streams=True, at_once=LARGE_AT_ONCE),
     Method("/tei.v1.Tokenize/Decode", pb.DecodeRequest, requests.decode),
     Method("/tei.v1.Tokenize/DecodeStream", pb.DecodeRequest, requests.decode, streams=True),
 )

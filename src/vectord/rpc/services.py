@@ -24,7 +24,7 @@ from vectord.engine.client import EngineClient
 from vectord.errors import MalformedBody, Overloaded, ShuttingDown, VectordError
 from vectord.rpc.call import Call, Context, Telling
 from vectord.rpc.caller import address_of, forwarded_of, headers_of
-from vectord.rpc.methods import METHODS, RERANK_STREAM, Method
+from vectord.rpc.methods import METHODS, RERANK_STREAM, SHORT_AT_ONCE, Method
 from vectord.rpc.rank_stream import RANK_FIELDS, RankStream
 from vectord.rpc.receipts import Receipts
 from vectord.rpc.requests import Asked
@@ -157,12 +157,19 @@ class Services:
         return written
 
     async def _stream(self, method: Method, messages: Messages, call: Call) -> None:
-        async def answer(content: bytes) -> bytes:
-            asked = await self._read(method, content)
-            result = await self._ask_patiently(asked.request, asked.fields, len(content), call)
-            return await self._writing.answer(asked, result)
+        with self._writing.held() as held:
 
-        await in_order(self._streamed.each(messages), answer, call.context.write, self._room.limit_bytes)
+            async def answer(content: bytes) -> bytes:
+                asked = await self._read(method, content)
+                result = await self._ask_patiently(asked.request, asked.fields, len(content), call)
+                return held.made(await self._writing.answer(asked, result))
+
+            async def deliver(written: bytes) -> None:
+                await call.context.write(written)
+                held.taken(written)
+
+            received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
+            await in_order(received, answer, deliver, at_once=method.at_once, limit_bytes=limit_bytes)
 
     async def _rank(self, messages: Messages, call: Call) -> bytes:
         stream = RankStream(self._room.limit_bytes)
@@ -173,7 +180,8 @@ class Services:
         async def add(result: Result) -> None:
             stream.add(result)
 
-        await in_order(self._streamed.each(messages), answer, add, self._room.limit_bytes)
+        received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
+        await in_order(received, answer, add, at_once=SHORT_AT_ONCE, limit_bytes=limit_bytes)
         return await asyncio.to_thread(stream.written)
 
     async def _read(self, method: Method, content: bytes) -> Asked:

@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# Enough that a batch of short texts fills, and that one stream does not keep the others from theirs.
-AT_ONCE = 64
-
 
 async def in_order(
     messages: AsyncIterator[bytes],
     answer: Callable[[bytes], Coroutine[Any, Any, T]],
     deliver: Callable[[T], Awaitable[object]],
+    *,
+    at_once: int,
     limit_bytes: int,
 ) -> None:
-    """Deliver what `answer` makes of each message, in their order. AT_ONCE of them, or those of `limit_bytes` together,
-    are being answered at a time; no more is read meanwhile but the next message, so that the sender waits.
+    """Deliver what `answer` makes of each message, in their order. `at_once` of them, or those of `limit_bytes`, are
+    being answered or wait to be taken; no more is read meanwhile but the next message, so that the sender waits.
 
     The first failure ends it, after the answers before it. However it ends, nothing that it began still runs.
     """
@@ -29,7 +28,7 @@ async def in_order(
     held_bytes = 0
     try:
         while reading is not None or answering:
-            has_room = len(answering) < AT_ONCE and held_bytes < limit_bytes
+            has_room = len(answering) < at_once and held_bytes < limit_bytes
             oldest = answering[0][0] if answering else None
             awaited = [task for task in (oldest, reading if has_room else None) if task is not None]
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)

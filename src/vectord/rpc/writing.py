@@ -6,7 +6,8 @@ Called by services.py, as server/rendering.py is by handler.py: one process has 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from vectord.rpc.requests import Asked
 from vectord.schema import Result, TokenizeResult
@@ -17,6 +18,25 @@ BYTES_PER_NUMBER = 4
 SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
 TOKENS_ON_LOOP = 1024  # 1 ms
 BYTES_PER_TOKEN = 32
+
+
+class Held:
+    def __init__(self, unsent: Unsent) -> None:
+        self._unsent = unsent
+        self._bytes = 0
+
+    def made(self, content: bytes) -> bytes:
+        self._unsent.hold(len(content))
+        self._bytes += len(content)
+        return content
+
+    def taken(self, content: bytes) -> None:
+        self._unsent.give_back(len(content))
+        self._bytes -= len(content)
+
+    def end(self) -> None:
+        if self._bytes:
+            self._unsent.give_back(self._bytes)
 
 
 class Writing:
@@ -31,6 +51,15 @@ class Writing:
             return asked.written(result)
         async with self._unsent.room(n_bytes), self._turns:
             return await asyncio.to_thread(asked.written, result)
+
+    @contextmanager
+    def held(self) -> Iterator[Held]:
+        """For the answers of a stream: counted from being made to being taken by grpc, or to the stream's end."""
+        held = Held(self._unsent)
+        try:
+            yield held
+        finally:
+            held.end()
 
     def hold(self, content: bytes) -> Callable[[object], None]:
         """For an answer that grpc keeps from now on; what comes back is to be called when its call is over."""
