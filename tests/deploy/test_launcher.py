@@ -44,6 +44,7 @@ class Launcher:
         self.folder.mkdir()
         self.stubs.mkdir()
         shutil.copy(ROOT / "start_server.sh", self.folder)
+        (self.folder / "requirements.lock").write_text("one version\n")
         self.stub("docker", RECORDS)
         self.stub("nvidia-smi", "#!/bin/sh\nexit 9\n")
 
@@ -237,6 +238,20 @@ def test_local_mode_makes_its_own_environment_once(launcher: Launcher) -> None:
     assert second == ["python -m vectord serve --device cpu"]
 
 
+def test_local_mode_installs_what_a_new_version_needs(launcher: Launcher) -> None:
+    """Once: the lock file differs from the one that was installed."""
+    launcher.stub("python3.13", MAKES_VENV)
+    launcher.start("local", "cpu")
+    (launcher.folder / "requirements.lock").write_text("another version\n")
+    launcher.calls.unlink()
+    for _ in range(2):
+        assert launcher.start("local", "cpu").returncode == 0
+    calls = [call for call in launcher.called() if "import " not in call]
+    assert "--requirement requirements.lock" in calls[0]
+    assert calls[1].endswith("--no-deps --editable .")
+    assert calls[2:] == ["python -m vectord serve --device cpu"] * 2
+
+
 def test_an_old_python_is_refused(launcher: Launcher) -> None:
     """One line that says which is needed, and no environment half made."""
     for name in ("python3.13", "python3.12", "python3.11", "python3", "python"):
@@ -270,7 +285,8 @@ def test_local_mode_serves(launcher: Launcher, tmp_path: Path) -> None:
         finally:
             process.terminate()
         assert process.wait(timeout=60) == 0, log.read_text()
-    assert log.read_text().index("Reranker ready.") < log.read_text().index("Server ready to accept requests")
+    lines = ("INFO - Reranker ready.", "INFO - Server ready to accept requests")
+    assert log.read_text().index(lines[0]) < log.read_text().index(lines[1])
     assert embedded.json()["dense_model_name"] == "BAAI/bge-m3"
     assert ranked.json()["model_name"] == "BAAI/bge-reranker-v2-m3"
 

@@ -1,45 +1,81 @@
-"""What answers hold of the process's memory until grpc has them."""
+"""What answers hold of the process's memory until their clients have them."""
 
 from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 pytest.importorskip("grpc")
 
 from vectord.errors import Overloaded
+from vectord.rpc.requests import Asked
 from vectord.rpc.writing import Writing
+from vectord.schema import EmbedRequest, EmbedResult, Usage
 from vectord.server import unsent
 from vectord.server.unsent import Unsent
+
+MESSAGE_BYTES = 100_000  # a large one
+
+
+class Message:
+    def SerializeToString(self) -> bytes:
+        return bytes(MESSAGE_BYTES)
+
+
+ASKED = Asked(EmbedRequest(inputs=["text"]), lambda result: Message())  # type: ignore[arg-type, return-value]
+RESULT = EmbedResult(
+    model="m",
+    fingerprint="f",
+    usage=Usage(lengths=[], characters=0),
+    dense={"float": np.zeros((1, MESSAGE_BYTES // 4), np.float32)},
+)
 
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> Unsent:
-    """Of 100 bytes, without anybody waiting for it."""
+    """For four messages, two of them gRPC's; nobody waits for it."""
     monkeypatch.setattr(unsent, "WAIT_S", 0.0)
     made = Unsent(0)
-    made.room_bytes = 100
+    made.room_bytes = 4 * MESSAGE_BYTES
     return made
 
 
-async def has_room(of: Unsent) -> bool:
-    await asyncio.sleep(0)  # what is given back counts from the loop's next turn on
-    try:
-        async with of.room(1):
-            return True
-    except Overloaded:
-        return False
+@pytest.fixture
+def writing(room: Unsent) -> Writing:
+    return Writing(room)
 
 
-async def test_what_nobody_has_taken_of_a_stream_is_counted(room: Unsent) -> None:
+async def test_what_nobody_has_taken_of_a_stream_is_counted(writing: Writing) -> None:
     """From being made to being taken; what is left at its end is free again."""
-    with Writing(room).held() as held:
-        first, second = held.made(bytes(60)), held.made(bytes(60))
-        assert not await has_room(room)
+    with writing.held() as held:
+        first, second = [held.made(await writing.answer(ASKED, RESULT)) for _ in range(2)]
+        with pytest.raises(Overloaded):
+            await writing.answer(ASKED, RESULT)
         held.taken(first)
-        assert await has_room(room)
-        held.made(bytes(60))
-        assert not await has_room(room)
+        held.made(await writing.answer(ASKED, RESULT))
+        with pytest.raises(Overloaded):
+            await writing.answer(ASKED, RESULT)
         held.taken(second)
-    assert await has_room(room)
+    assert len(await writing.answer(ASKED, RESULT)) == MESSAGE_BYTES
+
+
+async def test_lone_answers_count_until_their_calls_are_over(writing: Writing) -> None:
+    """grpc tells nothing of what is read in between."""
+    over = [writing.hold(await writing.answer(ASKED, RESULT)) for _ in range(2)]
+    with pytest.raises(Overloaded):
+        await writing.answer(ASKED, RESULT)
+    over[0](None)
+    assert len(await writing.answer(ASKED, RESULT)) == MESSAGE_BYTES
+
+
+async def test_clients_of_grpc_leave_http_its_half(writing: Writing, room: Unsent) -> None:
+    """However many of them do not read."""
+    held = [writing.hold(await writing.answer(ASKED, RESULT)) for _ in range(2)]
+    for _ in range(3):
+        with pytest.raises(Overloaded):
+            await writing.answer(ASKED, RESULT)
+    async with room.room(MESSAGE_BYTES):
+        assert held
+    await asyncio.sleep(0)

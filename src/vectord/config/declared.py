@@ -632,9 +632,9 @@ class TelemetryConfig:
         synonyms={"trace": "debug", "warn": "warning", "critical": "error", "fatal": "error"},
         reads={"RUST_LOG": readers.first_bare_level},
     )
-    log_format: Literal["text", "json"] = setting(
+    log_format: Literal["text", "dashed", "json"] = setting(
         "text",
-        "text for people, json for collectors.",
+        "text for people; dashed: `TIME - LEVEL - ...`, as Smart Embedder writes; json for collectors.",
         env=("JSON_OUTPUT",),
         synonyms={"pretty": "text", "plain": "text", "compact": "text"},
         reads={"JSON_OUTPUT": readers.json_lines},

@@ -162,7 +162,7 @@ class Services:
             async def answer(content: bytes) -> bytes:
                 asked = await self._read(method, content)
                 result = await self._ask_patiently(asked.request, asked.fields, len(content), call)
-                return held.made(await self._writing.answer(asked, result))
+                return held.made(await patiently(lambda: self._writing.answer(asked, result)))
 
             async def deliver(written: bytes) -> None:
                 await call.context.write(written)
@@ -190,12 +190,7 @@ class Services:
         return await asyncio.to_thread(method.read, content, self._max_inputs)
 
     async def _ask_patiently(self, request: Request, fields: Fields, content_bytes: int, call: Call) -> Result:
-        """For streams: TEI's wait where a lone request is refused."""
-        while True:
-            try:
-                return await self._ask(request, fields, content_bytes, call)
-            except Overloaded as busy:
-                await asyncio.sleep(retry_after_s(busy))
+        return await patiently(lambda: self._ask(request, fields, content_bytes, call))
 
     async def _ask(self, request: Request, fields: Fields, content_bytes: int, call: Call) -> Result:
         """fields: of errors, the engine's words -> the message's.
@@ -214,6 +209,15 @@ class Services:
         call.note(result)
         await self._gate.limits.spend(call.key, result)
         return result
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """For streams: TEI's wait where a lone request is refused."""
+    while True:
+        try:
+            return await work()
+        except Overloaded as busy:
+            await asyncio.sleep(retry_after_s(busy))
 
 
 async def _abort(call: Call, error: VectordError) -> NoReturn:

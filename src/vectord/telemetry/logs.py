@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, TextIO
 
@@ -32,7 +33,7 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
     # What no line of ours says need not be looked up for each: logging's documentation has these three switches.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(JsonLines(process) if config.log_format == "json" else TextLines(process))
+    handler.setFormatter(FORMS[config.log_format](process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
@@ -111,12 +112,21 @@ class TextLines(Lines):
     """2026-11-05 12:00:00.123 info  answered method=POST route=/v1/embeddings status=200 ..."""
 
     def format(self, record: logging.LogRecord) -> str:
-        seconds = _local_time(int(record.created))
         fields = "".join(f" {name}={value}" for name, value in self.fields(record).items())
-        line = f"{seconds}.{int(record.msecs):03d} {record.levelname.lower():<7} {record.getMessage()}{fields}"
+        line = f"{self.head(record)}{record.getMessage()}{fields}"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+    def head(self, record: logging.LogRecord) -> str:
+        return f"{_time(record)} {record.levelname.lower():<7} "
+
+
+class DashedLines(TextLines):
+    """2026-11-05 12:00:00.123 - INFO - answered method=POST ...: what scripts of Smart Embedder's users look for."""
+
+    def head(self, record: logging.LogRecord) -> str:
+        return f"{_time(record)} - {record.levelname} - "
 
 
 class JsonLines(Lines):
@@ -134,6 +144,13 @@ class JsonLines(Lines):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
+
+
+FORMS: Mapping[str, type[Lines]] = {"text": TextLines, "dashed": DashedLines, "json": JsonLines}
+
+
+def _time(record: logging.LogRecord) -> str:
+    return f"{_local_time(int(record.created))}.{int(record.msecs):03d}"
 
 
 @lru_cache(maxsize=1)  # under load many lines have the same second
