@@ -14,7 +14,7 @@ import numpy as np
 from vectord.calibration.recipe import Place
 from vectord.schema import Float32
 
-GOAL = 0.995  # the mean cosine that int8 must reach
+GOAL = 0.996  # of the held-out texts, on average; others came out up to 0.0005 below, and 0.995 is what is promised
 STRENGTHS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the smoothing; 0: none
 STEPS = 255  # between the lowest and the highest number
 LEAST = np.float32(1e-6)
