@@ -2,6 +2,7 @@
 
 .env.example, docs/configuration.md   from the settings
 docs/models.md                        from the catalogue of models
+docs/tuning.md                        its table of advice, from `vectord doctor`'s, by advice.py
 docs/apis.md                          from the tables of the dialects, by apis.py
 """
 
@@ -14,6 +15,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
+from docs.advice import found
 from docs.apis import apis
 
 from vectord.artifacts.catalogue import CATALOGUE, Entry
@@ -218,11 +220,26 @@ def _model_row(entry: Entry) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+# --- advice ---------------------------------------------------------------------------------------------------
+
+ADVICE, END = "<!-- advice: `make format` writes what follows -->\n", "<!-- end of advice -->"
+
+
+def tuning() -> str:
+    """The page as it is, with its table of advice anew."""
+    before, _, rest = (ROOT / "docs/tuning.md").read_text("utf-8").partition(ADVICE)
+    after = rest.partition(END)[2]
+    rows = [_cells(one.level, one.reason, one.setting) for one in found()]
+    table = "\n".join(["", "| | found | say, or do |", "|---|---|---|", *rows, "", ""])
+    return f"{before}{ADVICE}{table}{END}{after}"
+
+
 FILES = {
     ".env.example": env_example,
     "docs/configuration.md": configuration,
     "docs/apis.md": apis,
     "docs/models.md": models,
+    "docs/tuning.md": tuning,
 }
 
 
