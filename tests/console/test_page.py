@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Route, expect
 from tests.console.visit import HOSTILE, KEY, Visit, run, use_tool
 
 AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
@@ -40,6 +40,37 @@ def test_charts_move_under_load(page: Page, server: str) -> None:
     expect(latency).to_contain_text("s")
     drawn = page.locator("figure", has_text="Latency").locator("path").first
     assert "M" in (drawn.get_attribute("d") or "")
+
+
+def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
+    """Each as a chart and as a row of the table. What only a server with two GPUs has is put into the answers here."""
+    forwards = 0
+
+    def told(route: Route) -> None:
+        nonlocal forwards
+        forwards += 10
+        figures = route.fetch().json()
+        figures["devices"] = {
+            "cuda:0": {"used_bytes": 3_000_000_000, "total_bytes": 8_000_000_000},
+            "cuda:1": {"used_bytes": 5_000_000_000, "total_bytes": 8_000_000_000},
+        }
+        figures["queued_tokens"] = {"interactive": 12, "bulk": 345}
+        figures |= {"forwards": forwards, "forward_fill": forwards * 0.25}
+        route.fulfill(json=figures)
+
+    visit.page.route("**/console/live", told)
+    visit.open()
+    visit.page.get_by_text("The same as a table").click()
+    for name, now in {
+        "Queued tokens, interactive": "12",
+        "Queued tokens, bulk": "345",
+        "Batch fill, of a full batch": "25",
+        "Device memory, cuda:0": "3",
+        "Device memory, cuda:1": "5",
+        "Memory, process": "B",
+    }.items():
+        expect(visit.page.get_by_role("row", name=name).locator("td").nth(0)).to_contain_text(now)
+    expect(visit.page.locator("figure", has_text="Device memory")).to_be_visible()
 
 
 def test_nobody_is_asked_while_the_tab_is_hidden(visit: Visit) -> None:

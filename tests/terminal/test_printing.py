@@ -1,0 +1,68 @@
+"""Commands on a terminal and in a pipe: colours and a bar for people, plain lines for whoever reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+ESCAPE = "\x1b["
+
+
+def on_a_terminal(words: Sequence[str], folder: Path) -> str:
+    """What a person sees, to the command's end."""
+    ours, theirs = pty.openpty()
+    environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
+    environ.pop("NO_COLOR", None)
+    with subprocess.Popen(
+        [sys.executable, "-m", "vectord", *words], cwd=folder, env=environ, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        try:
+            while more := os.read(ours, 65_536):
+                seen += more
+        except OSError:  # Linux's word for the other end's being closed
+            pass
+        os.close(ours)
+    assert process.returncode == 0, seen.decode()
+    return seen.decode()
+
+
+def in_a_pipe(words: Sequence[str], folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "vectord", *words], cwd=folder, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout + done.stderr
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"number {i} " + "word " * 20}) + "\n" for i in range(20_000)))
+    return path
+
+
+def test_a_job_has_a_bar_on_a_terminal_alone(source: Path, tmp_path: Path) -> None:
+    """With the rate and the time that is left; in a pipe there are lines, and no escape sequence."""
+    words = ["bulk", source.name, "out.npy", "--restart", "--backend", "fake"]
+    seen = on_a_terminal(words, tmp_path)
+    assert re.search(r"rows, [\d,]+ tokens/s", seen)
+    assert re.search(r"\d:\d\d left", seen)
+    assert ESCAPE in seen
+    assert ESCAPE not in in_a_pipe(words, tmp_path)
+
+
+def test_tables_have_colours_on_a_terminal_alone(tmp_path: Path) -> None:
+    """And every line of them is there in a pipe."""
+    assert ESCAPE in on_a_terminal(["models"], tmp_path)
+    piped = in_a_pipe(["models"], tmp_path)
+    assert ESCAPE not in piped
+    assert "sentence-transformers/all-MiniLM-L6-v2" in piped
