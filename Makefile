@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-ray bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+.PHONY: help serve test test-all test-ray bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
   bench-overload bench-bulk bench-console bench-fairness fuzz site audit lock sbom
 
 PYTHON ?= python3
@@ -44,6 +44,8 @@ test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm |
 test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
 	@.venv-clients/bin/python -m pytest tests/clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
+
+test-all: test test-ray ## Everything that has a test, clusters of Ray included
 
 test-ray: $(RAY_ENV) ## Run the tests on clusters of Ray, several nodes each (minutes; installs Ray, once)
 	@.venv-ray/bin/python -m pytest tests/cluster

@@ -21,6 +21,13 @@ server needs to know of it goes to standard output, for the file that --api-keys
 
 Beside it there may stand, for that key: admin = true, models = ["NAME"], requests_per_minute = N,
 tokens_per_minute = N, lane = "bulk". A server that runs reads the file anew within a second.
+
+options:
+  -h, --help    print this text
+
+exit codes:
+  0    the key was made
+  2    no name, or one that no file can hold
 """
 
 

@@ -21,7 +21,21 @@ _HELP = """\
 Usage: vectord models [MODEL ...] [--json] [options]
 
 Lists the models that can be served here, whether their files are on this machine, where, and
-how large they are. Asks no network. Takes the options of `vectord serve`.
+how large they are. Asks no network.
+
+options:
+  --json        the same as JSON
+  -h, --help    print this text
+  and those of `vectord serve`, of which --models, --hub-cache and the like count
+
+exit codes:
+  0    the list was printed
+  2    a bad option
+
+examples:
+  vectord models
+  vectord models BAAI/bge-m3 ./my-model --json
+  vectord models --profile smart-embedder
 """
 
 
