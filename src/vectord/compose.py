@@ -11,7 +11,7 @@ import gc
 import ipaddress
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -30,6 +30,7 @@ from vectord.remote.client import RemoteEngine
 from vectord.remote.limits import RemoteBuckets
 from vectord.remote.link import Link
 from vectord.remote.metrics import RemoteMetrics
+from vectord.remote.several import RemoteEngines
 from vectord.server.app import create_app
 from vectord.server.buckets import Buckets
 from vectord.server.gate import Gate
@@ -94,32 +95,42 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     return Composition(app, engine, metrics, buckets)
 
 
-def build_front_end(config: Config, link: Link, when_alone: Callable[[Callable[[], None]], None]) -> Starlette:
-    """The app of a process that has no engine of its own; its lifespan connects `link`. Raises StartError.
+def build_front_end(
+    config: Config, links: Sequence[Link], when_alone: Callable[[Callable[[], None]], None]
+) -> Starlette:
+    """The app of a process that has no engine of its own; its lifespan connects `links`. Raises StartError.
 
-    when_alone: calls what it is given once nobody is left to serve for; used on the running loop.
+    links: to each engine, that with the limits and figures of all first. when_alone: calls what it is given once nobody
+    is left to serve for; used on the running loop.
     """
     dialects = load_dialects(config.server.dialects)
-    gate = Gate(config.server, dialects, RemoteBuckets(link))
-    metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None
+    gate = Gate(config.server, dialects, RemoteBuckets(links[0]))
+    metrics = RemoteMetrics(links[0]) if config.telemetry.enable_metrics else None
     tracing = open_tracing(config.telemetry, __version__)
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
         shutdown: Shutdown = app.state.shutdown
-        shutdown.on_begin(link.give_up)
+        for link in links:
+            shutdown.on_begin(link.give_up)
         when_alone(shutdown.begin)
-        await link.open()
+        others = [asyncio.create_task(link.open()) for link in links[1:]]  # each joins when it is there
+        await links[0].open()
         try:
             yield
         finally:
             if metrics is not None:
                 metrics.flush()
-            await link.close()
+            for other in others:
+                other.cancel()
+            for link in links:
+                await link.close()
             if tracing is not None:
                 await tracing.close(config.server.shutdown_timeout_secs)
 
-    app = create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+    engines = [RemoteEngine(link) for link in links]
+    engine = engines[0] if len(engines) == 1 else RemoteEngines(engines, turn=os.getpid())
+    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return app
 
 

@@ -1,8 +1,9 @@
 """The process that has the models: `python -m vectord.processes.engine`, started by supervisor.py.
 
 The server as it is in one process, but that nobody speaks HTTP to it: the front-ends come by its socket, gRPC has its
-port here. On SIGTERM new requests are refused and what was accepted is answered; without a parent, first the front-ends
-finish, which then end as well.
+port here. Of several engines the first counts for all, and the others tell it (counting.py).
+On SIGTERM new requests are refused and what was accepted is answered; without a parent, first the front-ends finish,
+which then end as well.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import logging
 import signal
 import socket
 from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 
 import uvloop
 from starlette.applications import Starlette
 
-from vectord import compose
-from vectord.engine.observer import Observer
+from vectord import compose, exit_codes
+from vectord.engine.engine import Engine
+from vectord.models.backend import is_there
 from vectord.processes.announcing import Announcing
+from vectord.processes.counting import Counting, Telling
 from vectord.processes.orders import Orders, end, read_orders, when_alone
 from vectord.remote.server import EngineServer
 from vectord.telemetry import logs
@@ -30,30 +35,49 @@ _log = logging.getLogger("vectord")
 def main() -> int:
     """The exit code: 0, or 1 if no model could be loaded. Raises StartError."""
     orders = read_orders()
-    logs.configure(orders.config.telemetry, process=orders.name)
-    compose.check_server(orders.config.server)
+    config, several = orders.config, len(orders.engine_sockets) > 1
+    logs.configure(config.telemetry, process=orders.name)
+    compose.check_server(config.server)
+    if several and not is_there(config.device.device):  # else another device would take its place, in other numbers
+        _log.error("%s is not there", config.device.device)
+        return exit_codes.NOTHING_SERVED
     compose.run_without_preempting()
-    telling: list[Announcing] = []
-
-    def around(observer: Observer) -> Observer:
-        telling.append(Announcing(observer))
-        return telling[0]
-
-    composed = compose.build(orders.config, around)
-    uvloop.run(_serve(composed, telling[0], orders))
+    listener = socket.socket(fileno=orders.listener)
+    who: Counting | Telling = Counting()
+    if listener.getsockname() != orders.engine_sockets[0]:
+        config = replace(config, telemetry=replace(config.telemetry, enable_metrics=False))
+        who = Telling(Path(orders.engine_sockets[0]))
+    announcing = Announcing()
+    composed = compose.build(config, lambda observer: announcing.over(who.over(observer)))
+    uvloop.run(_serve(composed, announcing, who, orders, listener))
+    if several and _lost(composed.engine):
+        return exit_codes.CRASHED
     return compose.exit_code(composed.engine)
 
 
-async def _serve(composed: compose.Composition, telling: Announcing, orders: Orders) -> None:
+async def _serve(
+    composed: compose.Composition,
+    announcing: Announcing,
+    who: Counting | Telling,
+    orders: Orders,
+    listener: socket.socket,
+) -> None:
     app, engine = composed.app, composed.engine
     timeout_s = orders.config.server.shutdown_timeout_secs
-    server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
-    telling.announce = server.announce
+    server = EngineServer(engine, engine.names, composed.buckets, composed.metrics, who.reports)
+
+    def announce() -> None:
+        server.announce()
+        if len(orders.engine_sockets) > 1 and _lost(engine):
+            _log.error("this engine's device is lost: another process tries it anew")
+            app.state.shutdown.begin()
+
+    announcing.announce = announce
     alone = asyncio.Event()
     when_alone(alone.set)
     ended = _ended(app)
-    async with app.router.lifespan_context(app):
-        await server.start(socket.socket(fileno=orders.listener))
+    async with app.router.lifespan_context(app), who.running(composed):
+        await server.start(listener)
         loaded = asyncio.create_task(_announce_when_loaded(composed, server))
         leaving = asyncio.create_task(_when_alone(alone, server, app, timeout_s))
         await ended.wait()
@@ -66,6 +90,12 @@ async def _serve(composed: compose.Composition, telling: Announcing, orders: Ord
         for task in (loaded, leaving):
             task.cancel()
     _log.info("stopped")
+
+
+def _lost(engine: Engine) -> bool:
+    """Whether a model has no device left that runs it."""
+    states = [info.devices.values() for info in engine.models().models]
+    return any(devices and set(devices) == {"lost"} for devices in states)
 
 
 async def _announce_when_loaded(composed: compose.Composition, server: EngineServer) -> None:

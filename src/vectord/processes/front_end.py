@@ -1,7 +1,7 @@
 """A process that reads and writes HTTP: `python -m vectord.processes.front_end`, started by supervisor.py.
 
-It waits until the engine's process is there, and then serves as one process does, on a port that it inherits: whichever
-front-end is free takes the next connection. Without a parent it drains and ends.
+It waits until the engine's process is there, of several the first one's, and then serves as one process does, on a port
+that it inherits: whichever front-end is free takes the next connection. Without a parent it drains and ends.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ def main() -> int:
     """The exit code. Raises StartError."""
     orders = read_orders()
     logs.configure(orders.config.telemetry, process=orders.name)
-    path = Path(orders.engine_socket)
-    app = compose.build_front_end(orders.config, Link(path, first_state(path)), when_alone)
+    first, *others = map(Path, orders.engine_sockets)
+    links = [Link(first, first_state(first)), *map(Link, others)]
+    app = compose.build_front_end(orders.config, links, when_alone)
     run.serve(app, orders.config.server, listener=socket.socket(fileno=orders.listener))
     return 0
 

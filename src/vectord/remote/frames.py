@@ -25,7 +25,7 @@ JOINED_BYTES = 64 * 1024  # frames up to this are written as one piece
 
 
 class Kind(IntEnum):
-    """What a frame holds. The first four come from a front-end."""
+    """What a frame holds. The first four come from who connects: a front-end, or another engine with notes alone."""
 
     ASK = 1  # a request under a new id
     CANCEL = 2  # nobody wants the answer to this id any more

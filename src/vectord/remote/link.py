@@ -1,6 +1,7 @@
-"""A front-end's connection to the engine's process: kept up, with questions by id and what the engine announces.
+"""A connection to an engine's process: kept up, with questions by id and what the engine announces.
 
-client.py, limits.py and metrics.py share one; it lives on the front-end's event loop. While the engine's process is
+A front-end's client.py, limits.py and metrics.py share one; another engine's process has one for reporter.py. On the
+event loop. While the engine's process is
 being replaced there is no link: what was asked fails at once with Unavailable, and so does what is asked meanwhile.
 """
 
@@ -29,8 +30,9 @@ _log = logging.getLogger("vectord.remote")
 
 
 class Link:
-    def __init__(self, path: Path, state: State) -> None:
-        """path: the engine's socket. state: what `first_state` gave. Not connected before `open`."""
+    def __init__(self, path: Path, state: State | None = None) -> None:
+        """path: the engine's socket. state: what `first_state` gave, if it is known already. Not connected before
+        `open`."""
         self.state = state
         self._path = path
         self._frames: Frames | None = None  # None: no engine is there
@@ -116,7 +118,7 @@ class Link:
                 continue
             await connection.lost.wait()
             if self._frames is connection.frames:
-                _log.warning("the engine's process is gone: requests are refused until there is another")
+                _log.warning("an engine's process is gone: waiting for another")
                 self._lose()
             else:
                 await asyncio.sleep(retry_s)  # it let go before it said what it serves

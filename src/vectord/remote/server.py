@@ -43,6 +43,7 @@ from vectord.remote.messages import (
     Spend,
     State,
 )
+from vectord.remote.reports import Reports
 from vectord.schema import Caller, ModelList, Request, Result
 from vectord.server.rate_limit import TokenBuckets
 from vectord.telemetry.logs import log_failure
@@ -61,11 +62,16 @@ class EngineServer:
         names: Callable[[], Mapping[str, str]],
         buckets: TokenBuckets,
         meter: Metrics | None = None,
+        reports: Reports | None = None,
     ) -> None:
-        """names: every name that clients may use, and the served one it stands for. meter: None counts nothing."""
+        """names: every name that clients may use, and the served one it stands for. meter: None counts nothing.
+
+        reports: who hears of other engines' processes, where there are any.
+        """
         self.engine = engine
         self.buckets = buckets
         self.meter = meter
+        self.reports = reports
         self._names = names
         self._connections: set[_Connection] = set()
         self._gone = asyncio.Event()  # nobody is connected
@@ -121,7 +127,7 @@ class EngineServer:
 
 
 class _Connection:
-    """One front-end's."""
+    """One front-end's, or another engine's."""
 
     def __init__(self, server: EngineServer) -> None:
         self.frames = Frames(
@@ -160,18 +166,24 @@ class _Connection:
         for task in self._tasks.values():
             task.cancel()
         self._server.left(self)
+        if self._server.reports is not None:
+            self._server.reports.gone(self)
 
     def _note(self, note: Note) -> None:
-        meter = self._server.meter
-        if meter is None:
-            return
+        meter, reports = self._server.meter, self._server.reports
         match note:
             case Answered():
-                meter.http_answered(note.exchange)
+                if meter is not None:
+                    meter.http_answered(note.exchange)
             case Rejected():
-                meter.rejected(note.route, note.reason)
+                if meter is not None:
+                    meter.rejected(note.route, note.reason)
             case Routes():
-                meter.expect_routes(note.routes)
+                if meter is not None:
+                    meter.expect_routes(note.routes)
+            case _:
+                if reports is not None:
+                    reports.heard(self, note)
 
     # --- what goes --------------------------------------------------------------------------------------------
 
