@@ -29,9 +29,11 @@ class Multiplexing:
     def __init__(self, app: ASGIApp, engine: Engine, models_at_once: int) -> None:
         self._app = app
         self._engine = engine
-        self._hold: Callable[[str], Awaitable[Any]] = serve.multiplexed(max_num_models_per_replica=models_at_once)(
-            self._held
-        )
+
+        async def hold(name: str) -> SimpleNamespace:  # a function: Ray keeps what it knows as an attribute of it
+            return self._held(name)
+
+        self._hold: Callable[[str], Awaitable[Any]] = serve.multiplexed(max_num_models_per_replica=models_at_once)(hold)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -43,7 +45,7 @@ class Multiplexing:
         if self._engine.readiness().get(name) == "ready":
             await self._hold(name)
 
-    async def _held(self, name: str) -> SimpleNamespace:
+    def _held(self, name: str) -> SimpleNamespace:
         async def unload() -> None:
             with suppress(VectordError):  # somebody uses it just now; the next to come will take its place
                 await self._engine.answer(UnloadModel(model=name), CALLER)
