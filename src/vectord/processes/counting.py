@@ -18,17 +18,16 @@ class Counting:
     """This process, for itself and for those that tell it."""
 
     def __init__(self) -> None:
-        self.reports: Reports | None = Reports()
+        self.reports = Reports()
 
     def over(self, metrics: Observer) -> Observer:
         """What the engine tells."""
-        assert self.reports is not None
         return self.reports.over(metrics)
 
     @asynccontextmanager
     async def running(self, composed: compose.Composition) -> AsyncIterator[None]:
         engine, reports = composed.engine, self.reports
-        if composed.metrics is not None and reports is not None:
+        if composed.metrics is not None:
             composed.metrics.watch(
                 lambda: reports.gauges(engine.gauges()), lambda: reports.models(engine.models().models)
             )
@@ -40,7 +39,7 @@ class Telling:
 
     def __init__(self, path: Path) -> None:
         """path: of its socket."""
-        self.reports: Reports | None = None
+        self.reports = None
         self._link = Link(path)
         self._reporter = Reporter(self._link)
 

@@ -1,8 +1,8 @@
 """A connection to an engine's process: kept up, with questions by id and what the engine announces.
 
 A front-end's client.py, limits.py and metrics.py share one; another engine's process has one for reporter.py. On the
-event loop. While the engine's process is
-being replaced there is no link: what was asked fails at once with Unavailable, and so does what is asked meanwhile.
+event loop. While the engine's process is being replaced there is no link: what was asked fails at once with
+Unavailable, and so does what is asked meanwhile.
 """
 
 from __future__ import annotations
