@@ -26,7 +26,7 @@ CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
 RAY_ENV := .venv-ray/.installed
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
-NODE_CONSOLE := tests/console/node/node_modules/.package-lock.json
+NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
 CHROMIUM := .venv-tools/.chromium
 PROMETHEUS := .venv-tools/prometheus/usr/bin/prometheus
 HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
@@ -48,7 +48,7 @@ test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients al
 test-all: test test-ray ## Everything that has a test, clusters of Ray included
 
 test-ray: $(RAY_ENV) ## Run the tests on clusters of Ray, several nodes each (minutes; installs Ray, once)
-	@.venv-ray/bin/python -m pytest tests/cluster
+	@.venv-ray/bin/python -m pytest tests/cluster/ray
 
 check: $(DEV_ENV) ## Format, lint, types, who may import whom, the documentation's site, and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
@@ -130,9 +130,9 @@ bench-gpu: $(DEV_ENV) ## Measure a GPU, vectord on it, and its peers beside it (
 	@.venv-dev/bin/python -m bench.gpu $(ARGS)
 
 # 1.65.5 is the last that writes code for protobuf 5 to 7 alike.
-rpc: ## Write src/vectord/rpc/tei_pb2.py again, from tei.proto
+rpc: ## Write src/vectord/server/grpc/tei_pb2.py again, from tei.proto
 	@$(PYTHON) -m venv .venv-rpc && .venv-rpc/bin/python $(PIP) install grpcio-tools==1.65.5 'setuptools<80'
-	@.venv-rpc/bin/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/vectord/rpc/tei.proto
+	@.venv-rpc/bin/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/vectord/server/grpc/tei.proto
 
 define require_python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -198,8 +198,8 @@ $(CLIENTS_APART_ENV): tests/clients/requirements-apart.txt | $(TOOLS_ENV)
 $(NODE_CLIENTS): tests/clients/node/package-lock.json
 	@cd tests/clients/node && npm ci --silent --no-audit --no-fund
 
-$(NODE_CONSOLE): tests/console/node/package-lock.json
-	@cd tests/console/node && npm ci --silent --no-audit --no-fund
+$(NODE_CONSOLE): tests/server/pages/console/node/package-lock.json
+	@cd tests/server/pages/console/node && npm ci --silent --no-audit --no-fund
 
 # Helm's engine, of a wheel that wants a later Python than the tests have: only the library in it is used.
 $(HELM): tests/deploy/requirements.txt | $(TOOLS_ENV)

@@ -18,12 +18,12 @@ from bench.gpu_options import ROUNDS, Options, read_options
 from bench.gpu_section import Say, attempt, speaker
 from bench.gpu_shapes import QUERY_TOKENS, Shape, model_folder, shape_named
 from bench.in_process import pack
-from vectord.artifacts.hub import resolve
-from vectord.artifacts.reader import read_spec
-from vectord.artifacts.spec import Output
-from vectord.backends.base import BackendOptions, TokenBatch
-from vectord.backends.torch import TorchBackend, load
-from vectord.backends.torch.graphs import Graphs
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Output
+from vectord.compute.backends.base import BackendOptions, TokenBatch
+from vectord.compute.backends.torch import TorchBackend, load
+from vectord.compute.backends.torch.graphs import Graphs
 
 BATCHES = 4  # of different tokens, in turns
 FORWARDS = 300

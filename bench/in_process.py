@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from bench.child import answer
-from vectord.artifacts.hub import resolve
-from vectord.artifacts.reader import read_spec
-from vectord.artifacts.spec import Output
-from vectord.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Output
+from vectord.compute.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
 from vectord.config import DEFAULT_MODEL, DeviceConfig
-from vectord.models.calibration import calibration_texts
+from vectord.engine.models.calibration import calibration_texts
 from vectord.text.tokenizer import TextEncoder
 
 LATENCY_RUNS = 300
@@ -34,7 +34,7 @@ class InProcess:
 
     def __init__(self, backend: str, dtype: str, ids: Sequence[Sequence[int]]) -> None:
         self.ids = ids
-        load = import_module(f"vectord.backends.{backend}").load
+        load = import_module(f"vectord.compute.backends.{backend}").load
         spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
         calibration = calibration_texts(DeviceConfig(dtype=dtype))
         sample = None if calibration is None else calibration.sample(TextEncoder(spec))

@@ -17,8 +17,8 @@ from bench.child import Child
 from bench.corpus import SPREAD
 from bench.report import Row, at_least, at_most
 from bench.server_process import Server, free_port
+from vectord.compute.processor import multiplies_bfloat16, thread_budget
 from vectord.config import DEFAULT_MODEL
-from vectord.processor import multiplies_bfloat16, thread_budget
 
 TEXTS = 96
 LONGEST = 8192

@@ -16,9 +16,9 @@ import numpy as np
 
 from bench.child import answer
 from bench.in_process import pack
-from vectord.artifacts.hub import resolve
-from vectord.artifacts.reader import read_spec
-from vectord.backends.base import Backend, BackendOptions, TokenBatch
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.compute.backends.base import Backend, BackendOptions, TokenBatch
 
 SAMPLE_S = 0.01
 
@@ -46,7 +46,7 @@ class Large:
         self._most = MostAnonymous()
         start = time.perf_counter()
         spec = read_spec(resolve(folder))
-        self.backend: Backend = import_module(f"vectord.backends.{backend}").load(spec, BackendOptions())
+        self.backend: Backend = import_module(f"vectord.compute.backends.{backend}").load(spec, BackendOptions())
         self.loaded_s = time.perf_counter() - start
         self.words = 150_000
 

@@ -19,16 +19,16 @@ import uvloop
 
 from bench.wire import embedded
 from vectord.config import ServerConfig
-from vectord.dialects.folder import load_dialects
 from vectord.engine.observer import RequestReport
-from vectord.server.caller import caller_of
-from vectord.server.gate import Gate
-from vectord.server.keys import new_key
-from vectord.server.request_id import request_id
-from vectord.server.routing import Table
-from vectord.telemetry.exchange import Exchange
-from vectord.telemetry.metrics import Metrics
-from vectord.wire.plain import render_error
+from vectord.observability.exchange import Exchange
+from vectord.observability.metrics import Metrics
+from vectord.products.common.folder import load_dialects
+from vectord.products.common.plain import render_error
+from vectord.server.admission.caller import caller_of
+from vectord.server.admission.gate import Gate
+from vectord.server.admission.keys import new_key
+from vectord.server.http.request_id import request_id
+from vectord.server.http.routing import Table
 
 REQUESTS = 6000
 ROUNDS = 3

@@ -16,7 +16,7 @@ from bench.report import Row, at_least, at_most, load_name, load_row
 from bench.server_process import Server
 from bench.startup import Start, measure_starts
 from bench.subject import Subject
-from vectord.processor import multiplies_bfloat16, thread_budget
+from vectord.compute.processor import multiplies_bfloat16, thread_budget
 
 GRID = [(connections, texts) for texts in (1, 16) for connections in (32, 8, 1)]
 ALONE = (12, 61)  # tokens: a query, and the corpus's mean

@@ -16,9 +16,9 @@ import numpy as np
 from bench.corpus import MAX_TOKENS, Corpus
 from bench.in_process import pack
 from bench.subject import Subject
-from vectord.artifacts.hub import resolve
-from vectord.artifacts.reader import read_spec
-from vectord.backends.base import BackendOptions
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder
@@ -54,7 +54,7 @@ def make_pool(subject: Subject) -> Pool:
     texts = [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD]
     spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
     encoded = TextEncoder(spec).encode(texts, TextOptions(), truncate=True, field="input")
-    backend = import_module(f"vectord.backends.{subject.backend}").load(spec, BackendOptions(dtype="float32"))
+    backend = import_module(f"vectord.compute.backends.{subject.backend}").load(spec, BackendOptions(dtype="float32"))
     try:
         rows = [backend.forward(pack([text.ids.tolist()], alone=True), 0)["dense"][0].copy() for text in encoded]
     finally:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.corpus import Corpus, make_corpus
 from bench.server_process import Server, free_port
-from vectord.artifacts.hub import resolve
-from vectord.artifacts.reader import read_spec
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
 from vectord.config import DEFAULT_MODEL
 
 CHECKED_TEXTS = 64

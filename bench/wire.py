@@ -18,10 +18,10 @@ import orjson
 
 from bench.report import Row, at_least
 from vectord.config import ServerConfig
-from vectord.dialects.base import Call, Dialect, Incoming, Route
-from vectord.dialects.folder import load_dialects
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route
+from vectord.products.common.folder import load_dialects
+from vectord.products.common.octets import render_octets
 from vectord.schema import EmbedResult, Float32, ModelInfo, TextLength, Timings, Usage
-from vectord.wire.octets import render_octets
 
 DIMENSIONS = 384
 COLBERT_SHAPE = (8192, 1024)

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
-from vectord.doctor.advice import Advice, advice
-from vectord.doctor.installation import Cache, Port
-from vectord.doctor.machine import Gpu, Machine
-from vectord.doctor.self_test import SelfTest
+from vectord.tools.doctor.advice import Advice, advice
+from vectord.tools.doctor.installation import Cache, Port
+from vectord.tools.doctor.machine import Gpu, Machine
+from vectord.tools.doctor.self_test import SelfTest
 
 MACHINE = Machine(
     system="Linux",

@@ -15,13 +15,13 @@ import msgspec
 from docs.shapes import Row, rows, shape
 
 from vectord.config import DEFAULT_MODEL, ServerConfig
-from vectord.dialects.base import Dialect, Route
-from vectord.dialects.folder import load_dialects
 from vectord.engine.client import EngineClient
-from vectord.server.app import build_table
-from vectord.server.routing import Endpoint, Table
-from vectord.server.shutdown import Shutdown
-from vectord.telemetry.metrics import Metrics
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Dialect, Route
+from vectord.products.common.folder import load_dialects
+from vectord.server.http.app import build_table
+from vectord.server.http.routing import Endpoint, Table
+from vectord.server.http.shutdown import Shutdown
 
 CLIENTS = Path(__file__).parent / "clients.toml"
 LINE = 120

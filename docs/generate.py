@@ -18,7 +18,7 @@ from pathlib import Path
 from docs.advice import found
 from docs.apis import apis
 
-from vectord.artifacts.catalogue import CATALOGUE, Entry
+from vectord.checkpoints.catalogue import CATALOGUE, Entry
 from vectord.config.files import CONFIG_FILE, PROFILES, profiles
 from vectord.config.ignored import IGNORED
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 
-from vectord.cli import run
+from vectord.cli.main import run
 
 if __name__ == "__main__":
     sys.exit(run(["pull", *sys.argv[1:]]))

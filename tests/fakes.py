@@ -7,9 +7,9 @@ import threading
 import numpy as np
 import numpy.typing as npt
 
-from vectord.backends.base import POOLED, Answers, TokenBatch
-from vectord.backends.fake import FakeBackend
-from vectord.ops.base import PackedTexts
+from vectord.compute.backends.base import POOLED, Answers, TokenBatch
+from vectord.compute.backends.fake import FakeBackend
+from vectord.compute.ops.base import PackedTexts
 
 
 class ScriptedBackend(FakeBackend):

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from vectord.artifacts.spec import DenseModule, ModelSpec, Output, Pooling
-from vectord.backends.base import TokenBatch
-from vectord.ops.base import PackedTexts
+from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
+from vectord.compute.backends.base import TokenBatch
+from vectord.compute.ops.base import PackedTexts
 
 WIDTH = 32
 MAX_TOKENS = 512

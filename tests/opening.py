@@ -1,4 +1,4 @@
-"""Models opened for the tests of vectord.models, computed by the fake backend: no file of weights is read."""
+"""Models opened for the tests of vectord.engine.models, computed by the fake backend: no file of weights is read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from vectord.config import Config, DeviceConfig, ModelConfig
-from vectord.engine.registry import ModelSource
-from vectord.models import open_models
+from vectord.engine.models import open_models
+from vectord.engine.models.registry import ModelSource
 
 FAKE = DeviceConfig(backend="fake")
 

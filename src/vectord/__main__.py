@@ -2,7 +2,7 @@
 
 import sys
 
-from vectord.cli import main
+from vectord.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -58,7 +58,7 @@ class LazyApp:
 def _build() -> Any:
     """Blocks for some tenths of a second: nobody is served yet."""
     from vectord import compose  # noqa: PLC0415 - importing this module must cost nothing
-    from vectord.telemetry import logs  # noqa: PLC0415
+    from vectord.observability import logs  # noqa: PLC0415
 
     loaded = load((), os.environ, Path.cwd())
     logs.configure(loaded.config.telemetry)

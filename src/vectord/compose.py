@@ -18,29 +18,30 @@ from importlib.util import find_spec
 
 from starlette.applications import Starlette
 
-from vectord import __version__, exit_codes
+from vectord import __version__
+from vectord.cli import exit_codes
+from vectord.cluster.remote.client import RemoteEngine
+from vectord.cluster.remote.limits import RemoteBuckets
+from vectord.cluster.remote.link import Link
+from vectord.cluster.remote.metrics import RemoteMetrics
+from vectord.cluster.remote.several import RemoteEngines
+from vectord.compute.processor import thread_budget
 from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
-from vectord.dialects.folder import load_dialects
+from vectord.engine.cache.stores.redis import RedisStore
+from vectord.engine.cache.stores.secret import shared_secret
 from vectord.engine.engine import Engine
+from vectord.engine.models import open_composites, open_models
 from vectord.engine.observer import Observer, Silent
 from vectord.errors import ConfigError
-from vectord.models import open_composites, open_models
-from vectord.processor import thread_budget
-from vectord.remote.client import RemoteEngine
-from vectord.remote.limits import RemoteBuckets
-from vectord.remote.link import Link
-from vectord.remote.metrics import RemoteMetrics
-from vectord.remote.several import RemoteEngines
-from vectord.server.app import create_app
-from vectord.server.buckets import Buckets
-from vectord.server.gate import Gate
-from vectord.server.shutdown import Shutdown
-from vectord.server.tls import certificate_of
-from vectord.stores.redis import RedisStore
-from vectord.stores.secret import shared_secret
-from vectord.telemetry import logs
-from vectord.telemetry.metrics import Metrics
-from vectord.telemetry.tracing import Tracing, open_tracing
+from vectord.observability import logs
+from vectord.observability.metrics import Metrics
+from vectord.observability.tracing import Tracing, open_tracing
+from vectord.products.common.folder import load_dialects
+from vectord.server.admission.buckets import Buckets
+from vectord.server.admission.gate import Gate
+from vectord.server.http.app import create_app
+from vectord.server.http.shutdown import Shutdown
+from vectord.server.http.tls import certificate_of
 
 log = logging.getLogger("vectord")
 
@@ -166,7 +167,7 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
 
 def serve(config: Config) -> int:
     """Serve until told to stop. Returns the exit code: 0, or 1 if no model could be loaded. Raises StartError."""
-    from vectord.server import run  # noqa: PLC0415 - uvicorn, which an app under another server does not need
+    from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which an app under another server does not need
 
     logs.configure(config.telemetry)
     check_server(config.server)
@@ -180,7 +181,7 @@ def serve(config: Config) -> int:
 
 def check_server(config: ServerConfig) -> None:
     """What is wrong with ports and certificates must not wait for models. Raises ConfigError."""
-    from vectord.server import run  # noqa: PLC0415
+    from vectord.server.http import run  # noqa: PLC0415
 
     if config.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
         run.bind(config.host, config.grpc_port, option="--grpc-port").close()
@@ -214,11 +215,11 @@ async def _further_ports(
     """What listens beside HTTP. When the block ends, the engine has drained."""
     async with AsyncExitStack() as ports:
         if config.prometheus_port is not None and metrics is not None:
-            from vectord.server.metrics_port import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
+            from vectord.server.http.metrics_port import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
 
             await ports.enter_async_context(serve_metrics(engine, metrics, config, app.state.shutdown))
         if config.grpc_port is not None:
-            from vectord.rpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
+            from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
 
             state = app.state
             await ports.enter_async_context(

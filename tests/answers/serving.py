@@ -10,7 +10,7 @@ from typing import Any
 
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
 from vectord.engine.engine import Engine
-from vectord.models import open_models, read_composites
+from vectord.engine.models import open_models, read_composites
 from vectord.schema import Caller, Request
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tests.bulk.makers import read_output, rows_of, write_input
 
-from vectord.cli import run
+from vectord.cli.bulk_options import parser
+from vectord.cli.main import run
 from vectord.config.settings import SETTINGS
-from vectord.terminal.bulk_options import parser
 
 
 @pytest.fixture(autouse=True)

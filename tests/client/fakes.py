@@ -14,11 +14,12 @@ from functools import lru_cache
 
 import httpx
 import numpy as np
-from tests.dialects.results import model_list
+from tests.products.results import model_list
 
-from vectord.dialects.base import Call, Incoming
-from vectord.dialects.vectord import DIALECT
 from vectord.errors import InputTooLong, ModelCannot, VectordError
+from vectord.products.common.arrow import ARROW
+from vectord.products.common.dialect import Call, Incoming
+from vectord.products.vectord import DIALECT
 from vectord.schema import (
     ChunkedDocument,
     ClassifyRequest,
@@ -46,9 +47,8 @@ from vectord.schema import (
     TokenizeResult,
     Usage,
 )
-from vectord.server.negotiation import negotiated
-from vectord.server.result_headers import result_headers
-from vectord.wire.arrow import ARROW
+from vectord.server.http.negotiation import negotiated
+from vectord.server.http.result_headers import result_headers
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"

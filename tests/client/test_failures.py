@@ -13,7 +13,7 @@ from vectord import errors as domain
 from vectord.client import errors
 from vectord.client.errors import BadRequest, ClientError, TryLater
 from vectord.client.failures import MAX_MESSAGE_CHARACTERS, failed, refused, retry_after_s
-from vectord.dialects.vectord.errors import ERRORS, render_error
+from vectord.products.vectord.errors import ERRORS, render_error
 
 NOW_S = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
 

@@ -9,7 +9,7 @@ import pytest
 
 from vectord.client.messages import GZIP_MIN_BYTES, Reply, get, post
 from vectord.client.splitting import Ask, Part
-from vectord.server.request_id import request_id
+from vectord.server.http.request_id import request_id
 
 ASK = Ask(path="/vectord/embed", key="inputs", said={}, accept="application/x")
 

@@ -15,12 +15,12 @@ from tests.client.fakes import MODEL, answer, sparse_of, vector_of, vectors_of
 from vectord.client.errors import ServerFailed
 from vectord.client.messages import Reply
 from vectord.client.vectors import ARROW, read_matrix, read_piece
-from vectord.dialects.base import Incoming
-from vectord.dialects.vectord.requests import parse_embed
+from vectord.products.common.dialect import Incoming
+from vectord.products.common.rendered import Rendered
+from vectord.products.vectord.requests import parse_embed
 from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
-from vectord.server.negotiation import negotiated
-from vectord.server.result_headers import result_headers
-from vectord.wire.rendered import Rendered
+from vectord.server.http.negotiation import negotiated
+from vectord.server.http.result_headers import result_headers
 
 TEXTS = ["abba", "b", "the same the same"]
 KINDS = ("dense", "sparse", "colbert", "tokens")

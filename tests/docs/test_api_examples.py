@@ -19,11 +19,12 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.dialects.vectord import DIALECT
-from vectord.dialects.vectord.errors import ERRORS, type_of
+from vectord.products.vectord import DIALECT
+from vectord.products.vectord.errors import ERRORS, type_of
 from vectord.schema import ScoreKind
-from vectord.server import length_headers, result_headers
-from vectord.server.routing import Table
+from vectord.server.http import result_headers
+from vectord.server.http.hardening import length_headers
+from vectord.server.http.routing import Table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
 

@@ -21,11 +21,11 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.dialects.base import Dialect, Route
-from vectord.dialects.folder import dialect_names, load_dialects
-from vectord.server.app import build_table
-from vectord.server.routing import Endpoint
-from vectord.server.shutdown import Shutdown
+from vectord.products.common.dialect import Dialect, Route
+from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.server.http.app import build_table
+from vectord.server.http.routing import Endpoint
+from vectord.server.http.shutdown import Shutdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "apis.md").read_text("utf-8")

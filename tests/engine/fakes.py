@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from vectord.artifacts.spec import Colbert, ModelSpec, Output, YesNo
-from vectord.backends.base import Answers, BackendFacts, TokenBatch
+from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
+from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
+from vectord.compute.ops.base import PackedTexts
 from vectord.config import EngineConfig
-from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
+from vectord.engine.cache.shared import Store
 from vectord.engine.engine import Engine
+from vectord.engine.models.registry import Composite, ModelSource
 from vectord.engine.observer import BatchReport, RequestReport
-from vectord.engine.registry import Composite, ModelSource
-from vectord.engine.shared_cache import Store
 from vectord.errors import EmptyInput, InputTooLong
-from vectord.ops.base import PackedTexts
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 
 WIDTH = 8
 COLBERT_WIDTH = 4

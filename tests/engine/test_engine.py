@@ -26,15 +26,15 @@ from tests.engine.fakes import (
     spec,
 )
 
-from vectord.backends import fake
-from vectord.backends.base import BackendOptions, TokenBatch
+from vectord.compute.backends import fake
+from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.config import EngineConfig
-from vectord.engine.admission import Speed
-from vectord.engine.batch import Item
 from vectord.engine.engine import Engine
-from vectord.engine.job import Job
-from vectord.engine.registry import ModelSource
-from vectord.engine.runner import TEXTS_PER_TURN
+from vectord.engine.models.registry import ModelSource
+from vectord.engine.queue.admission import Speed
+from vectord.engine.queue.batch import Item
+from vectord.engine.queue.job import Job
+from vectord.engine.queue.runner import TEXTS_PER_TURN
 from vectord.errors import (
     EmptyInput,
     InferenceFailed,
@@ -520,7 +520,7 @@ async def test_a_backend_that_still_compiles_does_not_hold_up_the_end(monkeypatc
             assert compiled.wait(10)
             super().close()
 
-    monkeypatch.setattr("vectord.engine.lifecycle.CLOSE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("vectord.engine.models.lifecycle.CLOSE_TIMEOUT_S", 0.05)
     backend = Compiling()
     async with serving(backend) as engine:
         await asyncio.wait_for(engine.close(), 5)

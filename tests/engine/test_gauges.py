@@ -6,7 +6,7 @@ import asyncio
 
 from tests.engine.fakes import M3, FakeBackend, close_gate, entered, serving, serving_one, settle
 
-from vectord.backends.base import OwnMemory
+from vectord.compute.backends.base import OwnMemory
 from vectord.schema import Caller, DeviceMemory, EmbedRequest
 
 BULK = Caller(client="indexer", lane="bulk")

@@ -18,43 +18,43 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
-from tests.artifacts.files.onnx_bytes import external_tensor, field, graph, model, tensor
-from tests.artifacts.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
-from tests.artifacts.folders import write_sentence_model, write_tokenizer
-from tests.artifacts.reading import spec_of
-from tests.dialects.results import model_info
-from tests.dialects.test_errors import MARK, PARSES, bodies
+from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, tensor
+from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
+from tests.checkpoints.folders import write_sentence_model, write_tokenizer
+from tests.checkpoints.reading import spec_of
+from tests.products.results import model_info
+from tests.products.test_errors import MARK, PARSES, bodies
 from tests.server.fakes import FakeEngine
 from tests.text.makers import make_spec
 
-from vectord.artifacts.catalogue_file import read_catalogue_file
-from vectord.artifacts.checkpoint import open_checkpoint
-from vectord.artifacts.files.onnx_file import read_onnx
-from vectord.artifacts.files.stored_zip import read_members
-from vectord.artifacts.files.torch_pickle import read_tensors
-from vectord.artifacts.vocabulary import find_ids
-from vectord.artifacts.wordpiece import wordpiece_json
+from vectord.checkpoints.catalogue_file import read_catalogue_file
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.onnx_file import read_onnx
+from vectord.checkpoints.files.stored_zip import read_members
+from vectord.checkpoints.files.torch_pickle import read_tensors
+from vectord.checkpoints.vocabulary import find_ids
+from vectord.checkpoints.wordpiece import wordpiece_json
 from vectord.config.sources import load
-from vectord.dialects.base import Call, Dialect, Incoming, Route
-from vectord.dialects.folder import dialect_names, load_dialects
 from vectord.errors import VectordError
-from vectord.rpc.methods import METHODS, Method
-from vectord.rpc.rank_stream import RankStream
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route
+from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.rendered import Rendered
 from vectord.schema import EmbedRequest, TextOptions
-from vectord.server.app import build_table
-from vectord.server.auth import Keys
-from vectord.server.body_shape import check_shape
-from vectord.server.caller import caller_of
-from vectord.server.inflate import inflate
-from vectord.server.keys import read_keys
-from vectord.server.media_type import check_media_type
-from vectord.server.negotiation import negotiated
-from vectord.server.proxies import TrustedProxies
-from vectord.server.request_id import request_id
-from vectord.server.shutdown import Shutdown
+from vectord.server.admission.auth import Keys
+from vectord.server.admission.caller import caller_of
+from vectord.server.admission.keys import read_keys
+from vectord.server.admission.proxies import TrustedProxies
+from vectord.server.grpc.methods import METHODS, Method
+from vectord.server.grpc.rank_stream import RankStream
+from vectord.server.http.app import build_table
+from vectord.server.http.hardening.body_shape import check_shape
+from vectord.server.http.hardening.inflate import inflate
+from vectord.server.http.media_type import check_media_type
+from vectord.server.http.negotiation import negotiated
+from vectord.server.http.request_id import request_id
+from vectord.server.http.shutdown import Shutdown
 from vectord.text.foreign import read_tokens
 from vectord.text.tokenizer import TextEncoder
-from vectord.wire.rendered import Rendered
 
 Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder that is the parser's own
 

@@ -136,7 +136,7 @@ def test_other_backends_ask_nobody(backend: str, tmp_path: Path) -> None:
 
 def test_pages_name_nothing_beyond_this_server() -> None:
     """A browser that shows /docs needs no other machine; tests/server/test_docs.py has the details."""
-    from vectord.server.docs import POLICY
+    from vectord.server.pages.docs import POLICY
 
     directives = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))
     assert directives["default-src"] == "'none'"

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from tests.dialects.results import model_info, model_list
+from tests.products.results import model_info, model_list
 
-from vectord.dialects.base import Call, Dialect, Incoming, Route
 from vectord.errors import InvalidField, MalformedBody, ShuttingDown, VectordError
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route
+from vectord.products.common.rendered import Rendered
 from vectord.schema import (
     ANYONE,
     Caller,
@@ -26,7 +27,6 @@ from vectord.schema import (
     UnloadModel,
     Usage,
 )
-from vectord.wire.rendered import Rendered
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"

@@ -12,13 +12,13 @@ from typing import Any
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.dialects.base import Dialect
 from vectord.engine.client import EngineClient
-from vectord.server.app import create_app
-from vectord.server.handler import Tracer
-from vectord.server.run import Server, bind, url_of
-from vectord.server.tls import certificate_of
-from vectord.telemetry.metrics import Metrics
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Dialect
+from vectord.server.http.app import create_app
+from vectord.server.http.handler import Tracer
+from vectord.server.http.run import Server, bind, url_of
+from vectord.server.http.tls import certificate_of
 
 PATIENCE_S = 20.0
 

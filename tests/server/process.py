@@ -16,8 +16,8 @@ from pathlib import Path
 from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
-from vectord.server.app import create_app
-from vectord.server.run import serve
+from vectord.server.http.app import create_app
+from vectord.server.http.run import serve
 
 ROOT = Path(__file__).parents[2]
 

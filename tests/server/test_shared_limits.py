@@ -17,14 +17,14 @@ from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import until
 
 from vectord.config import ServerConfig
-from vectord.dialects.base import Rate
 from vectord.errors import ConfigError
-from vectord.server import buckets as module
-from vectord.server.app import create_app
-from vectord.server.buckets import Buckets, Draw
+from vectord.products.common.dialect import Rate
+from vectord.server.admission import buckets as module
+from vectord.server.admission.buckets import Buckets, Draw
+from vectord.server.http.app import create_app
 
 redis = pytest.importorskip("redis.asyncio")
-shared_buckets = pytest.importorskip("vectord.server.shared_buckets")
+shared_buckets = pytest.importorskip("vectord.server.admission.shared_buckets")
 if shutil.which("redis-server") is None:
     pytest.skip("no redis-server here", allow_module_level=True)
 

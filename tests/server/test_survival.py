@@ -13,9 +13,9 @@ import pytest
 from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
-from vectord.dialects.folder import load_dialects
-from vectord.server import departure, handler
-from vectord.server.body_room import BODIES_AT_ONCE
+from vectord.products.common.folder import load_dialects
+from vectord.server.http import departure, handler
+from vectord.server.http.hardening.body_room import BODIES_AT_ONCE
 
 DIALECTS = load_dialects(("openai", "tei"))
 LIMIT_BYTES = 1_000_000

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from vectord.artifacts.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec
 from vectord.text.tokenizer import TextEncoder
 
 SENTENCES = (

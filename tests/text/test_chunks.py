@@ -23,10 +23,10 @@ from tests.text.makers import (
 )
 from tokenizers import models, pre_tokenizers, processors
 
-from vectord.encoded import Chunk, Window
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
 from vectord.text.document import PIECE_CHARACTERS, read_document
+from vectord.text.encoded import Chunk, Window
 from vectord.text.sentences import sentence_starts
 from vectord.text.tokenizer import TextEncoder
 from vectord.text.truncation import Limit

@@ -13,10 +13,10 @@ from tests.text.makers import byte_level, make_encoder, modernbert, unigram, var
 from tokenizers import AddedToken, Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from vectord.artifacts.spec import Colbert
-from vectord.encoded import EncodedColbert
+from vectord.checkpoints.spec import Colbert
 from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
+from vectord.text.encoded import EncodedColbert
 from vectord.text.tokenizer import TextEncoder
 
 PLAIN = TextOptions()

@@ -9,7 +9,7 @@ import pytest
 from tests.text.makers import ALL, byte_level, make_spec, qwen3, wordpiece
 from tokenizers import AddedToken, Tokenizer
 
-from vectord.artifacts.spec import Colbert
+from vectord.checkpoints.spec import Colbert
 from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.foreign import ForeignTable

@@ -16,7 +16,7 @@ from tests.text.makers import (
 )
 from tokenizers import AddedToken, processors
 
-from vectord.artifacts.spec import Colbert, YesNo
+from vectord.checkpoints.spec import Colbert, YesNo
 from vectord.errors import InputTooLong, InvalidField
 from vectord.schema import ChunkOptions, TextOptions
 from vectord.text.tokenizer import TextEncoder

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests.text.makers import PAIRING, make_encoder, modernbert, varied_texts, wordpiece
 from tokenizers import Tokenizer, processors
 
-from vectord.encoded import EncodedPair
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import Side, TextOptions
+from vectord.text.encoded import EncodedPair
 from vectord.text.pairs import keep_longest_last, keep_query_first
 from vectord.text.tokenizer import TextEncoder
 

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder, unigram, varied_texts, wordpiece
 
-from vectord.encoded import CutText
 from vectord.errors import Untokenizable
 from vectord.schema import TextLength
+from vectord.text.encoded import CutText
 from vectord.text.tokenizer import TextEncoder
 
 

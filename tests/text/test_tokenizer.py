@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.artifacts.folders import WORDS, write_json, write_tokenizer, write_transformer
+from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-from vectord.artifacts.hub import Located, resolve
-from vectord.artifacts.reader import read_spec
-from vectord.artifacts.spec import ModelSpec
-from vectord.encoded import EncodedText
+from vectord.checkpoints.hub import Located, resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
+from vectord.text.encoded import EncodedText
 from vectord.text.tokenizer import TextEncoder
 
 CLS, SEP = 101, 102

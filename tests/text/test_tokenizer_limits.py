@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.models import read_minilm_spec
 
-from vectord.artifacts.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder

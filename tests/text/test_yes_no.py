@@ -11,7 +11,7 @@ from tests.text.makers import CHAT_SPECIALS, byte_level, make_encoder, varied_te
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from vectord.artifacts.spec import YesNo
+from vectord.checkpoints.spec import YesNo
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder

@@ -14,17 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from vectord import exit_codes
 from vectord.bulk.failures import BulkFailed
-from vectord.cluster.environment import QUIET, check_ray, join, prepare
-from vectord.cluster.options import check_gpus, cluster_parser
+from vectord.cli import exit_codes
+from vectord.cli.bulk_options import config_of, job_of, read_words
+from vectord.cluster.ray.environment import QUIET, check_ray, join, prepare
+from vectord.cluster.ray.options import check_gpus, cluster_parser
 from vectord.errors import ConfigError, StartError
-from vectord.terminal.bulk_options import config_of, job_of, read_words
 
 if TYPE_CHECKING:
     from vectord.bulk.job import Job
-    from vectord.cluster.planning import Part
-    from vectord.cluster.storage import Storage
+    from vectord.cluster.ray.planning import Part
+    from vectord.cluster.ray.storage import Storage
     from vectord.config import Config
 
 PART_ROWS = 16_384
@@ -93,8 +93,8 @@ def embed(order: Order, say: Callable[[str], None]) -> dict[str, Any]:
 
     say: told a line for each part. Raises ConfigError, BulkFailed.
     """
-    from vectord.cluster.planning import begin, finish, parts_of, whole  # noqa: PLC0415 - pyarrow, an extra
-    from vectord.cluster.storage import Storage  # noqa: PLC0415
+    from vectord.cluster.ray.planning import begin, finish, parts_of, whole  # noqa: PLC0415 - pyarrow, an extra
+    from vectord.cluster.ray.storage import Storage  # noqa: PLC0415
 
     began_s = time.monotonic()
     source, out = Storage(order.source), Storage(order.out)
@@ -131,7 +131,7 @@ def _make(
     import ray.data  # noqa: PLC0415 - after `prepare`
     from ray.exceptions import RayError  # noqa: PLC0415
 
-    from vectord.cluster.part_embedder import PartEmbedder  # noqa: PLC0415
+    from vectord.cluster.ray.part_embedder import PartEmbedder  # noqa: PLC0415
 
     rows = ray.data.from_items([asdict(part) for part in missing], override_num_blocks=len(missing))
     done = rows.map(

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vectord import exit_codes
-from vectord.cluster.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
-from vectord.cluster.options import check_gpus, cluster_parser
-from vectord.cluster.shape import Shape
+from vectord.cli import exit_codes
+from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
+from vectord.cluster.ray.options import check_gpus, cluster_parser
+from vectord.cluster.ray.shape import Shape
 from vectord.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(words: Sequence[str]) -> int:
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
     from ray import serve  # noqa: PLC0415
 
-    from vectord.cluster.application import NAME, application  # noqa: PLC0415
+    from vectord.cluster.ray.application import NAME, application  # noqa: PLC0415
 
     ended = _ended()
     try:
@@ -93,7 +93,7 @@ def app(arguments: Mapping[str, str]) -> Any:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "models"]
     words += arguments.get("models", "").replace(",", " ").split()
     options, rest = parser().parse_known_args(words)
-    from vectord.cluster.application import application  # noqa: PLC0415 - after `prepare`
+    from vectord.cluster.ray.application import application  # noqa: PLC0415 - after `prepare`
 
     return application(_load(rest).config, shape_of(options))
 
@@ -155,7 +155,7 @@ def parser() -> ArgumentParser:
 
 def _load(words: Sequence[str]) -> Loaded:
     from vectord.config.sources import load  # noqa: PLC0415
-    from vectord.telemetry import logs  # noqa: PLC0415
+    from vectord.observability import logs  # noqa: PLC0415
 
     loaded = load(words, os.environ, Path.cwd())
     logs.configure(loaded.config.telemetry)

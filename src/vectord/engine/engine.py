@@ -13,29 +13,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from vectord.backends.base import Backend
+from vectord.compute.backends.base import Backend
+from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
-from vectord.engine import embedding
-from vectord.engine.admission import Admission
-from vectord.engine.cache import AnswerCache
-from vectord.engine.classifying import classifies, classify
+from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.deadlines import before, earliest, passed, within
-from vectord.engine.documents import embed_documents
-from vectord.engine.embedding import DENSE
-from vectord.engine.encoding import Encoder, EncoderPool
 from vectord.engine.gauges import gauges_of
-from vectord.engine.lifecycle import Lifecycle, Policy
+from vectord.engine.models.lifecycle import Lifecycle, Policy
+from vectord.engine.models.registry import VECTORS, Allowed, Composite, ModelSource, Registry, Served, Target
 from vectord.engine.observer import Observer, RequestReport, Silent
-from vectord.engine.registry import VECTORS, Allowed, Composite, ModelSource, Registry, Served, Target
-from vectord.engine.reranking import method_of, rerank
-from vectord.engine.runner import ModelRunner
-from vectord.engine.several import check_several, lane_of, placed, usage_together
-from vectord.engine.shared_cache import SharedCache, Store
-from vectord.engine.statistics import Counter
-from vectord.engine.task import Task, in_turns
-from vectord.engine.tokenizing import decode, tokenize
+from vectord.engine.operations import embed as embedding
+from vectord.engine.operations.classify import classifies, classify
+from vectord.engine.operations.documents import embed_documents
+from vectord.engine.operations.embed import DENSE
+from vectord.engine.operations.encoding import Encoder, EncoderPool
+from vectord.engine.operations.multi import check_several, lane_of, placed, usage_together
+from vectord.engine.operations.rerank import method_of, rerank
+from vectord.engine.operations.task import Task, in_turns
+from vectord.engine.operations.tokenize import decode, tokenize
+from vectord.engine.queue.admission import Admission
+from vectord.engine.queue.runner import ModelRunner
+from vectord.engine.queue.statistics import Counter
 from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
-from vectord.processor import thread_budget
 from vectord.schema import (
     ANYONE,
     Caller,

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from vectord.backends.base import OwnMemory
-from vectord.engine.admission import Admission
-from vectord.engine.cache import AnswerCache
-from vectord.engine.registry import Served
+from vectord.compute.backends.base import OwnMemory
+from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.models.registry import Served
+from vectord.engine.queue.admission import Admission
 from vectord.schema import Gauges, Lane
 
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vectord.encoded import Chunk, Window
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Int32, Span, TextLength, TextOptions
 from vectord.text.chunks import check_options, cut
 from vectord.text.document import Document, read_document
+from vectord.text.encoded import Chunk, Window
 from vectord.text.options import max_tokens_of
 from vectord.text.plain import PlainTokenizer
 from vectord.text.sentences import sentence_starts

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from vectord.encoded import Chunk
 from vectord.errors import InvalidField
 from vectord.schema import ChunkOptions
 from vectord.text.document import Document
+from vectord.text.encoded import Chunk
 
 # One character can be 18 tokens (U+FDFA, under NFKC); a chunk shorter than a character could not be cut from the text.
 MIN_CHUNK_TOKENS = 20

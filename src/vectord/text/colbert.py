@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from vectord.artifacts.spec import Colbert
-from vectord.encoded import EncodedColbert
+from vectord.checkpoints.spec import Colbert
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import InputKind, Int32, TextLength, TextOptions
+from vectord.text.encoded import EncodedColbert
 from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source
 from vectord.text.tokenizer_file import MASKS

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vectord.encoded import EncodedText
 from vectord.errors import ForeignIds
 from vectord.schema import Input, TextLength
+from vectord.text.encoded import EncodedText
 from vectord.text.foreign import ForeignTable
 from vectord.text.plain import PlainTokenizer
 from vectord.text.truncation import Limit, fit_tokens

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from vectord.encoded import EncodedPair
 from vectord.errors import InputTooLong, ModelCannot
 from vectord.schema import Int32, Side, TextLength, TextOptions
+from vectord.text.encoded import EncodedPair
 from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import refuse_prompts

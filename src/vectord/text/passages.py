@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from tokenizers import Encoding
 
-from vectord.encoded import CutText
+from vectord.text.encoded import CutText
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.truncation import Limit
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Encoding
 
-from vectord.artifacts.spec import ModelSpec
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, Untokenizable
 from vectord.schema import Int32
 from vectord.text.panics import gave_up

@@ -13,12 +13,12 @@ from dataclasses import replace
 import numpy as np
 from tokenizers import Encoding
 
-from vectord.artifacts.spec import ModelSpec
-from vectord.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
+from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunking import Chunker
 from vectord.text.colbert import ColbertEncoder
+from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
 from vectord.text.foreign import ForeignTable
 from vectord.text.given_ids import GivenIds
 from vectord.text.options import max_tokens_of

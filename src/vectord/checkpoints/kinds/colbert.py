@@ -1,0 +1,204 @@
+"""ColBERT models: one vector a token. reader.py calls `add_colbert`, at start. Three ways to save one:
+
+    pylate                 Transformer, Dense ...; the rest in config_sentence_transformers.json
+    MultiVectorEncoder     Transformer, Dense ..., MultiVectorMask, Normalize (sentence-transformers 6)
+    Stanford               no modules.json; linear.weight among the weights, the rest in artifact.metadata
+
+pylate and Stanford put a token behind the first one, and MultiVectorEncoder a prompt before the text; where that prompt
+is a token, it is the same.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.json_file import read_json_object, read_optional_json_object
+from vectord.checkpoints.model_folder import ModelFolder
+from vectord.checkpoints.modules import Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.prompts import PROMPT_LIMIT_CHARACTERS
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec
+from vectord.checkpoints.vocabulary import find_ids
+from vectord.errors import ModelUnavailable
+
+SKIPLIST_LIMIT = 10_000
+LENGTH_LIMIT = 2**20
+
+# pylate's defaults, for what a folder of before it wrote them down does not say
+_QUERY_LENGTH = 32
+_DOCUMENT_LENGTH = 180
+_PUNCTUATION = tuple(string.punctuation)
+_ORDER = "Transformer, Dense ... (pylate) or Transformer, Dense ..., MultiVectorMask, Normalize"
+
+
+def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Raises ModelUnavailable, naming the file: modules or settings that nobody here runs, widths that do not chain."""
+    if not folder.modules:
+        colbert = _stanford(folder, spec)
+    elif folder.modules[-1].kind == "Normalize":
+        colbert, spec = _prompts_to_tokens(spec, _multi_vector_encoder(folder))
+    else:
+        colbert = _pylate(folder)
+    colbert = replace(colbert, dimensions=chain_width(spec.hidden_size, colbert.dense_modules))
+    return replace(spec, outputs=frozenset({"colbert", "tokens"}), colbert=colbert)
+
+
+def keeps_own_lengths(folder: ModelFolder) -> bool:
+    """Whether max_seq_length means nothing: pylate writes it anew for every batch, so it tells the last one's."""
+    return bool(folder.modules) and {module.kind for module in folder.modules} == {"Transformer", "Dense"}
+
+
+# --- pylate ---------------------------------------------------------------------------------------------------
+
+
+def _pylate(folder: ModelFolder) -> Colbert:
+    fields, path = folder.sentence, folder.sentence_path
+    expands = fields.get("do_query_expansion") is not False
+    return Colbert(
+        dimensions=0,
+        dense_modules=_dense(folder, folder.modules[1:]),
+        query_prefix=_text(path, fields, "query_prefix", "[Q] "),
+        document_prefix=_text(path, fields, "document_prefix", "[D] "),
+        query_length=_length(path, fields, "query_length", _QUERY_LENGTH),
+        document_length=_length(path, fields, "document_length", _DOCUMENT_LENGTH),
+        expand_queries=expands,
+        attend_to_expansion=expands and fields.get("attend_to_expansion_tokens") is True,
+        skiplist_words=_words(path, fields, _PUNCTUATION),
+    )
+
+
+def _dense(folder: ModelFolder, modules: Sequence[Module]) -> tuple[DenseModule, ...]:
+    if any(module.kind != "Dense" for module in modules):
+        raise wrong_order(folder.root, folder.modules, supported=_ORDER)
+    return tuple(read_dense(module, over="token_embeddings") for module in modules)
+
+
+# --- MultiVectorEncoder ---------------------------------------------------------------------------------------
+
+
+def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
+    middle = folder.modules[1:-1]
+    mask = middle[-1] if middle and middle[-1].kind == "MultiVectorMask" else None
+    fields, path = folder.transformer_module, folder.transformer / "sentence_bert_config.json"
+    expansion = _expansion(folder, path, fields.get("query_expansion"))
+    query_length = _length(path, expansion or fields, "length" if expansion else "query_length", None)
+    return Colbert(
+        dimensions=0,
+        dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
+        query_length=query_length,
+        document_length=_length(path, fields, "document_length", None),
+        expand_queries=bool(expansion),
+        attend_to_expansion=expansion.get("attend") is True,
+        skiplist_words=_masked_words(mask.folder / "config.json") if mask else (),
+    )
+
+
+def _expansion(folder: ModelFolder, path: Path, fields: Any) -> Mapping[str, Any]:
+    """query_expansion; {} for none."""
+    match fields:
+        case None:
+            return {}
+        case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, _mask_token(folder)):
+            return cast(Mapping[str, Any], fields)
+    raise ModelUnavailable(
+        f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
+    )
+
+
+def _mask_token(folder: ModelFolder) -> object:
+    token = folder.tokenizer_config.get("mask_token")
+    return token.get("content") if isinstance(token, dict) else token
+
+
+def _masked_words(path: Path) -> tuple[str, ...]:
+    fields = read_json_object(path)
+    if fields.get("skiplist_tasks", ["document"]) != ["document"] or fields.get("keep_only_token_ids"):
+        raise ModelUnavailable(
+            f"{path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
+        )
+    return _words(path, fields, ())
+
+
+def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:
+    """The prompts of queries and documents as tokens behind the first one, where the vocabulary has them as such."""
+    prompts = {kind: spec.prompts.get(kind, "") for kind in ("query", "document")}
+    if not any(prompts.values()):
+        return colbert, spec
+    ids = find_ids(spec.tokenizer, prompts.values())
+    tokens = {kind: prompt for kind, prompt in prompts.items() if prompt in ids}
+    others = {name: prompt for name, prompt in spec.prompts.items() if name not in tokens}
+    colbert = replace(colbert, query_prefix=tokens.get("query", ""), document_prefix=tokens.get("document", ""))
+    default = spec.default_prompt_name if spec.default_prompt_name in others else None
+    return colbert, replace(spec, prompts=others, default_prompt_name=default)
+
+
+# --- Stanford -------------------------------------------------------------------------------------------------
+
+
+def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
+    path = folder.transformer / "artifact.metadata"
+    fields = read_optional_json_object(path)
+    return Colbert(
+        dimensions=0,
+        dense_modules=(_inline_dense(folder, spec),),
+        query_prefix=_text(path, fields, "query_token_id", "[unused0]"),
+        document_prefix=_text(path, fields, "doc_token_id", "[unused1]"),
+        query_length=_length(path, fields, "query_maxlen", _QUERY_LENGTH),
+        document_length=_length(path, fields, "doc_maxlen", _DOCUMENT_LENGTH),
+        expand_queries=True,
+        attend_to_expansion=fields.get("attend_to_mask_tokens") is True,
+        skiplist_words=() if fields.get("mask_punctuation") is False else _PUNCTUATION,
+    )
+
+
+def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
+    """linear.weight of the model's own weight files, as the Dense module it is."""
+    for path in spec.weights:
+        checkpoint = open_checkpoint((path,))
+        weight = checkpoint.get("linear.weight")
+        shape = weight.array.shape if weight else ()
+        checkpoint.close()
+        if len(shape) == 2 and min(shape) > 0:
+            return DenseModule(
+                folder=folder.transformer,
+                weights=path,
+                in_features=shape[1],
+                out_features=shape[0],
+                bias=False,
+                activation="identity",
+            )
+    raise ModelUnavailable(f"{folder.transformer}: a ColBERT model without a linear.weight of two dimensions")
+
+
+# --- single settings ------------------------------------------------------------------------------------------
+
+
+def _length(path: Path, fields: Mapping[str, Any], key: str, usual: int | None) -> int | None:
+    length = fields.get(key)
+    if length is None:
+        return usual
+    if type(length) is not int or not 2 < length <= LENGTH_LIMIT:  # room for specials, prefix and a token
+        raise ModelUnavailable(f"{path}: {key} must be a whole number of tokens from 3 to {LENGTH_LIMIT:,}")
+    return length
+
+
+def _text(path: Path, fields: Mapping[str, Any], key: str, usual: str) -> str:
+    text = fields.get(key)
+    if text is None:
+        return usual
+    if not isinstance(text, str) or len(text) > PROMPT_LIMIT_CHARACTERS:
+        raise ModelUnavailable(f"{path}: {key} must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters")
+    return text
+
+
+def _words(path: Path, fields: Mapping[str, Any], usual: tuple[str, ...]) -> tuple[str, ...]:
+    words = fields.get("skiplist_words")
+    if words is None:
+        return usual
+    if not isinstance(words, list) or len(words) > SKIPLIST_LIMIT or not all(isinstance(word, str) for word in words):
+        raise ModelUnavailable(f"{path}: skiplist_words must be a list of at most {SKIPLIST_LIMIT:,} texts")
+    return tuple(words)

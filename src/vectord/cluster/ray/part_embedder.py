@@ -1,0 +1,75 @@
+"""What Ray Data runs on the nodes: an engine, and each part of the input as a job of vectord.bulk on it.
+
+An actor a process, called with one part at a time in its one thread. A part is delivered whole, under a name that says
+which rows it holds: so one that is made twice, because a node died or seemed to, is there once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from vectord import compose
+from vectord.bulk.failures import BulkFailed
+from vectord.bulk.in_process import InProcess
+from vectord.bulk.inputs import find_source
+from vectord.bulk.job import Job
+from vectord.bulk.pipeline import Pipeline, Summary
+from vectord.bulk.progress import Lines, Size
+from vectord.cluster.ray.planning import Part
+from vectord.cluster.ray.storage import Storage
+from vectord.config import Config
+from vectord.observability import logs
+
+
+class PartEmbedder:
+    def __init__(self, config: Config, job: Job, source: str, out: str, fingerprint: str | None, patience_s: float):
+        """fingerprint: of the weights that made the parts which are there; None: there are none."""
+        logs.configure(config.telemetry)
+        self._job = job
+        self._source, self._out = Storage(source), Storage(out)
+        self._fingerprint = fingerprint
+        self._patience_s = patience_s
+        self._runner = asyncio.Runner()
+        self._running = AsyncExitStack()
+        engine = self._runner.run(self._running.enter_async_context(compose.running_engine(config)))
+        self._embedder = InProcess(engine, job)
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Make one part. row: a Part. Returns what came of it (`told`), a BulkFailed too: Ray would tell of an error
+        raised here as its own, and try again."""
+        part = Part(**row)
+        with tempfile.TemporaryDirectory(prefix="vectord-part-") as folder:
+            try:
+                return told(part, summary=self._runner.run(self._make(part, Path(folder))))
+            except BulkFailed as failed:
+                return told(part, error=f"{part.path}, rows from {part.start}: {failed}")
+
+    async def _make(self, part: Part, folder: Path) -> Summary:
+        facts = await self._embedder.facts()
+        if self._fingerprint not in (None, facts.fingerprint):
+            raise BulkFailed("OUT has parts made with other weights than these; --restart starts anew")
+        texts, vectors = folder / "in.parquet", folder / "out.parquet"
+        self._source.copy_rows(part.path, part.start, part.stop, texts)
+        job = replace(self._job, source=str(texts), out=vectors, input_format="parquet")
+        progress = Lines(Size(part.stop - part.start))
+        pipeline = Pipeline(job, find_source(job), self._embedder, progress, patience_s=self._patience_s, restart=False)
+        summary = await pipeline.run()
+        self._out.upload(vectors, part.name)
+        return summary
+
+
+def told(part: Part, *, summary: Summary | None = None, error: str = "") -> dict[str, Any]:
+    """A row of Ray Data's, always of the same columns. error: "" of a part that is made."""
+    found = {} if summary is None else asdict(summary)
+    return {
+        "name": part.name,
+        "error": error,
+        "space": found.get("space", ""),
+        **{name: found.get(name, 0) for name in ("rows", "tokens", "cut", "failed")},
+    }

@@ -1,0 +1,83 @@
+"""One replica: the whole app in a process of Ray's, each with its own engine. Made by application.py.
+
+Ray calls it on one event loop, the one the app's lifespan and its requests run on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from vectord import compose
+from vectord.cluster.ray.scaling import BUSY, WAITING_TOKENS
+from vectord.config import Config
+from vectord.engine.observer import BatchReport, Observer, Passing
+from vectord.observability import logs
+from vectord.observability.busy import Busy
+from vectord.products.common.readiness import answering
+
+
+class NotReady(Exception):
+    """No model answers. Ray takes such a replica away and starts another."""
+
+
+class Replica:
+    def __init__(self, config: Config, models_at_once: int | None = None) -> None:
+        """models_at_once: of all models, so many stay in memory (multiplexing.py); None: all."""
+        self._config = config
+        self._models_at_once = models_at_once
+        self._busy = Busy()
+        self._composed: compose.Composition
+
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray's name
+        logs.configure(self._config.telemetry)
+        compose.run_without_preempting()
+        self._composed = compose.build(self._config, lambda observer: Watching(observer, self._busy))
+        app = self._composed.app
+        _wait_for_models(app, self._composed)
+        if self._models_at_once is None:
+            return app
+        from vectord.cluster.ray.multiplexing import Multiplexing  # noqa: PLC0415 - Ray, which tests of this need not have
+
+        return Multiplexing(app, self._composed.engine, self._models_at_once)
+
+    async def check_health(self) -> None:
+        """Raises NotReady. Ray's name, as the next."""
+        if not answering(self._composed.engine.models()):
+            raise NotReady(f"no model answers: {self._composed.engine.readiness()}")
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        queued = self._composed.engine.gauges().queued_tokens
+        return {WAITING_TOKENS: float(sum(queued.values())), BUSY: self._busy.share()}
+
+
+class Watching(Passing):
+    """Hears of each forward."""
+
+    def __init__(self, then: Observer, busy: Busy) -> None:
+        super().__init__(then)
+        self._busy = busy
+
+    def batch_ran(self, report: BatchReport) -> None:
+        self._busy.ran(report.seconds / report.streams)
+        super().batch_ran(report)
+
+
+def _wait_for_models(app: Starlette, composed: compose.Composition) -> None:
+    """Ray sends requests once the app has started: here that is when its models have loaded."""
+    start = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with start(app):
+            await composed.engine.loaded.wait()
+            if compose.exit_code(composed.engine):
+                raise NotReady("no model could be loaded; the replica's log says why")
+            yield
+            app.state.shutdown.begin()
+            await composed.engine.drain()
+
+    app.router.lifespan_context = lifespan

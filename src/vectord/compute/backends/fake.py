@@ -1,0 +1,147 @@
+"""Deterministic vectors from token ids alone: no weights, no device. `--backend fake`, and most of the tests.
+
+Serves any ModelSpec with all its outputs in their true dimensions, so that clients, routes and load tools can be tried
+without a model. A text has the same answers alone and in any batch; different texts have unrelated ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import blake2b
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import POOLED, Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.compute.networks.facts import size
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.groups import positions
+from vectord.schema import Float32, Int32
+
+MAX_BATCH_TOKENS = 16_384
+
+UInt64 = npt.NDArray[np.uint64]
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
+    """A fake of this model's dimensions. Opens nothing; of the options, streams and max_batch_tokens count.
+
+    Raises ModelUnavailable if a SPLADE model's config names no vocabulary.
+    """
+    return FakeBackend(
+        {output: _width(spec, output) for output in spec.outputs},
+        streams=options.streams or 1,
+        max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
+        max_batch_texts=max_batch_texts(spec),
+    )
+
+
+class FakeBackend:
+    """Hashes instead of a network. Any number of threads may call `forward` at once."""
+
+    def __init__(
+        self,
+        widths: Mapping[Output, int],
+        *,
+        streams: int = 1,
+        max_batch_tokens: int = MAX_BATCH_TOKENS,
+        max_batch_texts: int | None = None,
+    ) -> None:
+        """widths: of each output the model has, its second dimension."""
+        self.facts = BackendFacts(
+            name="fake",
+            device="cpu",
+            dtype="float32",
+            streams=streams,
+            cost="packed",
+            max_batch_tokens=max_batch_tokens,
+            max_batch_texts=max_batch_texts,
+        )
+        self._widths = dict(widths)
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """Each row about 1 long but not normalised; lexical weights between 0 and 2."""
+        assert 0 <= stream < self.facts.streams, "no such stream"
+        return self.forward_exact(batch)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact."""
+        assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+        return {output: self._answer(output, batch.texts) for output in batch.outputs}
+
+    def _answer(self, output: Output, texts: PackedTexts) -> Float32:
+        if output in POOLED:
+            rows = np.array([_key(ids) for ids in _spans(texts)], np.uint64)  # (M,)
+        else:
+            keys = np.array([_key(ids) for ids in _texts(texts)], np.uint64)  # (N,)
+            rows = _mix(np.repeat(keys, np.diff(texts.cu_seqlens)) + positions(texts).astype(np.uint64) + np.uint64(1))
+        numbers = _expand(rows, self._widths[output])
+        return np.abs(numbers) if output == "lexical" else numbers
+
+    def renew(self, stream: int) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _texts(texts: PackedTexts) -> list[Int32]:
+    """Each text's ids, its parent's before them."""
+    own = np.split(texts.ids, texts.cu_seqlens[1:-1])
+    if texts.parents is None:
+        return own
+    return [
+        ids if parent < 0 else np.concatenate([own[parent], ids])
+        for ids, parent in zip(own, texts.parents, strict=True)
+    ]
+
+
+def _spans(texts: PackedTexts) -> list[Int32]:
+    """What decides a span's answer: all ids of its text, and where it lies there if it is not the whole."""
+    whole = _texts(texts)
+    if texts.spans is None:
+        return whole
+    text = np.searchsorted(texts.cu_seqlens, texts.spans[:, 0], side="right") - 1
+    starts, stops = texts.cu_seqlens[text], texts.cu_seqlens[text + 1]
+    return [
+        whole[i] if (first, last) == (start, stop) else np.append(whole[i], (first - start, last - start))
+        for i, (first, last), start, stop in zip(text, texts.spans, starts, stops, strict=True)
+    ]
+
+
+def _width(spec: ModelSpec, output: Output) -> int:
+    match output:
+        case "dense":
+            return spec.dimensions
+        case "tokens":
+            return spec.hidden_size
+        case "colbert":
+            assert spec.colbert is not None
+            return spec.colbert.dimensions
+        case "lexical":
+            return 1
+        case "splade":
+            return size(spec.config, "vocab_size")
+        case "scores":
+            return 2 if spec.scores_by_words else len(spec.labels)
+
+
+def _key(ids: Int32) -> int:
+    return int.from_bytes(blake2b(np.ascontiguousarray(ids, "<i4").tobytes(), digest_size=8).digest(), "little")
+
+
+def _mix(x: UInt64) -> UInt64:
+    """The output step of SplitMix64 (Steele, Lea and Flood 2014): near numbers become unrelated ones."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _expand(keys: UInt64, width: int) -> Float32:
+    """(M,) keys to (M, width) numbers, uniform, of a spread that makes a row about 1 long."""
+    steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    bits = _mix(keys[:, None] + steps)  # (M, width)
+    uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # -1 to 1
+    vectors: Float32 = (uniform * np.sqrt(3.0 / width)).astype(np.float32)
+    return vectors

@@ -1,0 +1,143 @@
+"""The backend that runs the operator's own class for dense vectors: `handler` of a model in the catalogue file.
+
+models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. Tokens,
+truncation, prompts, cache and scheduling stay vectord's; the class turns token ids into vectors (docs/own-models.md).
+It is imported from where Python finds modules anyway, because the operator named it: never from a model's folder.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.ops.padding import spans_are_whole, texts_of_spans
+from vectord.errors import ModelUnavailable
+from vectord.schema import Float32, Int32
+
+MAX_BATCH_TOKENS = 2048
+
+_DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
+
+
+class Handler(Protocol):
+    """What an operator writes. A `close()` is called at the end, where there is one."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        """folder: of the model's files; device: the option as it was given: auto, cpu, cuda, cuda:N or mps."""
+
+    def embed(self, texts: Sequence[Int32]) -> npt.NDArray[Any]:
+        """One row a text, in order, not normalised: (N, D), finite. texts: token ids, specials included."""
+        ...
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
+    """Raises ModelUnavailable: no such class, one that takes or gives something else, one that fails."""
+    if spec.handler is None or "dense" not in spec.outputs:
+        raise ModelUnavailable("backend handler: it is for embedding models whose catalogue entry names a handler")
+    facts = BackendFacts(
+        name="handler",
+        device=options.device,
+        dtype="float32",
+        streams=1,
+        cost="packed",
+        max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
+    )
+    backend = HandlerBackend(facts, make_handler(spec.handler, spec.folder, options.device), spec.dimensions)
+    try:
+        backend.embed([np.zeros(1, np.int32)])
+    except Exception as error:  # the operator's code may raise anything
+        raise ModelUnavailable(f"handler {spec.handler}: its first text failed ({_shown(error)})") from error
+    return backend
+
+
+class HandlerBackend:
+    """An instance of the operator's class. One thread at a time calls it."""
+
+    def __init__(self, facts: BackendFacts, handler: Handler, dimensions: int) -> None:
+        self.facts = facts
+        self._handler = handler
+        self._dimensions = dimensions
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward."""
+        assert stream == 0, "this backend has one stream"
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        assert batch.outputs == {"dense"}, "a handler makes dense vectors alone"
+        if not spans_are_whole(batch.texts):
+            raise ValueError("a handler pools whole texts, and a part of one was asked for")
+        rows = self.embed(_separate(batch.texts))  # (N, D)
+        return {"dense": rows[texts_of_spans(batch.texts)]}
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """The same once more: which numbers it computes in is the class's own affair."""
+        return self.forward(batch, stream=0)
+
+    def renew(self, stream: int) -> None:
+        """Raises RuntimeError: one thread at a time calls the class, and one is still in its call."""
+        raise RuntimeError("the class has not come back from a call, and is called by one thread at a time")
+
+    def embed(self, texts: Sequence[Int32]) -> Float32:
+        """What the class makes of the texts. Raises ValueError if that is not (N, D) numbers."""
+        rows = np.asarray(self._handler.embed(texts))
+        expected = (len(texts), self._dimensions)
+        if rows.shape != expected or rows.dtype.kind != "f":
+            raise ValueError(f"expected floats of shape {expected}, got {rows.dtype} of shape {rows.shape}")
+        return rows.astype(np.float32)
+
+    def close(self) -> None:
+        """Let the class give back what it holds. No forward may follow."""
+        close = getattr(self._handler, "close", None)
+        if close is not None:
+            close()
+        del self._handler
+
+
+def make_handler(name: str, folder: Path, device: str) -> Handler:
+    """An instance of the class that `name` is the path of, package.module.Class. Raises ModelUnavailable."""
+    if not _DOTTED_PATH.fullmatch(name):
+        raise ModelUnavailable(f"handler {name[:200]!r}: expected the path of a class, such as package.module.Class")
+    handler_class = _find(name)
+    try:
+        signature(handler_class).bind(folder, device)
+    except (TypeError, ValueError) as error:
+        raise ModelUnavailable(f"handler {name}: it is made with a folder and a device ({_shown(error)})") from error
+    try:
+        handler = handler_class(folder, device)
+    except Exception as error:  # the operator's code may raise anything
+        raise ModelUnavailable(f"handler {name}: it could not be made ({_shown(error)})") from error
+    if not callable(getattr(handler, "embed", None)):
+        raise ModelUnavailable(f"handler {name}: it has no method embed")
+    return cast(Handler, handler)
+
+
+def _find(name: str) -> type:
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        module = import_module(module_name)
+    except Exception as error:  # the module's own code runs here
+        raise ModelUnavailable(
+            f"handler {name}: {module_name} cannot be imported ({_shown(error)}); it must be installed, or in a folder "
+            "that PYTHONPATH names"
+        ) from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise ModelUnavailable(f"handler {name}: {module_name} has no class {class_name}")
+    return found
+
+
+def _separate(texts: PackedTexts) -> list[Int32]:
+    """Each text's ids, as copies: what the class does to them is its own affair."""
+    return np.split(texts.ids.copy(), texts.cu_seqlens[1:-1])
+
+
+def _shown(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

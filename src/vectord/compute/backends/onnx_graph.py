@@ -1,0 +1,103 @@
+"""What an ONNX graph reads, and what is made of its answers, whichever runtime runs it.
+
+backends/onnx.py and backends/onnxruntime.py use it, on the threads that call their `load` and `forward`. The graph
+reads padded batches; pooling, and what follows it, is ours wherever the graph gives its hidden states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import Answers, PackedTexts, TokenBatch
+from vectord.compute.networks.heads.any_body import heads_of
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.compute.ops.padding import Padded, spans_are_whole, texts_of_spans
+from vectord.errors import ModelUnavailable
+
+Array: TypeAlias = npt.NDArray[Any]
+
+LENGTH_STEP = 16  # places a batch's length is rounded up to: runtimes keep memory for every shape they meet
+
+# What graphs read, each (N, L), under the names that transformers' exporters give.
+_INPUTS: Mapping[str, Callable[[PackedTexts, Padded], Array]] = {
+    "input_ids": lambda texts, padded: np.where(padded.filled, texts.ids[padded.rows], 0),
+    "attention_mask": lambda texts, padded: padded.seen,
+    "token_type_ids": lambda texts, padded: np.where(padded.filled, texts.type_ids[padded.rows], 0),
+    "position_ids": lambda texts, padded: np.broadcast_to(np.arange(padded.rows.shape[1]), padded.rows.shape),
+}
+_NEEDED = frozenset({"input_ids", "attention_mask"})
+# What they give.
+_HIDDEN = ("last_hidden_state", "token_embeddings", "hidden_states")  # (N, L, H)
+_MADE: Mapping[Output, str] = {"dense": "sentence_embedding", "scores": "logits"}  # (N, D), (N, labels)
+
+
+def check_inputs(path: Path, shapes: Mapping[str, Sequence[int | None]]) -> None:
+    """shapes: of what the graph reads; None: any size. Raises ModelUnavailable if that is not what can be given."""
+    if not _NEEDED <= shapes.keys() <= _INPUTS.keys():
+        raise ModelUnavailable(
+            f"{path}: the graph reads {', '.join(sorted(shapes))[:300]}; "
+            f"what can be given is {', '.join(_INPUTS)}, and the first two are needed"
+        )
+    for name, shape in shapes.items():
+        if len(shape) != 2 or any(size is not None for size in shape):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            raise ModelUnavailable(f"{path}: input {name} is ({sizes}), not texts by tokens of any number")
+
+
+def feeds(dtypes: Mapping[str, npt.DTypeLike], texts: PackedTexts, padded: Padded) -> dict[str, Array]:
+    """The batch as the graph reads it. dtypes: of its inputs, by name."""
+    return {name: _INPUTS[name](texts, padded).astype(dtype) for name, dtype in dtypes.items()}
+
+
+class Answerer:
+    """What is made of a graph's answers, on the thread that calls `forward`."""
+
+    def __init__(self, spec: ModelSpec, given: Collection[str]) -> None:
+        """given: the graph's outputs. Raises ModelUnavailable if one of the model's cannot be made of them."""
+        self._hidden = next((name for name in _HIDDEN if name in given), None)
+        self._heads = heads_of(spec, NumpyOps()) if self._hidden is not None else {}
+        self._made = {
+            output: name
+            for output, name in _MADE.items()
+            if output in spec.outputs - self._heads.keys() and name in given and not spec.scores_by_words
+        }
+        if missing := spec.outputs - self._heads.keys() - self._made.keys():
+            raise ModelUnavailable(
+                f"{spec.weights[0]}: the graph gives {', '.join(given)[:300]}; no {' or '.join(sorted(missing))} can "
+                f"be made of that, but of {_HIDDEN[0]}, {' or '.join(_MADE.values())}"
+            )
+        self.reads = tuple(self._made.values()) + ((self._hidden,) if self._hidden is not None else ())
+        self.max_tokens = spec.max_tokens
+        self._widths = {name: len(spec.labels) if name == "logits" else spec.dimensions for name in self._made.values()}
+        if self._hidden is not None:
+            self._widths[self._hidden] = spec.hidden_size
+
+    def check(self, widths: Mapping[str, int | None]) -> None:
+        """widths: of what the graph gives, where it says so. Raises ModelUnavailable if another is expected."""
+        for name, expected in self._widths.items():
+            if widths[name] not in {expected, None}:
+                raise ModelUnavailable(
+                    f"the graph's {name} is {widths[name]} wide; by the model's files it is {expected}"
+                )
+
+    def answer(self, batch: TokenBatch, padded: Padded, given: Mapping[str, Array]) -> Answers:
+        """given: the graph's answers to the padded batch, by name."""
+        answers: Answers = {}
+        for output in batch.outputs & self._made.keys():
+            if not spans_are_whole(batch.texts):
+                raise ValueError("this graph pools whole texts, and a part of one was asked for")
+            rows = given[self._made[output]].reshape(len(padded.rows), -1)  # a single label may lack its dimension
+            answers[output] = rows[texts_of_spans(batch.texts)].astype(np.float32)  # (M, D)
+        if self._hidden is not None:
+            states = given[self._hidden]
+            x = states.reshape(-1, states.shape[-1])[padded.places].astype(np.float32)  # (T, H)
+            tokens = pack(batch.texts)
+            for output in batch.outputs & self._heads.keys():
+                answers[output] = self._heads[output](x, tokens).astype(np.float32)
+        return answers

@@ -1,0 +1,198 @@
+"""The backend on ONNX Runtime, for models that ship a graph and for those who ask. Needs the onnxruntime extra.
+
+models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
+`forward`. The graph reads padded batches, so a batch costs its longest text times its texts (onnx_graph.py). Which file
+of the model is run is settled before (artifacts/graphs.py).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+from vectord.checkpoints.files.onnx_file import read_onnx
+from vectord.checkpoints.graphs import dtype_of
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
+from vectord.compute.backends.onnx_graph import LENGTH_STEP, Answerer, Array, check_inputs, feeds
+from vectord.compute.ops.padding import pad
+from vectord.compute.processor import thread_budget
+from vectord.errors import ConfigError, ModelUnavailable
+
+logger = logging.getLogger(__name__)
+
+CPU_BATCH_TOKENS = 1024  # padded ones, as of the onnx backend
+GPU_BATCH_TOKENS = 16_384  # as of the torch backend
+CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
+SHRINK = "memory.enable_memory_arena_shrinkage"
+
+_DTYPES: Mapping[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(int32)": np.dtype(np.int32)}
+# What a graph that the runtime cannot run ends in, and what a batch does; they have no class in common.
+_FAULTS = (
+    state.EPFail,
+    state.Fail,
+    state.InvalidArgument,
+    state.InvalidGraph,
+    state.InvalidProtobuf,
+    state.NotImplemented,
+    state.RuntimeException,
+)
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
+    """Raises ConfigError for an unknown device, ModelUnavailable for a graph that is not safe, or not this model's."""
+    path = spec.weights[0]
+    answerer = Answerer(spec, read_onnx(path).outputs)
+    threads = options.threads or thread_budget()
+    provider = choose_provider(options.device)
+    streams = 1 if provider == CUDA else options.streams or max(1, threads // 4)
+    graph = Graph(path, answerer.reads, provider, options.device, threads=max(1, threads - streams + 1))
+    answerer.check(graph.widths)
+    on_gpu = CUDA in graph.providers
+    if provider == CUDA and not on_gpu:
+        _warn_of_no_cuda()
+    facts = BackendFacts(
+        name="onnxruntime",
+        device=_device(options.device) if on_gpu else "cpu",
+        dtype=dtype_of(path),
+        streams=streams,
+        cost="padded",
+        max_batch_tokens=options.max_batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS),
+    )
+    return OnnxruntimeBackend(facts, graph, answerer)
+
+
+def choose_provider(device: str) -> str:
+    """CUDA where it is asked for, or may be used, and this build of the runtime has it; else the processor."""
+    kind = device.partition(":")[0]
+    if kind not in {"auto", "cpu", "cuda", "mps"}:
+        raise ConfigError("device must be auto, cpu, cuda, cuda:N or mps")
+    if kind in {"auto", "cuda"} and CUDA in ort.get_available_providers():
+        return CUDA
+    if kind == "cuda":
+        _warn_of_no_cuda()
+    if kind == "mps":
+        logger.warning("the onnxruntime backend runs on the cpu, not on %s", device)
+    return CPU
+
+
+def _warn_of_no_cuda() -> None:
+    logger.warning(
+        "CUDA requested but not available, falling back to CPU (of the packages, onnxruntime-gpu alone has CUDA)"
+    )
+
+
+def _device(device: str) -> str:
+    return device if device.startswith("cuda:") else "cuda:0"
+
+
+class OnnxruntimeBackend:
+    """One graph. `facts.streams` workers may call `forward` at once."""
+
+    def __init__(self, facts: BackendFacts, graph: Graph, answerer: Answerer) -> None:
+        self.facts = facts
+        self._graph = graph
+        self._answerer = answerer
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward."""
+        assert 0 <= stream < self.facts.streams, "no such stream"
+        return self._answer(batch)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact. A file of float16 or int8 has no other numbers: the same again."""
+        return self._answer(batch)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. A session anew: the hung forward keeps the runtime's own threads until it ends."""
+        self._graph = self._graph.again()
+
+    def close(self) -> None:
+        """Give everything back. No forward may be under way or follow."""
+        del self._graph
+
+    def _answer(self, batch: TokenBatch) -> Answers:
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
+        graph = self._graph
+        given = graph.run(
+            feeds(graph.dtypes, batch.texts, padded),
+            places=padded.rows.size,
+            shrink=padded.rows.size > self.facts.max_batch_tokens,
+        )
+        return self._answerer.answer(batch, padded, given)
+
+
+class Graph:
+    """A session, which any number of threads may run at once."""
+
+    def __init__(self, path: Path, outputs: Sequence[str], provider: str, device: str, threads: int) -> None:
+        """path: a file that read_onnx has let pass. Raises ModelUnavailable for what the runtime has no idea of."""
+        self._arguments = (path, outputs, provider, device, threads)
+        self._outputs = list(outputs)
+        try:
+            self._session = ort.InferenceSession(path, _session_options(threads), _providers(provider, device))
+        except _FAULTS as error:
+            reason = " ".join(str(error).split())[-300:]
+            raise ModelUnavailable(f"{path}: ONNX Runtime cannot run this graph ({reason})") from error
+        inputs = self._session.get_inputs()
+        check_inputs(path, {node.name: [_size(size) for size in node.shape] for node in inputs})
+        if unknown := {node.type for node in inputs} - _DTYPES.keys():
+            raise ModelUnavailable(f"{path}: the graph reads {', '.join(sorted(unknown))}, not whole numbers")
+        self.dtypes = {node.name: _DTYPES[node.type] for node in inputs}
+        self.widths = {node.name: _size(node.shape[-1]) for node in self._session.get_outputs() if node.shape}
+        self.providers: Sequence[str] = self._session.get_providers()
+        self._arenas = arenas(self.providers, device)
+
+    def run(self, arrays: Mapping[str, Array], *, places: int, shrink: bool) -> dict[str, Array]:
+        """The graph's answers by name. shrink: give the memory that it took back afterwards. Raises MemoryError."""
+        options = ort.RunOptions()
+        if shrink:
+            options.add_run_config_entry(SHRINK, self._arenas)
+        try:
+            answers = self._session.run(self._outputs, dict(arrays), options)
+        except _FAULTS as error:
+            if any(words in str(error) for words in ("bad_alloc", "Failed to allocate memory", "out of memory")):
+                raise MemoryError(f"no room for a batch of {places} padded tokens") from error
+            raise
+        return dict(zip(self._outputs, answers, strict=True))
+
+    def again(self) -> Graph:
+        return Graph(*self._arguments)
+
+
+def arenas(providers: Sequence[str], device: str) -> str:
+    """Those of a session, as SHRINK takes them: a batch that names another is refused by the runtime."""
+    return f"cpu:0;gpu:{_gpu_number(device)}" if CUDA in providers else "cpu:0"
+
+
+def _session_options(threads: int) -> ort.SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # it keeps a plan for every shape, and texts have all shapes
+    options.log_severity_level = 3  # errors: what it warns of is its own business
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the server needs the processor, too
+    return options
+
+
+def _providers(provider: str, device: str) -> list[Any]:
+    if provider == CPU:
+        return [CPU]
+    # By default the arena doubles, and would hold up to twice of what the longest text needed.
+    return [(CUDA, {"device_id": _gpu_number(device), "arena_extend_strategy": "kSameAsRequested"}), CPU]
+
+
+def _gpu_number(device: str) -> str:
+    return _device(device).partition(":")[2]
+
+
+def _size(size: object) -> int | None:
+    """Of a dimension: None where it is a name, or nothing."""
+    return size if isinstance(size, int) else None

@@ -1,0 +1,197 @@
+"""The CPU backend: one model, compiled by OpenVINO into two plans, one for throughput and one for a lone text.
+
+models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
+`forward`. The **wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its
+own (measured on 2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide
+and 32 k narrow). Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow
+follows in a thread of its own. A plan holds all weights laid out anew, so a large model has one plan alone, with few
+streams (BGE-M3's shape: 0.75 GB, and 0.7 GB more for a second plan).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import numpy as np
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.compute.backends.openvino_int8 import find_recipe
+from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.openvino import ov
+from vectord.compute.processor import multiplies_bfloat16, thread_budget
+from vectord.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory, and how long a batch holds its stream, grow with it
+ONE_PLAN_BYTES = 400_000_000  # a model whose plan is larger has no second one
+ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, of 8,192 tokens 80
+NARROW_GROUPS = 4  # length groups of a plan for many texts: with 3 it is 4 % slower; a 5th gains 1 % and costs 15 MB
+
+_DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
+    """The model, able to answer; its narrow plan may still be compiling.
+
+    Raises ConfigError for a device or dtype with an unknown name, ModelUnavailable if the model's files do not fit.
+    """
+    _check_device(options.device)
+    core = ov.Core()
+    precision = choose_precision(options.dtype, core)
+    threads = options.threads or thread_budget()
+    compiler = Compiler(spec, core, precision, threads)
+    if options.dtype == "int8":
+        compiler.recipe = find_recipe(compiler, options.sample)
+    one_plan = compiler.plan_bytes > ONE_PLAN_BYTES
+    streams = options.streams or (choose_wide_streams(threads) if one_plan else choose_streams(threads))
+    facts = BackendFacts(
+        name="openvino",
+        device="cpu",
+        dtype=_DTYPES[precision] if compiler.recipe is None else "int8",
+        streams=streams,
+        cost="packed",
+        max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
+        max_batch_texts=max_batch_texts(spec),
+        int8_cosine=None if compiler.recipe is None else compiler.recipe.mean_cosine,
+    )
+    return OpenvinoBackend(facts, compiler, _largest_batch(spec, facts), one_plan=one_plan)
+
+
+def choose_streams(threads: int) -> int:
+    """How many batches run at once on so many threads.
+
+    The threads of one stream wait for each other many times in every layer, and for whichever of them the system has
+    stopped to run something else, such as the server itself (measured with MiniLM: 2 streams of 1 thread and 1 of 2
+    are equal on idle cores, 30.8 and 26.3 k tokens/s on busy ones). So each of the first four threads has a stream
+    of its own. Beyond, streams get up to four threads, lest batches take long and every thread need a stream's memory.
+    """
+    return min(threads, max(4, threads // 4))
+
+
+def choose_wide_streams(threads: int) -> int:
+    """The same for a model with one plan, which must answer a lone text fast, too.
+
+    Measured with BGE-M3's shape on 2 cores: 1 stream of 2 threads answers 60 tokens in 55 ms, 2 of 1 in 93; for many
+    texts 2 are up to 7 % faster on busy cores, and cost 130 MB more.
+    """
+    return max(1, threads // 4)
+
+
+def choose_precision(dtype: str, core: ov.Core) -> Precision:
+    """What products are computed in. bfloat16 only where the processor has it: emulated it is a disaster.
+
+    int8 is of linear layers alone: what is between them is computed as for auto. So it is for float16, in which no
+    processor here computes. Raises ConfigError for an unknown name.
+    """
+    if dtype not in {"auto", "float32", "bfloat16", "float16", "int8"}:
+        raise ConfigError("dtype must be auto, float32, bfloat16, float16 or int8")
+    if dtype == "float32":
+        return "f32"
+    has_bfloat16 = multiplies_bfloat16()
+    if has_bfloat16 is None:
+        has_bfloat16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    chosen: Precision = "bf16" if has_bfloat16 else "f32"
+    if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
+        logger.warning("this processor does not compute in %s; using %s", dtype, _DTYPES[chosen])
+    return chosen
+
+
+def _check_device(device: str) -> None:
+    if device in {"auto", "cpu"}:
+        return
+    if device.partition(":")[0] not in {"cuda", "mps"}:
+        raise ConfigError("device must be auto, cpu, cuda, cuda:N or mps")
+    logger.warning("the openvino backend runs on the cpu, not on %s", device)
+
+
+def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
+    """As many tokens as a batch may have, in texts as long as the model reads."""
+    length = min(spec.max_tokens, facts.max_batch_tokens)
+    cu_seqlens = np.arange(0, facts.max_batch_tokens + 1, length, dtype=np.int32)
+    ids = np.zeros(int(cu_seqlens[-1]), np.int32)
+    return TokenBatch(texts=PackedTexts(ids=ids, type_ids=ids, cu_seqlens=cu_seqlens), outputs=spec.outputs)
+
+
+class OpenvinoBackend:
+    """One model on the processor. `facts.streams` workers may call `forward` at once."""
+
+    def __init__(
+        self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
+    ) -> None:
+        """Returns as soon as one plan can run. A single stream has all the threads: no wide plan is made beside it."""
+        self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS
+        self.facts = facts
+        self._compiler = compiler
+        self._largest_batch = largest_batch
+        self._wide_lock = threading.Lock()
+        self._exact_lock = threading.Lock()
+        self._exact: Plan | None = None
+        self._wide = None if one_plan or facts.streams == 1 else compiler.compile(streams=1, groups=1)
+        self._background = ThreadPoolExecutor(1, thread_name_prefix="openvino-compile")
+        self._narrow: Future[Plan | None] = self._background.submit(self._compile_narrow)
+        if self._wide is None:
+            self._narrow.result()
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward."""
+        assert 0 <= stream < self.facts.streams, "no such stream"
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        narrow = self._narrow.result() if self._narrow.done() else None
+        wide, lock = self._wide, self._wide_lock
+        if wide is not None and (batch.alone or narrow is None):
+            with lock:
+                return wide.run(batch, stream=0)
+        assert narrow is not None, "load waits for the only plan"
+        return narrow.run(batch, stream)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact. Its plan is compiled when it is first needed, which few servers ever see."""
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        with self._exact_lock:
+            self._exact = self._exact or self._make_exact()
+            return self._exact.run(batch, stream=0)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. Plans and locks anew: the hung forward keeps the runtime's own threads, and may hold a
+        lock. Costs what compiling costs, in memory too; the old plans go with the last forward that is on them."""
+        wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
+        narrow = self._compiler.compile(self.facts.streams, self._groups)
+        self._wide, self._wide_lock = wide, threading.Lock()
+        self._exact, self._exact_lock = None, threading.Lock()
+        self._narrow = Future()
+        self._narrow.set_result(narrow)
+
+    def wait(self) -> None:
+        """Until nothing compiles any more, whether it went well or not."""
+        wait([self._narrow])
+
+    def close(self) -> None:
+        """Wait for what is compiling, then give everything back. No forward may be under way or follow."""
+        self._background.shutdown()
+        del self._wide, self._narrow, self._exact
+        self._compiler.close()
+
+    def _make_exact(self) -> Plan:
+        plan = self._wide or self._narrow.result()
+        if plan is not None and self._compiler.precision == "f32" and self._compiler.recipe is None:
+            return plan.beside()
+        return self._compiler.compile(streams=1, groups=1, precision="f32")
+
+    def _compile_narrow(self) -> Plan | None:
+        """None if it cannot be made or does not work: with the wide plan the model serves on, slower, and says so."""
+        try:
+            plan = self._compiler.compile(self.facts.streams, self._groups)
+            plan.warm_up(self._largest_batch)
+        except Exception:
+            if self._wide is None:
+                raise
+            logger.exception("no plan for many texts could be made: they run one batch at a time")
+            return None
+        self._compiler.release()
+        return plan

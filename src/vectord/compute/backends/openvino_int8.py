@@ -1,0 +1,199 @@
+"""int8 on the processor: how a model's linear layers are rounded, found now or by an earlier start.
+
+backends/openvino.py calls `find_recipe` in the loading thread, before it compiles what serves. The sample's texts run
+once as they are, and each place's input is looked at (calibration/fit.py); then held-out texts run in int8, with more
+and more places left as they are until their cosines are good enough.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from importlib.metadata import version
+
+import numpy as np
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import PackedTexts, TokenBatch
+from vectord.compute.backends.openvino_plans import Compiler, Plan
+from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_places, fit_place
+from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
+from vectord.compute.calibration.sample import Sample
+from vectord.compute.ops.base import Tokens
+from vectord.compute.ops.int8 import Int8Ops, Observer, as_float32
+from vectord.compute.ops.openvino import OpenvinoOps, build, ov
+from vectord.compute.processor import multiplies_int8
+from vectord.errors import ConfigError
+from vectord.schema import Float32, Int32
+
+logger = logging.getLogger(__name__)
+
+BATCH_TOKENS = 256  # of the sample: every layer's input is given, 700 KB a token with BGE-M3's shape
+GROUPS = 2  # length groups of these graphs
+ROWS = 128  # of each place that it is fitted by
+FORMAT = 1  # raised when kept recipes mean something else
+
+
+def find_recipe(compiler: Compiler, sample: Sample | None) -> Recipe | None:
+    """How to compute the compiler's model in int8; None if no layer of it can be. Blocks, seconds.
+
+    Raises ConfigError without a sample, ModelUnavailable if the model's files do not fit.
+    """
+    if sample is None:
+        raise ConfigError("dtype int8 needs texts to fit it by")
+    if multiplies_int8() is False:
+        logger.warning("int8: this processor adds up no int8 products (VNNI): it will be no faster than float32")
+    key = _key(compiler.spec, sample)
+    recipe = None if sample.folder is None else read_recipe(sample.folder, key)
+    if recipe is not None:
+        logger.info("int8: %s, as found by an earlier start", _told(recipe))
+    else:
+        recipe = _find(compiler, sample)
+        if sample.folder is not None:
+            keep_recipe(sample.folder, key, recipe)
+    return recipe if recipe.places else None
+
+
+def _find(compiler: Compiler, sample: Sample) -> Recipe:
+    start = time.perf_counter()
+    steps = _weight_steps()
+    seen, matrices = _observe(compiler, sample.fitted)
+    fitted = [fit_place(seen[name], [as_float32(weight) for weight in matrices[name]], steps) for name in seen]
+    counts = [len(matrices[name]) for name in seen]
+    recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
+    kept = "" if sample.folder is not None else "; at the next start anew, for no calibration_folder is set"
+    elapsed_s = time.perf_counter() - start
+    told = f"{_told(recipe)}, calibrated on {len(sample.ids)} {sample.source} texts in {elapsed_s:.1f} s{kept}"
+    if recipe.places:
+        logger.info("int8: %s", told)
+    else:
+        logger.warning("int8: no layer of this model bears it, so all stay as they are: %s", told)
+    return recipe
+
+
+def _told(recipe: Recipe) -> str:
+    return (
+        f"mean cosine {recipe.mean_cosine:.4f}, least {recipe.least_cosine:.3f}, "
+        f"{recipe.linears} of {recipe.all_linears} linears in int8"
+    )
+
+
+def _weight_steps() -> int:
+    """How many steps weights have on either side. Without instructions for it two products of 8 by 8 bits are added up
+    in 16, which overflow; with one bit less they do not."""
+    return 63 if multiplies_int8() is False else 127
+
+
+def _key(spec: ModelSpec, sample: Sample) -> str:
+    """All that a recipe depends on, as 16 hex digits."""
+    parts = [FORMAT, spec.fingerprint, sample.digest, len(sample.ids), _weight_steps(), GOAL, version("openvino")]
+    return sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+# --- what comes by at each place ------------------------------------------------------------------------------
+
+
+@dataclass
+class _Seen:
+    """What came by at one place so far."""
+
+    rows: list[Float32] = field(default_factory=list)
+    low: Float32 | None = None
+    high: Float32 | None = None
+
+    def add(self, x: Float32, every: int) -> None:
+        """x (T, H), of which each `every`-th row is kept."""
+        self.rows.append(x[::every].copy())
+        low, high = x.min(axis=0), x.max(axis=0)
+        self.low = low if self.low is None else np.minimum(self.low, low)
+        self.high = high if self.high is None else np.maximum(self.high, high)
+
+    def observed(self) -> Observed:
+        assert self.low is not None and self.high is not None
+        return Observed(np.concatenate(self.rows), self.low, self.high)
+
+
+def _observe(
+    compiler: Compiler, texts: Sequence[Int32]
+) -> tuple[Mapping[str, Observed], Mapping[str, Sequence[Weight]]]:
+    """By place, in their order: what it reads, and the matrices that it is multiplied with."""
+    ops = Observer()
+    spec = _answering(compiler.spec, "tokens")
+    network = compiler.network(ops, spec)
+
+    def body(tokens: Tokens[ov.Node]) -> Mapping[str, ov.Node]:
+        network(tokens, spec.outputs)
+        return ops.observed
+
+    graph = build(body, GROUPS, by_token=ops.observed.keys())
+    request = compiler.compile_graph(graph, streams=1).create_infer_request()
+    every = max(1, sum(ids.size for ids in texts) // ROWS)
+    seen = {name: _Seen() for name in graph.outputs}
+    for batch in _batches(texts):
+        answers = request.infer(graph.pack(batch, graph.outputs), share_outputs=True)
+        for i, name in enumerate(graph.outputs):
+            seen[name].add(answers[i], every)
+    return {name: place.observed() for name, place in seen.items()}, ops.matrices
+
+
+# --- what int8 makes of the answers ---------------------------------------------------------------------------
+
+
+def _choose(
+    compiler: Compiler, texts: Sequence[Int32], fitted: Sequence[Fitted], counts: Sequence[int], steps: int
+) -> Recipe:
+    """counts: linear layers of each place."""
+    output: Output = "dense" if "dense" in compiler.spec.outputs else "tokens"
+    spec = _answering(compiler.spec, output)
+    want = _answers(compiler, OpenvinoOps(), spec, texts)
+
+    def recipe_of(places: frozenset[int]) -> Recipe:
+        linears = sum(counts[number] for number in places)
+        return Recipe({number: fitted[number].place for number in places}, steps, linears, sum(counts), 1.0, 1.0)
+
+    def cosines(places: frozenset[int]) -> Float32:
+        got = _answers(compiler, Int8Ops(recipe_of(places)), spec, texts)
+        found: Float32 = np.nan_to_num(np.einsum("nd,nd->n", got, want))
+        return found
+
+    places, found = choose_places([one.loss for one in fitted], cosines)
+    return replace(recipe_of(places), mean_cosine=float(found.mean()), least_cosine=float(found.min()))
+
+
+def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Sequence[Int32]) -> Float32:
+    """(N, D) each of length 1: of each text, or of each token."""
+    graph = compiler.graph(ops, spec, GROUPS)
+    plan = Plan(compiler.compile_graph(graph, streams=1), graph, ops, streams=1)
+    (output,) = spec.outputs
+    rows = [plan.run(TokenBatch(texts=batch, outputs=spec.outputs), stream=0)[output] for batch in _batches(texts)]
+    x = np.concatenate(rows)
+    unit: Float32 = x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), np.float32(1e-12))
+    return unit
+
+
+def _answering(spec: ModelSpec, output: Output) -> ModelSpec:
+    """The model with one answer alone, so that a graph has nothing else in it."""
+    return replace(spec, outputs=frozenset({output}))
+
+
+def _batches(texts: Sequence[Int32]) -> Iterator[PackedTexts]:
+    """The texts in their order, some BATCH_TOKENS at a time."""
+    waiting: list[Int32] = []
+    for ids in texts:
+        waiting.append(ids)
+        if sum(one.size for one in waiting) >= BATCH_TOKENS:
+            yield _packed(waiting)
+            waiting = []
+    if waiting:
+        yield _packed(waiting)
+
+
+def _packed(texts: Sequence[Int32]) -> PackedTexts:
+    ids = np.concatenate(texts)
+    cu_seqlens = np.cumsum([0, *(one.size for one in texts)], dtype=np.int32)
+    return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens)

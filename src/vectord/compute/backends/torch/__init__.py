@@ -1,0 +1,11 @@
+"""The backend on torch: CUDA and MPS, or the CPU when asked for. Needs the torch extra.
+
+What is computed is networks/, over the op set ops/torch/; this folder chooses device and numbers (device.py), moves
+batches in and answers out (slot.py, backend.py), and finds out what the device can do (capacity.py, graphs.py).
+"""
+
+from vectord.compute.backends.torch.backend import TorchBackend
+from vectord.compute.backends.torch.device import choose_device, choose_dtype
+from vectord.compute.backends.torch.loading import load
+
+__all__ = ["TorchBackend", "choose_device", "choose_dtype", "load"]

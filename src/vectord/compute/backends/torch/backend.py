@@ -1,0 +1,145 @@
+"""TorchBackend: a network on one device, with a Slot for each stream.
+
+`forward` is called by the model's worker threads, one a stream. On CUDA there are two: a thread packs its batch while
+the other's computes, and only the launching of kernels is one thread's at a time (slot.py). A batch that has a flat
+form (ops/torch/flat.py) runs in it, small ones as a CUDA graph (graphs.py); any other by length groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
+from vectord.compute.backends.torch.device import memory_of
+from vectord.compute.backends.torch.graphs import Graphs
+from vectord.compute.backends.torch.slot import PlainSlot, Slot, Streams
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.torch.flat import FlatShape, fill, shape_of, tokens_of
+from vectord.compute.ops.torch.grouped import pack
+from vectord.schema import DeviceMemory
+
+
+class TorchBackend:
+    """A network on one device."""
+
+    def __init__(
+        self,
+        facts: BackendFacts,
+        network: Network[torch.Tensor],
+        make_exact: Callable[[], Network[torch.Tensor]] | None,
+        device: torch.device,
+        *,
+        make_slot: Callable[[], Slot] | None = None,
+        streams: Streams | None = None,
+        flat: bool = False,
+    ) -> None:
+        """make_exact: the model in float32, None where `network` is that. flat: whether the network has a flat form.
+
+        streams: what the slots' kernels and copies run on.
+        """
+        self.facts = facts
+        self._network = network
+        self._make_exact = make_exact
+        self._device = device
+        self._make_slot = make_slot or self._plain_slot
+        self._streams = streams
+        self._slots = [self._make_slot() for _ in range(facts.streams)]
+        self._flat = flat
+        self._graphs = Graphs()
+        self._launching = threading.Lock()  # who launches kernels, or writes where a graph reads
+        self._exact: Network[torch.Tensor] | None = network if make_exact is None else None
+        self._exact_lock = threading.Lock()
+
+    def limit(self, max_batch_tokens: int) -> None:
+        """Before the first forward that counts: how many tokens one runs at most."""
+        self.facts = replace(self.facts, max_batch_tokens=max_batch_tokens)
+
+    @property
+    def graphs(self) -> Graphs:
+        """Those in use."""
+        return self._graphs
+
+    def use(self, graphs: Graphs) -> None:
+        """Before the first forward that counts: run what fits as one of these."""
+        self._graphs = graphs
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
+        assert 0 <= stream < self.facts.streams, "no such stream"
+        with self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
+            return self._run(batch, self._slots[stream])
+        # Raised out here because the caught error's traceback holds the tensors that filled the device.
+        raise MemoryError("the device has no room for this batch")
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact. The second set of weights, unless the first is float32, stays from then on."""
+        with self._exact_lock, self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
+            return self._run_exact(batch)
+        raise MemoryError("the device has no room for this batch in float32")
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. The hung thread keeps the lock, the graphs it may be writing to, and its slot.
+
+        Of the streams, which it may be using, no other model gets any.
+        """
+        self._graphs = Graphs()
+        self._launching = threading.Lock()
+        if self._streams is not None:
+            self._streams.forget()
+        with self._on_device():
+            self._slots[stream] = self._make_slot()
+        self._exact_lock = threading.Lock()
+
+    def device_memory(self) -> DeviceMemory | None:
+        """See OwnMemory. Of CUDA only."""
+        return memory_of(self._device) if self._device.type == "cuda" else None
+
+    def close(self) -> None:
+        """Give the weights and streams back. No forward may follow."""
+        if self._streams is not None:
+            self._streams.give_back()
+        del self._network, self._exact, self._make_exact, self._graphs
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _on_device(self) -> contextlib.AbstractContextManager[object]:
+        """A thread begins on the first GPU, where whatever does not name a device would go, pinned memory too."""
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
+
+    @torch.inference_mode()
+    def _run(self, batch: TokenBatch, slot: Slot) -> Answers:
+        assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+        shape = shape_of(batch.texts) if self._flat else None
+        if shape is not None:
+            return self._run_flat(batch, shape, slot)
+        with self._launching, slot.computing():
+            answers = self._network(pack(batch.texts, self._device), batch.outputs)
+        return slot.fetch(answers)
+
+    def _run_flat(self, batch: TokenBatch, shape: FlatShape, slot: Slot) -> Answers:
+        graph = self._graphs.find(shape)
+        numbers = slot.buffer((shape if graph is None else graph.shape).size)
+        fill(batch.texts, shape if graph is None else graph.shape, numbers.numpy())
+        sent = slot.send(numbers)
+        with self._launching, slot.computing():
+            if graph is None:
+                answers = self._network(tokens_of(sent, shape), batch.outputs)
+            else:
+                answers = graph.run(sent, batch.outputs, shape.tokens, shape.spans)
+        return slot.fetch(answers)
+
+    @torch.inference_mode()
+    def _run_exact(self, batch: TokenBatch) -> Answers:
+        assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+        if self._exact is None:
+            assert self._make_exact is not None, "there is one from the start otherwise"
+            self._exact = self._make_exact()
+        return self._plain_slot().fetch(self._exact(pack(batch.texts, self._device), batch.outputs))
+
+    def _plain_slot(self) -> Slot:
+        return PlainSlot(self._device)

@@ -1,0 +1,96 @@
+"""How many tokens a forward runs: found by a short measured warm-up at load, not guessed.
+
+`measure` runs ever larger batches until that no longer pays, memory would not do, or the time is up; `choose_budget`
+says what follows from the points. Neither knows torch: what runs a batch is a Probe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from vectord.compute.ops.base import PackedTexts
+
+FIRST_TOKENS = 1024
+MOST_TOKENS = 131_072
+LEAST_GAIN = 1.05  # in tokens a second, for twice the tokens: less is not worth twice the wait
+GIB = 2**30
+
+# Smart Embedder's: texts a forward on GPUs of more GiB than so many.
+SHORT_TEXTS = ((8, 128), (6, 64), (4, 32), (0, 16))
+LONG_TEXTS = ((8, 12), (4, 6), (0, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured batch."""
+
+    tokens: int
+    seconds: float
+    peak_bytes: int  # what the batch took beside what was held before
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds
+
+
+Probe: TypeAlias = Callable[[int], Point]  # runs a batch of so many tokens; raises MemoryError
+
+
+def measure(
+    probe: Probe, room_bytes: int, time_s: float, *, now_s: Callable[[], float] = time.monotonic
+) -> list[Point]:
+    """Batches of 1,024 tokens, 2,048 and so on, each at least one probe long, until one of the reasons to stop."""
+    begun_s = now_s()
+    points: list[Point] = []
+    tokens = FIRST_TOKENS
+    while tokens <= MOST_TOKENS:
+        try:
+            points.append(probe(tokens))
+        except MemoryError:
+            break
+        last, tokens = points[-1], tokens * 2
+        if len(points) > 1 and last.tokens_per_s < LEAST_GAIN * points[-2].tokens_per_s:
+            break
+        # The next takes twice the time and memory of this one.
+        if last.peak_bytes * 2 > room_bytes or now_s() - begun_s + 2 * last.seconds > time_s:
+            break
+    return points
+
+
+def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> int:
+    """The tokens of the last point, in ascending order, that was worth it and fits `room_bytes`.
+
+    Where even the first does not fit, the part of it that would; without points, `otherwise`.
+    """
+    if not points:
+        return otherwise
+    best = points[0]
+    if best.peak_bytes > room_bytes:
+        return max(1, best.tokens * room_bytes // best.peak_bytes)
+    for point in points[1:]:
+        if point.peak_bytes > room_bytes or point.tokens_per_s < LEAST_GAIN * best.tokens_per_s:
+            break
+        best = point
+    return best.tokens
+
+
+def sample_texts(tokens: int, longest: int, vocabulary: int) -> PackedTexts:
+    """A batch of exactly so many tokens, in texts of any length up to `longest`; the same each time."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, longest + 1, size=1 + 4 * tokens // longest)
+    while lengths.sum() < tokens:
+        lengths = np.append(lengths, rng.integers(1, longest + 1, size=lengths.size))
+    ends = np.unique(np.minimum(np.cumsum(lengths), tokens))
+    ids = rng.integers(0, vocabulary, tokens).astype(np.int32)
+    return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=np.append(0, ends).astype(np.int32))
+
+
+def smart_embedder_texts(memory_bytes: int, longest_tokens: int) -> int:
+    """Texts a forward, by Smart Embedder's tables: by the GPU's memory, for models of short and of long texts."""
+    table = SHORT_TEXTS if longest_tokens <= 512 else LONG_TEXTS
+    return next(texts for above_gib, texts in table if memory_bytes > above_gib * GIB)

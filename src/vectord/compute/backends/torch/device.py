@@ -1,0 +1,112 @@
+"""Which device computes, in which numbers, and how much of its memory: what the operator says, and what there is.
+
+Called by `load`, in the thread that loads models. TF32 and the cap on memory are the process's: all models have the
+same settings, so that the last to load changes nothing for the others.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import torch
+
+from vectord.checkpoints.spec import NEVER_FLOAT16
+from vectord.errors import ConfigError
+from vectord.schema import DeviceMemory
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+MIB = 2**20
+
+
+def choose_device(name: str) -> torch.device:
+    """The device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`. auto: the first there is of cuda, mps, cpu.
+
+    A GPU that this machine lacks becomes the CPU, with a warning. Raises ConfigError for any other name.
+    """
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
+        raise ConfigError(f"device must be auto, cpu, cuda, cuda:N or mps; found {name[:40]!r}", field="device")
+    if name == "auto":
+        return torch.device(next(kind for kind in ("cuda", "mps", "cpu") if _count(kind)))
+    device = torch.device(name)
+    if (device.index or 0) < _count(device.type):
+        return device
+    logger.warning("%s requested but not available, falling back to CPU", name.upper())  # as seed 003 has it
+    return torch.device("cpu")
+
+
+def choose_dtype(name: str, device: torch.device, architecture: str = "") -> torch.dtype:
+    """auto: 16 bits on CUDA, bfloat16 where it computes in that, and float32 elsewhere.
+
+    What the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before Ampere by
+    float16. So is float16 for an architecture that overflows in it, by bfloat16 or float32. Raises ConfigError for an
+    unknown name.
+    """
+    if name != "auto" and name not in DTYPES:
+        raise ConfigError(f"dtype must be auto, {', '.join(DTYPES)}; found {name[:40]!r}", field="dtype")
+    dtype = _fastest(device) if name == "auto" else DTYPES[name]
+    why = None
+    if dtype == torch.bfloat16 and device.type == "cuda" and not _computes_bfloat16(device):
+        dtype, why = torch.float16, "this GPU does not compute in bfloat16"
+    if dtype == torch.float16 and device.type == "cpu":
+        dtype, why = torch.float32, "this processor does not compute in float16"
+    if dtype == torch.float16 and architecture in NEVER_FLOAT16:
+        dtype = torch.bfloat16 if _computes_bfloat16(device) else torch.float32
+        why = f"{architecture} overflows in float16"
+    if why is not None and name != "auto":
+        logger.warning("%s; using %s", why, name_of(dtype))
+    return dtype
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def set_products(*, tf32: bool) -> None:
+    """How CUDA multiplies: float32 in TF32 or as it is; 16 bits always with sums in float32."""
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+
+
+def cap_memory(device: torch.device, cap_mib: int) -> None:
+    """What this process's tensors and graphs may take of the device; the driver's own part comes on top."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.set_per_process_memory_fraction(min(1.0, cap_mib * MIB / total), device.index or 0)
+
+
+def memory_of(device: torch.device) -> DeviceMemory:
+    """Of a CUDA device."""
+    free, total = torch.cuda.mem_get_info(device)
+    return DeviceMemory(
+        allocated=torch.cuda.memory_allocated(device),
+        reserved=torch.cuda.memory_reserved(device),
+        free=free,
+        total=total,
+    )
+
+
+def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:
+    """What further tensors may take: what nobody holds, as far as the cap goes, and what this process holds unused."""
+    unheld = memory.free
+    if cap_mib is not None:
+        unheld = max(0, min(unheld, cap_mib * MIB - memory.reserved))
+    return unheld + memory.reserved - memory.allocated
+
+
+def _fastest(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def _computes_bfloat16(device: torch.device) -> bool:
+    """From Ampere on; what torch says of older ones counts emulation."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def _count(kind: str) -> int:
+    """How many devices of this kind the machine has."""
+    if kind == "cuda":
+        return torch.cuda.device_count()
+    return int(kind == "cpu" or torch.backends.mps.is_available())

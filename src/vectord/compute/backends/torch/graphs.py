@@ -1,0 +1,164 @@
+"""CUDA graphs of small batches, whose kernels take longer to launch than to run.
+
+A graph is captured at load for each of a few shapes, largest first, so that the smaller ones lie in the memory of the
+larger; it gives all outputs of the model, and only what was asked for is copied out. A batch goes into the smallest
+shape that holds it. What makes a graph is a Capture, so that the tests run all but CudaCapture on the processor.
+Nothing here is captured after load. Graphs of one model share memory and must never run at once: slot.py's one stream
+of kernels and the backend's lock see to that.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vectord.checkpoints.spec import Output
+from vectord.compute.backends.base import POOLED
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.torch.flat import FlatShape, fill
+
+logger = logging.getLogger(__name__)
+
+TOKENS = (2048, 1024, 512, 256, 128, 64, 32, 16)  # above, kernels run longer than their launches take
+SHORT = 128  # texts up to this are one block of rows to the attention kernel
+MOST_PADDING = 4  # a batch goes into no shape of more than so many times its tokens
+
+Program: TypeAlias = Callable[[], Mapping[Output, Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    replay: Callable[[], None]  # compute again what is in the inputs now
+    answers: Mapping[Output, Tensor]  # where `replay` puts them, each time
+
+
+Capture: TypeAlias = Callable[[Program], Captured]
+
+
+class CudaCapture:
+    """Captures on the stream of kernels; all graphs in one pool of memory."""
+
+    def __init__(self, kernels: torch.cuda.Stream) -> None:
+        self._kernels = kernels
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, program: Program) -> Captured:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._kernels.device):
+            with torch.cuda.stream(self._kernels):
+                program()  # what libraries do on their first call, such as take workspace, must not be captured
+            # thread_local: the threads of other models go on allocating memory meanwhile.
+            with torch.cuda.graph(graph, self._pool, self._kernels, capture_error_mode="thread_local"):
+                answers = program()
+        return Captured(graph.replay, answers)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    shape: FlatShape
+    numbers: Tensor  # (shape.size,) int32: where it reads a batch
+    captured: Captured
+
+    def run(self, sent: Tensor, outputs: Collection[Output], tokens: int, spans: int) -> dict[Output, Tensor]:
+        """The answers, without those of padding. sent: a batch of so many tokens and spans in this graph's shape."""
+        self.numbers.copy_(sent)
+        self.captured.replay()
+        rows = {output: spans if output in POOLED else tokens for output in outputs}
+        return {output: self.captured.answers[output][:count].clone() for output, count in rows.items()}
+
+
+class Graphs:
+    """The graphs of one model, by what they hold."""
+
+    def __init__(self, graphs: Sequence[Graph] = ()) -> None:
+        self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest))
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    def find(self, shape: FlatShape) -> Graph | None:
+        """The smallest that holds a batch of this shape; None where that would be mostly padding."""
+        largest = max(MOST_PADDING * shape.tokens, TOKENS[-1] * MOST_PADDING)
+        fitting = (graph for graph in self._graphs if graph.shape.holds(shape) and graph.shape.tokens <= largest)
+        return next(fitting, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How much a load may spend on graphs."""
+
+    memory_bytes: int
+    time_s: float
+
+
+def graph_shapes(longest: int) -> list[FlatShape]:
+    """The shapes to capture for texts of at most so many tokens, largest first.
+
+    Attention starts a block for every 128 rows that a text of the shape could have, so there are two of each larger
+    size: many texts that are all short, and few that may be long.
+    """
+    shapes = []
+    for tokens in TOKENS:
+        if tokens > SHORT and longest > SHORT:
+            shapes.append(_shape(tokens, tokens // 32, min(tokens, longest)))
+        shapes.append(_shape(tokens, tokens // 8, min(tokens, SHORT, longest)))
+    return shapes
+
+
+def capture_graphs(
+    program_of: Callable[[Tensor, FlatShape], Mapping[Output, Tensor]],
+    shapes: Sequence[FlatShape],
+    device: torch.device,
+    capture: Capture,
+    limits: Limits,
+    *,
+    held_bytes: Callable[[], int],
+    now_s: Callable[[], float] = time.monotonic,
+) -> Graphs:
+    """Graphs of the first of `shapes`, as far as time and memory go; what cannot be captured is told in the log.
+
+    program_of: the network over a batch's numbers in a shape. held_bytes: what the process holds of the device.
+    """
+    begun_s, begun_bytes = now_s(), held_bytes()
+    graphs: list[Graph] = []
+    for shape in shapes:
+        numbers = _sample(shape).to(device)
+
+        def program(numbers: Tensor = numbers, shape: FlatShape = shape) -> Mapping[Output, Tensor]:
+            return program_of(numbers, shape)
+
+        try:
+            captured = capture(program)
+        except RuntimeError:  # out of memory is one; the batches run without, as all larger ones do
+            logger.warning("a CUDA graph for %d tokens cannot be captured", shape.tokens, exc_info=True)
+            break
+        taken_bytes = held_bytes() - begun_bytes
+        if taken_bytes > limits.memory_bytes:
+            logger.info("CUDA graphs stop at %d: the next would take %d MiB in all", len(graphs), taken_bytes >> 20)
+            break
+        graphs.append(Graph(shape, numbers, captured))
+        if now_s() - begun_s > limits.time_s:
+            break
+    return Graphs(graphs)
+
+
+def _shape(tokens: int, texts: int, longest: int) -> FlatShape:
+    texts = max(4, texts)
+    return FlatShape(tokens=tokens, texts=texts, spans=texts, longest=longest)
+
+
+def _sample(shape: FlatShape) -> Tensor:
+    """As many whole texts of the longest as there is room for."""
+    count = max(1, min(shape.texts, shape.tokens // shape.longest))
+    ends = np.arange(count + 1, dtype=np.int32) * shape.longest
+    ids = np.zeros(ends[-1], np.int32)
+    numbers = np.empty(shape.size, np.int32)
+    fill(PackedTexts(ids=ids, type_ids=ids, cu_seqlens=ends), shape, numbers)
+    return torch.from_numpy(numbers)

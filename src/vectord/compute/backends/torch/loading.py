@@ -1,0 +1,238 @@
+"""`load`: a ModelSpec to a TorchBackend. Runs in the thread that loads models, one model at a time.
+
+On CUDA, behind the weights: whether the network has a flat form, how many tokens a forward runs (capacity.py), and the
+graphs of small batches (graphs.py). What other models compute meanwhile is measured with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import BackendFacts, BackendOptions, TokenBatch, max_batch_texts
+from vectord.compute.backends.torch.backend import TorchBackend
+from vectord.compute.backends.torch.capacity import Point, choose_budget, measure, sample_texts, smart_embedder_texts
+from vectord.compute.backends.torch.device import (
+    MIB,
+    cap_memory,
+    choose_device,
+    choose_dtype,
+    memory_of,
+    name_of,
+    room_bytes,
+    set_products,
+)
+from vectord.compute.backends.torch.graphs import CudaCapture, Limits, capture_graphs, graph_shapes
+from vectord.compute.backends.torch.slot import CudaSlot, Streams
+from vectord.compute.calibration.sample import Sample
+from vectord.compute.networks.facts import size
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.torch import TorchOps, find_varlen, pack
+from vectord.compute.ops.torch.flat import NotFlat, fill, shape_of, tokens_of
+from vectord.compute.processor import thread_budget
+from vectord.schema import Int32
+
+logger = logging.getLogger(__name__)
+
+CPU_BATCH_TOKENS = 2048  # measured with MiniLM: 1,300 and 2,600 are equally fast, 5,300 a fifth to two fifths slower
+GPU_BATCH_TOKENS = 16_384  # where it is not measured: text-embeddings-inference's default
+CUDA_STREAMS = 2  # one batch computes, one is prepared
+ROOM_SHARE = 0.8  # of what is free at load: the rest is for fragments, and for what runs in float32 once more
+CAPTURE_S = 20.0  # after which no further graph is captured
+WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
+COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # of what int8 is compared on where nobody gives texts
+
+
+class MakeNetwork(Protocol):
+    def __call__(self, dtype: torch.dtype, *, int8: bool = False) -> Network[torch.Tensor]: ...
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
+    """Blocks while weights move to the device, and on CUDA for some `capacity_s` and CAPTURE_S more.
+
+    Raises ConfigError (device, dtype) and ModelUnavailable.
+    """
+    device = choose_device(options.device)
+    int8 = options.dtype == "int8"
+    dtype = choose_dtype("auto" if int8 else options.dtype, device, spec.architecture)
+    _prepare(device, options)
+    checkpoint = open_checkpoint(spec.weights)
+    varlen = find_varlen(device, dtype)
+
+    def make_network(dtype: torch.dtype, *, int8: bool = False) -> Network[torch.Tensor]:
+        kernel = varlen if dtype != torch.float32 else None
+        return Network(spec, checkpoint, TorchOps(device, dtype, kernel, int8=int8))
+
+    network, cosine = (
+        load_int8(spec, options.sample, make_network, dtype, device) if int8 else (make_network(dtype), None)
+    )
+    facts = BackendFacts(
+        name="torch",
+        device=str(device),
+        dtype="int8" if int8 else name_of(dtype),
+        streams=CUDA_STREAMS if device.type == "cuda" else 1,
+        pipelined=device.type == "cuda",
+        cost="packed",
+        max_batch_tokens=options.max_batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
+        max_batch_texts=max_batch_texts(spec),
+        int8_cosine=cosine,
+    )
+    make_exact = None if dtype == torch.float32 and not int8 else partial(make_network, torch.float32)
+    if device.type != "cuda":
+        return TorchBackend(facts, network, make_exact, device)
+    with torch.cuda.device(device):
+        torch.cuda.synchronize()  # the weights came on this thread's stream, and are read on another
+        streams = Streams(device)
+        kernels = streams.take("kernels")
+        flat = varlen is not None and runs_flat(network, device, spec.outputs)
+        backend = TorchBackend(
+            _by_table(facts, spec, options, device),
+            network,
+            make_exact,
+            device,
+            make_slot=lambda: CudaSlot(kernels, streams.take("copies")),
+            streams=streams,
+            flat=flat,
+        )
+        _find_capacity(backend, spec, options, device)
+        if flat and options.graph_memory_mib:
+            _capture(backend, network, spec, options, kernels)
+    return backend
+
+
+def load_int8(
+    spec: ModelSpec, sample: Sample | None, make_network: MakeNetwork, dtype: torch.dtype, device: torch.device
+) -> tuple[Network[torch.Tensor], float]:
+    """The network with its matrices in int8, and the mean cosine of its answers to those without.
+
+    Asked of the sample's held-out texts, or where there is none of tokens drawn by chance: text by text where an answer
+    is a vector, else of all together.
+    """
+    texts = _chance(spec) if sample is None else _end_to_end(sample.held_out)
+    want = _compared(make_network(dtype), texts, spec.outputs, device)  # gone before the other comes
+    network = make_network(dtype, int8=True)
+    got = _compared(network, texts, spec.outputs, device)
+    cosine = float(torch.nn.functional.cosine_similarity(got, want, dim=-1).mean())
+    logger.info("int8 matrices: the mean cosine to the model without is %.5f", cosine)
+    return network, cosine
+
+
+def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Collection[Output]) -> bool:
+    """Whether every op of the network has a flat form, which its own attention may not: tried with a text."""
+    ids = np.zeros(3, np.int32)
+    texts = PackedTexts(ids=ids, type_ids=ids, cu_seqlens=np.array([0, 3], np.int32))
+    shape = shape_of(texts)
+    assert shape is not None, "a plain text has one"
+    numbers = np.empty(shape.size, np.int32)
+    fill(texts, shape, numbers)
+    try:
+        with torch.inference_mode():
+            network(tokens_of(torch.from_numpy(numbers).to(device), shape), outputs)
+    except NotFlat:
+        return False
+    return True
+
+
+def probe(backend: TorchBackend, spec: ModelSpec, peak_of: Callable[[Callable[[], object]], int], tokens: int) -> Point:
+    """Run a batch of so many tokens and say what it took. peak_of: runs a call, and says the bytes it took at most."""
+    texts = sample_texts(tokens, min(WARMUP_LONGEST, spec.max_tokens), size(spec.config, "vocab_size"))
+    batch = TokenBatch(texts=texts, outputs=spec.outputs - {"tokens"} or spec.outputs)
+    backend.forward(batch, 0)  # the first of its size chooses kernels and takes memory
+    begun_s = time.monotonic()
+    peak_bytes = peak_of(lambda: backend.forward(batch, 0))
+    return Point(tokens, time.monotonic() - begun_s, peak_bytes)
+
+
+def _prepare(device: torch.device, options: BackendOptions) -> None:
+    if device.type == "cpu":  # torch's own default sees no cgroup quota
+        torch.set_num_threads(options.threads or thread_budget())
+    if device.type == "cuda":
+        set_products(tf32=options.tf32)
+        if options.device_memory_mib is not None:
+            cap_memory(device, options.device_memory_mib)
+
+
+def _by_table(facts: BackendFacts, spec: ModelSpec, options: BackendOptions, device: torch.device) -> BackendFacts:
+    if options.batch_sizes != "smart-embedder":
+        return facts
+    texts = smart_embedder_texts(memory_of(device).total, spec.max_tokens)
+    return replace(facts, max_batch_texts=min(texts, facts.max_batch_texts or texts))
+
+
+def _find_capacity(backend: TorchBackend, spec: ModelSpec, options: BackendOptions, device: torch.device) -> None:
+    if options.max_batch_tokens is not None or not options.capacity_s:
+        return
+
+    def peak_of(call: Callable[[], object]) -> int:
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        return torch.cuda.max_memory_allocated(device) - before
+
+    free_bytes = room_bytes(memory_of(device), options.device_memory_mib) // options.sharers
+    room = int(ROOM_SHARE * free_bytes) - options.graph_memory_mib * MIB
+    points = measure(partial(probe, backend, spec, peak_of), max(0, room), options.capacity_s)
+    backend.limit(choose_budget(points, max(0, room), otherwise=GPU_BATCH_TOKENS))
+    for point in points:
+        logger.info(
+            "%d tokens at once: %.0f a second, %d MiB", point.tokens, point.tokens_per_s, point.peak_bytes // MIB
+        )
+    logger.info("a forward runs %d tokens at most", backend.facts.max_batch_tokens)
+
+
+def _capture(
+    backend: TorchBackend,
+    network: Network[torch.Tensor],
+    spec: ModelSpec,
+    options: BackendOptions,
+    kernels: torch.cuda.Stream,
+) -> None:
+    device, begun_s = kernels.device, time.monotonic()
+    with torch.inference_mode():
+        graphs = capture_graphs(
+            lambda numbers, shape: network(tokens_of(numbers, shape), spec.outputs),
+            graph_shapes(spec.max_tokens),
+            device,
+            CudaCapture(kernels),
+            Limits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),
+            held_bytes=lambda: _held_bytes(device),
+        )
+    backend.use(graphs)
+    logger.info("%d CUDA graphs captured in %.1f s", len(graphs), time.monotonic() - begun_s)
+
+
+def _held_bytes(device: torch.device) -> int:
+    """As the driver counts, whose own part of a graph torch does not; without what torch keeps unused."""
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(device)
+    return total - free
+
+
+def _chance(spec: ModelSpec) -> PackedTexts:
+    return sample_texts(COMPARED_TOKENS, min(COMPARED_LONGEST, spec.max_tokens), size(spec.config, "vocab_size"))
+
+
+def _end_to_end(texts: Sequence[Int32]) -> PackedTexts:
+    ids = np.concatenate(texts)
+    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+    return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=ends)
+
+
+def _compared(
+    network: Network[torch.Tensor], texts: PackedTexts, outputs: Collection[Output], device: torch.device
+) -> torch.Tensor:
+    """What is compared of one network's answers: (M, D), or (1, M * L) of scores."""
+    output: Output = next((name for name in ("dense", "splade", "tokens") if name in outputs), min(outputs))
+    with torch.inference_mode():
+        answer = network(pack(texts, device), (output,))[output].float()
+    return answer.reshape(1, -1) if output == "scores" else answer

@@ -1,0 +1,145 @@
+"""A batch's way to the device and back: one Slot for each of the backend's streams, used by one worker thread.
+
+All kernels of a model run on one CUDA stream, in the order in which threads launch them; copies run on a stream of each
+slot's own. So while one thread's batch computes, the other packs the next one into pinned memory, sends it, and queues
+its kernels behind the first's: the device goes from one to the other without a pause. Nothing here waits for the whole
+device. torch keeps pinned memory that was used and lends it again, once the copies that used it are done.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from vectord.checkpoints.spec import Output
+from vectord.compute.backends.base import Answers
+
+
+class Slot(Protocol):
+    def buffer(self, size: int) -> Tensor:
+        """(size,) int32 on the host, from which `send` copies fastest."""
+        ...
+
+    def send(self, numbers: Tensor) -> Tensor:
+        """Begin to copy them to the device; what is launched within `computing` finds them there."""
+        ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Kernels are launched within this, by one thread at a time."""
+        ...
+
+    def fetch(self, answers: Mapping[Output, Tensor]) -> Answers:
+        """What was computed, in float32. Blocks until it is."""
+        ...
+
+
+class PlainSlot:
+    """The CPU, MPS, and what has no hurry on CUDA: one thing after the other, on the thread's current stream."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def buffer(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.int32)
+
+    def send(self, numbers: Tensor) -> Tensor:
+        return numbers.to(self._device)
+
+    def computing(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def fetch(self, answers: Mapping[Output, Tensor]) -> Answers:
+        return {output: answer.float().cpu().numpy() for output, answer in answers.items()}
+
+
+class CudaSlot:
+    """Copies beside another slot's kernels."""
+
+    def __init__(self, kernels: torch.cuda.Stream, copies: torch.cuda.Stream) -> None:
+        """kernels: the stream that all slots of a model share. copies: this slot's own."""
+        self._kernels = kernels
+        self._copies = copies
+        self._sent = _new_event()
+        self._computed = _new_event()
+        self._fetched = _new_event(blocking=True)  # the thread sleeps: one that asks again and again takes a core
+
+    def buffer(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.int32, pin_memory=True)
+
+    def send(self, numbers: Tensor) -> Tensor:
+        with torch.cuda.stream(self._copies):
+            sent = numbers.to(self._kernels.device, non_blocking=True)
+            self._sent.record(self._copies)
+        sent.record_stream(self._kernels)  # its memory is the copies' stream's, and in use until the kernels are done
+        return sent
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        with torch.cuda.stream(self._kernels):
+            self._kernels.wait_event(self._sent)
+            yield
+            self._computed.record(self._kernels)
+
+    def fetch(self, answers: Mapping[Output, Tensor]) -> Answers:
+        with torch.cuda.stream(self._copies):
+            self._copies.wait_event(self._computed)
+            fetched = {output: self._copy(answer) for output, answer in answers.items()}
+            self._fetched.record(self._copies)
+        self._fetched.synchronize()
+        return {output: answer.float().numpy() for output, answer in fetched.items()}
+
+    def _copy(self, answer: Tensor) -> Tensor:
+        """In its own 16 bits: they become float32 on this side."""
+        answer.record_stream(self._copies)
+        return torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True).copy_(answer, non_blocking=True)
+
+
+def _new_stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+Use = Literal["kernels", "copies"]
+
+# Of the process, by device and use. Loading and closing threads meet here: a list's append and pop are whole.
+_idle: defaultdict[tuple[torch.device, Use], list[torch.cuda.Stream]] = defaultdict(list)
+
+
+class Streams:
+    """The streams of one model, which the next model gets when this one is closed.
+
+    torch makes 32 and then hands out the first again: two models on one would wait for each other, and one's kernels
+    would land in the other's capture. And what cuBLAS takes for a stream, 32 MiB on Hopper, it never gives back.
+    """
+
+    def __init__(self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = _new_stream) -> None:
+        self._device = device
+        self._make = make
+        self._taken: list[tuple[Use, torch.cuda.Stream]] = []
+
+    def take(self, use: Use) -> torch.cuda.Stream:
+        """One that has been used for the same, if there is any."""
+        try:
+            stream = _idle[self._device, use].pop()
+        except IndexError:
+            stream = self._make(self._device)
+        self._taken.append((use, stream))
+        return stream
+
+    def give_back(self) -> None:
+        """Nothing may run on them any more."""
+        for use, stream in self._taken:
+            _idle[self._device, use].append(stream)
+        self._taken = []
+
+    def forget(self) -> None:
+        """Never give back what was taken so far: something may run on it for ever."""
+        self._taken = []
+
+
+def _new_event(*, blocking: bool = False) -> torch.cuda.Event:
+    return torch.cuda.Event(blocking=blocking)  # type: ignore[no-untyped-call]

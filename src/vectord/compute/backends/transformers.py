@@ -1,0 +1,293 @@
+"""The backend for what networks/ does not know: transformers' own class as the body, our heads behind it.
+
+models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. The
+body reads padded batches, so a batch costs its longest text times its texts.
+
+The model's folder is never given to transformers, which would look in it for code, adapters and names of other
+models, and has been made to run what it found there more than once. It gets a config rebuilt from fields that its
+class knows, and tensors that artifacts/checkpoint.py has read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from functools import cached_property, partial
+from inspect import signature
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TEXT_ENCODING_MAPPING,
+    MODEL_MAPPING,
+)
+from transformers.utils import logging as transformers_logging
+
+from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
+from vectord.compute.backends.torch import choose_device, choose_dtype
+from vectord.compute.networks.heads.any_body import heads_of
+from vectord.compute.ops.padding import pad, texts_of_spans
+from vectord.compute.ops.torch import TorchOps, pack
+from vectord.compute.processor import thread_budget
+from vectord.errors import ModelUnavailable
+
+logger = logging.getLogger(__name__)
+
+MAX_SIZE = 2**24  # of any number in a config, as networks/facts.py has it
+MAX_LAYERS = 1024
+MAX_BUFFER_ITEMS = 2**28  # tables that a class computes, such as positions: 16,384 squared
+_GPU_BATCH_TOKENS = 16_384  # padded ones; that many packed ones are the torch backend's default
+_CPU_BATCH_TOKENS = 2048
+
+# Keys of old configs that the classes have no field for and still understand.
+_OLD_KEYS = frozenset(
+    {
+        "global_rope_theta",
+        "local_rope_theta",
+        "partial_rotary_factor",
+        "rope_local_base_freq",
+        "rope_scaling",
+        "rope_theta",
+        "rotary_emb_base",
+        "rotary_pct",
+        "sliding_window_pattern",
+    }
+)
+_OBJECTS = frozenset({"rope_parameters", "rope_scaling"})  # what may be an object; elsewhere it is another model
+
+ModelClass: TypeAlias = type[PreTrainedModel]
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
+    """Blocks while weights move to the device. Raises ConfigError (device, dtype) and ModelUnavailable."""
+    device = choose_device(options.device)
+    dtype = choose_dtype(options.dtype, device, spec.architecture)
+    if device.type == "cpu":  # torch's own default sees no cgroup quota
+        torch.set_num_threads(options.threads or thread_budget())
+    default_batch_tokens = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
+    facts = BackendFacts(
+        name="transformers",
+        device=str(device),
+        dtype=str(dtype).removeprefix("torch."),
+        streams=1,
+        cost="padded",
+        max_batch_tokens=options.max_batch_tokens or default_batch_tokens,
+    )
+    return TransformersBackend(facts, Model(spec, device, dtype), partial(Model, spec, device, torch.float32))
+
+
+class TransformersBackend:
+    """A model on one device."""
+
+    def __init__(self, facts: BackendFacts, model: Model, make_exact: Callable[[], Model]) -> None:
+        """make_exact: the same model in float32."""
+        self.facts = facts
+        self._model = model
+        self._make_exact = make_exact
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward. Raises MemoryError when the device has no room for the batch."""
+        assert stream == 0, "this backend has one stream"
+        return _run(self._model, batch)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """The same in float32."""
+        return _run(self._exact, batch)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. A forward holds nothing that the next one needs."""
+
+    def close(self) -> None:
+        """Give the weights back. No forward may follow."""
+        del self._model
+        self.__dict__.pop("_exact", None)
+        if self.facts.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+
+    @cached_property
+    def _exact(self) -> Model:
+        return self._model if self.facts.dtype == "float32" else self._make_exact()
+
+
+def _run(model: Model, batch: TokenBatch) -> Answers:
+    assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
+    with contextlib.suppress(torch.OutOfMemoryError), torch.inference_mode():
+        answers = model(batch.texts, batch.outputs)
+        return {output: answer.float().cpu().numpy() for output, answer in answers.items()}
+    # Raised out here because the caught error's traceback holds the tensors that filled the device.
+    raise MemoryError("the device has no room for this batch")
+
+
+class Model:
+    """Body and heads on one device in one dtype."""
+
+    def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
+        """Raises ModelUnavailable: a type transformers does not know, or a config or tensors that do not fit it."""
+        ops = TorchOps(device, dtype)
+        self._classifies = "scores" in spec.outputs
+        self._heads = heads_of(spec, ops)
+        if missing := spec.outputs - self._heads.keys() - (set() if spec.scores_by_words else {"scores"}):
+            raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
+        config = read_config(spec)
+        model_class = _model_class(spec, config)
+        self._takes_types = "token_type_ids" in signature(model_class.forward).parameters
+        self._filler = int(config.pad_token_id or 0)
+        self._device = device
+        body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype)
+        self._body = body.to(device)  # the tables that the class computed; the tensors are there
+
+    def __call__(self, texts: PackedTexts, outputs: Collection[Output]) -> dict[Output, Tensor]:
+        """The answers asked for, on the device."""
+        padded = pad(texts)
+        rows, filled, seen, places = (
+            torch.tensor(array, device=self._device)
+            for array in (padded.rows, padded.filled, padded.seen, padded.places)
+        )
+        tokens = pack(texts, self._device)
+        inputs = {
+            "input_ids": tokens.ids[rows].masked_fill(~filled, self._filler).long(),  # (N, L)
+            "attention_mask": seen.long(),
+        }
+        if self._takes_types:
+            inputs["token_type_ids"] = tokens.type_ids[rows].masked_fill(~filled, 0).long()
+        answer = self._body(**inputs)
+        if self._classifies:
+            texts_asked = torch.tensor(texts_of_spans(texts), device=self._device)
+            return {"scores": answer.logits.index_select(0, texts_asked)}  # (M, labels)
+        x = answer.last_hidden_state.flatten(0, 1).index_select(0, places)  # (T, H)
+        return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
+
+
+# --- config ---------------------------------------------------------------------------------------------------
+
+
+def read_config(spec: ModelSpec) -> PreTrainedConfig:
+    """config.json in transformers' class for it, from those keys alone that the class has fields for.
+
+    Raises ModelUnavailable: a type transformers does not know, one made of several models, a value out of bounds.
+    """
+    if spec.model_type not in CONFIG_MAPPING:
+        raise ModelUnavailable(f"model_type {spec.model_type!r} is known neither here nor to transformers")
+    config_class = CONFIG_MAPPING[spec.model_type]
+    if config_class.sub_configs_defaults:
+        raise ModelUnavailable(f"model_type {spec.model_type!r} is made of several models; only texts are served")
+    known = _known_facts(spec, config_class)
+    if "scores" in spec.outputs:
+        known["id2label"] = dict(enumerate(spec.labels))
+    try:
+        config = config_class(**known)
+    except Exception as error:  # each class checks its own, with whatever exception
+        raise ModelUnavailable(f"config.json: transformers' {config_class.__name__} refuses it ({error})") from error
+    if getattr(config, "hidden_size", spec.hidden_size) != spec.hidden_size:
+        raise ModelUnavailable(
+            f"the network is {config.hidden_size} wide, the model's modules expect {spec.hidden_size}"
+        )
+    if "scores" in spec.outputs and config.pad_token_id is None:
+        raise ModelUnavailable("config.json: no pad_token_id, by which transformers' classifiers find a text's end")
+    config.use_cache = False
+    return config
+
+
+def _known_facts(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> dict[str, Any]:
+    own = {field.name for field in fields(config_class)} - {field.name for field in fields(PreTrainedConfig)}
+    allowed = {name for name in own | config_class.attribute_map.keys() | _OLD_KEYS if not name.startswith("_")}
+    known = {
+        key: value
+        for key, value in spec.config.items()
+        if key in allowed and (key in _OBJECTS or not isinstance(value, dict))
+    }
+    if dropped := sorted(spec.config.keys() - known.keys()):
+        logger.info("config.json: of %d keys these are not read: %s", len(spec.config), ", ".join(dropped)[:500])
+    for key, value in known.items():
+        _check_size(key, value)
+    return known
+
+
+def _check_size(key: str, value: Any) -> None:
+    """A network is built before its weights are looked at: no number may make that endless."""
+    counts = any(part in key for part in ("layer", "group", "block"))
+    limit = MAX_LAYERS if counts else MAX_SIZE
+    if isinstance(value, list) and len(value) > MAX_LAYERS:
+        raise ModelUnavailable(f"config.json: {key} lists {len(value):,} values; the limit is {MAX_LAYERS:,}")
+    if type(value) is int and not -limit <= value <= limit:
+        raise ModelUnavailable(f"config.json: {key} must be at most {limit:,}; found {value:,}"[:200])
+
+
+# --- model ----------------------------------------------------------------------------------------------------
+
+
+def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
+    """The class that reads ids and a mask and gives states, or logits. Raises ModelUnavailable if there is none."""
+    found = _find(spec, type(config))
+    if found is None:
+        what = "classifier" if "scores" in spec.outputs else "encoder"
+        raise ModelUnavailable(f"model_type {spec.model_type!r}: transformers has no {what} of texts for it")
+    if not {"input_ids", "attention_mask"} <= signature(found.forward).parameters.keys():
+        raise ModelUnavailable(f"model_type {spec.model_type!r}: its network knows no padding, so texts would mix")
+    return found
+
+
+def _find(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> ModelClass | None:
+    mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
+    if "scores" in spec.outputs:
+        mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
+    if config_class.is_encoder_decoder:  # of the encoder alone
+        mappings = [mapping for mapping in mappings if mapping is MODEL_FOR_TEXT_ENCODING_MAPPING]
+    found = next((mapping[config_class] for mapping in mappings if config_class in mapping), None)
+    return found[0] if isinstance(found, tuple) else found
+
+
+def _load_body(
+    model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint, ops: TorchOps, dtype: torch.dtype
+) -> torch.nn.Module:
+    _check_extent(model_class, config, checkpoint)
+    state = {name: ops.constant(weight) for name, weight in checkpoint.items()}
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # its warnings are refused below
+    try:
+        body, report = cast(
+            "tuple[PreTrainedModel, dict[str, Any]]",
+            model_class.from_pretrained(
+                None,
+                config=config,
+                state_dict=state,
+                dtype=dtype,
+                local_files_only=True,
+                ignore_mismatched_sizes=True,  # reported, with names
+                output_loading_info=True,
+            ),
+        )
+    except Exception as error:  # whatever a class finds wrong
+        raise ModelUnavailable(f"transformers' {model_class.__name__} refuses the weights ({error})"[:500]) from error
+    # transformers would serve on, with random numbers. The pooler may be missing: nobody asks for what it makes.
+    if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
+        raise ModelUnavailable(f"the checkpoint has no tensor {missing[0]}, and lacks {len(missing)} in all")
+    if wrong := sorted(report["mismatched_keys"]):
+        name, found, expected = wrong[0]
+        raise ModelUnavailable(f"the checkpoint's tensor {name} is {[*found]}; by config.json it is {[*expected]}")
+    return body
+
+
+def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint) -> None:
+    """What config.json describes is no larger than its weights: for what they lack, transformers makes random ones."""
+    try:
+        with torch.device("meta"):  # shapes without memory
+            model = model_class(config)
+    except Exception as error:
+        raise ModelUnavailable(f"config.json: transformers' {model_class.__name__} refuses it ({error})") from error
+    described = sum(parameter.numel() for parameter in model.parameters())
+    stored = sum(weight.array.size for weight in checkpoint.values())
+    tables = sum(buffer.numel() for buffer in model.buffers())
+    if described > 2 * stored + MAX_SIZE or tables > MAX_BUFFER_ITEMS:
+        raise ModelUnavailable(
+            f"config.json describes a network of {described:,} numbers and tables of {tables:,}; "
+            f"the weights hold {stored:,}"
+        )

@@ -1,0 +1,45 @@
+"""The texts by which int8 is fitted to a model: built-in ones, or the operator's.
+
+models/ reads them at start, on the main thread, where int8 was asked for.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+from vectord.compute.calibration.sample import CalibrationTexts
+from vectord.errors import ConfigError
+
+FILE_LIMIT_BYTES = 4 * 2**20
+TEXTS_LEAST, TEXTS_MOST = 16, 512
+TEXT_LIMIT_CHARACTERS = 4000  # a longer one is cut: ranges are those of words, not of length
+
+
+def read_calibration_texts(path: str | None) -> CalibrationTexts:
+    """The texts of the operator's file, one a line, or those built in. Raises ConfigError, naming file and limit."""
+    if path is None:
+        return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes())
+    file = Path(path).expanduser()
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(FILE_LIMIT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"calibration_file: {file} cannot be read ({error.strerror})") from error
+    if len(data) > FILE_LIMIT_BYTES:
+        raise ConfigError(f"calibration_file: {file} has more than {FILE_LIMIT_BYTES:,} bytes")
+    try:
+        return _split("own", data)
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"calibration_file: {file} is not UTF-8 at byte {error.start}") from error
+    except ValueError as error:
+        raise ConfigError(f"calibration_file: {file}: {error}") from error
+
+
+def _split(source: str, data: bytes) -> CalibrationTexts:
+    lines = [line.strip() for line in data.decode().split("\n")]
+    texts = tuple(line[:TEXT_LIMIT_CHARACTERS] for line in lines if line)
+    if not TEXTS_LEAST <= len(texts) <= TEXTS_MOST:
+        raise ValueError(f"expected {TEXTS_LEAST} to {TEXTS_MOST} texts, one a line, got {len(texts):,}")
+    return CalibrationTexts(texts, source, sha256("\n".join(texts).encode()).hexdigest()[:16])

@@ -1,0 +1,269 @@
+"""`model_type: deberta-v2`: DeBERTa v2 and v3, and the rerankers and classifiers made of them.
+
+Names as in transformers/models/deberta_v2/modeling_deberta_v2.py. It has a body of its own: how far apart two tokens
+are reaches attention by vectors of relative places, which are projected like tokens. Those projections depend on no
+text, so they are made once, with the constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.compute.networks import facts
+from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.heads.scores import Classifier
+from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.weights import Linear, Norm, WeightReader
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+
+WORDS = "embeddings.word_embeddings.weight"
+PREFIXES = ("", "deberta.")
+MAX_POSITIONS = 2**20  # distances need no table in the checkpoint that would bound them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebertaSpec:
+    """What the config says. H: hidden_size, F: intermediate_size, E: word_size."""
+
+    vocab_size: int
+    max_tokens: int
+    word_size: int
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    activation: Activation
+    norm_eps: float
+    place_keys: bool  # "c2p": a query looks at places
+    place_queries: bool  # "p2c": places look at a key
+    share_projections: bool  # places are projected by the layer's own query and key
+    span: int  # relative places on either side
+    buckets: int | None  # None: a place a distance, up to the span
+    far: int  # the distance that the last bucket begins at
+
+    @property
+    def attention(self) -> AttentionSpec:
+        head_size, terms = self.hidden_size // self.heads, 1 + self.place_keys + self.place_queries
+        return AttentionSpec(heads=self.heads, head_size=head_size, scale=(head_size * terms) ** -0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebertaLayer(Generic[T]):
+    query: Linear[T]  # (H, H)
+    key: Linear[T]  # (H, H)
+    value: Linear[T]  # (H, H)
+    place_k: T | None  # (2 * span, H)
+    place_q: T | None  # (2 * span, H)
+    attention_out: Linear[T]  # (H, H)
+    attention_norm: Norm[T]
+    up: Linear[T]  # (F, H)
+    down: Linear[T]  # (H, F)
+    output_norm: Norm[T]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DebertaWeights(Generic[T]):
+    words: T  # (vocab_size, E)
+    positions: T | None  # (max_tokens, E)
+    types: T | None  # (types, E)
+    widen: Linear[T] | None  # (H, E)
+    norm: Norm[T]
+    buckets: T  # (2 * max_tokens - 1,) as Ops.disentangled_attention takes them
+    layers: tuple[DebertaLayer[T], ...]
+
+
+class Deberta(Generic[T]):
+    """Tokens to last hidden states."""
+
+    causal = False
+
+    def __init__(self, spec: DebertaSpec, weights: DebertaWeights[T], ops: Ops[T]) -> None:
+        self.hidden_size = spec.hidden_size
+        self.max_tokens = spec.max_tokens
+        self._spec = spec
+        self._weights = weights
+        self._ops = ops
+
+    def __call__(self, tokens: Tokens[T]) -> T:
+        """Returns (T, H)."""
+        ops = self._ops
+        x = self._embed(tokens)
+        for layer in self._weights.layers:
+            x = self._norm(ops.add(x, self._attend(layer, x, tokens)), layer.attention_norm)
+            h = ops.activation(self._linear(x, layer.up), self._spec.activation)  # (T, F)
+            x = self._norm(ops.add(x, self._linear(h, layer.down)), layer.output_norm)
+        return x
+
+    def _embed(self, tokens: Tokens[T]) -> T:
+        ops, weights = self._ops, self._weights
+        x = ops.embed(weights.words, tokens.ids)  # (T, E)
+        if weights.positions is not None:
+            x = ops.add(x, ops.embed(weights.positions, tokens.positions))
+        if weights.types is not None:
+            x = ops.add(x, ops.embed(weights.types, tokens.type_ids))
+        x = x if weights.widen is None else self._linear(x, weights.widen)
+        return self._norm(x, weights.norm)
+
+    def _attend(self, layer: DebertaLayer[T], x: T, tokens: Tokens[T]) -> T:
+        q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))  # (T, H) each
+        a = self._ops.disentangled_attention(
+            q, k, v, layer.place_k, layer.place_q, self._weights.buckets, tokens, self._spec.attention
+        )
+        return self._linear(a, layer.attention_out)
+
+    def _linear(self, x: T, linear: Linear[T]) -> T:
+        return self._ops.linear(x, linear.weight, linear.bias)
+
+    def _norm(self, x: T, norm: Norm[T]) -> T:
+        return self._ops.layer_norm(x, norm.weight, norm.bias, self._spec.norm_eps)
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Deberta[T]:
+    """The encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
+    spec = _spec(config)
+    return Deberta(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """The head of DebertaV2ForSequenceClassification. Raises ModelUnavailable."""
+    width = facts.size(config, "hidden_size")
+    facts.require(config, "pooler_hidden_size", width)
+    kind = facts.activation({"pooler_hidden_act": "gelu", **config}, "pooler_hidden_act")
+    pooler = Projection(weights.linear("pooler.dense", width, width), kind)
+    return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
+
+
+def _spec(config: Mapping[str, Any]) -> DebertaSpec:
+    facts.require({"relative_attention": facts.flag(config, "relative_attention", False)}, "relative_attention", True)
+    facts.require(config, "conv_kernel_size", 0)  # deberta-v2-xlarge's convolution
+    heads, hidden_size = facts.heads(config, "num_attention_heads", "hidden_size"), facts.size(config, "hidden_size")
+    facts.require(config, "attention_head_size", hidden_size // heads)
+    max_tokens = facts.size(config, "max_position_embeddings", at_most=MAX_POSITIONS)
+    buckets, far = _positive(config, "position_buckets"), _positive(config, "max_relative_positions") or max_tokens
+    if buckets is not None and not 1 <= buckets // 2 < far - 1:
+        raise ModelUnavailable(f"config.json: position_buckets {buckets} does not fit {far} relative positions")
+    kinds = _place_kinds(config)
+    return DebertaSpec(
+        vocab_size=facts.size(config, "vocab_size"),
+        max_tokens=max_tokens,
+        word_size=_positive(config, "embedding_size") or hidden_size,
+        hidden_size=hidden_size,
+        intermediate_size=facts.size(config, "intermediate_size"),
+        layers=facts.size(config, "num_hidden_layers", at_most=1024),
+        heads=heads,
+        activation=facts.activation(config, "hidden_act"),
+        norm_eps=facts.epsilon(config, "layer_norm_eps"),
+        place_keys="c2p" in kinds,
+        place_queries="p2c" in kinds,
+        share_projections=facts.flag(config, "share_att_key", False),
+        span=buckets or far,
+        buckets=buckets,
+        far=far,
+    )
+
+
+def _positive(config: Mapping[str, Any], key: str) -> int | None:
+    """The size at `key`, None where there is none: published configs say -1 or 0 for that. Raises ModelUnavailable."""
+    value = config.get(key)
+    return None if value is None or (type(value) is int and value < 1) else facts.size(config, key)
+
+
+def _place_kinds(config: Mapping[str, Any]) -> frozenset[str]:
+    """pos_att_type is "p2c|c2p" or a list of these."""
+    value = config.get("pos_att_type") or []
+    kinds = value.lower().split("|") if isinstance(value, str) else value
+    if not isinstance(kinds, list) or any(
+        not isinstance(kind, str) or kind.strip() not in {"c2p", "p2c"} for kind in kinds
+    ):
+        raise ModelUnavailable(f"config.json: pos_att_type must be of c2p and p2c; found {repr(value)[:80]}")
+    return frozenset(kind.strip() for kind in kinds)
+
+
+def _weights(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> DebertaWeights[T]:
+    width, wide = spec.word_size, spec.hidden_size
+    biased, types = facts.flag(config, "position_biased_input", True), _positive(config, "type_vocab_size")
+    places = _places(config, spec, weights, ops)
+    return DebertaWeights(
+        words=weights.tensor(WORDS, spec.vocab_size, width),
+        positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
+        types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
+        widen=weights.linear("embeddings.embed_proj", width, wide, bias=False) if width != wide else None,
+        norm=weights.norm("embeddings.LayerNorm", wide),
+        buckets=ops.constant(Weight("buckets", "I32", relative_places(spec))),
+        layers=tuple(_layer(spec, weights, ops, f"encoder.layer.{i}", places) for i in range(spec.layers)),
+    )
+
+
+def _places(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> T:
+    """The vectors of relative places. (2 * span, H)"""
+    places = weights.tensor("encoder.rel_embeddings.weight", 2 * spec.span, spec.hidden_size)
+    if facts.choice(config, "norm_rel_ebd", ("none", "layer_norm"), "none") == "none":
+        return places
+    norm = weights.norm("encoder.LayerNorm", spec.hidden_size)
+    return ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
+
+
+def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> DebertaLayer[T]:
+    width, inner = spec.hidden_size, spec.intermediate_size
+    attention = f"{name}.attention.self"
+    query = weights.linear(f"{attention}.query_proj", width, width)
+    key = weights.linear(f"{attention}.key_proj", width, width)
+
+    def project(own: str, shared: Linear[T]) -> T:
+        linear = shared if spec.share_projections else weights.linear(f"{attention}.{own}", width, width)
+        return ops.linear(places, linear.weight, linear.bias)
+
+    return DebertaLayer(
+        query=query,
+        key=key,
+        value=weights.linear(f"{attention}.value_proj", width, width),
+        place_k=project("pos_key_proj", key) if spec.place_keys else None,
+        place_q=project("pos_query_proj", query) if spec.place_queries else None,
+        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
+        attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
+        up=weights.linear(f"{name}.intermediate.dense", width, inner),
+        down=weights.linear(f"{name}.output.dense", inner, width),
+        output_norm=weights.norm(f"{name}.output.LayerNorm", width),
+    )
+
+
+def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
+    """The head of DebertaV2ForMaskedLM: that of transformers, or the one DeBERTa came with. Raises ModelUnavailable."""
+    facts.require(config, "tie_word_embeddings", True)
+    spec, old = _spec(config), facts.flag(config, "legacy", True)
+    name = "cls.predictions" if old else "lm_predictions.lm_head"
+    layer = f"{name}.transform" if old else name
+    width = spec.word_size if old else spec.hidden_size
+    dense = weights.linear(f"{layer}.dense", spec.hidden_size, width)
+    norm = weights.norm(f"{layer}.LayerNorm", width)
+    return MaskedLM(
+        transform=Projection(dense, spec.activation, norm, spec.norm_eps),
+        words=weights.after_prefix(PREFIXES, WORDS).tensor(WORDS, spec.vocab_size, width),
+        bias=weights.tensor(f"{name}.bias", spec.vocab_size),
+    )
+
+
+def relative_places(spec: DebertaSpec) -> npt.NDArray[np.int32]:
+    """(2 * max_tokens - 1,): which place a distance of query less key has, from -(max_tokens - 1) on.
+
+    Near distances have a place each; with buckets, far ones share places that widen with the logarithm.
+    """
+    distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
+    places = distances if spec.buckets is None else log_buckets(distances, spec.buckets, spec.far)
+    return np.clip(places + spec.span, 0, 2 * spec.span - 1).astype(np.int32)
+
+
+def log_buckets(distances: npt.NDArray[np.int64], buckets: int, far: int) -> npt.NDArray[np.int64]:
+    """Source: make_log_bucket_position."""
+    near = buckets // 2
+    sizes = np.maximum(abs(distances), near)
+    logarithms = np.log(sizes / near) / np.log((far - 1) / near)  # 0 at near, 1 just before far
+    widened = np.sign(distances) * (near + np.ceil(logarithms * (near - 1)))
+    return np.where(abs(distances) <= near, distances, widened).astype(np.int64)

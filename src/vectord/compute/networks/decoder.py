@@ -1,0 +1,268 @@
+"""The only body of a decoder (Qwen, Mistral, Gemma), written over ops on packed rows.
+
+An architecture file fills in a DecoderSpec and DecoderWeights and returns a Decoder; a backend calls it on its worker
+threads or, for a graph, once. Every activation is (T, H). Norms are RMS norms before each half of a layer, positions
+are rotary, the layer in between is gated; nothing is generated, so there is no cache of keys.
+
+Below the body is how all of them write their configs and name their tensors, as the first of the family, Llama, did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Generic
+
+import numpy as np
+
+from vectord.compute.networks import facts
+from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.heads.scores import Classifier
+from vectord.compute.networks.rotary import Rotary, RotaryTable, Turns, read_rotary, rotary_table, turns
+from vectord.compute.networks.weights import Linear, WeightReader
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+
+WORDS = "embed_tokens.weight"
+PREFIXES = ("", "model.")  # of a bare model, and of one under a head
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSpec:
+    """What the config says. H: hidden_size, F: intermediate_size, Q: heads * head_size, K: kv_heads * head_size."""
+
+    vocab_size: int
+    max_tokens: int  # positions there are
+    hidden_size: int
+    intermediate_size: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    activation: Activation
+    norm_eps: float
+    causal: bool = True
+    attention_scale: float | None = None  # None: head_size ** -0.5
+    word_scale: float = 1.0  # what word vectors are multiplied with
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def key_width(self) -> int:
+        return self.kv_heads * self.head_size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderLayer(Generic[T]):
+    attention_norm: T  # (H,)
+    query: Linear[T]  # (Q, H)
+    key: Linear[T]  # (K, H)
+    value: Linear[T]  # (K, H)
+    query_norm: T | None = None  # (head_size,)
+    key_norm: T | None = None  # (head_size,)
+    attention_out: Linear[T]  # (H, Q)
+    attention_out_norm: T | None = None  # (H,) of what attention adds
+    between_norm: T  # (H,)
+    gate: Linear[T]  # (F, H)
+    up: Linear[T]  # (F, H)
+    down: Linear[T]  # (H, F)
+    between_out_norm: T | None = None  # (H,) of what the layer in between adds
+    rotary: RotaryTable[T]
+    window: int | None = None  # AttentionSpec.window
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderWeights(Generic[T]):
+    words: T  # (vocab_size, H)
+    layers: tuple[DecoderLayer[T], ...]
+    final_norm: T  # (H,)
+
+
+class Decoder(Generic[T]):
+    """Tokens to last hidden states."""
+
+    def __init__(self, spec: DecoderSpec, weights: DecoderWeights[T], ops: Ops[T]) -> None:
+        self.hidden_size = spec.hidden_size
+        self.max_tokens = spec.max_tokens
+        self.causal = spec.causal
+        self._spec = spec
+        self._weights = weights
+        self._ops = ops
+
+    def __call__(self, tokens: Tokens[T]) -> T:
+        """Returns (T, H)."""
+        ops, weights = self._ops, self._weights
+        x = ops.embed(weights.words, tokens.ids)
+        x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
+        tables = {id(layer.rotary): layer.rotary for layer in weights.layers}
+        turned = {key: turns(ops, table, tokens) for key, table in tables.items()}
+        for layer in weights.layers:
+            x = ops.add(x, self._attend(layer, self._norm(x, layer.attention_norm), tokens, turned[id(layer.rotary)]))
+            x = ops.add(x, self._between(layer, self._norm(x, layer.between_norm)))
+        return self._norm(x, weights.final_norm)
+
+    def _attend(self, layer: DecoderLayer[T], x: T, tokens: Tokens[T], turned: Turns[T]) -> T:
+        ops, spec = self._ops, self._spec
+        q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))
+        q = q if layer.query_norm is None else self._norm(q, layer.query_norm)
+        k = k if layer.key_norm is None else self._norm(k, layer.key_norm)
+        q, k = (ops.rotate(x, turned.cos, turned.sin, spec.head_size) for x in (q, k))
+        attention = AttentionSpec(
+            heads=spec.heads,
+            head_size=spec.head_size,
+            kv_heads=spec.kv_heads,
+            scale=spec.attention_scale,
+            causal=spec.causal,
+            window=layer.window,
+        )
+        a = self._linear(ops.attention(q, k, v, tokens, attention), layer.attention_out)
+        return a if layer.attention_out_norm is None else self._norm(a, layer.attention_out_norm)
+
+    def _between(self, layer: DecoderLayer[T], x: T) -> T:
+        ops = self._ops
+        gate = ops.activation(self._linear(x, layer.gate), self._spec.activation)
+        h = self._linear(ops.multiply(gate, self._linear(x, layer.up)), layer.down)
+        return h if layer.between_out_norm is None else self._norm(h, layer.between_out_norm)
+
+    def _linear(self, x: T, linear: Linear[T]) -> T:
+        return self._ops.linear(x, linear.weight, linear.bias)
+
+    def _norm(self, x: T, weight: T) -> T:
+        return self._ops.rms_norm(x, weight, self._spec.norm_eps)
+
+
+def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> DecoderSpec:
+    """Raises ModelUnavailable."""
+    heads = facts.size(config, "num_attention_heads")
+    kv_heads = facts.size(config, "num_key_value_heads", heads)
+    if heads % kv_heads:
+        raise ModelUnavailable(
+            f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+        )
+    return DecoderSpec(
+        vocab_size=facts.size(config, "vocab_size"),
+        max_tokens=facts.size(config, "max_position_embeddings"),
+        hidden_size=facts.size(config, "hidden_size"),
+        intermediate_size=facts.size(config, "intermediate_size"),
+        layers=facts.size(config, "num_hidden_layers", at_most=1024),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=_head_size(config),
+        activation=facts.activation(config, activation_key),
+        norm_eps=facts.epsilon(config, "rms_norm_eps"),
+        causal=facts.flag(config, "is_causal", True),
+    )
+
+
+def _head_size(config: Mapping[str, Any]) -> int:
+    if config.get("head_dim") is not None:
+        return facts.size(config, "head_dim")
+    return facts.size(config, "hidden_size") // facts.heads(config, "num_attention_heads", "hidden_size")
+
+
+def read_decoder_rotary(config: Mapping[str, Any], spec: DecoderSpec) -> Rotary:
+    """rope_theta beside rope_scaling, or since transformers 5 both in rope_parameters. Raises ModelUnavailable."""
+    section = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    theta = facts.number(config, "rope_theta", 10_000.0)
+    return read_rotary(config, (section,), theta=theta, positions=spec.max_tokens)
+
+
+def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
+    """AttentionSpec.window of a layer that slides. Raises ModelUnavailable.
+
+    A token is in its own sliding_window where attention is causal, and beside it where it is not
+    (transformers/masking_utils.py).
+    """
+    size = facts.size(config, "sliding_window")
+    return size - 1 if causal else size
+
+
+def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool, ...]:
+    """Which layers see a window only: by layer_types, or as `usual` where there are none. Raises ModelUnavailable."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return tuple(usual)
+    known = ("full_attention", "sliding_attention")
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in known for kind in kinds):
+        raise ModelUnavailable(f"config.json: layer_types must be {len(usual)} times one of {', '.join(known)}")
+    return tuple(kind == "sliding_attention" for kind in kinds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """What Qwen's and Mistral's layers have that others' have not."""
+
+    qkv_bias: bool
+    out_bias: bool
+    head_norms: bool  # an RMS norm of each head's query and key
+    windows: tuple[int | None, ...]  # AttentionSpec.window of each layer
+
+
+def load_decoder(
+    config: Mapping[str, Any], spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]
+) -> Decoder[T]:
+    """A decoder with Llama's names. Raises ModelUnavailable."""
+    weights = weights.after_prefix(PREFIXES, WORDS)
+    rotary = rotary_table(weights, read_decoder_rotary(config, spec), spec.head_size, spec.max_tokens)
+    return Decoder(
+        spec,
+        DecoderWeights(
+            words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
+            layers=tuple(_layer(spec, family, weights, rotary, i) for i in range(spec.layers)),
+            final_norm=weights.tensor("norm.weight", spec.hidden_size),
+        ),
+        ops,
+    )
+
+
+def _layer(
+    spec: DecoderSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], i: int
+) -> DecoderLayer[T]:
+    width, inner, head = spec.hidden_size, spec.intermediate_size, spec.head_size
+    name, bias = f"layers.{i}", family.qkv_bias
+    return DecoderLayer(
+        attention_norm=weights.tensor(f"{name}.input_layernorm.weight", width),
+        query=weights.linear(f"{name}.self_attn.q_proj", width, spec.query_width, bias=bias),
+        key=weights.linear(f"{name}.self_attn.k_proj", width, spec.key_width, bias=bias),
+        value=weights.linear(f"{name}.self_attn.v_proj", width, spec.key_width, bias=bias),
+        query_norm=weights.tensor(f"{name}.self_attn.q_norm.weight", head) if family.head_norms else None,
+        key_norm=weights.tensor(f"{name}.self_attn.k_norm.weight", head) if family.head_norms else None,
+        attention_out=weights.linear(f"{name}.self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
+        between_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", width),
+        gate=weights.linear(f"{name}.mlp.gate_proj", width, inner, bias=False),
+        up=weights.linear(f"{name}.mlp.up_proj", width, inner, bias=False),
+        down=weights.linear(f"{name}.mlp.down_proj", inner, width, bias=False),
+        rotary=rotary,
+        window=family.windows[i],
+    )
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """The head of ...ForSequenceClassification. Raises ModelUnavailable."""
+    score = weights.tensor("score.weight", labels, facts.size(config, "hidden_size"))
+    return Classifier("last", (Projection(Linear(score, None)),))
+
+
+def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
+    """(len(ids), H): what the language model's head has for these words. Raises ModelUnavailable.
+
+    Each row is read by itself and put in its place by a product with ones and zeros: nothing else of a table of some
+    300 MB is touched.
+    """
+    shape = facts.size(config, "vocab_size"), facts.size(config, "hidden_size")
+    if max(ids) >= shape[0]:
+        raise ModelUnavailable(f"config.json: vocab_size {shape[0]} has no word {max(ids)}")
+    name = "lm_head.weight"
+    if facts.flag(config, "tie_word_embeddings", False):
+        weights, name = weights.after_prefix(PREFIXES, WORDS), WORDS
+    places = np.eye(len(ids), dtype=np.float32)
+    rows = (
+        ops.multiply(
+            weights.constant("place", places[:, i : i + 1]), weights.tensor(name, *shape, rows=slice(w, w + 1))
+        )
+        for i, w in enumerate(ids)
+    )
+    return reduce(ops.add, rows)

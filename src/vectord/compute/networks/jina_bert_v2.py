@@ -1,0 +1,119 @@
+"""JinaBERT v2: jina-embeddings-v2 and jina-reranker-v1. A BERT without positions: what is far counts less (ALiBi).
+
+artifacts/reader.py calls it so: config.json says `model_type: bert` and `position_embedding_type: alibi`. There is no
+class of transformers; names and formulas are those of the models' descriptions and of their other servers. Two
+layouts, told apart by their tensors: the common one, and that of the code models, with norms of queries and keys and
+one norm more in each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.networks import facts
+from vectord.compute.networks.bert import TYPES, WORDS, body, classifier, encoder_layer, encoder_spec, masked_lm
+from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Activation, Ops, T
+from vectord.errors import ModelUnavailable
+
+__all__ = ["classifier", "load", "masked_lm", "slopes"]  # the heads are BERT's
+
+GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_forward_type
+MAX_BIASES = 2**21  # heads times positions: 16 MB, and 20 times jina-embeddings-v2-base
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+    """The encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
+    spec, weights = _spec(config), body(weights)
+    width = spec.hidden_size
+    gated = _feed_forward(config) in GATED
+    return Encoder(
+        spec,
+        EncoderWeights(
+            words=weights.tensor(WORDS, spec.vocab_size, width),
+            types=weights.tensor(TYPES, spec.types, width),
+            norm=weights.norm("embeddings.LayerNorm", width),
+            layers=tuple(_layer(spec, weights, f"encoder.layer.{i}", gated) for i in range(spec.layers)),
+            attention_bias=_attention_bias(spec, weights),
+        ),
+        ops,
+    )
+
+
+def slopes(heads: int) -> npt.NDArray[np.float64]:
+    """How much a score falls with each token of distance, (heads,). Source: the paper on ALiBi and its own code.
+
+    For 8 heads 1/2, 1/4 ... 1/256. For a number that is no power of 2, those of the power below, and the first, third,
+    fifth ... of twice that power.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    first = 2.0 ** (-8 * np.arange(1, power + 1) / power)
+    between = 2.0 ** (-8 * np.arange(1, 2 * power + 1, 2) / (2 * power))
+    return np.concatenate([first, between])[:heads]
+
+
+def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
+    if spec.heads * spec.max_tokens > MAX_BIASES:
+        raise ModelUnavailable(
+            f"config.json: {spec.heads} heads of {spec.max_tokens} positions; together at most {MAX_BIASES} are served"
+        )
+    distances = abs(np.arange(1 - spec.max_tokens, spec.max_tokens))
+    return weights.constant("attention_bias", -slopes(spec.heads)[:, None] * distances)
+
+
+def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+    facts.require(config, "position_embedding_type", "alibi")
+    spec, kind = encoder_spec(config, types=facts.size(config, "type_vocab_size")), _feed_forward(config)
+    return replace(spec, activation=GATED[kind]) if kind in GATED else spec
+
+
+def _feed_forward(config: Mapping[str, Any]) -> str:
+    return facts.choice(config, "feed_forward_type", (*GATED, "original"), "original")
+
+
+def _layer(spec: EncoderSpec, weights: WeightReader[T], name: str, gated: bool) -> EncoderLayer[T]:
+    if f"{name}.layer_norm_1.weight" in weights:
+        return _code_layer(spec, weights, name, gated)
+    if not gated:
+        return encoder_layer(spec, weights, name)
+    width, between = spec.hidden_size, spec.intermediate_size
+    gate, up = weights.linears(f"{name}.mlp.gated_layers", width, between, 2, bias=False)
+    return EncoderLayer(
+        query=weights.linear(f"{name}.attention.self.query", width, width),
+        key=weights.linear(f"{name}.attention.self.key", width, width),
+        value=weights.linear(f"{name}.attention.self.value", width, width),
+        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
+        attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
+        up=up,
+        gate=gate,
+        down=weights.linear(f"{name}.mlp.wo", between, width),
+        output_norm=weights.norm(f"{name}.mlp.layernorm", width),
+    )
+
+
+def _code_layer(spec: EncoderSpec, weights: WeightReader[T], name: str, gated: bool) -> EncoderLayer[T]:
+    width, between = spec.hidden_size, spec.intermediate_size
+    if gated:
+        up, gate = weights.linears(f"{name}.mlp.up_gated_layer", width, between, 2, bias=False)
+    else:
+        up, gate = weights.linear(f"{name}.mlp.up_layer", width, between, bias=False), None
+    return EncoderLayer(
+        query=weights.linear(f"{name}.attention.self.query", width, width),
+        key=weights.linear(f"{name}.attention.self.key", width, width),
+        value=weights.linear(f"{name}.attention.self.value", width, width),
+        query_norm=weights.norm(f"{name}.attention.self.layer_norm_q", width),
+        key_norm=weights.norm(f"{name}.attention.self.layer_norm_k", width),
+        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
+        attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
+        input_norm=weights.norm(f"{name}.layer_norm_1", width),
+        up=up,
+        gate=gate,
+        down=weights.linear(f"{name}.mlp.down_layer", between, width),
+        output_norm=weights.norm(f"{name}.layer_norm_2", width),
+    )

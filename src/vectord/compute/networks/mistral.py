@@ -1,0 +1,23 @@
+"""`model_type: mistral`: E5-Mistral, Linq, SFR. Names as in transformers/models/mistral/modeling_mistral.py."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vectord.compute.networks import decoder
+from vectord.compute.networks.decoder import Decoder, Family
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T
+
+classifier = decoder.classifier
+head_rows = decoder.head_rows
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Decoder[T]:
+    """Raises ModelUnavailable."""
+    spec = decoder.read_spec(config)
+    sliding = {"sliding_window": 4096, **config}  # null: no layer slides; absent: transformers' default
+    window = None if sliding["sliding_window"] is None else decoder.read_window(sliding, causal=spec.causal)
+    family = Family(qkv_bias=False, out_bias=False, head_norms=False, windows=(window,) * spec.layers)
+    return decoder.load_decoder(config, spec, family, weights, ops)

@@ -1,0 +1,148 @@
+"""`model_type: modernbert`: GTE-ModernBERT, nomic ModernBERT. Names as in transformers/models/modernbert.
+
+Every third layer sees the whole text, the others a window around each token; each kind turns by its own base. Norms
+come first, and the layer in between is gated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from vectord.compute.networks import facts
+from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.heads.scores import Classifier
+from vectord.compute.networks.heads.splade import MaskedLM, output_words
+from vectord.compute.networks.rotary import RotaryTable, read_rotary, rotary_table
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T
+from vectord.errors import ModelUnavailable
+
+WORDS = "embeddings.tok_embeddings.weight"
+
+LayerKind = Literal["full_attention", "sliding_attention"]
+KINDS: tuple[LayerKind, ...] = ("full_attention", "sliding_attention")
+THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_parameters, and the value if there is neither
+    "full_attention": ("global_rope_theta", 160_000.0),
+    "sliding_attention": ("local_rope_theta", 10_000.0),
+}
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+    """The encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
+    spec, weights = _spec(config), _body(weights)
+    width, norm_bias = spec.hidden_size, facts.flag(config, "norm_bias", False)
+    kinds = _layer_kinds(config, spec.layers)
+    tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
+    return Encoder(
+        spec,
+        EncoderWeights(
+            words=weights.tensor(WORDS, spec.vocab_size, width),
+            norm=weights.norm("embeddings.norm", width, bias=norm_bias),
+            layers=tuple(_layer(config, spec, weights, i, kind, tables[kind]) for i, kind in enumerate(kinds)),
+            final_norm=weights.norm("final_norm", width, bias=norm_bias),
+        ),
+        ops,
+    )
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """ModernBertForSequenceClassification's head. Raises ModelUnavailable."""
+    pooling = cast(Literal["cls", "mean"], facts.choice(config, "classifier_pooling", ("cls", "mean"), "cls"))
+    scores = weights.linear("classifier", facts.size(config, "hidden_size"), labels)
+    return Classifier(pooling, (_head(config, weights), Projection(scores)))
+
+
+def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
+    """ModernBertForMaskedLM's head. Raises ModelUnavailable."""
+    spec = _spec(config)
+    shape = spec.vocab_size, spec.hidden_size
+    has_bias = facts.flag(config, "decoder_bias", True)
+    return MaskedLM(
+        transform=_head(config, weights),
+        words=output_words(config, weights, "decoder.weight", _body(weights), WORDS, shape),
+        bias=weights.tensor("decoder.bias", spec.vocab_size)
+        if has_bias
+        else weights.constant("decoder.bias", np.zeros(spec.vocab_size)),
+    )
+
+
+def _body(weights: WeightReader[T]) -> WeightReader[T]:
+    return weights.after_prefix(("", "model."), WORDS)
+
+
+def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+    return EncoderSpec(
+        vocab_size=facts.size(config, "vocab_size"),
+        max_tokens=facts.size(config, "max_position_embeddings"),
+        hidden_size=facts.size(config, "hidden_size"),
+        intermediate_size=facts.size(config, "intermediate_size"),
+        layers=facts.size(config, "num_hidden_layers", at_most=1024),
+        heads=facts.heads(config, "num_attention_heads", "hidden_size"),
+        activation=facts.activation(config, "hidden_activation"),
+        norm_eps=facts.epsilon(config, "norm_eps"),
+        norm_first=True,
+    )
+
+
+def _layer_kinds(config: Mapping[str, Any], layers: int) -> Sequence[LayerKind]:
+    """What each layer sees: as listed, or by the older key every so many layers the whole text."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        whole_every = facts.size(config, "global_attn_every_n_layers", 3)
+        return [KINDS[i % whole_every != 0] for i in range(layers)]
+    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
+        raise ModelUnavailable(f"config.json: layer_types must be a list of {layers} names out of {', '.join(KINDS)}")
+    return kinds
+
+
+def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: LayerKind, weights: WeightReader[T]) -> RotaryTable[T]:
+    facts.require(config, "rope_scaling", None)
+    key, default = THETAS[kind]
+    theta = facts.number(config, key, default)
+    rotary = read_rotary(config, ("rope_parameters", kind), theta=theta, positions=spec.max_tokens)
+    return rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
+
+
+def _layer(
+    config: Mapping[str, Any],
+    spec: EncoderSpec,
+    weights: WeightReader[T],
+    i: int,
+    kind: LayerKind,
+    rotary: RotaryTable[T],
+) -> EncoderLayer[T]:
+    name, width = f"layers.{i}", spec.hidden_size
+    attention_bias, mlp_bias = facts.flag(config, "attention_bias", False), facts.flag(config, "mlp_bias", False)
+    norm_bias = facts.flag(config, "norm_bias", False)
+    query, key, value = weights.linears(f"{name}.attn.Wqkv", width, width, 3, bias=attention_bias)
+    gate, up = weights.linears(f"{name}.mlp.Wi", width, spec.intermediate_size, 2, bias=mlp_bias)
+    return EncoderLayer(
+        query=query,
+        key=key,
+        value=value,
+        attention_out=weights.linear(f"{name}.attn.Wo", width, width, bias=attention_bias),
+        # The first layer's input has just been through the embeddings' norm.
+        attention_norm=weights.norm(f"{name}.attn_norm", width, bias=norm_bias) if i > 0 else None,
+        up=up,
+        gate=gate,
+        down=weights.linear(f"{name}.mlp.Wo", spec.intermediate_size, width, bias=mlp_bias),
+        output_norm=weights.norm(f"{name}.mlp_norm", width, bias=norm_bias),
+        rotary=rotary,
+        # local_attention counts both sides; transformers' window is its half, inclusive.
+        window=facts.size(config, "local_attention", 128) // 2 if kind == "sliding_attention" else None,
+    )
+
+
+def _head(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
+    """`head`, which stands before the classifier and before the words alike."""
+    width = facts.size(config, "hidden_size")
+    return Projection(
+        weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),
+        facts.activation({"classifier_activation": "gelu", **config}, "classifier_activation"),
+        weights.norm("head.norm", width, bias=facts.flag(config, "norm_bias", False)),
+        facts.epsilon(config, "norm_eps"),
+    )

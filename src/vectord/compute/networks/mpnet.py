@@ -1,0 +1,102 @@
+"""`model_type: mpnet`: all-mpnet-base-v2 and its kin. Names as in transformers/models/mpnet/modeling_mpnet.py.
+
+A score of attention has a number added that depends on how far apart query and key are, one of 32 a head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.networks import facts
+from vectord.compute.networks.bert import WORDS, encoder_spec
+from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.heads.scores import Classifier, classify_first
+from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.roberta import lm_head
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T
+from vectord.errors import ModelUnavailable
+
+FIRST_POSITION = 2  # of the table of positions: transformers counts from behind padding's 1, whatever the config says
+BUCKETS = 32
+FARTHEST = 128  # this far apart and farther is one bucket
+
+
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+    """The encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
+    facts.require(config, "relative_attention_num_buckets", BUCKETS)
+    spec, weights = _spec(config), _body(weights)
+    width, positions = spec.hidden_size, spec.max_tokens + FIRST_POSITION
+    return Encoder(
+        spec,
+        EncoderWeights(
+            words=weights.tensor(WORDS, spec.vocab_size, width),
+            positions=weights.tensor(
+                "embeddings.position_embeddings.weight", positions, width, rows=slice(FIRST_POSITION, positions)
+            ),
+            norm=weights.norm("embeddings.LayerNorm", width),
+            layers=tuple(_layer(spec, weights, f"encoder.layer.{i}") for i in range(spec.layers)),
+            attention_bias=_attention_bias(spec, weights),
+        ),
+        ops,
+    )
+
+
+def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
+    """MPNetForSequenceClassification's head. Raises ModelUnavailable."""
+    return classify_first(weights, facts.size(config, "hidden_size"), labels)
+
+
+def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
+    """MPNetForMaskedLM's head. Raises ModelUnavailable."""
+    return lm_head(config, _spec(config), weights, _body(weights))
+
+
+def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bucket of each distance, key's position less query's: 0 to 15 up to the query, 16 to 31 behind it.
+
+    A bucket each for distances below 8, then ever wider ones. In float32, in transformers' order: at 16, 32 and 64 a
+    bucket begins, and another rounding would put those distances into the one before.
+    """
+    half, exact = BUCKETS // 2, BUCKETS // 4
+    apart = abs(distances)
+    octaves = np.log(np.maximum(apart, 1).astype(np.float32) / np.float32(exact))
+    wide = exact + (octaves / np.float32(math.log(FARTHEST / exact)) * np.float32(half - exact)).astype(np.int64)
+    return np.where(distances > 0, half, 0) + np.where(apart < exact, apart, np.minimum(wide, half - 1))
+
+
+def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
+    table = weights.array("encoder.relative_attention_bias.weight", BUCKETS, spec.heads)
+    distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
+    return weights.constant("attention_bias", table[buckets(distances)].T)  # (heads, 2 * max_tokens - 1)
+
+
+def _body(weights: WeightReader[T]) -> WeightReader[T]:
+    return weights.after_prefix(("", "mpnet."), WORDS)
+
+
+def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+    spec = encoder_spec(config)
+    if spec.max_tokens <= FIRST_POSITION:
+        raise ModelUnavailable(f"config.json: max_position_embeddings must be above {FIRST_POSITION}")
+    return replace(spec, max_tokens=spec.max_tokens - FIRST_POSITION)
+
+
+def _layer(spec: EncoderSpec, weights: WeightReader[T], name: str) -> EncoderLayer[T]:
+    width = spec.hidden_size
+    return EncoderLayer(
+        query=weights.linear(f"{name}.attention.attn.q", width, width),
+        key=weights.linear(f"{name}.attention.attn.k", width, width),
+        value=weights.linear(f"{name}.attention.attn.v", width, width),
+        attention_out=weights.linear(f"{name}.attention.attn.o", width, width),
+        attention_norm=weights.norm(f"{name}.attention.LayerNorm", width),
+        up=weights.linear(f"{name}.intermediate.dense", width, spec.intermediate_size),
+        down=weights.linear(f"{name}.output.dense", spec.intermediate_size, width),
+        output_norm=weights.norm(f"{name}.output.LayerNorm", width),
+    )

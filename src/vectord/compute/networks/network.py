@@ -1,0 +1,107 @@
+"""A model as a function of packed tokens: body and heads, over any op set.
+
+A backend makes one per loaded model and calls it per batch (eager op sets) or per plan (a graph). Which body is
+decided by config.json's model_type, which names a module of this folder; which heads, by what the spec says the
+model gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Generic, Protocol
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute import networks
+from vectord.compute.networks.heads.any_body import Head, heads_of
+from vectord.compute.networks.heads.scores import ClassifierHead, YesNoHead
+from vectord.compute.networks.heads.splade import SpladeHead
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+
+# Modules of this folder that are parts, not architectures.
+_PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "weights"})
+
+
+class Body(Protocol[T]):
+    """What an architecture module's `load(config, weights, ops)` returns: tokens to last hidden states (T, H)."""
+
+    hidden_size: int
+    max_tokens: int  # tokens of one text, as far as positions reach
+    causal: bool  # no token sees what comes after it
+
+    def __call__(self, tokens: Tokens[T]) -> T: ...
+
+
+class Network(Generic[T]):
+    """One model. Has no state but its constants, which are made once, here."""
+
+    def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
+        """Raises ModelUnavailable: an unknown architecture, a config nobody here reads, a tensor that does not fit."""
+        module = _architecture(spec)
+        reader = WeightReader(weights, ops)
+        self._body: Body[T] = module.load(spec.config, reader, ops)
+        _check(self._body, spec)
+        self._heads = heads_of(spec, ops) | _own_heads(module, spec, reader, ops)
+
+    def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
+        """The answers asked for; their shapes stand with `Output` in artifacts/spec.py."""
+        x = self._body(tokens)
+        return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
+
+
+def architectures() -> tuple[str, ...]:
+    """The names of this folder's architecture modules, sorted."""
+    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _PARTS))
+
+
+def _architecture(spec: ModelSpec) -> ModuleType:
+    name = spec.architecture.replace("-", "_")  # xlm-roberta is xlm_roberta.py
+    if name not in architectures():
+        raise ModelUnavailable(
+            f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(architectures())}. "
+            "transformers may know it: pip install 'vectord[transformers]'"
+        )
+    return import_module(f"{networks.__name__}.{name}")
+
+
+def _check(body: Body[T], spec: ModelSpec) -> None:
+    if body.hidden_size != spec.hidden_size:
+        raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
+    if body.max_tokens < spec.max_tokens:
+        raise ModelUnavailable(f"the network reads {body.max_tokens} tokens, fewer than the {spec.max_tokens} promised")
+    if spec.yes_no is not None and not body.causal:  # the engine reads what several pairs begin with only once
+        raise ModelUnavailable(
+            "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
+        )
+
+
+def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
+    """The heads whose weights every architecture keeps under names of its own."""
+    heads: dict[Output, Head[T]] = {}
+    if "splade" in spec.outputs:
+        heads["splade"] = SpladeHead(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
+    if "scores" in spec.outputs:
+        heads["scores"] = _scores_head(module, spec, weights, ops)
+    return heads
+
+
+def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
+    if spec.scores_by_words:
+        assert spec.yes_no is not None
+        return YesNoHead(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
+    labels = len(spec.labels)
+    return ClassifierHead(_part(module, "classifier", spec)(spec.config, weights, ops, labels), ops)
+
+
+def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., T]:
+    """`classifier`, `masked_lm` or `head_rows` of an architecture module, which not every one has."""
+    part = getattr(module, name, None)
+    if part is None:
+        raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} that this version knows")
+    found: Callable[..., T] = part
+    return found

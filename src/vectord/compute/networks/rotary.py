@@ -1,0 +1,165 @@
+"""Rotary positions: tables of cosines and sines, made once a model and gathered by position once a batch.
+
+Encoders and decoders share this. Tables instead of cosines in the graph: a backend that computes in bfloat16 would
+take the cosine of a rounded angle, while a rounded cosine is good to three digits.
+Source: transformers/modeling_rope_utils.py, which names the kinds of scaling.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.networks import facts
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.base import Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+
+MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 64 MB a table
+
+# The kinds of scaling, each with the keys it may have beside rope_type and rope_theta. "dynamic" changes nothing up to
+# max_position_embeddings, and no text is longer.
+_SCALINGS: Mapping[str, frozenset[str]] = {
+    "default": frozenset(),
+    "dynamic": frozenset({"factor"}),
+    "linear": frozenset({"factor"}),
+    "yarn": frozenset(
+        {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"},
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """Frequencies that turn often are kept, those that turn seldom are divided, what is between in between."""
+
+    factor: float
+    trained_positions: int
+    fast_turns: float = 32.0  # within the trained positions: what turns more often is kept
+    slow_turns: float = 1.0  # what turns less often is divided by the whole factor
+    amplitude: float | None = None  # what cosines and sines are multiplied with; None: by the factor
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """What the config says. A frequency is theta ** (-2 i / head_size)."""
+
+    theta: float
+    factor: float = 1.0  # linear scaling: positions are divided by this
+    yarn: Yarn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RotaryTable(Generic[T]):
+    cos: T  # (positions, head_size / 2)
+    sin: T
+
+
+@dataclass(frozen=True, slots=True)
+class Turns(Generic[T]):
+    """One batch's rows of a table."""
+
+    cos: T  # (T, head_size / 2)
+    sin: T
+
+
+def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
+    """What the mapping says that the keys `section` lead to; there need be none. Raises ModelUnavailable.
+
+    theta: if the mapping has no rope_theta of its own. positions: max_position_embeddings.
+    """
+    name = ".".join(section)
+    found = _section(config, section)
+    old_kind = facts.choice(found, f"{name}.type", tuple(_SCALINGS), "default")
+    kind = facts.choice(found, f"{name}.rope_type", tuple(_SCALINGS), old_kind)
+    _check_keys(name, found, kind)
+    theta = facts.number(found, f"{name}.rope_theta", theta)
+    if theta <= 1:
+        raise ModelUnavailable(f"config.json: {name}.rope_theta must be above 1; found {theta:g}")
+    match kind:
+        case "linear":
+            return Rotary(theta, factor=facts.number(found, f"{name}.factor", 1.0))
+        case "yarn":
+            return Rotary(theta, yarn=_yarn(name, found, positions))
+        case _:
+            return Rotary(theta)
+
+
+def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, positions: int) -> RotaryTable[T]:
+    """The table for so many positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large."""
+    if head_size % 2:
+        raise ModelUnavailable(f"config.json: rotary positions turn pairs, and heads are {head_size} wide")
+    if positions * head_size > MAX_TABLE_SIZE:
+        raise ModelUnavailable(
+            f"config.json: {positions} positions times a head size of {head_size} is above the limit, {MAX_TABLE_SIZE}"
+        )
+    frequencies, amplitude = _frequencies(rotary, head_size)
+    angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
+    cos, sin = (_scaled(turn(angles), amplitude) for turn in (np.cos, np.sin))
+    return RotaryTable(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
+
+
+def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[np.float32]:
+    """In place: of the largest table allowed, each copy in float64 takes 128 MB."""
+    numbers *= amplitude
+    return numbers.astype(np.float32)
+
+
+def turns(ops: Ops[T], table: RotaryTable[T], tokens: Tokens[T]) -> Turns[T]:
+    """The rows of this batch's positions."""
+    return Turns(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
+
+
+def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The mapping's entries by their full names, so that an error can name them; nulls are left out."""
+    found = config
+    for key in path:
+        found = facts.section(found, key)
+    return {f"{'.'.join(path)}.{key}": value for key, value in found.items() if value is not None}
+
+
+def _check_keys(name: str, found: Mapping[str, Any], kind: str) -> None:
+    known = {f"{name}.{key}" for key in ("rope_type", "type", "rope_theta", *_SCALINGS[kind])}
+    if unknown := found.keys() - known:
+        raise ModelUnavailable(f"config.json: {min(unknown)[:80]} is not supported with rope_type {kind}")
+    if kind != "default" and f"{name}.factor" not in found:
+        raise ModelUnavailable(f"config.json: {name}.factor is missing, which rope_type {kind} needs")
+
+
+def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:
+    amplitude = f"{name}.attention_factor"
+    return Yarn(
+        factor=facts.number(found, f"{name}.factor", 1.0),
+        trained_positions=facts.size(found, f"{name}.original_max_position_embeddings", positions),
+        fast_turns=facts.number(found, f"{name}.beta_fast", 32.0),
+        slow_turns=facts.number(found, f"{name}.beta_slow", 1.0),
+        amplitude=facts.number(found, amplitude, 1.0) if amplitude in found else None,
+    )
+
+
+def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64], float]:
+    """(head_size / 2,) angles a position, and what their cosines and sines are multiplied with."""
+    frequencies = rotary.theta ** -(np.arange(0, head_size, 2) / head_size)
+    if rotary.yarn is None:
+        return frequencies / rotary.factor, 1.0
+    yarn = rotary.yarn
+    share = _divided_share(yarn, rotary.theta, head_size)  # (head_size / 2,)
+    usual = 1.0 if yarn.factor <= 1 else 0.1 * math.log(yarn.factor) + 1.0
+    return frequencies * (1 - share + share / yarn.factor), usual if yarn.amplitude is None else yarn.amplitude
+
+
+def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.float64]:
+    """From 0, kept, at the frequency that makes fast_turns to 1, divided, at the one that makes slow_turns."""
+
+    def index(turns: float) -> float:
+        logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)
+        return head_size * logarithm / (2 * math.log(theta))
+
+    low = max(math.floor(index(yarn.fast_turns)), 0)
+    high = min(math.ceil(index(yarn.slow_turns)), head_size - 1)
+    return np.clip((np.arange(head_size // 2) - low) / (high - low or 0.001), 0, 1)

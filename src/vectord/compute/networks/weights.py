@@ -1,0 +1,106 @@
+"""A checkpoint as a network reads it: tensors by name, checked against the shape the config promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.compute.ops.base import Ops, T
+from vectord.errors import ModelUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Linear(Generic[T]):
+    weight: T  # (O, H)
+    bias: T | None  # (O,)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm(Generic[T]):
+    weight: T  # (H,)
+    bias: T | None  # (H,)
+
+
+class WeightReader(Generic[T]):
+    """Hands out constants of one op set; `prefix` comes before every name."""
+
+    def __init__(self, weights: Mapping[str, Weight], ops: Ops[T], prefix: str = "") -> None:
+        self._weights = weights
+        self._ops = ops
+        self._prefix = prefix
+
+    def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
+        """A reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
+        for prefix in prefixes:
+            if self._prefix + prefix + name in self._weights:
+                return WeightReader(self._weights, self._ops, self._prefix + prefix)
+        tried = ", ".join(self._prefix + prefix + name for prefix in prefixes)
+        raise ModelUnavailable(f"the checkpoint has no tensor named {tried}")
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self._weights
+
+    def first_of(self, *names: str) -> str:
+        """The first of `names` there is a tensor of; the last of them if there is none, for `tensor` to complain."""
+        return next((name for name in names if name in self), names[-1])
+
+    def tensor(self, name: str, *shape: int, rows: slice | None = None) -> T:
+        """The constant `name`. Raises ModelUnavailable if it is missing or not of this shape.
+
+        rows: only these rows of it, without a copy: parts of a fused product, or a table from some row on.
+        """
+        return self._ops.constant(self._rows(name, shape, rows))
+
+    def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
+        """A copy of the tensor in float32, for constants that are computed from it. Raises ModelUnavailable."""
+        weight = self._checked(name, shape)
+        if weight.dtype == "BF16":  # the upper half of a float32
+            return (weight.array.astype(np.uint32) << 16).view(np.float32)
+        return weight.array.astype(np.float32)
+
+    def constant(self, name: str, array: npt.NDArray[np.floating]) -> T:
+        """A constant that is in no checkpoint: a table of positions, or what was made of `array`."""
+        return self._ops.constant(Weight(name, "F32", np.ascontiguousarray(array, np.float32)))
+
+    def linear(
+        self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | None = None
+    ) -> Linear[T]:
+        """`name.weight` (outputs, inputs) and, unless the layer has none, `name.bias` (outputs,); or these rows."""
+        weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
+        return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
+
+    def linears(self, name: str, inputs: int, outputs: int, count: int, *, bias: bool) -> tuple[Linear[T], ...]:
+        """`count` layers of `outputs` rows each that the checkpoint keeps one below the other as `name`; no copies."""
+        parts = [slice(i * outputs, (i + 1) * outputs) for i in range(count)]
+        return tuple(self.linear(name, inputs, count * outputs, bias=bias, rows=part) for part in parts)
+
+    def norm(self, name: str, width: int, *, bias: bool = True) -> Norm[T]:
+        """`name.weight` and `name.bias`; `gamma` and `beta` in checkpoints that came from TensorFlow."""
+        weight_name, bias_name = ("gamma", "beta") if f"{name}.gamma" in self else ("weight", "bias")
+        weight = self.tensor(f"{name}.{weight_name}", width)
+        return Norm(weight, self.tensor(f"{name}.{bias_name}", width) if bias else None)
+
+    def _rows(self, name: str, shape: Sequence[int], rows: slice | None) -> Weight:
+        weight = self._checked(name, shape)
+        return weight if rows is None else Weight(weight.name, weight.dtype, weight.array[rows])
+
+    def _checked(self, name: str, shape: Sequence[int]) -> Weight:
+        full_name = self._prefix + name
+        weight = self._weights.get(full_name)
+        if weight is None:
+            raise ModelUnavailable(f"the checkpoint has no tensor {full_name}, which should be {_show(shape)}")
+        if weight.array.shape != tuple(shape):
+            raise ModelUnavailable(
+                f"the checkpoint's tensor {full_name} is {_show(weight.array.shape)}; "
+                f"by config.json it should be {_show(shape)}"
+            )
+        return weight
+
+
+def _show(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "a single number"

@@ -1,0 +1,120 @@
+"""The ops a network is written in, and what tells them where one text ends.
+
+One module of this folder is one op set: `openvino` builds a symbolic graph (CPU), `torch` runs eagerly (CUDA, MPS,
+CPU), `numpy` computes in float64 and is what the others are tested against. Every activation is (T, H): the tokens
+of all texts of a batch, end to end. Only attention and the pooling ops look at `tokens.layout`, which the op set's
+own `pack` makes for each batch. Networks see this module alone; a backend brings network and op set together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import numpy as np
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.schema import Int32
+
+T = TypeVar("T")  # the op set's own array: an openvino node, a torch tensor, a numpy array
+
+
+Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "identity"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedTexts:
+    """N texts end to end, T rows in all, nothing padded: what every op set's `pack` starts from.
+
+    A text's rows attend to its own rows, or to the first `keys` of them, and before those to all rows of its parent:
+    an earlier text, itself without a parent, that several texts of a causal model begin with. Positions count on from
+    the parent's.
+    """
+
+    ids: Int32  # (T,)
+    type_ids: Int32  # (T,)
+    cu_seqlens: Int32  # (N + 1,) from 0 to T, no text empty
+    spans: Int32 | None = None  # (M, 2) first and last + 1 row of what is pooled; None: one span a text
+    keys: Int32 | None = None  # (N,) how many of a text's own first rows are attended to; None: all
+    parents: Int32 | None = None  # (N,) -1: none; None: nobody has one
+
+    @property
+    def pooled(self) -> Int32:
+        """`spans`, or those of the texts. (M, 2)"""
+        return np.stack([self.cu_seqlens[:-1], self.cu_seqlens[1:]], axis=1) if self.spans is None else self.spans
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Generic[T]):
+    """One packed batch as the op set sees it."""
+
+    ids: T  # (T,) int32
+    type_ids: T  # (T,) int32
+    positions: T  # (T,) int32, from 0 in each text, behind its parent's
+    layout: Any  # where texts and spans begin and end, in the op set's own form
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionSpec:
+    heads: int
+    head_size: int
+    kv_heads: int | None = None  # None: as many as heads; else heads / kv_heads queries share a key and a value
+    scale: float | None = None  # None: head_size ** -0.5
+    causal: bool = False  # a token sees itself and what is before it
+    window: int | None = None  # a token sees those whose position differs from its own by at most this
+
+    @property
+    def width(self) -> int:
+        """Of q and of the answer."""
+        return self.heads * self.head_size
+
+
+class Ops(Protocol[T]):
+    """Shapes: T tokens, N texts, M spans, H width of the input, O width of the output, V words.
+
+    Sizes were checked when the weights were read: an op is free to fail in any way on what does not fit.
+    What each op computes, to the last digit: ops/numpy.py.
+    """
+
+    def constant(self, weight: Weight) -> T: ...
+    def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be kept in fewer bits
+    def embed(self, table: T, ids: T) -> T: ...  # (V, H), (T,) -> (T, H)
+    def add(self, a: T, b: T) -> T: ...
+    def multiply(self, a: T, b: T) -> T: ...
+    def scale(self, x: T, factor: float) -> T: ...
+    def linear(self, x: T, weight: T, bias: T | None) -> T: ...  # (T, H), (O, H), (O,) -> (T, O)
+    def layer_norm(self, x: T, weight: T, bias: T | None, eps: float) -> T: ...
+    def rms_norm(self, x: T, weight: T, eps: float) -> T: ...  # (T, k * W), (W,): each run of W numbers on its own
+    def normalize(self, x: T) -> T: ...  # each row to length 1; a row of zeros stays zeros
+    def activation(self, x: T, kind: Activation) -> T: ...
+
+    def rotate(self, x: T, cos: T, sin: T, head_size: int) -> T:
+        """Rotary positions. x (T, heads * head_size); cos, sin (T, head_size / 2): first half against second half."""
+        ...
+
+    def attention(self, q: T, k: T, v: T, tokens: Tokens[T], spec: AttentionSpec, bias: T | None = None) -> T:
+        """q (T, heads * head_size), k and v (T, kv_heads * head_size) -> (T, heads * head_size).
+
+        bias (heads, 2 * M - 1): added to the scaled score of the query at position i and the key at position j, by
+        j - i + M - 1; M is at least the longest text.
+        """
+        ...
+
+    def disentangled_attention(
+        self, q: T, k: T, v: T, place_k: T | None, place_q: T | None, buckets: T, tokens: Tokens[T], spec: AttentionSpec
+    ) -> T:
+        """DeBERTa's: the score of query i and key j is scale * (q_i . k_j + q_i . place_k[b] + k_j . place_q[b]).
+
+        place_k, place_q (B, heads * head_size): keys and queries of the B relative places, None: no such term;
+        buckets (2 * M - 1,) int32: b by i - j + M - 1, M at least the longest text.
+        """
+        ...
+
+    def first(self, x: T, tokens: Tokens[T]) -> T: ...  # (T, H) -> (M, H), each span's first row
+    def last(self, x: T, tokens: Tokens[T]) -> T: ...
+    def mean(self, x: T, tokens: Tokens[T]) -> T: ...
+    def max(self, x: T, tokens: Tokens[T]) -> T: ...
+
+    def max_linear(self, x: T, weight: T, bias: T, tokens: Tokens[T]) -> T:
+        """`max(linear(x, weight, bias))` without its (T, V) in memory at once: (T, H), (V, H), (V,) -> (M, V)."""
+        ...

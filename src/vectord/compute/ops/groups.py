@@ -1,0 +1,215 @@
+"""Length groups: how an op set that can only attend over rectangles sees a packed batch.
+
+A packed batch is one row of T tokens; attention wants (texts, length). Padding every text to the longest wastes
+most of the work on mixed lengths, so the texts go into a few groups of like length and are padded only inside
+their group (measured: 24 k tokens/s against 6.6 k). Where attention sees no further than a window, long texts are cut
+into pieces that attend to their neighbourhood alone. Pure index arithmetic in numpy, shared by the op sets; runs on
+the thread that calls `forward`, once a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.ops.base import PackedTexts
+from vectord.schema import Int32
+
+PAIRS_A_PLACE = (
+    64  # scoring so many pairs costs what bringing one place there and back does (measured: 32 and 128 also)
+)
+PIECE_ROWS = 256  # what a text is cut into where a window is narrow: shorter pieces mostly reread their neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """P runs of neighbouring rows."""
+
+    starts: Int32  # (P,) row numbers
+    lengths: Int32  # (P,)
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """P runs of rows and what each attends to."""
+
+    queries: Runs
+    keys: Runs  # `queries` itself where every piece attends to itself
+    parents: Runs | None = None  # rows attended to before `keys`, of length 0 where there are none
+
+
+@dataclass(frozen=True, slots=True)
+class Rectangle:
+    """n runs of rows, each padded to L places."""
+
+    rows: Int32  # (n, L) row numbers into (T, H); a padded place repeats the first row of its piece's own run
+    valid: npt.NDArray[np.bool_]  # (n, L) False on padded places
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """n pieces of like length."""
+
+    pieces: Int32  # (n,) which pieces of the batch
+    queries: Rectangle
+    keys: Rectangle  # `queries` itself where every piece attends to itself
+
+
+def positions(texts: PackedTexts) -> Int32:
+    """Each row's place in its text, behind the text's parent. (T,)"""
+    shift = texts.cu_seqlens[:-1]
+    if texts.parents is not None:
+        shift = shift - _parents(texts, texts.parents).lengths
+    return np.arange(texts.ids.size, dtype=np.int32) - np.repeat(shift, np.diff(texts.cu_seqlens))
+
+
+def pooled_pieces(texts: PackedTexts) -> Pieces:
+    """The spans that are pooled."""
+    spans = texts.pooled
+    runs = Runs(spans[:, 0], spans[:, 1] - spans[:, 0])
+    return Pieces(runs, runs)
+
+
+def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
+    """Every row as a query, in whole texts or, where a window lets most of a text's keys out, in pieces of it."""
+    starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
+    queries = Runs(starts, lengths)
+    keys = queries if texts.keys is None else Runs(starts, texts.keys)
+    parents = None if texts.parents is None else _parents(texts, texts.parents)
+    piece_rows = PIECE_ROWS if window is None else max(PIECE_ROWS, 2 * window)
+    if window is None or lengths.max() <= piece_rows:
+        return Pieces(queries, keys, parents)
+    counts = -(-lengths // piece_rows)
+    text = np.repeat(np.arange(lengths.size), counts)  # (P,) which text a piece is of
+    nth = np.arange(text.size) - np.repeat(np.cumsum(counts) - counts, counts)  # (P,) which piece of its text
+    rows = -(-lengths // counts)  # (N,) of each piece but the last: even parts, for few lengths
+    begin = (nth * rows[text]).astype(np.int32)
+    end = np.minimum(begin + rows[text], lengths[text])
+    first = np.minimum(np.maximum(begin - window, 0), keys.lengths[text] - 1)
+    stop = np.minimum(end + window, keys.lengths[text])
+    return Pieces(
+        Runs(starts[text] + begin, end - begin),
+        Runs(starts[text] + first, stop - first),
+        None if parents is None else Runs(parents.starts[text], parents.lengths[text]),
+    )
+
+
+def _parents(texts: PackedTexts, parents: Int32) -> Runs:
+    lengths = np.where(parents < 0, 0, np.diff(texts.cu_seqlens)[parents])
+    return Runs(texts.cu_seqlens[:-1][parents], lengths)
+
+
+def length_groups(pieces: Pieces, max_groups: int, length_step: int) -> list[Group]:
+    """Put P >= 1 pieces into at most `max_groups` groups, so that padding costs as little as it can.
+
+    The places of a group's queries, and those of its keys, are those of its longest rounded up to `length_step`.
+    Groups come in the order of their queries' lengths, and so do pieces inside a group.
+    """
+    lengths = pieces.queries.lengths
+    assert lengths.size, "a batch has at least one text"
+    queries = _round_up(lengths, length_step)
+    if pieces.keys is pieces.queries and pieces.parents is None:
+        keys = queries
+        order = np.argsort(lengths, kind="stable").astype(np.int32)
+    else:
+        keys = _round_up(_key_lengths(pieces), length_step)
+        order = np.lexsort((keys, queries)).astype(np.int32)
+    cuts = _cuts(queries[order], keys[order], max_groups)
+    return [_group(pieces, order[first:stop], queries, keys) for first, stop in cuts]
+
+
+def keys_end_to_end(texts: PackedTexts) -> tuple[Int32, Int32]:
+    """The rows that each text attends to, one text's behind another's, and where they end: (K,), (N + 1,) from 0."""
+    pieces = attending_pieces(texts, None)
+    lengths = _key_lengths(pieces)
+    rectangle = _rectangle(pieces.keys, pieces.parents, np.arange(lengths.size, dtype=np.int32), int(lengths.max()))
+    return rectangle.rows[rectangle.valid], np.append(0, np.cumsum(lengths)).astype(np.int32)
+
+
+def _key_lengths(pieces: Pieces) -> Int32:
+    return pieces.keys.lengths if pieces.parents is None else pieces.keys.lengths + pieces.parents.lengths
+
+
+def _round_up(lengths: Int32, step: int) -> Int32:
+    rounded: Int32 = -(-lengths // step) * step
+    return rounded
+
+
+def _group(pieces: Pieces, chosen: Int32, query_places: Int32, key_places: Int32) -> Group:
+    queries = _rectangle(pieces.queries, None, chosen, int(query_places[chosen].max()))
+    if pieces.keys is pieces.queries and pieces.parents is None:
+        return Group(chosen, queries, queries)
+    return Group(chosen, queries, _rectangle(pieces.keys, pieces.parents, chosen, int(key_places[chosen].max())))
+
+
+def _rectangle(runs: Runs, before: Runs | None, chosen: Int32, places: int) -> Rectangle:
+    """The `chosen` runs, each behind the one of `before` if there is one, padded to so many places."""
+    starts, lengths = runs.starts[chosen, None], runs.lengths[chosen, None]
+    place = np.arange(places, dtype=np.int32)
+    # Padding repeats the text's own first row: another text's could carry its NaN over, mask or no mask.
+    if before is None:
+        valid = place < lengths
+        rows = starts + np.where(valid, place, 0)
+    else:
+        skipped = before.lengths[chosen, None]
+        valid = place < skipped + lengths
+        own = starts + np.where(valid, place - skipped, 0)
+        rows = np.where(place < skipped, before.starts[chosen, None] + place, own)
+    return Rectangle(rows.astype(np.int32, copy=False), valid)
+
+
+def _cuts(queries: Int32, keys: Int32, max_groups: int) -> list[tuple[int, int]]:
+    """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups cost the least together.
+
+    Exact, by dynamic programming over the distinct sizes, of which rounding leaves few: best[j] is the least
+    that g groups cost for the sizes 0..j.
+    """
+    changes = (np.diff(queries) != 0) | (np.diff(keys) != 0)
+    ends = np.append(np.flatnonzero(changes) + 1, queries.size)  # (U,) one past the last piece of a size
+    begins = np.append(0, ends[:-1])
+    above = np.tri(ends.size, k=-1, dtype=bool)  # (U, U): i > j, no group
+    longest = queries[ends - 1].astype(np.int64)  # (U,) of the queries of i..j
+    longest_key = np.maximum.accumulate(np.where(above, 0, keys[ends - 1]), axis=1)  # (U, U) of the keys of i..j
+    costs = (ends - begins[:, None]) * (PAIRS_A_PLACE * (longest + longest_key) + longest * longest_key)
+    costs = np.where(above, np.iinfo(np.int64).max // 2, costs)  # (U, U) of one group of the sizes i..j
+    best = costs[0]
+    choices = []
+    for _ in range(min(max_groups, ends.size) - 1):
+        totals = costs + np.append(0, best[:-1])[:, None]
+        choices.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
+    cuts = []
+    last = ends.size - 1
+    for choice in reversed(choices):
+        first = int(choice[last])
+        cuts.append((int(begins[first]), int(ends[last])))
+        if first == 0:
+            return cuts[::-1]
+        last = first - 1
+    cuts.append((0, int(ends[last])))
+    return cuts[::-1]
+
+
+def unpack_rows(groups: Sequence[Group], total: int) -> Int32:
+    """Where each packed row lies among the groups' query places, laid end to end: the way back after attention.
+
+    Returns (total,), total >= T; rows from T on belong to no text and point to place 0.
+    """
+    unpack = np.zeros(total, np.int32)
+    offset = 0
+    for group in groups:
+        places = np.flatnonzero(group.queries.valid)
+        unpack[group.queries.rows.ravel()[places]] = places + offset
+        offset += group.queries.valid.size
+    return unpack
+
+
+def piece_order(groups: Sequence[Group]) -> Int32:
+    """Where each piece lies among the groups' pieces, laid end to end. Returns (P,)."""
+    pieces = np.concatenate([group.pieces for group in groups])
+    order = np.empty_like(pieces)
+    order[pieces] = np.arange(pieces.size, dtype=np.int32)
+    return order

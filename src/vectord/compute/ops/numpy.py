@@ -1,0 +1,224 @@
+"""The reference op set: float64, one text after another, written to be plainly right.
+
+Every other op set is tested against it, and it against transformers (tests/ops, tests/networks). Nothing is served
+by it. Runs in the caller's thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
+
+Array: TypeAlias = npt.NDArray[Any]
+
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+# Formulas: torch.nn.functional. silu's sigmoid is written as a tanh because exp(-x) overflows.
+_ACTIVATIONS: Mapping[Activation, Callable[[Array], Array]] = {
+    "gelu": lambda x: x * (1 + _erf(x / math.sqrt(2))) / 2,
+    "gelu_tanh": lambda x: x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2,
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x * (1 + np.tanh(x / 2)) / 2,
+    "tanh": np.tanh,
+    "identity": lambda x: x,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Where one text's rows are, and those it attends to."""
+
+    queries: slice
+    keys: Array  # (K,) row numbers: the parent's, then its own
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    texts: tuple[Text, ...]
+    spans: tuple[slice, ...]
+    positions: Array  # (T,)
+
+
+def pack(texts: PackedTexts) -> Tokens[Array]:
+    """A packed batch for NumpyOps."""
+    rows = [slice(int(start), int(stop)) for start, stop in pairwise(texts.cu_seqlens)]
+    layout = Layout(
+        texts=tuple(Text(queries, _keys(texts, rows, i)) for i, queries in enumerate(rows)),
+        spans=tuple(slice(int(start), int(stop)) for start, stop in texts.pooled),
+        positions=np.concatenate([_positions(texts, rows, i) for i in range(len(rows))]),
+    )
+    return Tokens(texts.ids, texts.type_ids, layout.positions, layout)
+
+
+def _keys(texts: PackedTexts, rows: Sequence[slice], i: int) -> Array:
+    own = np.arange(rows[i].start, rows[i].stop)
+    own = own if texts.keys is None else own[: texts.keys[i]]
+    parent = _parent(texts, rows, i)
+    return own if parent is None else np.concatenate([np.arange(parent.start, parent.stop), own])
+
+
+def _positions(texts: PackedTexts, rows: Sequence[slice], i: int) -> Array:
+    parent = _parent(texts, rows, i)
+    return np.arange(rows[i].stop - rows[i].start) + (0 if parent is None else parent.stop - parent.start)
+
+
+def _parent(texts: PackedTexts, rows: Sequence[slice], i: int) -> slice | None:
+    parent = -1 if texts.parents is None else int(texts.parents[i])
+    return None if parent < 0 else rows[parent]
+
+
+class NumpyOps:
+    """Ops over float64 arrays. Shapes: ops/base.py."""
+
+    def constant(self, weight: Weight) -> Array:
+        if weight.dtype == "BF16":  # bfloat16 is the upper half of a float32
+            return (weight.array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        return weight.array.astype(np.int64 if weight.dtype == "I32" else np.float64)
+
+    def matrix(self, weight: Weight) -> Array:
+        return self.constant(weight)
+
+    def embed(self, table: Array, ids: Array) -> Array:
+        return table[ids]
+
+    def add(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def multiply(self, a: Array, b: Array) -> Array:
+        return a * b
+
+    def scale(self, x: Array, factor: float) -> Array:
+        return x * factor
+
+    def linear(self, x: Array, weight: Array, bias: Array | None) -> Array:
+        y: Array = x @ weight.T
+        return y if bias is None else y + bias
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = (centred**2).mean(axis=-1, keepdims=True)
+        normed: Array = centred / np.sqrt(variance + eps) * weight
+        return normed if bias is None else normed + bias
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        runs = x.reshape(len(x), -1, weight.size)
+        normed: Array = runs / np.sqrt((runs**2).mean(axis=-1, keepdims=True) + eps) * weight
+        return normed.reshape(x.shape)
+
+    def normalize(self, x: Array) -> Array:
+        norms = np.linalg.norm(x, axis=-1, keepdims=True)
+        return x / np.where(norms == 0, 1, norms)
+
+    def activation(self, x: Array, kind: Activation) -> Array:
+        return _ACTIVATIONS[kind](x)
+
+    def rotate(self, x: Array, cos: Array, sin: Array, head_size: int) -> Array:
+        heads = x.reshape(len(x), -1, head_size)
+        first, second = np.split(heads, 2, axis=-1)  # (T, heads, head_size / 2)
+        cos, sin = cos[:, None, :], sin[:, None, :]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).reshape(x.shape)
+
+    def attention(
+        self, q: Array, k: Array, v: Array, tokens: Tokens[Array], spec: AttentionSpec, bias: Array | None = None
+    ) -> Array:
+        layout: Layout = tokens.layout
+        out = np.empty_like(q)
+        for text in layout.texts:
+            scores = _scale(spec) * _heads(q[text.queries], spec) @ _keys_by_head(k[text.keys], spec).swapaxes(1, 2)
+            distances = _distances(layout, text)  # (L, K)
+            if bias is not None:
+                scores = scores + bias[:, (bias.shape[1] - 1) // 2 - distances]
+            out[text.queries] = _mix(scores, distances, v[text.keys], spec)
+        return out
+
+    def disentangled_attention(
+        self,
+        q: Array,
+        k: Array,
+        v: Array,
+        place_k: Array | None,
+        place_q: Array | None,
+        buckets: Array,
+        tokens: Tokens[Array],
+        spec: AttentionSpec,
+    ) -> Array:
+        layout: Layout = tokens.layout
+        out = np.empty_like(q)
+        for text in layout.texts:
+            queries, keys = _heads(q[text.queries], spec), _keys_by_head(k[text.keys], spec)  # (heads, L or K, size)
+            distances = _distances(layout, text)  # (L, K)
+            places = buckets[distances + (len(buckets) - 1) // 2]  # (L, K)
+            scores = queries @ keys.swapaxes(1, 2)  # (heads, L, K)
+            if place_k is not None:
+                scores = scores + _take(queries @ _heads(place_k, spec).swapaxes(1, 2), places)
+            if place_q is not None:
+                scores = scores + _take(keys @ _heads(place_q, spec).swapaxes(1, 2), places.T).swapaxes(1, 2)
+            out[text.queries] = _mix(_scale(spec) * scores, distances, v[text.keys], spec)
+        return out
+
+    def first(self, x: Array, tokens: Tokens[Array]) -> Array:
+        return np.stack([x[span.start] for span in tokens.layout.spans])
+
+    def last(self, x: Array, tokens: Tokens[Array]) -> Array:
+        return np.stack([x[span.stop - 1] for span in tokens.layout.spans])
+
+    def mean(self, x: Array, tokens: Tokens[Array]) -> Array:
+        return np.stack([x[span].mean(axis=0) for span in tokens.layout.spans])
+
+    def max(self, x: Array, tokens: Tokens[Array]) -> Array:
+        return np.stack([x[span].max(axis=0) for span in tokens.layout.spans])
+
+    def max_linear(self, x: Array, weight: Array, bias: Array, tokens: Tokens[Array]) -> Array:
+        return self.max(self.linear(x, weight, bias), tokens)
+
+
+def _scale(spec: AttentionSpec) -> float:
+    return spec.head_size**-0.5 if spec.scale is None else spec.scale
+
+
+def _heads(x: Array, spec: AttentionSpec) -> Array:
+    """(L, heads * head_size) to (heads, L, head_size)."""
+    return x.reshape(len(x), -1, spec.head_size).swapaxes(0, 1)
+
+
+def _keys_by_head(x: Array, spec: AttentionSpec) -> Array:
+    """(K, kv_heads * head_size) to (heads, K, head_size): each key and value serves heads / kv_heads queries."""
+    return np.repeat(_heads(x, spec), spec.heads // (spec.kv_heads or spec.heads), axis=0)
+
+
+def _distances(layout: Layout, text: Text) -> Array:
+    """(L, K): the query's position less the key's."""
+    distances: Array = layout.positions[text.queries, None] - layout.positions[None, text.keys]
+    return distances
+
+
+def _take(scores: Array, places: Array) -> Array:
+    """scores (heads, L, B), places (L, K) -> (heads, L, K)."""
+    return np.take_along_axis(scores, np.broadcast_to(places, (len(scores), *places.shape)), axis=2)
+
+
+def _mix(scores: Array, distances: Array, v: Array, spec: AttentionSpec) -> Array:
+    """scores (heads, L, K), v (K, kv_heads * head_size) -> (L, heads * head_size): softmax of what may be seen.
+
+    A query that may see nothing gets zeros. Source: torch's scaled_dot_product_attention.
+    """
+    hidden = np.zeros(distances.shape, bool)
+    if spec.causal:
+        hidden |= distances < 0
+    if spec.window is not None:
+        hidden |= abs(distances) > spec.window
+    scores = np.where(hidden, -np.inf, scores)
+    largest = scores.max(axis=-1, keepdims=True)
+    shares = np.exp(scores - np.where(np.isfinite(largest), largest, 0))
+    shares /= np.maximum(shares.sum(axis=-1, keepdims=True), np.finfo(np.float64).tiny)
+    mixed: Array = shares @ _keys_by_head(v, spec)  # (heads, L, head_size)
+    return mixed.swapaxes(0, 1).reshape(-1, spec.width)

@@ -1,0 +1,579 @@
+"""The op set that builds an OpenVINO graph: what the CPU backend runs.
+
+The ops make nodes, nothing is computed here: `build` calls a network once with symbolic tokens and returns a Graph:
+the model to compile, and `pack`, which makes that model's inputs of one batch. Attention runs by length groups
+(ops/groups.py). Called by backends/openvino.py; `pack` on the thread that calls `forward`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.groups import (
+    Group,
+    Rectangle,
+    attending_pieces,
+    length_groups,
+    piece_order,
+    pooled_pieces,
+    positions,
+    unpack_rows,
+)
+from vectord.schema import Float32, Int32
+
+
+@contextmanager
+def _without_telemetry() -> Iterator[None]:
+    """Keep `import openvino` from calling home: nothing may leave the machine.
+
+    The package ends by importing its model converter, if that is there, and the converter's import reports itself to
+    Google Analytics and writes to the user's home (openvino/tools/ovc/__init__.py of 2026.4). None makes Python
+    raise the ImportError that the package expects. It also saves 60 ms.
+    """
+    converter = "openvino.tools.ovc"
+    hide = converter not in sys.modules
+    if hide:
+        sys.modules[converter] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if hide:
+            del sys.modules[converter]
+
+
+with _without_telemetry():
+    import openvino as ov  # type: ignore[import-untyped]
+    import openvino.opset16 as op  # type: ignore[import-untyped]
+
+__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "op", "ov"]  # op, ov: nobody else imports openvino
+
+Array: TypeAlias = npt.NDArray[np.generic]
+Name = TypeVar("Name", bound=str)
+
+MASKED = np.float32(-1e30)  # the score of what may not be seen; finite, so a row of padding stays finite
+FAR = np.int32(2**30)  # the position of a padded key: behind every query and outside every window
+LENGTH_STEP = 16  # places a group's length is rounded up to: the runtime keeps memory for every shape it meets
+WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words of 1,024 tokens would be 125 MB
+# The runtime's own mark on a conversion that it should not carry out ahead of time: without it weights of 16 bits are
+# held in 32 bits, too (measured with Qwen3's shape: 2.8 GB against 1.1).
+KEEP_PACKED = "decompression_0"
+_TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """One group's pieces, each of Q query and K key places, as the graph's parameters."""
+
+    queries: ov.Node  # (n, Q) row numbers into (T, H)
+    keys: ov.Node  # (n, K)
+
+
+class Layout:
+    """Where texts and spans begin and end, as the graph's parameters, each made when an op first asks for it.
+
+    A group's parameters end in its number and, where texts are cut for a window, in "w" and the window.
+    """
+
+    def __init__(self, groups: int) -> None:
+        self._groups = groups
+        self._parameters: dict[str, ov.Node] = {}
+        self._hidden: dict[tuple[bool, int | None], list[ov.Node]] = {}
+        self._sighted: dict[tuple[bool, int], list[ov.Node]] = {}
+        self._biases: dict[str, list[ov.Node]] = {}
+        self._apart: list[ov.Node] = []
+        self.windows: set[int | None] = set()  # of the attentions so far
+
+    @property
+    def parameters(self) -> list[ov.Node]:
+        """Those that something in the graph uses."""
+        return [node for node in self._parameters.values() if node.output(0).get_target_inputs()]
+
+    def parameter(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.int32) -> ov.Node:
+        """The parameter of this name. -1 in `shape`: any size."""
+        if name not in self._parameters:
+            node = op.parameter(list(shape), dtype, name=name)
+            node.output(0).set_names({name})
+            self._parameters[name] = node
+        return self._parameters[name]
+
+    def places(self, window: int | None) -> list[Places]:
+        """Of each group."""
+        self.windows.add(window)
+        return [
+            Places(self.parameter(f"queries{ending}", [-1, -1]), self.parameter(f"keys{ending}", [-1, -1]))
+            for ending in self._endings(window)
+        ]
+
+    def unpack(self, window: int | None) -> ov.Node:
+        """(T,) the place of each row among the groups' query places, laid end to end."""
+        return self.parameter(f"unpack{_ending(window)}", [-1])
+
+    def padding(self) -> list[ov.Node]:
+        """Of each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
+        return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(None)]
+
+    def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
+        """Of each group: (n, 1, Q, K) whether the query may not see the key, padding included. All layers share it."""
+        if (causal, window) not in self._hidden:
+            self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
+        return self._hidden[causal, window]
+
+    def sighted(self, causal: bool, window: int) -> list[ov.Node]:
+        """Of each group: (n, 1, Q, 1) 1, and 0 for a query that may see no key. All layers share it.
+
+        There are such where some rows of a text are no keys, and the window of another holds no others.
+        """
+        if (causal, window) not in self._sighted:
+            self._sighted[causal, window] = [
+                op.convert(op.reduce_logical_or(op.logical_not(hide), _ints(-1), True), "f32")
+                for hide in self.hidden(causal, window)
+            ]
+        return self._sighted[causal, window]
+
+    def _hide(self, ending: str, causal: bool, window: int | None) -> ov.Node:
+        queries = self.parameter(f"query_positions{ending}", [-1, 1, -1, 1])
+        keys = self.parameter(f"key_positions{ending}", [-1, 1, 1, -1])
+        if window is None:
+            return op.greater(keys, queries)
+        reach = op.constant(np.int32(window))
+        ahead = op.greater(keys, queries if causal else op.add(queries, reach))  # (n, 1, Q, K)
+        return op.logical_or(ahead, op.less(keys, op.subtract(queries, reach)))
+
+    def distances(self) -> list[ov.Node]:
+        """Of each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
+        return [self.parameter(f"distances{ending}", [-1]) for ending in self._endings(None)]
+
+    def biases(self, bias: ov.Node) -> list[ov.Node]:
+        """Of each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
+        name = bias.get_friendly_name()
+        if name not in self._biases:
+            pairs = zip(self.places(None), self.distances(), strict=True)
+            self._biases[name] = [_spread(bias, distances, at) for at, distances in pairs]
+        return self._biases[name]
+
+    def apart(self) -> list[ov.Node]:
+        """Of each group: (1, 1, Q, K) how many places query and key are apart. All layers share it."""
+        if not self._apart:
+            pairs = zip(self.places(None), self.distances(), strict=True)
+            self._apart = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
+        return self._apart
+
+    def span_rows(self) -> list[ov.Node]:
+        """Of each group of spans: (n, L) row numbers; padding repeats the span's first row."""
+        return [self.parameter(f"span_rows{ending}", [-1, -1]) for ending in self._endings(None)]
+
+    def _endings(self, window: int | None) -> list[str]:
+        return [f"{g}{_ending(window)}" for g in range(self._groups)]
+
+
+def _ending(window: int | None) -> str:
+    return "" if window is None else f"w{window}"
+
+
+_NO_PLACES = Rectangle(np.zeros((0, LENGTH_STEP), np.int32), np.zeros((0, LENGTH_STEP), np.bool_))
+_NO_PIECES = Group(np.zeros(0, np.int32), _NO_PLACES, _NO_PLACES)
+
+# A group's parameters, made from the group and the positions of all rows.
+_PARTS: Mapping[str, Callable[[Group, Int32], Array]] = {
+    "queries": lambda group, at: group.queries.rows,
+    "keys": lambda group, at: group.keys.rows,
+    "padding": lambda group, at: np.where(group.keys.valid, np.float32(0), MASKED)[:, None, None, :],
+    "query_positions": lambda group, at: at[group.queries.rows][:, None, :, None],
+    "key_positions": lambda group, at: np.where(group.keys.valid, at[group.keys.rows], FAR)[:, None, None, :],
+    "distances": lambda group, at: np.arange(1 - group.queries.rows.shape[1], group.keys.rows.shape[1], dtype=np.int32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A network to compile, and what makes its inputs."""
+
+    model: ov.Model
+    inputs: tuple[str, ...]  # names of its parameters, in their order
+    outputs: tuple[str, ...]  # its results, in their order
+    groups: int  # length groups that attention and pooling may use
+    windows: tuple[int | None, ...]  # of its attentions
+
+    def pack(self, texts: PackedTexts, outputs: Collection[str]) -> list[Array]:
+        """One batch as the model's inputs, in their order.
+
+        outputs: those of the results by token that get rows. Rows are added up to a round number (they belong to no
+        text), and groups that the batch does not need get no pieces.
+        """
+        rows = _round_rows(texts.ids.size)
+        at = positions(texts)
+        arrays: dict[str, Array] = {
+            "ids": _extend(texts.ids, rows),
+            "type_ids": _extend(texts.type_ids, rows),
+            "positions": _extend(at, rows),
+            **_spans(texts.pooled),
+            **{_answered(name): np.arange(texts.ids.size * (name in outputs), dtype=np.int32) for name in self.outputs},
+        }
+        for window in self.windows:
+            arrays |= self._attending(texts, window, at, rows)
+        if "span_order" in self.inputs:
+            found = length_groups(pooled_pieces(texts), self.groups, LENGTH_STEP)
+            arrays["span_order"] = piece_order(found)
+            arrays |= {f"span_rows{g}": group.queries.rows for g, group in enumerate(self._filled(found))}
+        return [arrays[name] for name in self.inputs]
+
+    def _attending(self, texts: PackedTexts, window: int | None, at: Int32, rows: int) -> dict[str, Array]:
+        """What attention with this window reads. at (T,): positions."""
+        found = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP)
+        arrays: dict[str, Array] = {f"unpack{_ending(window)}": unpack_rows(found, rows)}
+        for g, group in enumerate(self._filled(found)):
+            names = {f"{part}{g}{_ending(window)}": part for part in _PARTS}
+            arrays |= {name: _PARTS[part](group, at) for name, part in names.items() if name in self.inputs}
+        return arrays
+
+    def _filled(self, found: Sequence[Group]) -> list[Group]:
+        return [*[_NO_PIECES] * (self.groups - len(found)), *found]
+
+
+def build(
+    network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]], groups: int, by_token: Collection[str] = ()
+) -> Graph:
+    """The graph of one network: `network` is called once, its answers become the results, in float32.
+
+    groups: how many length groups attention may use; each costs a little in compile time and in every forward.
+    by_token: answers of a row a token, which leave the graph only when `pack` is told so.
+    """
+    layout = Layout(groups)
+    ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
+    answers = {
+        name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
+        for name, answer in network(Tokens(ids, type_ids, positions, layout)).items()
+    }
+    results = [op.convert(answer, "f32") for answer in answers.values()]
+    inputs = tuple(node.get_friendly_name() for node in layout.parameters)
+    model = ov.Model(results, layout.parameters, "network")
+    return Graph(model, inputs, tuple(answers), groups, tuple(layout.windows))
+
+
+def _answered(output: str) -> str:
+    """Name of the parameter that says which rows of an answer by token are wanted."""
+    return f"{output}_rows"
+
+
+def _spans(spans: Int32) -> dict[str, Array]:
+    """What the pooling ops read. spans (M, 2)"""
+    starts, lengths = spans[:, 0], spans[:, 1] - spans[:, 0]
+    begins = np.cumsum(lengths, dtype=np.int32) - lengths
+    members = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths)
+    return {"firsts": starts.copy(), "lasts": spans[:, 1] - 1, "members": members, "begins": begins}
+
+
+def _round_rows(total: int) -> int:
+    # Few shapes keep memory small, but a step of 64 makes a text of 65 tokens as dear as one of 128.
+    step = 16 if total < 256 else 64
+    return -(-total // step) * step
+
+
+def _extend(values: Int32, rows: int) -> Int32:
+    extended = np.zeros(rows, np.int32)
+    extended[: values.size] = values
+    return extended
+
+
+class OpenvinoOps:
+    """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it for as long as what was compiled from it."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
+
+    def constant(self, weight: Weight) -> ov.Node:
+        node = op.constant(ov.Tensor(weight.array, weight.array.shape, _TYPES[weight.dtype]), shared_memory=True)
+        if weight.dtype in {"F16", "BF16"}:
+            node = op.convert(node, "f32")
+            if weight.array.ndim > 1:
+                node.get_rt_info()[KEEP_PACKED] = True
+        self._weights[node.get_friendly_name()] = weight
+        return node
+
+    def matrix(self, weight: Weight) -> ov.Node:
+        return self.constant(weight)
+
+    def embed(self, table: ov.Node, ids: ov.Node) -> ov.Node:
+        return _rows(table, ids)
+
+    def add(self, a: ov.Node, b: ov.Node) -> ov.Node:
+        return op.add(a, b)
+
+    def multiply(self, a: ov.Node, b: ov.Node) -> ov.Node:
+        return op.multiply(a, b)
+
+    def scale(self, x: ov.Node, factor: float) -> ov.Node:
+        return op.multiply(x, op.constant(np.float32(factor)))
+
+    def linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None) -> ov.Node:
+        product = op.matmul(x, weight, False, True)
+        return product if bias is None else op.add(product, bias)
+
+    def layer_norm(self, x: ov.Node, weight: ov.Node, bias: ov.Node | None, eps: float) -> ov.Node:
+        normed = op.multiply(op.mvn(x, _ints(-1), True, eps, "inside_sqrt"), weight)
+        return normed if bias is None else op.add(normed, bias)
+
+    def rms_norm(self, x: ov.Node, weight: ov.Node, eps: float) -> ov.Node:
+        """Written as the runtime looks for it: it makes one kernel of these nodes."""
+        runs = op.reshape(x, _ints(0, -1, _size(weight, 0)), True)  # (T, k, W)
+        squares = op.reduce_mean(op.power(runs, op.constant(np.float32(2))), _ints(-1), True)
+        length = op.sqrt(op.add(squares, op.constant(np.float32(eps))))
+        normed = op.multiply(op.multiply(runs, op.divide(op.constant(np.float32(1)), length)), weight)
+        return op.reshape(normed, _ints(0, -1), True)
+
+    def normalize(self, x: ov.Node) -> ov.Node:
+        return op.normalize_l2(x, _ints(-1), 1e-30, "max")
+
+    def activation(self, x: ov.Node, kind: Activation) -> ov.Node:
+        return _ACTIVATIONS[kind](x)
+
+    def rotate(self, x: ov.Node, cos: ov.Node, sin: ov.Node, head_size: int) -> ov.Node:
+        heads = op.reshape(x, _ints(0, -1, head_size), True)  # (T, heads, head_size)
+        first, second = op.split(heads, op.constant(np.int64(2)), 2).outputs()
+        cos, sin = op.unsqueeze(cos, _ints(1)), op.unsqueeze(sin, _ints(1))  # (T, 1, head_size / 2)
+        turned = [
+            op.subtract(op.multiply(first, cos), op.multiply(second, sin)),
+            op.add(op.multiply(second, cos), op.multiply(first, sin)),
+        ]
+        return op.reshape(op.concat(turned, 2), _ints(0, -1), True)
+
+    def attention(
+        self,
+        q: ov.Node,
+        k: ov.Node,
+        v: ov.Node,
+        tokens: Tokens[ov.Node],
+        spec: AttentionSpec,
+        bias: ov.Node | None = None,
+    ) -> ov.Node:
+        """A bias goes by places in a text: there is no parent and no window beside one."""
+        layout: Layout = tokens.layout
+        assert bias is None or spec.window is None
+        scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
+        return _mix(scores if bias is None else self._biased(scores, bias, layout), v, layout, spec)
+
+    def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: Layout) -> list[ov.Node]:
+        """Each group's scores with the bias of their distances added.
+
+        Where it falls evenly with the distance (ALiBi), that is laid out once instead of once a head: for 8,192
+        tokens 0.3 GB instead of 3.
+        """
+        slopes = _slopes(self._weights[bias.get_friendly_name()].array.astype(np.float32))
+        if slopes is None:
+            return [op.add(score, added) for score, added in zip(scores, layout.biases(bias), strict=True)]
+        slope, inverse = op.constant(slopes), op.constant(1 / slopes)
+        return [
+            op.multiply(op.subtract(op.multiply(score, inverse), apart), slope)
+            for score, apart in zip(scores, layout.apart(), strict=True)
+        ]
+
+    def disentangled_attention(
+        self,
+        q: ov.Node,
+        k: ov.Node,
+        v: ov.Node,
+        place_k: ov.Node | None,
+        place_q: ov.Node | None,
+        buckets: ov.Node,
+        tokens: Tokens[ov.Node],
+        spec: AttentionSpec,
+    ) -> ov.Node:
+        """It goes by places in a text: there is no parent and no window beside it.
+
+        All queries against the places of all distances, of which a group has Q + K - 1, is one product for each term;
+        that row i begins i places further left in it is _skew's.
+        """
+        layout: Layout = tokens.layout
+        assert spec.window is None
+        scale = op.constant(np.float32(_scale(spec)))
+        middle = op.constant(np.int32(_size(buckets, 0) // 2))
+        scores = []
+        for at, distances in zip(layout.places(None), layout.distances(), strict=True):
+            queries, keys = _heads(_rows(q, at.queries), spec), _heads(_rows(k, at.keys), spec)
+            score = op.matmul(queries, keys, False, True)  # (n, heads, Q, K)
+            behind = _rows(buckets, op.subtract(middle, distances))  # (Q + K - 1,) buckets of i - j, descending
+            if place_k is not None:
+                places = _place_heads(_rows(place_k, behind), spec)
+                score = op.add(score, _skew(op.matmul(queries, places, False, True), at.queries, at.keys))
+            if place_q is not None:
+                places = _place_heads(_rows(place_q, _reverse(behind)), spec)
+                turned = _skew(op.matmul(keys, places, False, True), at.keys, at.queries)  # (n, heads, K, Q)
+                score = op.add(score, op.transpose(turned, _ints(0, 1, 3, 2)))
+            scores.append(op.multiply(score, scale))
+        return _mix(scores, v, layout, spec)
+
+    def first(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _rows(x, tokens.layout.parameter("firsts", [-1]))
+
+    def last(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        return _rows(x, tokens.layout.parameter("lasts", [-1]))
+
+    def mean(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        members, begins = (tokens.layout.parameter(name, [-1]) for name in ("members", "begins"))
+        return op.embedding_bag_offsets(x, members, begins, reduction="mean")
+
+    def max(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        layout: Layout = tokens.layout
+        maxima = [op.reduce_max(_rows(x, rows), _ints(1), False) for rows in layout.span_rows()]  # (n, H) each
+        return _rows(_end_to_end(maxima), layout.parameter("span_order", [-1]))
+
+    def max_linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
+        """weight and bias: what `constant` made."""
+        starts = range(0, _size(weight, 0), WORDS_AT_ONCE)
+        parts = [(self._part(weight, start), self._part(bias, start)) for start in starts]
+        return op.concat([self.max(self.linear(x, *part), tokens) for part in parts], 1)
+
+    def _part(self, constant: ov.Node, start: int) -> ov.Node:
+        """The next WORDS_AT_ONCE rows of a constant, over the same memory."""
+        weight = self._weights[constant.get_friendly_name()]
+        return self.constant(replace(weight, array=weight.array[start : start + WORDS_AT_ONCE]))
+
+
+def _slopes(bias: Float32) -> Float32 | None:
+    """bias (heads, 2 * M - 1): by how much each head's falls a place, (heads, 1, 1), if it falls evenly."""
+    distances = np.abs(np.arange(bias.shape[1], dtype=np.float32) - bias.shape[1] // 2)
+    slopes: Float32 = -bias[:, -1:] / np.float32(max(1, bias.shape[1] // 2))
+    if not slopes.all() or not np.allclose(slopes * -distances, bias, rtol=1e-5, atol=1e-6):
+        return None
+    return slopes.reshape(-1, 1, 1)
+
+
+def _scale(spec: AttentionSpec) -> float:
+    return spec.head_size**-0.5 if spec.scale is None else spec.scale
+
+
+def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K).
+
+    The scale is not q's: right behind the product that makes q the runtime would multiply the weights with it, and
+    keep a copy of them in float32, 96 MB of BGE-M3's.
+    """
+    score = op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
+    return op.multiply(score, op.constant(np.float32(_scale(spec))))
+
+
+def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionSpec) -> ov.Node:
+    """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
+
+    Written out, as are the scores, because the runtime takes `scaled_dot_product_attention` apart and then copies k
+    to turn it; from this form it makes one kernel, which turns k as it reads (measured: 4 % of the whole forward)
+    and holds the scores of a few queries at a time, so that 8,192 tokens need no more memory than others.
+    """
+    if spec.causal or spec.window is not None:
+        hidden = layout.hidden(spec.causal, spec.window)
+        seen = [op.select(hide, op.constant(MASKED), score) for hide, score in zip(hidden, scores, strict=True)]
+    else:
+        seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(), strict=True)]
+    answers = []
+    for i, (score, at) in enumerate(zip(seen, layout.places(spec.window), strict=True)):
+        values = _key_heads(_rows(v, at.keys), spec)
+        answer = op.matmul(op.softmax(score, -1), values, False, False)  # (n, heads, Q, head_size)
+        if spec.window is not None:
+            answer = op.multiply(answer, layout.sighted(spec.causal, spec.window)[i])
+        answers.append(op.reshape(op.transpose(answer, _ints(0, 2, 1, 3)), _ints(-1, spec.width), False))
+    return _rows(_end_to_end(answers), layout.unpack(spec.window))
+
+
+def _heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(n, L, heads * head_size) -> (n, heads, L, head_size)."""
+    return op.transpose(op.reshape(x, _ints(0, 0, spec.heads, spec.head_size), True), _ints(0, 2, 1, 3))
+
+
+def _key_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(n, K, kv_heads * head_size) -> (n, heads, K, head_size): each key and value serves heads / kv_heads queries."""
+    kv_heads = spec.kv_heads or spec.heads
+    if kv_heads == spec.heads:
+        return _heads(x, spec)
+    apart = op.reshape(x, _ints(0, 0, kv_heads, spec.head_size), True)  # (n, K, kv_heads, head_size)
+    served = op.constant(np.repeat(np.arange(kv_heads, dtype=np.int32), spec.heads // kv_heads))
+    return op.transpose(op.gather(apart, served, op.constant(np.int32(2))), _ints(0, 2, 1, 3))
+
+
+def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
+    """(W, heads * head_size) -> (1, heads, W, head_size)."""
+    return _heads(op.unsqueeze(x, _ints(0)), spec)
+
+
+def _spread(bias: ov.Node, distances: ov.Node, at: Places) -> ov.Node:
+    """bias (heads, 2 * M - 1), distances (Q + K - 1,) -> (1, heads, Q, K), the bias of each pair."""
+    # By rows: along columns of large tables the runtime's gather reads past their end (OpenVINO 2026.4).
+    by_distance = _rows(op.transpose(bias, _ints(1, 0)), op.add(distances, op.constant(np.int32(_size(bias, 1) // 2))))
+    x = op.unsqueeze(op.transpose(by_distance, _ints(1, 0)), _ints(0, 2))  # (1, heads, 1, Q + K - 1)
+    return _skew(
+        op.broadcast(x, _shape(1, 1, _length(at.queries), 1), broadcast_spec="BIDIRECTIONAL"), at.queries, at.keys
+    )
+
+
+def _pairwise(distances: ov.Node, q: ov.Node) -> ov.Node:
+    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (1, 1, Q, K): |j - i|, whole until the end."""
+    one, zero = _ints(1), _ints(0)
+    rows = _reverse(op.slice(distances, zero, q, one, zero))  # (Q,) -i
+    columns = op.slice(distances, op.subtract(q, one), _ints(2**31), one, zero)  # (K,) j
+    pairs = op.add(op.unsqueeze(rows, _ints(0, 1, 3)), op.unsqueeze(columns, _ints(0, 1, 2)))
+    return op.convert(op.abs(pairs), "f32")
+
+
+def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
+    """x (n, heads, Q, Q + K - 1) -> (n, heads, Q, K), entry (i, j) taken from (i, j - i + Q - 1).
+
+    rows (., Q) and columns (., K) give the lengths. In the flat rows of x the entry is at Q - 1 + i * (Q + K - 2) + j,
+    so from Q - 1 on they are rows that are one shorter.
+    """
+    q, k = _length(rows), _length(columns)
+    one, two = _ints(1), _ints(2)
+    wide = op.add(q, k)
+    flat = op.reshape(x, _shape(0, 0, op.multiply(q, op.subtract(wide, one))), True)
+    begin, size = op.subtract(q, one), op.multiply(q, op.subtract(wide, two))
+    cut = op.slice(flat, begin, op.add(begin, size), one, two)
+    return op.slice(op.reshape(cut, _shape(0, 0, q, op.subtract(wide, two)), True), _ints(0), k, one, _ints(3))
+
+
+def _reverse(x: ov.Node) -> ov.Node:
+    """(n,), the last first."""
+    return op.slice(x, _ints(-1), _ints(-(2**31)), _ints(-1), _ints(0))
+
+
+def _end_to_end(groups: Sequence[ov.Node]) -> ov.Node:
+    return groups[0] if len(groups) == 1 else op.concat(list(groups), 0)
+
+
+def _rows(x: ov.Node, index: ov.Node) -> ov.Node:
+    return op.gather(x, index, op.constant(np.int32(0)))
+
+
+def _size(x: ov.Node, axis: int) -> int:
+    """Of an axis that is known when the graph is built."""
+    size: int = x.get_output_partial_shape(0)[axis].get_length()
+    return size
+
+
+def _length(index: ov.Node) -> ov.Node:
+    """index (n, L): L, as (1,)."""
+    return op.gather(op.shape_of(index), _ints(1), op.constant(np.int32(0)))
+
+
+def _shape(*sizes: int | ov.Node) -> ov.Node:
+    return op.concat([_ints(size) if isinstance(size, int) else size for size in sizes], 0)
+
+
+def _ints(*values: int) -> ov.Node:
+    return op.constant(np.array(values, np.int64))
+
+
+_ACTIVATIONS: dict[Activation, Callable[[ov.Node], ov.Node]] = {
+    "gelu": lambda x: op.gelu(x, "erf"),
+    "gelu_tanh": lambda x: op.gelu(x, "tanh"),
+    "relu": op.relu,
+    "silu": op.swish,
+    "tanh": op.tanh,
+    "identity": lambda x: x,
+}

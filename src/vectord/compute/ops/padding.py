@@ -1,0 +1,60 @@
+"""A packed batch as one rectangle: how what was not written over packed rows reads it.
+
+backends/transformers.py and backends/onnx.py run foreign networks, which take (texts, length) and a mask. Pure index
+arithmetic in numpy; runs on the thread that calls `forward`, once a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.compute.ops.base import PackedTexts
+from vectord.schema import Int32
+
+
+@dataclass(frozen=True, slots=True)
+class Padded:
+    """N texts, each behind its parent if it has one, padded at the end to L places."""
+
+    rows: Int32  # (N, L) row numbers into (T, H); a padded place repeats its text's first row
+    filled: npt.NDArray[np.bool_]  # (N, L) False on padded places
+    seen: npt.NDArray[np.bool_]  # (N, L) which places are attended to
+    places: Int32  # (T,) where each row lies among the N * L places: the way back
+
+
+def pad(texts: PackedTexts, length_step: int = 1, most: int = 2**31 - 1) -> Padded:
+    """All texts at the length of the longest, which is rounded up to `length_step`, though not beyond `most`."""
+    starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
+    before = _parent_lengths(texts, lengths)
+    longest = int((before + lengths).max())
+    length = max(longest, min(-(-longest // length_step) * length_step, most))
+    place = np.arange(length, dtype=np.int32)
+    own = place - before[:, None]  # (N, L) counted from the text's own first row
+    filled = own < lengths[:, None]
+    rows = starts[:, None] + np.where(filled, own, 0)
+    if texts.parents is not None:
+        rows = np.where(own < 0, starts[texts.parents, None] + place, rows)
+    keys = lengths if texts.keys is None else texts.keys
+    shift = np.arange(len(lengths), dtype=np.int32) * length + before - starts
+    places = np.arange(texts.ids.size, dtype=np.int32) + np.repeat(shift, lengths)
+    return Padded(rows.astype(np.int32), filled, own < keys[:, None], places.astype(np.int32))
+
+
+def texts_of_spans(texts: PackedTexts) -> Int32:
+    """Which text each span lies in. (M,)"""
+    found: Int32 = (np.searchsorted(texts.cu_seqlens, texts.pooled[:, 0], side="right") - 1).astype(np.int32)
+    return found
+
+
+def spans_are_whole(texts: PackedTexts) -> bool:
+    """Whether each span is all of a text: what is pooled elsewhere is nothing else."""
+    found = texts_of_spans(texts)
+    return np.array_equal(texts.pooled, np.stack([texts.cu_seqlens[found], texts.cu_seqlens[found + 1]], axis=1))
+
+
+def _parent_lengths(texts: PackedTexts, lengths: Int32) -> Int32:
+    """(N,) 0 for a text without a parent."""
+    return np.zeros_like(lengths) if texts.parents is None else np.where(texts.parents < 0, 0, lengths[texts.parents])

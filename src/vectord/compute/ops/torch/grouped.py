@@ -1,0 +1,173 @@
+"""The layout of a batch that comes as it is: length groups (ops/groups.py), and what differs from batch to batch.
+
+What an op needs goes to the device when one first asks, in sizes that depend on the batch's texts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.groups import (
+    Group,
+    Rectangle,
+    attending_pieces,
+    keys_end_to_end,
+    length_groups,
+    piece_order,
+    pooled_pieces,
+    positions,
+    unpack_rows,
+)
+from vectord.compute.ops.torch.varlen import Lengths
+
+MAX_GROUPS = 4  # more cost more calls than the padding they save (measured on CPU)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRectangle:
+    """n runs of rows, each padded to L places, on the device."""
+
+    rows: Tensor  # (n * L,) row numbers into (T, H); a padded place repeats its text's first row
+    valid: Tensor  # (n, L) False on padded places
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """n pieces of Q query and K key places."""
+
+    queries: DeviceRectangle
+    keys: DeviceRectangle  # `queries` itself where every piece attends to itself
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """How texts, cut or whole, lie in groups."""
+
+    groups: tuple[DeviceGroup, ...]
+    unpack: Tensor  # (T,) place of each row among the groups' query places, laid end to end
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """How the spans that are pooled lie in groups."""
+
+    rectangles: tuple[DeviceRectangle, ...]
+    order: Tensor  # (M,) place of each span among the groups' spans, laid end to end
+
+
+class GroupedLayout:
+    """Where one batch's texts and spans begin and end. What an op needs goes to the device when one first asks."""
+
+    def __init__(self, texts: PackedTexts, at: Tensor) -> None:
+        """at (T,): positions, on the device."""
+        self._texts = texts
+        self._at = at
+        self._grouped: dict[int | None, Grouped] = {}
+        self._ahead: dict[int | None, list[Tensor]] = {}
+        self._seen: dict[tuple[bool, int | None], list[Tensor]] = {}
+
+    @cached_property
+    def firsts(self) -> Tensor:
+        """(M,) first row of each span"""
+        return self._send(self._texts.pooled[:, 0])
+
+    @cached_property
+    def lasts(self) -> Tensor:
+        """(M,) last row of each span"""
+        return self._send(self._texts.pooled[:, 1] - 1)
+
+    @cached_property
+    def spans(self) -> Spans:
+        groups = length_groups(pooled_pieces(self._texts), MAX_GROUPS, length_step=1)
+        return Spans(tuple(self._rectangle(group.queries) for group in groups), self._send(piece_order(groups)))
+
+    def mean(self, x: Tensor) -> Tensor:
+        means = [_mean(x, rectangle) for rectangle in self.spans.rectangles]
+        return torch.cat(means).index_select(0, self.spans.order)
+
+    def max(self, x: Tensor) -> Tensor:
+        maxima = [gather(x, rectangle).amax(dim=1) for rectangle in self.spans.rectangles]  # padding repeats a row
+        return torch.cat(maxima).index_select(0, self.spans.order)
+
+    def suits_varlen(self, spec: AttentionSpec) -> bool:
+        """The kernel counts causal and windowed places from the last key, which must be where the last query is."""
+        return self._texts.keys is None or not (spec.causal or spec.window is not None)
+
+    @cached_property
+    def lengths(self) -> Lengths:
+        ends, rows = self._texts.cu_seqlens, None
+        if self._texts.keys is not None or self._texts.parents is not None:
+            key_rows, ends = keys_end_to_end(self._texts)
+            rows = self._send(key_rows)
+        longest_query, longest_key = (int(np.diff(some).max()) for some in (self._texts.cu_seqlens, ends))
+        return Lengths(self._send(self._texts.cu_seqlens), self._send(ends), longest_query, longest_key, rows)
+
+    def grouped(self, window: int | None) -> Grouped:
+        """Texts as groups, cut into pieces where the window is narrow."""
+        if window not in self._grouped:
+            groups = length_groups(attending_pieces(self._texts, window), MAX_GROUPS, length_step=1)
+            unpack = self._send(unpack_rows(groups, self._texts.ids.size))
+            self._grouped[window] = Grouped(tuple(self._group(group) for group in groups), unpack)
+        return self._grouped[window]
+
+    def ahead(self, window: int | None) -> list[Tensor]:
+        """Of each group: (n, 1, Q, K) the key's position less the query's."""
+        if window not in self._ahead:
+            self._ahead[window] = [
+                gather(self._at, group.keys)[:, None, None, :] - gather(self._at, group.queries)[:, None, :, None]
+                for group in self.grouped(window).groups
+            ]
+        return self._ahead[window]
+
+    def seen(self, causal: bool, window: int | None) -> list[Tensor]:
+        """Of each group: (n, 1, Q or 1, K) whether the query may see the key. All layers share it."""
+        if (causal, window) not in self._seen:
+            masks = [group.keys.valid[:, None, None, :] for group in self.grouped(window).groups]
+            if causal:
+                masks = [mask & (ahead <= 0) for mask, ahead in zip(masks, self.ahead(window), strict=True)]
+            if window is not None:
+                masks = [mask & (ahead.abs() <= window) for mask, ahead in zip(masks, self.ahead(window), strict=True)]
+            self._seen[causal, window] = masks
+        return self._seen[causal, window]
+
+    def _group(self, group: Group) -> DeviceGroup:
+        queries = self._rectangle(group.queries)
+        return DeviceGroup(queries, queries if group.keys is group.queries else self._rectangle(group.keys))
+
+    def _rectangle(self, rectangle: Rectangle) -> DeviceRectangle:
+        return DeviceRectangle(self._send(rectangle.rows.ravel()), self._send(rectangle.valid))
+
+    def _send(self, array: npt.NDArray[np.generic]) -> Tensor:
+        return _send(array, self._at.device)
+
+
+def pack(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
+    """A packed batch for TorchOps, on `device`."""
+    ids, type_ids, at = (_send(rows, device) for rows in (texts.ids, texts.type_ids, positions(texts)))
+    return Tokens(ids, type_ids, at, GroupedLayout(texts, at))
+
+
+def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
+    """(T, ...) to (n, L, ...)."""
+    return x.index_select(0, rectangle.rows).view(*rectangle.valid.shape, *x.shape[1:])
+
+
+def _send(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
+    """On CUDA from pinned memory: a copy from other memory would wait for all that the stream has still to run."""
+    if device.type != "cuda":
+        return torch.tensor(array, device=device)
+    return torch.tensor(array).pin_memory().to(device, non_blocking=True)
+
+
+def _mean(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
+    """(T, H) to (n, H). Sums in float32: bfloat16 would lose the small terms of a long text."""
+    total = gather(x, rectangle).float().masked_fill(~rectangle.valid[:, :, None], 0).sum(dim=1)
+    means: Tensor = total / rectangle.valid.sum(dim=1, keepdim=True)
+    return means.to(x.dtype)

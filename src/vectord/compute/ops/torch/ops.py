@@ -1,0 +1,189 @@
+"""TorchOps: Ops[Tensor], each op as torch has it.
+
+Called by backends/torch/ on that device's worker threads. Attention is a variable-length kernel where there is one that
+can do it, and runs by length groups everywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.compute.ops.base import Activation, AttentionSpec, Tokens
+from vectord.compute.ops.torch.flat import FlatLayout, NotFlat
+from vectord.compute.ops.torch.grouped import GroupedLayout, gather
+from vectord.compute.ops.torch.int8 import quantise, restore
+from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
+
+WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words of 16,384 tokens would be 1 GB
+
+Layout: TypeAlias = GroupedLayout | FlatLayout
+
+_ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "identity": lambda x: x,
+}
+
+
+class TorchOps:
+    """Ops[Tensor] on one device in one dtype. Shapes: ops/base.py."""
+
+    def __init__(
+        self, device: torch.device, dtype: torch.dtype, varlen: Varlen | None = None, *, int8: bool = False
+    ) -> None:
+        """varlen: the kernel for attention, as find_varlen finds it; None: by groups. int8: matrices in 8 bits."""
+        self._device = device
+        self._dtype = dtype
+        self._varlen = varlen
+        self._int8 = int8
+        self._scales: dict[Tensor, Tensor] = {}  # of each matrix that is kept in int8
+
+    def constant(self, weight: Weight) -> Tensor:
+        """On the CPU and in the checkpoint's own dtype this is its map, not a copy."""
+        return self._read(weight).to(self._device, torch.int32 if weight.dtype == "I32" else self._dtype)
+
+    def matrix(self, weight: Weight) -> Tensor:
+        if not self._int8:
+            return self.constant(weight)
+        numbers, scales = quantise(self._read(weight).to(self._device))
+        self._scales[numbers] = scales
+        return numbers
+
+    def embed(self, table: Tensor, ids: Tensor) -> Tensor:
+        return F.embedding(ids, table)
+
+    def add(self, a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def scale(self, x: Tensor, factor: float) -> Tensor:
+        return x * factor
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if weight.dtype == torch.int8:
+            weight = restore(weight, self._scales[weight], x.dtype)
+        return F.linear(x, weight, bias)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return F.rms_norm(x.view(len(x), -1, len(weight)), weight.shape, weight, eps).view(x.shape)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        return F.normalize(x.float(), dim=-1, eps=1e-30).to(x.dtype)  # in float16, 1e-30 would be 0
+
+    def activation(self, x: Tensor, kind: Activation) -> Tensor:
+        return _ACTIVATIONS[kind](x)
+
+    def rotate(self, x: Tensor, cos: Tensor, sin: Tensor, head_size: int) -> Tensor:
+        first, second = x.view(len(x), -1, head_size).chunk(2, dim=-1)  # (T, heads, head_size / 2)
+        cos, sin = cos[:, None, :], sin[:, None, :]
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).view(x.shape)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, tokens: Tokens[Tensor], spec: AttentionSpec, bias: Tensor | None = None
+    ) -> Tensor:
+        layout: Layout = tokens.layout
+        if self._varlen is not None and bias is None and takes_heads(spec) and layout.suits_varlen(spec):
+            return attend_varlen(self._varlen, q, k, v, layout.lengths, spec)
+        grouped = _in_groups(layout)
+        answers = []
+        masks = grouped.seen(spec.causal, spec.window)
+        if bias is not None:
+            middle = bias.shape[1] // 2
+            aheads = grouped.ahead(spec.window)
+            laid_out = [bias[:, ahead[:, 0] + middle].transpose(0, 1) for ahead in aheads]  # (n, heads, Q, K) each
+            masks = [some.masked_fill(~mask, -torch.inf) for some, mask in zip(laid_out, masks, strict=True)]
+        for group, mask in zip(grouped.grouped(spec.window).groups, masks, strict=True):
+            queries = _heads(gather(q, group.queries), spec)
+            keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
+            answer = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=spec.scale)
+            answers.append(answer.transpose(1, 2).reshape(-1, spec.width))  # (n * Q, heads * head_size)
+        return torch.cat(answers).index_select(0, grouped.grouped(spec.window).unpack)
+
+    def disentangled_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        place_k: Tensor | None,
+        place_q: Tensor | None,
+        buckets: Tensor,
+        tokens: Tokens[Tensor],
+        spec: AttentionSpec,
+    ) -> Tensor:
+        layout = _in_groups(tokens.layout)
+        answers = []
+        masks, aheads = layout.seen(spec.causal, spec.window), layout.ahead(spec.window)
+        for group, mask, ahead in zip(layout.grouped(spec.window).groups, masks, aheads, strict=True):
+            queries = _heads(gather(q, group.queries), spec)  # (n, heads, Q, head_size)
+            keys, values = (_key_heads(gather(x, group.keys), spec) for x in (k, v))
+            places = buckets[len(buckets) // 2 - ahead]  # (n, 1, Q, K)
+            scores = queries @ keys.mT  # (n, heads, Q, K)
+            if place_k is not None:
+                scores = scores + _take(queries @ _heads(place_k[None], spec).mT, places)
+            if place_q is not None:
+                scores = scores + _take(keys @ _heads(place_q[None], spec).mT, places.mT).mT
+            shares = (scores * _scale(spec)).masked_fill(~mask, -torch.inf).softmax(dim=-1)
+            answers.append((shares @ values).transpose(1, 2).reshape(-1, spec.width))
+        return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
+
+    def first(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        return x.index_select(0, tokens.layout.firsts)
+
+    def last(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        return x.index_select(0, tokens.layout.lasts)
+
+    def mean(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        layout: Layout = tokens.layout
+        return layout.mean(x)
+
+    def max(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        layout: Layout = tokens.layout
+        return layout.max(x)
+
+    def max_linear(self, x: Tensor, weight: Tensor, bias: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        parts = zip(torch.split(weight, WORDS_AT_ONCE), torch.split(bias, WORDS_AT_ONCE), strict=True)
+        return torch.cat([self.max(F.linear(x, *part), tokens) for part in parts], dim=1)
+
+    @staticmethod
+    def _read(weight: Weight) -> Tensor:
+        tensor = torch.from_numpy(weight.array)
+        return tensor.view(torch.bfloat16) if weight.dtype == "BF16" else tensor
+
+
+def _in_groups(layout: Layout) -> GroupedLayout:
+    if isinstance(layout, FlatLayout):
+        raise NotFlat
+    return layout
+
+
+def _scale(spec: AttentionSpec) -> float:
+    return spec.head_size**-0.5 if spec.scale is None else spec.scale
+
+
+def _heads(x: Tensor, spec: AttentionSpec) -> Tensor:
+    """(n, L, heads * head_size) to (n, heads, L, head_size)."""
+    return x.view(*x.shape[:2], -1, spec.head_size).transpose(1, 2)
+
+
+def _key_heads(x: Tensor, spec: AttentionSpec) -> Tensor:
+    """(n, K, kv_heads * head_size) to (n, heads, K, head_size): a key and a value serve heads / kv_heads queries."""
+    return _heads(x, spec).repeat_interleave(spec.heads // (spec.kv_heads or spec.heads), dim=1)
+
+
+def _take(scores: Tensor, places: Tensor) -> Tensor:
+    """scores (n, heads, L, B), places (n, 1, L, K) to (n, heads, L, K)."""
+    return scores.gather(-1, places.long().expand(-1, scores.shape[1], -1, -1))

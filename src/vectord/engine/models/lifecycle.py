@@ -1,0 +1,253 @@
+"""Which models are in memory: loaded at start or on first use, unloaded when idle or to make room.
+
+    unloaded ──> loading ──> ready ──> unloaded        idle too long, or another model needs the room
+                    └──────> failed                     tried again by the next use, after a while
+
+Owned by the event loop; the operations of the engine call `use`. Loading itself is loading.py's. One model comes or
+goes at a time: two that compile at once would take twice as long each, and both their peaks of memory; and what is
+being given back is not yet free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from vectord.engine.models import loading
+from vectord.engine.models.loading import MakeRunner
+from vectord.engine.models.registry import Served
+from vectord.engine.observer import Observer
+from vectord.engine.queue.admission import SHUT_DOWN
+from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
+from vectord.errors import Unavailable
+
+logger = logging.getLogger("vectord.engine")
+
+RETRY_FAILED_S = 30.0  # how soon a model that failed to load is tried again by a request
+RETRY_NO_ROOM_S = 5.0  # how soon a client may ask again for a model that had no room
+LOOKS_PER_IDLE_TIME = 4  # how often idle models are looked for, in the time after which one is idle
+LONGEST_BETWEEN_LOOKS_S = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    at_start: bool = True  # load every model at start, not only the pinned ones
+    idle_s: float = 0.0  # unload a model that nobody used for so long; 0: never
+    budget_bytes: int | None = None  # of all loaded models together; None: no limit
+
+
+class Lifecycle:
+    def __init__(
+        self,
+        models: Sequence[Served],
+        policy: Policy,
+        make_runner: MakeRunner,
+        observer: Observer,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._models = models
+        self._policy = policy
+        self._make_runner = make_runner
+        self._observer = observer
+        self._now_s = now_s
+        self._one_at_a_time = asyncio.Lock()
+        self._closed = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._loads: dict[Served, asyncio.Task[None]] = {}  # those that somebody asked for
+        self._tried_s: dict[Served, float] = {}  # when each was loaded last, well or not
+        self.loaded = asyncio.Event()  # set once every model that loads at start is ready or failed, or had no room
+
+    def start(self) -> None:
+        """Returns at once; models load in the background, one after the other: the pinned ones, then in order."""
+        models = [served for served in self._models if self._policy.at_start or served.source.pinned]
+        for served in models:
+            served.state = "loading"  # whoever asks meanwhile is told so, and need not wait
+        self._tasks.append(asyncio.create_task(self._load_at_start(models), name="vectord-load"))
+        if self._policy.idle_s:
+            self._tasks.append(asyncio.create_task(self._watch_idle(), name="vectord-idle"))
+
+    async def close(self) -> None:
+        """Stop loading, answer what still waits with Unavailable, end the threads, close the backends."""
+        self._closed = True
+        tasks = [*self._tasks, *self._loads.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        runners = [served.runner for served in self._models if served.runner is not None]
+        for runner in runners:
+            runner.stop()
+        for runner in runners:
+            await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+
+    def use(self, served: Served) -> Use:
+        """`async with`: the model's runner, which is not unloaded meanwhile. Loads it first if nobody has.
+
+        Raises Unavailable while it loads at start, if it cannot be loaded, or if there is no room for it now.
+        """
+        return Use(served, self._runner, self._now_s)
+
+    async def load(self, served: Served) -> None:
+        """Load it now, and again if that has failed just now. Raises Unavailable as `use`."""
+        async with Use(served, self._loaded, self._now_s):
+            pass
+
+    async def unload(self, served: Served) -> None:
+        """Give its memory back. Raises Unavailable while it loads or somebody uses it."""
+        _require_unused(served)
+        async with self._one_at_a_time:
+            _require_unused(served)  # somebody may have come while another model was loading
+            if served.runner is not None:
+                await self._unload([served], "asked to")
+
+    async def unload_idle(self) -> None:
+        """Unload what nobody has used for `idle_s`."""
+        async with self._one_at_a_time:
+            since_s = self._now_s() - self._policy.idle_s
+            idle = [served for served in self._models if _may_go(served) and served.used_s <= since_s]
+            await self._unload(idle, f"nobody used it for {self._policy.idle_s:g} s")
+
+    # --- loading ----------------------------------------------------------------------------------------------
+
+    async def _runner(self, served: Served) -> ModelRunner:
+        if served in self._loads or self._wants_load(served):
+            await self._finish_load(served)
+        return served.ready_runner()
+
+    async def _loaded(self, served: Served) -> ModelRunner:
+        if served in self._loads or served.state in {"unloaded", "failed"}:
+            await self._finish_load(served)
+        return served.ready_runner()
+
+    def _wants_load(self, served: Served) -> bool:
+        if served.state == "failed":
+            return self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
+        return served.state == "unloaded"
+
+    async def _finish_load(self, served: Served) -> None:
+        """Wait for the task that loads it: one, however many wait for it, and none of them ends it by leaving."""
+        task = self._loads.get(served) or self._begin_load(served)
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise Unavailable(SHUT_DOWN)
+        task.result()
+
+    def _begin_load(self, served: Served) -> asyncio.Task[None]:
+        if self._closed:
+            raise Unavailable(SHUT_DOWN)
+        task = asyncio.create_task(self._load(served, makes_room=True), name=f"vectord-load-{served.name}")
+        self._loads[served] = task
+        task.add_done_callback(lambda _: self._load_ended(served))
+        return task
+
+    def _load_ended(self, served: Served) -> None:
+        task = self._loads.pop(served)
+        if not task.cancelled():
+            task.exception()  # seen: all who waited may have left, and asyncio need not warn of that
+
+    async def _load_at_start(self, models: Sequence[Served]) -> None:
+        for served in sorted(models, key=lambda served: not served.source.pinned):
+            try:
+                # A model that nobody has asked for yet takes no other's place.
+                await self._load(served, makes_room=served.source.pinned)
+            except Unavailable as error:
+                served.state = "unloaded"
+                logger.warning("%s", error.message)
+        self.loaded.set()
+
+    async def _load(self, served: Served, *, makes_room: bool) -> None:
+        async with self._one_at_a_time:
+            await self._find_room(served, makes_room)
+            served.state = "loading"
+            try:
+                await loading.load(served, self._make_runner, self._observer)
+            except asyncio.CancelledError:
+                served.state = "unloaded"
+                raise
+            served.used_s = self._tried_s[served] = self._now_s()
+
+    # --- room -------------------------------------------------------------------------------------------------
+
+    async def _find_room(self, served: Served, makes_room: bool) -> None:
+        """Unload whom nobody has used for the longest, until the budget holds. Raises Unavailable if it cannot."""
+        if self._policy.budget_bytes is None:
+            return
+        missing = self._held_bytes() + served.source.memory_bytes - self._policy.budget_bytes
+        going: list[Served] = []
+        for one in sorted(filter(_may_go, self._models), key=lambda one: one.used_s) if makes_room else ():
+            if missing > 0:
+                missing -= one.source.memory_bytes
+                going.append(one)
+        if missing > 0:
+            raise Unavailable(
+                f"There is no room for the model {served.name}: it needs about "
+                f"{served.source.memory_bytes // 2**20} MiB of the {self._policy.budget_bytes // 2**20} MiB that "
+                "models may have, and others hold too much of them.",
+                retry_after_s=RETRY_NO_ROOM_S,
+            )
+        await self._unload(going, f"to make room for {served.name}")
+
+    def _held_bytes(self) -> int:
+        return sum(served.source.memory_bytes for served in self._models if served.runner is not None)
+
+    async def _watch_idle(self) -> None:
+        while True:
+            await asyncio.sleep(min(self._policy.idle_s / LOOKS_PER_IDLE_TIME, LONGEST_BETWEEN_LOOKS_S))
+            await self.unload_idle()
+
+    async def _unload(self, models: Sequence[Served], reason: str) -> None:
+        """Called with the lock held. All of them are out of reach before the first wait: nobody comes in between."""
+        runners = [_take_runner(served) for served in models]
+        for served in models:
+            logger.info("%s is unloaded: %s", served.name, reason)
+            self._observer.model_changed(served.name, "unloaded", None)
+        for runner in runners:
+            await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+
+
+class Use:
+    """A model in somebody's hands. Written out: a generator's way in and out takes 4 us of a request's 90."""
+
+    __slots__ = ("_find_runner", "_now_s", "_served")
+
+    def __init__(
+        self, served: Served, find_runner: Callable[[Served], Awaitable[ModelRunner]], now_s: Callable[[], float]
+    ) -> None:
+        self._served = served
+        self._find_runner = find_runner
+        self._now_s = now_s
+
+    async def __aenter__(self) -> ModelRunner:
+        self._served.users += 1  # before its state is looked at: nobody unloads it in between
+        try:
+            return await self._find_runner(self._served)
+        except BaseException:
+            self._let_go()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._served.users -= 1
+        self._served.used_s = self._now_s()
+
+
+def _may_go(served: Served) -> bool:
+    return served.state == "ready" and not served.users and not served.source.pinned
+
+
+def _require_unused(served: Served) -> None:
+    if served.users or served.state == "loading":
+        raise Unavailable(f"The model {served.name} is in use.")
+
+
+def _take_runner(served: Served) -> ModelRunner:
+    runner, served.runner = served.runner, None
+    assert runner is not None, "only a model that is ready is unloaded"
+    served.state = "unloaded"
+    runner.stop()
+    return runner

@@ -1,0 +1,161 @@
+"""Bring the models to life behind an open port: load in a thread, prove the real path, then say ready.
+
+lifecycle.py runs this as a task on the event loop. A model that fails is logged and leaves the others serving.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from vectord.compute.backends.base import Backend
+from vectord.engine.models.registry import Served
+from vectord.engine.observer import Observer
+from vectord.engine.operations import dense
+from vectord.engine.operations.encoding import Encoder
+from vectord.engine.queue.batch import Answer, Kind
+from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner, Text
+from vectord.errors import InferenceFailed, VectordError
+from vectord.schema import Caller, Float32, Sparse, TextOptions
+
+logger = logging.getLogger("vectord.engine")
+
+T = TypeVar("T")
+MakeRunner: TypeAlias = Callable[[Served, Encoder, Sequence[Backend]], ModelRunner]
+SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
+LEAST_COSINE = 0.99  # of one text alone with itself in a batch; bfloat16 stays above 0.9999
+KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
+MOST_SPREAD = 0.1  # of its logits, against their size
+
+
+async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> None:
+    """Load and test one model; `served.state` is ready or failed when this returns."""
+    observer.model_changed(served.name, "loading", None)
+    started_s = time.monotonic()
+    try:
+        encoder, backends = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
+        served.runner = make_runner(served, encoder, backends)
+        tested_s = time.monotonic()
+        await self_test(served.runner)
+    except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
+        await _failed(served, cause)
+        observer.model_changed(served.name, "failed", time.monotonic() - started_s)
+        return
+    load_s = time.monotonic() - started_s
+    served.state = "ready"
+    facts = served.runner.facts
+    # By the name that Simple Inference Server's users look for; its warm-up is our self-test.
+    seconds = round(time.monotonic() - tested_s, 3)
+    logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
+    logger.info("%s is ready on %s (%s, %s) after %.2f s", served.name, facts.device, facts.name, facts.dtype, load_s)
+    observer.model_changed(served.name, "ready", load_s)
+
+
+async def self_test(runner: ModelRunner) -> None:
+    """One known text by the real path, alone and then in batches on every stream. Raises InferenceFailed.
+
+    Every kind of answer the model gives: the numbers must be finite (the worker sees to that), vectors not all zero,
+    and one text must be given one answer, on each of several devices too.
+    """
+    kinds = runner.kinds
+    (text,) = _texts(runner, [SELF_TEST_TEXT])
+    (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
+    answers = await _run_together(runner, text)
+    for device in range(len(runner.backends)) if len(runner.backends) > 1 else ():
+        answers += (await runner.run([text], kinds, Caller(), "input", fresh=True, device=device)).answers
+        answers += (await runner.run([text] * 2, kinds, Caller(), "input", fresh=True, device=device)).answers
+    for kind in sorted(kinds):
+        for answer in answers:
+            _check_same(kind, alone[kind], answer[kind])
+    await _check_known(runner)
+
+
+async def _run_together(runner: ModelRunner, text: Text) -> list[Answer]:
+    texts = [text] * (2 * runner.facts.streams)
+    return list((await runner.run(texts, runner.kinds, Caller(), "input", fresh=True)).answers)
+
+
+async def _check_known(runner: ModelRunner) -> None:
+    """Texts whose cosine is known for the published weights have it here. Raises InferenceFailed."""
+    known = runner.spec.known_cosines
+    if not known or "dense" not in runner.kinds:
+        return
+    texts = _texts(runner, [text for first, second, _ in known for text in (first, second)])
+    ran = await runner.run(texts, frozenset({"dense"}), Caller(), "input", fresh=True)
+    rows = dense.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
+    for i, (_, _, cosine) in enumerate(known):
+        found = float(rows[2 * i] @ rows[2 * i + 1])
+        if abs(found - cosine) > KNOWN_TOLERANCE:
+            raise InferenceFailed(
+                f"the self-test gave a pair of texts the cosine {found:.3f} that is known as {cosine}"
+            )
+
+
+def _texts(runner: ModelRunner, inputs: Sequence[str]) -> list[Text]:
+    encoded = runner.encoder.encode(inputs, TextOptions(), truncate=True, field="input")
+    return [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
+
+
+def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:
+    if isinstance(one, Sparse) or isinstance(other, Sparse):
+        return  # which words are just above 0 may differ by a rounding
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    if kind == "scores":
+        least, spread = 1.0, float(np.abs(a - b).max() / (1.0 + np.abs(a).max()))
+    else:
+        norms = np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1)
+        if not norms.all():
+            raise InferenceFailed(f"the self-test gave a {kind} vector of zeros")
+        least, spread = float((np.einsum("nd,nd->n", a, b) / norms).min()), 0.0
+    if not (least >= LEAST_COSINE and spread <= MOST_SPREAD):
+        raise InferenceFailed(
+            f"the self-test gave one text two {kind} answers (cosine {least:.4f}, {spread:.4f} apart)"
+        )
+
+
+async def _failed(served: Served, cause: Exception) -> None:
+    runner, served.runner = served.runner, None
+    if runner is not None:
+        runner.stop()
+        await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
+    served.state = "failed"  # only now: whoever sees it may load the model again
+    served.failure = type(cause).__name__
+    # A VectordError says what is wrong in one line; anything else is our bug and needs its trace.
+    logger.error(
+        "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause
+    )
+
+
+async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
+    """Like asyncio.to_thread, but a call that hangs does not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(result)  # type: ignore[arg-type]
+
+    def run() -> None:
+        try:
+            outcome: tuple[T | None, Exception | None] = (call(), None)
+        except Exception as error:
+            outcome = (None, error)
+        except BaseException as error:  # asyncio would let a SystemExit end the whole server
+            outcome = (None, RuntimeError(f"loading ended with {type(error).__name__}"))
+        try:
+            loop.call_soon_threadsafe(settle, *outcome)
+        except RuntimeError:
+            logger.debug("%s found its event loop closed", name)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await done

@@ -1,0 +1,171 @@
+"""Texts to vectors of every kind, from one model or, for a composite, from several at once. Called by engine.py."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.engine.models.registry import Served, Target, require
+from vectord.engine.operations import dense
+from vectord.engine.operations.reading import for_network, read
+from vectord.engine.operations.task import Task, compute, together, usage_of
+from vectord.engine.operations.vectors import Vectors, check_specials, vectors_to_show
+from vectord.engine.queue.runner import NOTHING_RAN
+from vectord.errors import InvalidField, VectordError
+from vectord.schema import (
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    Precision,
+    SimilarityRequest,
+    SimilarityResult,
+    VectorKind,
+)
+
+DENSE: frozenset[VectorKind] = frozenset({"dense"})
+OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
+
+
+async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
+    """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
+    parts = target.parts(request.outputs)
+    _check(parts, request)
+    task.check_count(len(request.inputs), "inputs")
+    if not request.outputs:
+        return _nothing(target, request, task)
+    work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
+    made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
+    sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
+    first, *others = made.values()
+    return EmbedResult(
+        model=target.name,
+        fingerprint=space_of(target, request.dimensions, request.normalize),
+        dense=await _finish(made[sources["dense"]].ran.rows("dense"), request) if "dense" in sources else {},
+        sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
+        colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
+        tokens=made[sources["tokens"]].ran.each("tokens") if "tokens" in sources else None,
+        usage=usage_of(
+            task,
+            first.lengths,
+            request.inputs,
+            first.ran,
+            further_tokens=sum(length.kept for vectors in others for length in vectors.lengths),
+        ),
+        sources=sources,
+        lengths={name: vectors.lengths for name, vectors in made.items()},
+        limits={served.name: served.spec.max_tokens for served, _ in parts},
+        failures={index: error for vectors in made.values() for index, error in vectors.failures.items()},
+    )
+
+
+def _nothing(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
+    """The answer that holds no vectors: no model has read anything, none need be in memory."""
+    return EmbedResult(
+        model=target.name,
+        fingerprint=space_of(target, request.dimensions, request.normalize),
+        usage=usage_of(task, (), request.inputs, NOTHING_RAN),
+    )
+
+
+async def similarity(served: Served, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
+    """The cosine of one text with each of several."""
+    require(served, DENSE)
+    task.check_count(len(request.sentences), "sentences")
+    async with task.use(served) as runner:
+        task.check_wait(runner)
+        encoded = await read(runner, [request.source], request.text, task, "source")
+        encoded += await read(runner, request.sentences, request.text, task, "sentences")
+        with _blaming_source_or_sentence():
+            ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], DENSE, "sentences")
+    rows = ran.rows("dense")
+    scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
+    lengths = [text.length for text in encoded]
+    return SimilarityResult(
+        model=name,
+        fingerprint=served.spec.fingerprint,
+        scores=scores,
+        usage=usage_of(task, lengths, [request.source, *request.sentences], ran),
+    )
+
+
+@contextmanager
+def _blaming_source_or_sentence() -> Iterator[None]:
+    """An error about one of the texts that ran together, the source before the sentences, names what was sent."""
+    try:
+        yield
+    except VectordError as error:
+        if error.index == 0:
+            error.field = "source"
+        elif error.index is not None:
+            error.index -= 1
+        raise
+
+
+def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -> None:
+    """Raises InvalidField for a width the model does not have, or was not trained to be cut to unless forced."""
+    if dimensions is None:
+        return
+    if not 1 <= dimensions <= spec.dimensions:
+        raise InvalidField(
+            f"`dimensions` must be between 1 and {spec.dimensions}; got {dimensions}.",
+            field="dimensions",
+            limit=spec.dimensions,
+            given=dimensions,
+        )
+    if forced or spec.matryoshka is None or dimensions == spec.dimensions or dimensions in spec.matryoshka:
+        return
+    trained = (
+        f"was trained to be cut to {', '.join(map(str, spec.matryoshka))}"
+        if spec.matryoshka
+        else "was not trained to be cut: its first numbers matter no more than the others"
+    )
+    raise InvalidField(
+        f"`dimensions`: this model {trained}; got {dimensions}. Set `force_dimensions` to have it all the same.",
+        field="dimensions",
+        given=dimensions,
+    )
+
+
+def space_of(target: Target, dimensions: int | None, normalize: bool) -> str:
+    """The name of the space that the target's vectors of this width (None: the model's own) belong to, raw or not."""
+    cut = dimensions is not None and dimensions != target.lead.spec.dimensions
+    width = f":{dimensions}" if cut else ""
+    return f"{target.fingerprint}{width}" if normalize else f"{target.fingerprint}{width}:raw"
+
+
+def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> None:
+    """Raises InvalidField for raw vectors in numbers that have one scale for all."""
+    if not normalize and not OF_UNIT_VECTORS.isdisjoint(precisions):
+        raise InvalidField(
+            "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on or ask for another.",
+            field="precisions",
+        )
+
+
+def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:
+    if request.dimensions is not None and "dense" not in request.outputs:
+        raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
+    check_precisions(request.precisions, normalize=request.normalize)
+    check_specials(request.outputs, request.text)
+    for served, kinds in parts:
+        if "dense" in kinds:
+            check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
+
+
+async def _of_one_model(served: Served, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task) -> Vectors:
+    async with task.use(served) as runner:
+        task.check_wait(runner)
+        return await vectors_to_show(runner, request, kinds, task)
+
+
+async def _finish(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
+    return await compute(rows.size, lambda: _in_precisions(rows, request))
+
+
+def _in_precisions(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
+    vectors = dense.finish(rows, request.dimensions, request.normalize)
+    return {precision: dense.in_precision(vectors, precision) for precision in request.precisions}

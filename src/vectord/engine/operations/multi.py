@@ -1,0 +1,79 @@
+"""Requests that came in one body: counted, put in a lane and billed as one. Pure; called by engine.py."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Coroutine, Sequence
+from copy import copy
+from typing import Any, TypeVar
+
+from vectord.engine.operations.encoding import characters
+from vectord.engine.operations.task import Task
+from vectord.errors import VectordError
+from vectord.schema import (
+    ClassifyRequest,
+    EmbedRequest,
+    Input,
+    Lane,
+    RerankRequest,
+    Several,
+    TextLength,
+    Timings,
+    Usage,
+)
+
+T = TypeVar("T")
+
+# A guess, for the lane alone: it is chosen before anything is tokenised, and no part knows of the others.
+CHARACTERS_PER_TOKEN = 4
+
+
+def check_several(request: Several, task: Task) -> None:
+    """Raises EmptyInput or TooManyInputs: there may be as many requests, and inputs of them all, as one may have."""
+    task.check_count(len(request.requests), "requests", "request")
+    task.check_most(sum(len(_inputs(part)) for part in request.requests), "requests", "input")
+
+
+async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
+    """The answer to one part; its error says which. A copy: several requests may meet one."""
+    try:
+        return await answer
+    except VectordError as error:
+        own = copy(error)
+        own.part = part
+        raise own from error.__cause__
+
+
+def lane_of(request: Several, bulk_tokens: int) -> Lane | None:
+    """Many small parts are a bulk job, too; None: each part's own size tells."""
+    tokens = sum(map(_characters, request.requests)) // CHARACTERS_PER_TOKEN
+    return "bulk" if tokens > bulk_tokens else None
+
+
+def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
+    """Of all parts, whose lengths come in their order. started_s: of the request, on the clock of Task."""
+    lengths: list[TextLength] = [length for usage in usages for length in usage.lengths]
+    texts = max(1, len(lengths))
+    return Usage(
+        lengths=lengths,
+        characters=sum(usage.characters for usage in usages),
+        timings=Timings(
+            tokenize_s=sum(usage.timings.tokenize_s * len(usage.lengths) for usage in usages) / texts,
+            queue_s=sum(usage.timings.queue_s * len(usage.lengths) for usage in usages) / texts,
+            inference_s=sum(usage.timings.inference_s * len(usage.lengths) for usage in usages) / texts,
+            total_s=time.perf_counter() - started_s,
+            tokenizing_s=sum(usage.timings.tokenizing_s for usage in usages),
+            waiting_s=min((usage.timings.waiting_s for usage in usages), default=0.0),
+            computing_s=max((usage.timings.computing_s for usage in usages), default=0.0),
+        ),
+        further_tokens=sum(usage.further_tokens for usage in usages),
+    )
+
+
+def _inputs(part: EmbedRequest | RerankRequest | ClassifyRequest) -> Sequence[Input | tuple[str, str]]:
+    return part.passages if isinstance(part, RerankRequest) else part.inputs
+
+
+def _characters(part: EmbedRequest | RerankRequest | ClassifyRequest) -> int:
+    beside = len(part.query) * len(part.passages) if isinstance(part, RerankRequest) else 0
+    return beside + characters(_inputs(part))

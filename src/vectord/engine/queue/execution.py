@@ -1,0 +1,151 @@
+"""Run one batch so that every text gets its own answer or its own error. Blocks; called by the worker's threads.
+
+    whole batch ── MemoryError ──> two halves, down to one text, which then fails with OutOfMemory
+        │
+        ├───────── any other Exception ──> text by text: one poison text fails alone
+        │
+        └── answers ── a text whose numbers are not all finite ──> once more in float32, alone; then it fails
+
+What is no Exception (SystemExit) passes through and ends the thread: worker.py answers for it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.backends.base import POOLED, Answers, Backend
+from vectord.engine.operations import sparse
+from vectord.engine.queue.batch import Answer, Batch, Item, Kind
+from vectord.engine.queue.packing import Packed, pack
+from vectord.errors import InferenceFailed, OutOfMemory
+from vectord.schema import Float32, Int32, Sparse
+
+logger = logging.getLogger("vectord.engine")
+
+Reply: TypeAlias = Answer | InferenceFailed
+
+
+class Execution:
+    """Runs batches of one model. All of the worker's threads share it."""
+
+    def __init__(self, backend: Backend, spec: ModelSpec, unused: Int32) -> None:
+        """unused: token ids that are no words, for sparse vectors."""
+        self._backend = backend
+        self._outputs = output_of(spec)
+        self._widths = widths_of(spec)
+        self._unused = unused
+
+    def run(self, batch: Batch, stream: int) -> list[Reply]:
+        """One result an item, in order. Never raises an Exception."""
+        return self._run(batch.items, stream, batch.alone)
+
+    def renew(self, stream: int) -> None:
+        """Make a stream on which a forward hangs fit for another thread. May block, and raise anything."""
+        self._backend.renew(stream)
+
+    def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
+        try:
+            packed = pack(items, self._outputs, alone)
+            answers = self._backend.forward(packed.batch, stream)
+            self._check_shapes(answers, packed)
+            return self._split(items, packed, answers)
+        except MemoryError as cause:
+            if len(items) == 1:
+                logger.error("out of memory with one text of %d tokens", items[0].tokens, exc_info=cause)
+                return [_failure(OutOfMemory("The device has no room for this text."), cause)]
+            logger.warning("out of memory with %d texts: trying halves", len(items))
+            middle = len(items) // 2
+            parts: Sequence[Sequence[Item]] = (items[:middle], items[middle:])
+        except Exception as cause:  # the device's library may raise anything
+            if len(items) == 1:
+                logger.error("a text of %d tokens failed", items[0].tokens, exc_info=cause)
+                return [_failure(InferenceFailed("The model failed on this text."), cause)]
+            logger.warning("a batch of %d texts failed: trying them one by one", len(items), exc_info=cause)
+            parts = [(item,) for item in items]
+        return [result for part in parts for result in self._run(part, stream, False)]
+
+    def _check_shapes(self, answers: Answers, packed: Packed) -> None:
+        """A row too few would give every text behind it the row of another."""
+        for output in packed.batch.outputs:
+            shape = answers[output].shape
+            rows = packed.pooled_rows if output in POOLED else len(packed.batch.texts.ids)
+            width = self._widths.get(output, shape[-1])
+            if shape != (rows, width):
+                raise ValueError(f"expected {output} of shape {(rows, width)}, got {shape}")
+
+    def _split(self, items: Sequence[Item], packed: Packed, answers: Answers) -> list[Reply]:
+        finite = all(map(_is_finite, answers.values()))
+        return [
+            self._answer(item, packed, answers, index)
+            if finite or self._is_finite_for(item, packed, answers, index)
+            else self._once_more(item)
+            for index, item in enumerate(items)
+        ]
+
+    def _once_more(self, item: Item) -> Reply:
+        """What is asked about a text, computed in float32: its numbers in another precision were not all finite."""
+        try:
+            packed = pack((item,), self._outputs, alone=False)
+            answers = self._backend.forward_exact(packed.batch)
+            self._check_shapes(answers, packed)
+        except Exception as cause:
+            logger.error("computing a text again in float32 failed", exc_info=cause)
+            return _failure(InferenceFailed("The model's answer for this text is not finite."), cause)
+        if not self._is_finite_for(item, packed, answers, 0):
+            logger.error("a text's answer is not finite, in float32 neither")
+            return InferenceFailed("The model's answer for this text is not finite.")
+        logger.warning("a text's answer was not finite: it was computed again in float32")
+        return self._answer(item, packed, answers, 0)
+
+    def _is_finite_for(self, item: Item, packed: Packed, answers: Answers, index: int) -> bool:
+        """Whether what the text asked for is: another text of the batch may have asked for more."""
+        return all(_is_finite(packed.part(answers, self._outputs[kind], index)) for kind in item.kinds)
+
+    def _answer(self, item: Item, packed: Packed, answers: Answers, index: int) -> Answer:
+        return {kind: self._own(item, packed.part(answers, self._outputs[kind], index), kind) for kind in item.kinds}
+
+    def _own(self, item: Item, rows: Float32, kind: Kind) -> Float32 | Sparse:
+        """An array of its own: a view would keep the whole batch in memory for as long as anybody keeps the answer."""
+        if kind != "sparse":
+            return rows.copy()
+        if self._outputs["sparse"] == "lexical":
+            return sparse.from_tokens(item.ids, rows[:, 0], self._unused)
+        return sparse.from_logits(rows[0])
+
+
+def output_of(spec: ModelSpec) -> dict[Kind, Output]:
+    """What the network calls each kind of answer that the model can give."""
+    names: Mapping[Output, Kind] = {
+        "dense": "dense",
+        "tokens": "tokens",
+        "colbert": "colbert",
+        "lexical": "sparse",
+        "splade": "sparse",
+        "scores": "scores",
+    }
+    return {names[output]: output for output in spec.outputs}
+
+
+def widths_of(spec: ModelSpec) -> dict[Output, int]:
+    """Numbers a row, of the outputs whose width the spec knows: all but splade's."""
+    return {
+        "dense": spec.dimensions,
+        "tokens": spec.hidden_size,
+        "colbert": spec.colbert.dimensions if spec.colbert is not None else 0,
+        "lexical": 1,
+        "scores": 2 if spec.scores_by_words else len(spec.labels),
+    }
+
+
+def _is_finite(numbers: Float32) -> bool:
+    return bool(np.isfinite(numbers).all())
+
+
+def _failure(error: InferenceFailed, cause: BaseException) -> InferenceFailed:
+    error.__cause__ = cause  # for the log of whoever has the request id; the client sees the message alone
+    return error

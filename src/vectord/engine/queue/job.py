@@ -1,0 +1,83 @@
+"""One request's texts under way, and how their answers come back together in order. Lives on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from copy import copy
+
+from vectord.engine.queue.batch import Answer, Item
+from vectord.errors import VectordError
+
+
+class Job:
+    """Implements batch.Waiter. One future for all texts: done when the last answer is in, or with the first error."""
+
+    def __init__(self, texts: int, field: str, now_s: float, *, partial: bool = False) -> None:
+        """field: what the request calls its inputs, for errors; partial: a text's error is an answer, too."""
+        self.failures: dict[int, VectordError] = {}
+        self.items: list[Item] = []  # what this job waits for, its own and those it shares
+        self.queue_s = 0.0  # sums over the texts, of the time since this job began
+        self.inference_s = 0.0
+        self.began_s = now_s
+        self.started_s = math.inf  # of its first forward
+        self.ended_s = -math.inf  # of its last one
+        self._answers: list[Answer] = [{}] * texts
+        self._missing = texts
+        self._field = field
+        self._partial = partial
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def over(self) -> bool:
+        return self._done.done()
+
+    def wait_for(self, item: Item, index: int) -> None:
+        item.waiters.append((self, index))
+        self.items.append(item)
+
+    def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
+        """started_s, ended_s: of the forward, which a job that joined late did not wait for from its start."""
+        started_s = max(started_s, self.began_s)
+        self.queue_s += started_s - self.began_s
+        self.inference_s += max(0.0, ended_s - started_s)
+        self.started_s = min(self.started_s, started_s)
+        self.ended_s = max(self.ended_s, ended_s)
+        self.fill_known(index, answer)
+
+    def fill_known(self, index: int, answer: Answer) -> None:
+        """An answer that took no time."""
+        self._answers[index] = answer
+        self._missing -= 1
+        if not self._missing and not self._done.done():
+            self._done.set_result(None)
+
+    def fail(self, index: int, error: VectordError) -> None:
+        """A copy of `error`, because one error may meet several requests, each with its own field and index."""
+        own = copy(error)
+        own.field, own.index = self._field, index
+        own.__cause__ = error.__cause__
+        if not self._partial:
+            self.end(own)
+            return
+        self.failures[index] = own
+        self.fill_known(index, {})
+
+    def end(self, error: VectordError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    async def answers(self) -> Sequence[Answer]:
+        """One a text, in input order. They may be views on what a whole batch gave."""
+        await self._done
+        return self._answers
+
+    def leave(self) -> list[Item]:
+        """Wait no more; returns the items that nobody waits for now."""
+        if not self._done.cancel() and not self._done.cancelled():
+            self._done.exception()  # seen: asyncio need not warn that nobody looked
+        self._answers = []  # an error's traceback may keep this job alive for a while, and answers are large
+        for item in self.items:
+            item.waiters = [waiter for waiter in item.waiters if waiter[0] is not self]
+        return [item for item in self.items if not item.waiters]

@@ -1,0 +1,158 @@
+"""Results -> tei.v1's messages. Pure; requests.py picks one of these for each message."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from vectord import __version__
+from vectord.products.common.info import tag_of
+from vectord.products.tei.answers import places
+from vectord.schema import (
+    ClassifyResult,
+    DecodeResult,
+    EmbedResult,
+    Float32,
+    ModelList,
+    RerankResult,
+    Result,
+    TokenizeResult,
+    Usage,
+)
+from vectord.server.grpc import tei_pb2 as pb
+
+UINT32_MAX = 2**32 - 1
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+def embed(result: Result) -> pb.EmbedResponse:
+    assert isinstance(result, EmbedResult)
+    response: pb.EmbedResponse = pb.EmbedResponse.FromString(_packed(result.dense["float"][0]))
+    response.metadata.CopyFrom(metadata(result.usage))
+    return response
+
+
+def embed_all(result: Result) -> pb.EmbedAllResponse:
+    assert isinstance(result, EmbedResult) and result.tokens is not None
+    tokens = [pb.TokenEmbedding.FromString(_packed(vector)) for vector in result.tokens[0]]
+    return pb.EmbedAllResponse(token_embeddings=tokens, metadata=metadata(result.usage))
+
+
+def _packed(vector: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
+    """A message whose field 1 is `repeated float`: packed ones are a tag, a length, and the array's own bytes.
+
+    On the event loop this takes 1.2 us for 384 numbers; handing them to protobuf as a list takes 9.3.
+    """
+    numbers = np.ascontiguousarray(vector, dtype="<f4").tobytes()
+    return b"\x0a" + _varint(len(numbers)) + numbers
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def embed_sparse(result: Result) -> pb.EmbedSparseResponse:
+    assert isinstance(result, EmbedResult) and result.sparse is not None
+    (vector,) = result.sparse
+    words = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
+    shown = [pb.SparseValue(index=index, value=value) for index, value in words]
+    return pb.EmbedSparseResponse(sparse_embeddings=shown, metadata=metadata(result.usage))
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+def predict(result: Result) -> pb.PredictResponse:
+    """Labels best first."""
+    assert isinstance(result, ClassifyResult)
+    (scores,) = result.scores
+    shown = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in places(scores)]
+    return pb.PredictResponse(predictions=shown, metadata=metadata(result.usage))
+
+
+def rerank(query: str, texts: Sequence[str], return_text: bool, result: Result) -> pb.RerankResponse:
+    """Best first. TEI counts the query's characters once for each of the texts."""
+    assert isinstance(result, RerankResult)
+    characters = len(query) * len(texts) + sum(map(len, texts))
+    return pb.RerankResponse(
+        ranks=ranks(result.scores, texts if return_text else None), metadata=metadata(result.usage, characters)
+    )
+
+
+def ranks(scores: Float32, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
+    """Best first, with its text if there are texts. scores: (N,) in the order of the texts."""
+    for place in places(scores):
+        yield pb.Rank(index=place, score=scores[place], text=None if texts is None else texts[place])
+
+
+# --- tokens and facts -----------------------------------------------------------------------------------------
+
+
+def tokenize(result: Result) -> pb.EncodeResponse:
+    assert isinstance(result, TokenizeResult)
+    (tokens,) = result.tokens
+    shown = [
+        pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
+        for token in tokens
+    ]
+    return pb.EncodeResponse(tokens=shown)
+
+
+def decode(result: Result) -> pb.DecodeResponse:
+    assert isinstance(result, DecodeResult)
+    (text,) = result.texts
+    return pb.DecodeResponse(text=text)
+
+
+_MODEL_TYPES: Mapping[str, pb.ModelType] = {
+    "embedding": pb.MODEL_TYPE_EMBEDDING,
+    "classifier": pb.MODEL_TYPE_CLASSIFIER,
+    "reranker": pb.MODEL_TYPE_RERANKER,
+}
+
+
+def info(result: Result) -> pb.InfoResponse:
+    """The first served model: TEI's clients know of one."""
+    assert isinstance(result, ModelList)
+    model, limits = result.models[0], result.limits
+    return pb.InfoResponse(
+        version=__version__,
+        model_id=model.model_id,
+        model_sha=model.revision,
+        model_dtype=model.dtype,
+        model_type=_MODEL_TYPES[tag_of(model)],
+        max_concurrent_requests=limits.max_concurrent_requests,
+        max_input_length=model.max_input_tokens,
+        max_batch_tokens=limits.max_batch_tokens,
+        max_batch_requests=limits.max_batch_requests,
+        max_client_batch_size=limits.max_inputs_per_request,
+        tokenization_workers=limits.tokenization_workers,
+    )
+
+
+# --- what it cost ---------------------------------------------------------------------------------------------
+
+
+def metadata(usage: Usage, characters: int | None = None) -> pb.Metadata:
+    """characters: where TEI counts others than those of the inputs."""
+    timings = usage.timings
+    return pb.Metadata(
+        compute_chars=min(usage.characters if characters is None else characters, UINT32_MAX),
+        compute_tokens=min(usage.tokens, UINT32_MAX),
+        total_time_ns=_ns(timings.total_s),
+        tokenization_time_ns=_ns(timings.tokenize_s),
+        queue_time_ns=_ns(timings.queue_s),
+        inference_time_ns=_ns(timings.inference_s),
+    )
+
+
+def _ns(seconds: float) -> int:
+    return int(seconds * 1e9)

@@ -1,0 +1,252 @@
+"""Which endpoint answers a method and a path.
+
+Built once by app.py from the dialects and the server's own pages; read by handler.py for every request, on the event
+loop. A path that several dialects claim is settled by the top-level keys of the body, then by the profile's order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+import msgspec
+
+from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.products.common.dialect import Dialect, RenderError, Route
+from vectord.products.common.rendered import Rendered
+
+_OWNERS = {"/v1/": "openai", "/vectord/": "vectord"}
+NO_VALUES: Mapping[str, str] = MappingProxyType({})
+
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_placeholder = re.compile(r"\{(\w+)(:path)?\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Something the server itself answers to GET and HEAD, with no key unless it is guarded.
+
+    show: request headers -> answer, or what will be one. summary: for the API's description; "" leaves the page out of
+    it. guarded: passes the gate as a route does.
+    """
+
+    path: str
+    show: Callable[[Mapping[str, str]], Rendered | Awaitable[Rendered]]
+    summary: str
+    guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One route's claim on a path."""
+
+    dialect: Dialect
+    route: Route
+    speaks: RenderError | None = None  # where the body has not told the dialect
+
+    @property
+    def render_error(self) -> RenderError:
+        return self.speaks or self.route.render_error or self.dialect.render_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """What is behind one method of one path: a page, one route, several, or (an unserved path) an error.
+
+    path is the template, "" when nothing is served there. render_error speaks until the body has told the dialect.
+    """
+
+    method: str
+    path: str
+    render_error: RenderError
+    choices: tuple[Choice, ...] = ()  # first is the path's owner
+    page: Page | None = None
+    error: NoSuchRoute | None = None
+
+    @property
+    def speaker(self) -> str:
+        """The owner's name in logs and metrics: a dialect's, or "server"."""
+        return self.choices[0].dialect.name if self.choices else "server"
+
+    @property
+    def dialect(self) -> str | None:
+        """The name of the one that answers; None if the body settles that, or nobody does."""
+        return self.choices[0].dialect.name if len(self.choices) == 1 else None
+
+    @property
+    def admin(self) -> bool:
+        return any(choice.route.admin for choice in self.choices)
+
+    @property
+    def open_page(self) -> Page | None:
+        """The page behind it, if that needs no key."""
+        return None if self.page is None or self.page.guarded else self.page
+
+    @property
+    def public(self) -> bool:
+        return bool(self.choices) and all(choice.route.public for choice in self.choices)
+
+    def choose(self, body: bytes) -> Choice:
+        """The first claim one of whose signs the body has beside one of its keys; else the first one of whose keys it
+        has. Where none has, or the body is not an object, the owner says what is wrong, in the shape of the path."""
+        if len(self.choices) == 1:
+            return self.choices[0]
+        keys = _keys(body)
+        fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)]
+        if not fitting:
+            return replace(self.choices[0], speaks=self.render_error)
+        return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    endpoint: Endpoint
+    values: Mapping[str, str] = field(default_factory=dict)  # of the path's {placeholders}
+
+
+class Table:
+    """Every endpoint of the server, by path and method. Paths answer with and without a trailing slash."""
+
+    def __init__(
+        self, dialects: Sequence[Dialect], pages: Sequence[Page], plain: RenderError, url_prefix: str = ""
+    ) -> None:
+        """dialects: in the profile's order; plain: who renders errors of paths that no dialect owns; url_prefix: a
+        path under which all others are served too."""
+        self._prefix = url_prefix.rstrip("/")
+        self._dialects = {dialect.name: dialect for dialect in dialects}
+        self._plain = plain
+        self._exact: dict[str, dict[str, Endpoint]] = {}
+        self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
+        shared = [self._spoken_for(endpoint, dialects[0]) for endpoint in _shared(dialects)] if dialects else []
+        for endpoint in (*_own(pages, plain), *_prefixed(dialects), *shared):
+            self._add(endpoint)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        for methods in (*self._exact.values(), *(methods for _, methods in self._patterns)):
+            yield from methods.values()
+
+    def find(self, method: str, path: str) -> Found:
+        """The endpoint of `path`; one that carries NoSuchRoute or MethodNotAllowed if there is none."""
+        wanted = "GET" if method == "HEAD" else method
+        methods, values = self._methods(wanted, path.rstrip("/") or "/")
+        if not methods and self._prefix and path.startswith(f"{self._prefix}/"):
+            methods, values = self._methods(wanted, path.removeprefix(self._prefix).rstrip("/") or "/")
+        if not methods and path.startswith("/dialects/"):
+            methods, values = self._page_for(path), NO_VALUES
+        endpoint = methods.get(method) or methods.get(wanted)
+        if endpoint is None:
+            return Found(self._unserved(method, path, methods))
+        return Found(endpoint, values)
+
+    def _page_for(self, path: str) -> dict[str, Endpoint]:
+        """The server's own page behind /dialects/NAME/, where a client with that base URL looks for its health."""
+        name, _, rest = path.removeprefix("/dialects/").partition("/")
+        methods = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
+        return methods if any(endpoint.page for endpoint in methods.values()) else {}
+
+    def _methods(self, wanted: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
+        """What `path` answers. Of several templates the first with the `wanted` method: POST /models/{model}/load is
+        no GET /models/{model}, although its path could be one."""
+        methods = self._exact.get(path)
+        if methods is not None:
+            return methods, NO_VALUES
+        found = [(methods, match) for pattern, methods in self._patterns if (match := pattern.fullmatch(path))]
+        if not found:
+            return {}, NO_VALUES
+        methods, match = next((each for each in found if wanted in each[0]), found[0])
+        return methods, match.groupdict()
+
+    def _add(self, endpoint: Endpoint) -> None:
+        if "{" not in endpoint.path:
+            methods = self._exact.setdefault(endpoint.path.rstrip("/") or "/", {})
+        else:
+            methods = self._pattern_methods(_compile(endpoint.path))
+        # A page before a dialect: GET / is the server's, whoever else lists it.
+        methods.setdefault(endpoint.method, endpoint)
+
+    def _pattern_methods(self, pattern: re.Pattern[str]) -> dict[str, Endpoint]:
+        for known, methods in self._patterns:
+            if known.pattern == pattern.pattern:
+                return methods
+        self._patterns.append((pattern, {}))
+        return self._patterns[-1][1]
+
+    def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
+        if not methods:
+            error = NoSuchRoute("Nothing is served at this path; /docs lists what is.")
+            return Endpoint(method=method, path="", render_error=self._speaker(path), error=error)
+        owner = next(iter(methods.values()))
+        allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+        error = MethodNotAllowed(f"This path answers {' and '.join(allowed)} only.", allowed=allowed)
+        return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
+
+    def _spoken_for(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
+        """Until the body has told, a path of several dialects is the first one's of them all, which is the profile's
+        own product, or nobody's."""
+        if len({choice.dialect.name for choice in endpoint.choices}) == 1 or endpoint.choices[0].dialect is first:
+            return endpoint
+        return replace(endpoint, render_error=self._speaker(endpoint.path))
+
+    def _speaker(self, path: str) -> RenderError:
+        """Who says what is wrong where nobody else can: by the path's prefix, OpenAI under /v1."""
+        for prefix, name in _OWNERS.items():
+            if path.startswith(prefix) and name in self._dialects:
+                return self._dialects[name].render_error
+        if path.startswith("/dialects/"):
+            dialect = self._dialects.get(path.split("/", 3)[2])
+            return dialect.render_error if dialect else self._plain
+        return self._plain
+
+
+def _own(pages: Iterable[Page], plain: RenderError) -> Iterator[Endpoint]:
+    for page in pages:
+        yield Endpoint(method="GET", path=page.path, render_error=plain, page=page)
+
+
+def _prefixed(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
+    for dialect in dialects:
+        claims = [(f"/dialects/{dialect.name}{route.path}", Choice(dialect, route)) for route in dialect.routes]
+        yield from _settled(claims)
+
+
+def _shared(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
+    return _settled([(route.path, Choice(dialect, route)) for dialect in dialects for route in dialect.routes])
+
+
+def _settled(claims: Iterable[tuple[str, Choice]]) -> Iterator[Endpoint]:
+    """One endpoint a path and method, claims in order of precedence."""
+    claimed: dict[tuple[str, str], list[Choice]] = {}
+    for path, choice in claims:
+        claimed.setdefault((choice.route.method, path.rstrip("/") or "/"), []).append(choice)
+    for (method, path), choices in claimed.items():
+        reachable = tuple(_reachable(choices))
+        yield Endpoint(method=method, path=path, render_error=reachable[0].render_error, choices=reachable)
+
+
+def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
+    """Without the claims that an earlier one always beats, so that most paths need no look into the body."""
+    taken: frozenset[str] = frozenset()
+    for index, choice in enumerate(choices):
+        if index == 0 or choice.route.signs or not choice.route.keys <= taken:
+            yield choice
+        taken |= choice.route.keys
+
+
+def _compile(template: str) -> re.Pattern[str]:
+    """A template in Starlette's syntax, {name} and {name:path}, as a regular expression."""
+    pattern, end = "", 0
+    for match in _placeholder.finditer(template):
+        pattern += re.escape(template[end : match.start()])
+        pattern += f"(?P<{match[1]}>{'.+' if match[2] else '[^/]+'})"
+        end = match.end()
+    return re.compile(pattern + re.escape(template[end:]), re.DOTALL)
+
+
+def _keys(body: bytes) -> frozenset[str]:
+    """The top-level keys of a JSON object; none if it is anything else."""
+    try:
+        return frozenset(_top_level.decode(body))
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return frozenset()

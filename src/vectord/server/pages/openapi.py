@@ -1,0 +1,242 @@
+"""Describes every route in OpenAPI 3.1, from the table that serves them and the structs that read and write them.
+
+Built when it is first asked for, on the event loop, and kept. A path that several dialects share has the bodies,
+answers and errors of each that can answer there; errors are shown as the dialect renders them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import orjson
+
+from vectord.errors import VectordError
+from vectord.products.common.arrow import ARROW
+from vectord.products.common.dialect import Incoming, Route
+from vectord.products.common.fingerprint import PATTERN
+from vectord.products.common.octets import OCTETS
+from vectord.products.common.rendered import Rendered
+from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE
+from vectord.server.http import result_headers
+from vectord.server.http.hardening import length_headers
+from vectord.server.http.negotiation import negotiated
+from vectord.server.http.request_id import HEADER as REQUEST_ID
+from vectord.server.http.routing import Choice, Endpoint, Page, Table
+from vectord.server.pages.possible_errors import errors_of
+
+Json = dict[str, Any]
+
+_PARAMETERS: Mapping[str, Json] = {
+    REQUEST_ID: {"type": "string"},
+    LANE: {"type": "string", "enum": ["interactive", "bulk"]},
+    EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{PATTERN}$"},
+}
+_RESULT_HEADERS: Mapping[str, str] = {
+    REQUEST_ID: "The request's name in the log",
+    length_headers.TOKENS_SEEN: "Tokens the inputs have",
+    length_headers.TOKENS_KEPT: "Tokens the model read",
+    length_headers.TRUNCATED: "How many inputs were cut",
+    length_headers.TRUNCATED_INPUTS: f"Which inputs were cut, the first {length_headers.MAX_INDICES}",
+    result_headers.FINGERPRINT: "The space the vectors belong to",
+    result_headers.SCORE_KIND: "What kind of number the scores are",
+    result_headers.QUERY_TRUNCATED: "Whether the query to rank by was cut",
+}
+_OCTETS_HEADERS: Mapping[str, str] = {
+    "x-vectord-dtype": f"Of {OCTETS}: float32, float16, int8 or ubinary, as the dtype in Accept asks",
+    "x-vectord-shape": f"Of {OCTETS}: rows,columns of the matrix",
+    "x-vectord-rows": f"Of {OCTETS} with a vector a token: how many rows belong to each text",
+    "x-vectord-model": f"Of {OCTETS}: the model",
+}
+
+
+def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
+    """table: called when the description is first asked for, since the table holds these pages too."""
+
+    @cache
+    def described() -> bytes:
+        return orjson.dumps(openapi(table(), version))
+
+    def show(headers: Mapping[str, str]) -> Rendered:
+        return Rendered(body=described())
+
+    summary = "This API in OpenAPI 3.1"
+    return (
+        Page(path="/openapi.json", show=show, summary=summary),
+        Page(path="/api-doc/openapi.json", show=show, summary=summary + ", where text-embeddings-inference has it"),
+        Page(path="/api/openapi.json", show=show, summary=summary + ", where Semantic Explorer has it"),
+    )
+
+
+def openapi(table: Table, version: str) -> Json:
+    described = [endpoint for endpoint in table if endpoint.page is None or endpoint.page.summary]
+    endpoints = sorted(described, key=_place)
+    schemas, components = _schemas(endpoints)
+    paths: dict[str, Json] = {}
+    for endpoint in endpoints:
+        operation = _page_operation(endpoint.page) if endpoint.page else _operation(endpoint, schemas)
+        paths.setdefault(_plain_path(endpoint.path), {})[endpoint.method.lower()] = operation
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "vectord", "version": version, "description": "A self-hosted server for retrieval models."},
+        "tags": [{"name": name} for name in dict.fromkeys(map(_tag, endpoints))],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "parameters": {name: _parameter(name, "header", kind) for name, kind in _PARAMETERS.items()},
+            "headers": {name: _header(meaning) for name, meaning in {**_RESULT_HEADERS, **_OCTETS_HEADERS}.items()},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        # The empty one: a server that was started without a key asks for none.
+        "security": [{"bearer": []}, {"x-api-key": []}, {}],
+    }
+
+
+def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[int, Json], Json]:
+    """The schema of each wire type, by its identity, and the components they refer to."""
+    types = {id(kind): kind for kind in _wire_types(endpoints)}
+    schemas, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
+    return dict(zip(types, schemas, strict=True)), components
+
+
+def _wire_types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
+    for endpoint in endpoints:
+        for choice in endpoint.choices:
+            yield from (kind for kind in (choice.route.body, choice.route.answer) if kind is not None)
+
+
+def _place(endpoint: Endpoint) -> tuple[bool, bool, str, str]:
+    """Where an endpoint stands: dialects, then the server's own pages, then dialects under their prefixes."""
+    return endpoint.path.startswith("/dialects/"), endpoint.page is not None, _tag(endpoint), endpoint.path
+
+
+def _tag(endpoint: Endpoint) -> str:
+    if endpoint.page is not None:
+        return "server"
+    name = endpoint.choices[0].dialect.title
+    return f"{name} under its own prefix" if endpoint.path.startswith("/dialects/") else name
+
+
+def _page_operation(page: Page) -> Json:
+    return {"summary": page.summary, "tags": ["server"], "security": [], "responses": {"200": {"description": "OK"}}}
+
+
+def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
+    routes = [choice.route for choice in endpoint.choices]
+    operation: Json = {
+        "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
+        "tags": [_tag(endpoint)],
+        "parameters": [*_path_parameters(endpoint.path), *map(_parameter_reference, _PARAMETERS)],
+        "responses": {**_success(routes, schemas), **_failures(endpoint)},
+    }
+    if endpoint.admin:
+        operation["security"] = [{"bearer": []}, {"x-api-key": []}]
+    if endpoint.public:
+        operation["security"] = []
+    bodies = [route.body for route in routes if route.body is not None]
+    if bodies:
+        examples = {_title(choice, endpoint): {"value": choice.route.example} for choice in endpoint.choices}
+        content = {"application/json": {"schema": _any_of(bodies, schemas), "examples": examples}}
+        operation["requestBody"] = {"required": True, "content": content}
+    return operation
+
+
+def _title(choice: Choice, endpoint: Endpoint) -> str:
+    """Whose body it is; of a dialect that has two claims on the path, which."""
+    claims = [each for each in endpoint.choices if each.dialect is choice.dialect]
+    return choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if claims[1:] else "")
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+
+def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
+    answers = [route.answer for route in routes if route.answer is not None]
+    if not answers:
+        return {"2XX": {"description": "OK, with no body or with one that says no more"}}  # Weaviate's is a 204
+    forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
+    headers = [*_RESULT_HEADERS, *(_OCTETS_HEADERS if OCTETS in forms else ())]
+    content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
+    shown = {name: _header_reference(name) for name in headers}
+    return {"200": {"description": "OK", "headers": shown, "content": content}}
+
+
+def _binary_forms(route: Route) -> Sequence[str]:
+    """What its vectors come in besides JSON if Accept says so, with what is installed here: what its example would."""
+    if route.body is None:
+        return ()
+    incoming = Incoming(body=orjson.dumps(route.example))
+    return [form for form in (OCTETS, ARROW) if _comes_in(route, incoming, form)]
+
+
+def _comes_in(route: Route, incoming: Incoming, form: str) -> bool:
+    try:
+        call = route.parse(incoming)
+        return negotiated(call, {"accept": form}) is not call
+    except VectordError:
+        return False
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def _failures(endpoint: Endpoint) -> Json:
+    """Each error that can happen, under its status, once for each dialect that may say it."""
+    responses: dict[str, Json] = {}
+    for choice in endpoint.choices:
+        for error in errors_of(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
+            rendered = choice.render_error(error)
+            response = responses.setdefault(str(rendered.status), _failure(rendered.status))
+            response["headers"].update({name: _header() for name in rendered.headers})
+            if rendered.body:
+                content = response.setdefault("content", {}).setdefault(rendered.content_type, {"examples": {}})
+                content["examples"].setdefault(choice.dialect.title, {"value": _shown(rendered)})
+    return responses
+
+
+def _failure(status: int) -> Json:
+    return {"description": HTTPStatus(status).phrase, "headers": {REQUEST_ID: _header_reference(REQUEST_ID)}}
+
+
+def _shown(rendered: Rendered) -> Any:
+    return orjson.loads(rendered.body) if rendered.content_type == "application/json" else rendered.body.decode()
+
+
+# --- pieces ---------------------------------------------------------------------------------------------------
+
+
+def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
+    found = [schemas[each] for each in dict.fromkeys(map(id, kinds))]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
+def _path_parameters(path: str) -> Iterator[Json]:
+    for name in re.findall(r"\{(\w+)", path):
+        yield _parameter(name, "path", {"type": "string"})
+
+
+def _parameter(name: str, place: str, kind: Json) -> Json:
+    return {"name": name, "in": place, "required": place == "path", "schema": kind}
+
+
+def _parameter_reference(name: str) -> Json:
+    return {"$ref": f"#/components/parameters/{name}"}
+
+
+def _header(meaning: str = "") -> Json:
+    return {"description": meaning, "schema": {"type": "string"}} if meaning else {"schema": {"type": "string"}}
+
+
+def _header_reference(name: str) -> Json:
+    return {"$ref": f"#/components/headers/{name}"}
+
+
+def _plain_path(path: str) -> str:
+    return path.replace(":path}", "}")

@@ -1,1 +1,0 @@
-"""What commands share: words into options, answers into lines and tables."""

@@ -1,0 +1,118 @@
+"""Facts of the machine: processor, memory, GPU. Opens small files of /proc and /sys; asks nvidia-smi where it is."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
+
+# Instructions that matrices are multiplied with, as /proc/cpuinfo calls them.
+FEATURES = (
+    *("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"),
+    *("asimd", "asimddp", "bf16", "i8mm", "sve"),
+)
+_SMI_TIMEOUT_S = 10
+_UNLIMITED_BYTES = 2**60  # version 1 of cgroups says "no limit" as a number above it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    name: str
+    driver: str
+    memory_mib: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    system: str
+    processor: str
+    features: tuple[str, ...]
+    bfloat16: bool | None  # whether it multiplies such numbers; None: the system does not say
+    int8: bool | None
+    cores: int  # of the machine
+    affinity: int  # of them this process may use
+    threads: int  # that vectord uses: affinity and cgroup quota
+    memory_bytes: int | None
+    memory_limit_bytes: int | None  # of the cgroup
+    memory_available_bytes: int | None
+    gpus: tuple[Gpu, ...]
+
+
+def read_machine(root: Path = Path("/")) -> Machine:
+    """root: where /proc and /sys are."""
+    cpuinfo = _pairs(root / "proc/cpuinfo")
+    flags = (cpuinfo.get("flags") or cpuinfo.get("Features") or "").split()
+    memory = _pairs(root / "proc/meminfo")
+    return Machine(
+        system=f"{platform.system()} {platform.release()}, {platform.machine()}",
+        processor=cpuinfo.get("model name") or platform.processor() or platform.machine(),
+        features=tuple(name for name in FEATURES if name in flags),
+        bfloat16=multiplies_bfloat16(root),
+        int8=multiplies_int8(root),
+        cores=os.cpu_count() or 1,
+        affinity=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=thread_budget(root),
+        memory_bytes=_kib(memory.get("MemTotal")),
+        memory_limit_bytes=_memory_limit(root),
+        memory_available_bytes=_kib(memory.get("MemAvailable")),
+        gpus=_gpus(),
+    )
+
+
+def _pairs(path: Path) -> dict[str, str]:
+    """The first value of each name."""
+    found: dict[str, str] = {}
+    for line in _text(path).splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def _kib(text: str | None) -> int | None:
+    number = (text or "").split(" ")[0]
+    return int(number) * 1024 if number.isdigit() else None
+
+
+def _memory_limit(root: Path) -> int | None:
+    """The least of this cgroup and those around it."""
+    limits = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        group = Path(path.lstrip("/"))
+        mount = "sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup"
+        for folder in (group, *group.parents):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                said = _text(root / mount / folder / name).strip()
+                if said.isdigit() and int(said) < _UNLIMITED_BYTES:
+                    limits.append(int(said))
+    return min(limits, default=None)
+
+
+def _gpus() -> tuple[Gpu, ...]:
+    """What the driver says; () without one, or where it does not answer."""
+    smi = shutil.which("nvidia-smi")
+    if smi is None:
+        return ()
+    ask = [smi, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        told = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=_SMI_TIMEOUT_S)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = [[part.strip() for part in line.split(",")] for line in told.stdout.splitlines()]
+    return tuple(
+        Gpu(name=row[0], driver=row[1], memory_mib=int(row[2]) if row[2].isdigit() else None)
+        for row in rows
+        if len(row) == 3
+    )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,226 @@
+"""The reader of ONNX files: where a graph may keep its tensors, and where not. Files are written by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, model, node, tensor, varint
+
+from vectord.checkpoints.files import onnx_file
+from vectord.checkpoints.files.onnx_file import OnnxFile, read_onnx
+from vectord.errors import ModelUnavailable
+
+OUTPUTS = {"last_hidden_state": ["n", "l", 4]}
+
+
+def attribute(number: int, value: bytes) -> bytes:
+    """A node with one attribute, as a field of a graph."""
+    return field(1, node("If", ["x"], ["y"], field(5, field(number, value))))
+
+
+def place(bad: bytes) -> dict[str, bytes]:
+    """The tensor `bad` in every place of a model that can hold one."""
+    inner = field(5, bad)  # of a graph
+    sparse = field(1, bad), field(2, bad)
+    function = field(7, node("Constant", [], ["y"], field(5, field(5, bad))))
+    return {
+        "initializer": model(graph(field(5, bad), outputs=OUTPUTS)),
+        "sparse values": model(graph(field(15, sparse[0]), outputs=OUTPUTS)),
+        "sparse indices": model(graph(field(15, sparse[1]), outputs=OUTPUTS)),
+        "attribute": model(graph(attribute(5, bad), outputs=OUTPUTS)),
+        "attribute list": model(graph(attribute(10, bad), outputs=OUTPUTS)),
+        "sparse attribute": model(graph(attribute(22, sparse[0]), outputs=OUTPUTS)),
+        "sparse attribute list": model(graph(attribute(23, sparse[1]), outputs=OUTPUTS)),
+        "subgraph": model(graph(attribute(6, inner), outputs=OUTPUTS)),
+        "subgraph list": model(graph(attribute(11, inner), outputs=OUTPUTS)),
+        "subgraph's subgraph": model(graph(attribute(6, attribute(6, inner)), outputs=OUTPUTS)),
+        "function": model(graph(outputs=OUTPUTS), field(25, function)),
+        "function's attribute": model(graph(outputs=OUTPUTS), field(25, field(11, field(5, bad)))),
+        "training": model(graph(outputs=OUTPUTS), field(20, field(1, inner))),
+        "training step": model(graph(outputs=OUTPUTS), field(20, field(2, inner))),
+        "second graph": model(graph(outputs=OUTPUTS), field(7, inner)),
+    }
+
+
+def write(folder: Path, data: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(data)
+    return folder / "model.onnx"
+
+
+def refuse(path: Path, message: str) -> None:
+    with pytest.raises(ModelUnavailable, match=message) as caught:
+        read_onnx(path)
+    assert str(path) in caught.value.message
+
+
+def test_outputs_and_data_are_named(tmp_path: Path) -> None:
+    """What the graph gives, in its order, and the files it needs, each once."""
+    (tmp_path / "model.onnx_data").write_bytes(bytes(64))
+    (tmp_path / "more.bin").write_bytes(bytes(8))
+    parts = [
+        field(5, tensor("a", np.zeros(3))),
+        field(5, external_tensor("b", (16,), location="model.onnx_data", offset="0", length="64")),
+        field(5, external_tensor("c", (8,), location="model.onnx_data", offset="32", length="32")),
+        field(5, external_tensor("d", (2,), location="more.bin")),
+    ]
+    path = write(tmp_path, model(graph(*parts, outputs={"token_embeddings": ["n"], "sentence_embedding": ["n"]})))
+    assert read_onnx(path) == OnnxFile(
+        ("token_embeddings", "sentence_embedding"), (tmp_path / "model.onnx_data", tmp_path / "more.bin")
+    )
+
+
+@pytest.mark.parametrize("where", place(b""))
+def test_every_place_for_a_tensor_is_looked_at(where: str, tmp_path: Path) -> None:
+    """Wherever a graph keeps a tensor, its file must be one beside the graph."""
+    (tmp_path / "secret").write_text("secret")
+    folder = tmp_path / "model"
+    refuse(write(folder, place(external_tensor(location="../secret"))[where]), "only files beside the graph")
+    (folder / "data").write_bytes(bytes(4))
+    assert read_onnx(write(folder, place(external_tensor(location="data"))[where])).data == (folder / "data",)
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["", ".", "..", "/etc/passwd", "../model.onnx", "sub/data", "C:\\data", "..\\data", "*", "data\0", "*/_MEM_/*"],
+)
+def test_only_plain_names_are_read(location: str, tmp_path: Path) -> None:
+    """No folder, no drive, no pattern, nothing that a runtime might take for an address."""
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "data").write_bytes(bytes(4))
+    refuse(write(tmp_path, place(external_tensor(location=location))["initializer"]), "only files beside the graph")
+
+
+def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
+    """A link may lead to another file of the folder, and no further; nor may a file have a second name."""
+    (tmp_path / "secret").write_bytes(bytes(4))
+    folder = tmp_path / "model"
+    path = write(folder, place(external_tensor(location="data"))["initializer"])
+    (folder / "data").symlink_to(tmp_path / "secret")
+    refuse(path, "link out of the model's folder")
+    (folder / "data").unlink()
+    os.link(tmp_path / "secret", folder / "data")
+    refuse(path, "hard link")
+    (folder / "data").unlink()
+    (folder / "data").symlink_to("data")
+    refuse(path, "cannot be read")
+    (folder / "data").unlink()
+    (folder / "own").write_bytes(bytes(4))
+    (folder / "data").symlink_to("own")
+    assert read_onnx(path).data == (folder / "data",)
+
+
+def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
+    """There every file is a link to the model's own blobs; another model's are out of bounds."""
+    repository = tmp_path / "models--someone--model"
+    path = write(repository / "snapshots" / ("0" * 40) / "onnx", place(external_tensor(location="data"))["initializer"])
+    (repository / "blobs").mkdir()
+    (repository / "blobs" / "abc").write_bytes(bytes(4))
+    (path.parent / "data").symlink_to("../../../blobs/abc")
+    assert read_onnx(path).data == (path.parent / "data",)
+    other = tmp_path / "models--someone--other" / "blobs"
+    other.mkdir(parents=True)
+    (other / "abc").write_bytes(bytes(4))
+    (path.parent / "data").unlink()
+    (path.parent / "data").symlink_to(other / "abc")
+    refuse(path, "link out of the model's folder")
+
+
+def test_data_must_be_a_regular_file(tmp_path: Path) -> None:
+    """Neither a folder nor a pipe, which would never end, nor nothing."""
+    path = write(tmp_path, place(external_tensor(location="data"))["initializer"])
+    refuse(path, "cannot be read")
+    (tmp_path / "data").mkdir()
+    refuse(path, "no regular file")
+    (tmp_path / "data").rmdir()
+    os.mkfifo(tmp_path / "data")
+    refuse(path, "no regular file")
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"length": "65"}, "up to byte 65 of a file that has 64"),
+        ({"offset": "60", "length": "8"}, "up to byte 68"),
+        ({"offset": "-1"}, "offset is no number"),
+        ({"offset": "1e3"}, "offset is no number"),
+        ({"length": "9" * 30}, "length is no number"),
+        ({"length": "٣"}, "length is no number"),
+    ],
+    ids=str,
+)
+def test_data_lies_inside_its_file(entries: dict[str, str], message: str, tmp_path: Path) -> None:
+    """No tensor reaches beyond the file it is in."""
+    (tmp_path / "data").write_bytes(bytes(64))
+    refuse(write(tmp_path, place(external_tensor(location="data", **entries))["initializer"]), message)
+
+
+def test_two_locations_of_one_tensor_are_refused(tmp_path: Path) -> None:
+    """Readers differ in which of two they take."""
+    (tmp_path / "data").write_bytes(bytes(4))
+    twice = external_tensor(location="data") + field(13, field(1, "location") + field(2, "/etc/passwd"))
+    refuse(write(tmp_path, place(twice)["initializer"]), "two 'location'")
+
+
+def test_field_numbers_that_some_readers_cut_are_refused(tmp_path: Path) -> None:
+    """A tag of more than 32 bits is another field to a parser that drops the rest of them."""
+    hidden = field(5, external_tensor(location="/etc/passwd"))
+    tag = varint((1 << 32) + (5 << 3 | 2))
+    data = model(tag + hidden[1:] + graph(outputs=OUTPUTS))
+    refuse(write(tmp_path, data), "impossible number")
+
+
+def test_depth_and_number_of_fields_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither graphs in graphs nor empty fields without end cost more than the start can bear."""
+    nested = field(5, tensor("a", np.zeros(1)))
+    for _ in range(40):
+        nested = attribute(6, nested)
+    refuse(write(tmp_path, model(nested)), "nested more than 32 deep")
+    monkeypatch.setattr(onnx_file, "FIELDS_LIMIT", 100)
+    refuse(write(tmp_path, model(field(2, "") * 100)), "more than 100 fields")
+
+
+def test_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file a tensor is possible, a million of them are not."""
+    monkeypatch.setattr(onnx_file, "DATA_FILES_LIMIT", 3)
+    for i in range(4):
+        (tmp_path / f"data{i}").write_bytes(bytes(4))
+    parts = [field(5, external_tensor(location=f"data{i}")) for i in range(4)]
+    refuse(write(tmp_path, model(graph(*parts, outputs=OUTPUTS))), "more than 3 files")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "empty"),
+        (b"\xff" * 20, "cut off, or no ONNX file"),
+        (varint(7 << 3 | 2) + varint(1000) + b"x", "cut off"),
+        (varint(7 << 3 | 2) + varint(2**63), "cut off"),
+        (varint(1 << 3 | 3), "kind 3"),
+        (model(graph(outputs={"x" * 2000: []})), "a name of 2,000 bytes"),
+    ],
+    ids=["empty", "no varint", "cut off", "huge length", "group", "long name"],
+)
+def test_other_files_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
+    """What is no ONNX file is said to be none, whatever it is."""
+    refuse(write(tmp_path, data), message)
+
+
+@settings(deadline=None, max_examples=300)
+@given(cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=4))
+def test_broken_files_are_read_or_refused(cut: int, flips: list[tuple[int, int]], tmp_path_factory: object) -> None:
+    """Whatever a file holds, reading it ends, and in no other error."""
+    data = bytearray(place(external_tensor(location="data"))["subgraph's subgraph"])
+    for at, mask in flips:
+        data[at % len(data)] ^= mask
+    folder: Path = tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+    path = write(folder, bytes(data[: len(data) - cut % len(data)]))
+    try:
+        read_onnx(path)
+    except ModelUnavailable as error:
+        assert str(path) in error.message

@@ -1,0 +1,220 @@
+"""The reader of torch's files: it reads what torch.save wrote as torch does, and no file gets past it."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, map_file, pack, torch_members
+
+from vectord.checkpoints.files.torch_file import read_torch_file
+from vectord.checkpoints.files.torch_pickle import PICKLE_LIMIT_BYTES
+from vectord.checkpoints.files.weight import Weight
+from vectord.errors import ModelUnavailable
+
+
+def read(path: Path) -> dict[str, Weight]:
+    return read_torch_file(path, map_file(path))
+
+
+def read_bytes(path: Path, data: bytes) -> dict[str, Weight]:
+    return read_torch_file(path, map_bytes(path, data))
+
+
+def save(path: Path, value: object, **options: Any) -> Path:
+    torch.save(value, path, **options)
+    return path
+
+
+def bits(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The tensor as the reader gives it: of bfloat16 its 16 bits."""
+    tensor = tensor.detach().contiguous()
+    return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_a_modules_state_is_read_as_torch_reads_it(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Every weight bit for bit, over the map and aligned; the metadata that state_dict adds is passed over."""
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(32, 4, 48, dtype=dtype)
+    state = layer.state_dict()
+    weights = read(save(tmp_path / "pytorch_model.bin", state))
+    assert weights.keys() == state.keys()
+    for name, weight in weights.items():
+        assert weight.name == name
+        assert weight.dtype == {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}[dtype]
+        assert weight.array.flags.aligned
+        assert weight.array.flags.writeable
+        assert not weight.array.flags.owndata
+        np.testing.assert_array_equal(weight.array, bits(state[name]))
+
+
+def test_views_of_every_kind_are_read_as_torch_reads_them(tmp_path: Path) -> None:
+    """Slices, columns, transposes, single numbers and nothing at all; what is not contiguous is copied into C order."""
+    torch.manual_seed(0)
+    matrix = torch.randn(6, 4)
+    state = {
+        "whole": matrix,
+        "transposed": matrix.t(),
+        "rows": matrix[2:4],
+        "column": matrix[:, 1],
+        "every other row": matrix[::2],
+        "last number": matrix[5, 3],
+        "one column": torch.randn(1, 5).t(),
+        "nothing": torch.zeros(0, 4),
+        "no rows": matrix[:0],
+        "expanded": torch.ones(1).expand(2, 3),
+        "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "parameter": torch.nn.Parameter(torch.randn(3)),
+    }
+    weights = read(save(tmp_path / "m.pt", state))
+    assert weights.keys() == state.keys()
+    for name, weight in weights.items():
+        assert weight.array.flags.c_contiguous
+        assert weight.array.flags.writeable
+        assert weight.array.shape == state[name].shape
+        np.testing.assert_array_equal(weight.array, bits(state[name]))
+
+
+def test_tied_weights_lie_in_the_same_bytes(tmp_path: Path) -> None:
+    """Two names of one tensor, as of embeddings and a language model's head, cost the memory of one."""
+    table = torch.nn.Embedding(50, 8)
+    weights = read(save(tmp_path / "m.bin", {"embeddings": table.weight, "head": table.weight}))
+    assert np.shares_memory(weights["embeddings"].array, weights["head"].array)
+    np.testing.assert_array_equal(weights["head"].array, bits(table.weight))
+
+
+def test_other_tensors_are_left_out(tmp_path: Path) -> None:
+    """position_ids and masks are no weights, and float64 is no dtype a network takes."""
+    others = [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
+    state = {str(dtype): torch.ones(3, dtype=dtype) for dtype in others}
+    weights = read(save(tmp_path / "m.bin", {**state, "x": torch.ones(2)}))
+    assert weights.keys() == {"x"}
+
+
+def test_a_file_of_an_older_torch_is_read(tmp_path: Path) -> None:
+    """torch before 2.1 wrote no byteorder; it did not matter."""
+    members = torch_members(storage=np.arange(4, dtype=np.float32).tobytes())
+    del members["m/byteorder"]
+    assert read_bytes(tmp_path / "m.bin", pack(members))["x"].array.tolist() == [0, 1, 2, 3]
+
+
+def test_a_file_of_a_name_with_spaces_is_read(tmp_path: Path) -> None:
+    """torch names the folder inside the file after the file."""
+    assert read(save(tmp_path / "my model (1).bin", {"x": torch.ones(1)})).keys() == {"x"}
+
+
+def transposed(shape: int, stride: int) -> bytes:
+    """PICKLED_FLOATS with another shape and stride, of a byte each."""
+    return PICKLED_FLOATS.replace(b"K\x04\x85K\x01\x85", bytes([0x4B, shape, 0x85, 0x4B, stride, 0x85]))
+
+
+def old_tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    return file.getvalue()
+
+
+def saved(value: object, **options: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file, **options)
+    return file.getvalue()
+
+
+ONE = torch.ones(1)
+SQUARE = torch.arange(65_536, dtype=torch.float32).reshape(256, 256)
+BROKEN: Mapping[str, bytes] = {
+    "torch's format before 1.6": saved({"x": ONE}, _use_new_zipfile_serialization=False),
+    "torch's format before 0.1.10": old_tar(),
+    "a plain pickle": pickle.dumps({"x": 1}),
+    "a whole module": saved(torch.nn.Linear(2, 2)),
+    "a dict in a dict": saved({"state_dict": {"x": ONE}}),
+    "a tensor alone": saved(ONE),
+    "a list of tensors": saved([ONE]),
+    "a dict with numbers": saved({"x": ONE, "epoch": 3}),
+    "a pickle of protocol 4": saved({"x": ONE}, pickle_protocol=4),
+    "a dtype torch has no old storage for": saved({"x": torch.ones(1, dtype=torch.uint16)}),
+    "a complex tensor": saved({"x": torch.ones(1, dtype=torch.complex64)}),
+    "a sparse tensor": saved({"x": torch.eye(2).to_sparse()}),
+    "no members": pack({}),
+    "no pickle": pack({"m/data/0": bytes(16)}),
+    "members in two folders": pack({**torch_members(), "n/data/0": bytes(16)}),
+    "members in no folder": pack({"data.pkl": PICKLED_FLOATS, "data/0": bytes(16)}),
+    "big-endian": pack({**torch_members(), "m/byteorder": b"big"}),
+    "an order of bytes of its own": pack({**torch_members(), "m/byteorder": b"little-endian"}),
+    "no storage": pack({"m/data.pkl": PICKLED_FLOATS}),
+    "storage shorter than said": pack(torch_members(storage=bytes(15))),
+    "storage longer than said": pack(torch_members(storage=bytes(17))),
+    "storage not aligned": pack(torch_members(), shift=2),
+    "view beyond the storage": pack(torch_members(pickled=transposed(5, 1))),
+    "strides beyond the storage": pack(torch_members(pickled=transposed(2, 4))),
+    "four floats seen as 255": pack(torch_members(pickled=transposed(255, 0))),
+    "more copies than bytes": saved({str(i): SQUARE.t()[i:] for i in range(4)}),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_file_that_is_no_dict_of_tensors_is_refused_by_name(broken: str, tmp_path: Path) -> None:
+    """Whatever is in the file, the operator learns which file it is."""
+    path = tmp_path / "pytorch_model.bin"
+    with pytest.raises(ModelUnavailable, match=r"pytorch_model\.bin: "):
+        read_bytes(path, BROKEN[broken])
+
+
+@pytest.mark.parametrize("broken", [name for name in BROKEN if name.startswith(("torch's", "a "))])
+def test_what_torch_alone_can_read_is_to_be_converted(broken: str, tmp_path: Path) -> None:
+    """Of a sound file of another kind the message says what helps."""
+    with pytest.raises(ModelUnavailable, match="convert it to safetensors"):
+        read_bytes(tmp_path / "m.bin", BROKEN[broken])
+
+
+def test_a_pickle_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """Each of its bytes may become an object."""
+    with pytest.raises(ModelUnavailable, match="the limit is 4,194,304"):
+        read_bytes(tmp_path / "m.bin", pack(torch_members(pickled=bytes(PICKLE_LIMIT_BYTES + 1))))
+
+
+def test_one_tensor_under_two_names_is_copied_once(tmp_path: Path) -> None:
+    """Tied weights that are a transpose come to the memory of one, too."""
+    weights = read_bytes(tmp_path / "m.bin", saved({"embeddings": SQUARE.t(), "head": SQUARE.t()}))
+    assert weights["embeddings"].array is weights["head"].array
+    np.testing.assert_array_equal(weights["head"].array, bits(SQUARE.t()))
+
+
+SOUND = saved({"a": torch.ones(3, 3), "b": torch.ones(2, 3).half().t(), "i": torch.arange(3)})
+
+
+PICKLE = SOUND.index(b"\x80\x02}"), SOUND.index(b"PK\x07\x08")  # where a byte says most
+PLACES = st.integers(*PICKLE) | st.integers(0, len(SOUND) - 1)
+
+
+@settings(max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    changes=st.lists(st.tuples(PLACES, st.integers(0, 255)), min_size=1, max_size=3),
+    cut=st.sampled_from([0, 0, 0, 1, 30]),
+)
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, changes: list[tuple[int, int]], cut: int) -> None:
+    """Changed and missing bytes give ModelUnavailable or arrays inside the file, never another error."""
+    data = bytearray(SOUND)
+    for at, byte in changes:
+        data[at] = byte
+    path = tmp_path / "m.bin"
+    try:
+        weights = read_bytes(path, bytes(data[: len(data) - cut]))
+    except ModelUnavailable as error:
+        assert "m.bin" in error.message
+    else:
+        for weight in weights.values():
+            assert weight.array.nbytes <= len(SOUND)
+            weight.array.tobytes()  # touches every byte: one beyond the map would end the process

@@ -1,0 +1,58 @@
+"""BGE-M3's further heads: found beside the weights, measured, and refused if they do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.checkpoints.folders import write_sentence_model
+from tests.checkpoints.reading import refusal, spec_of
+
+from vectord.checkpoints.spec import Colbert
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_sentence_model(tmp_path / "model", pooling={"pooling_mode_cls_token": True})
+
+
+def write_head(path: Path, outputs: int, inputs: int = 8) -> None:
+    """One layer, as FlagEmbedding saves it."""
+    torch.save(torch.nn.Linear(inputs, outputs).state_dict(), path)
+
+
+def test_both_heads(folder: Path) -> None:
+    """Dense vectors, lexical weights, and a vector a token without the first's, as wide as its file says."""
+    write_head(folder / "sparse_linear.pt", 1)
+    write_head(folder / "colbert_linear.pt", 6)
+    spec = spec_of(folder)
+    assert spec.outputs == {"dense", "tokens", "lexical", "colbert"}
+    assert (spec.pooling, spec.dimensions) == ("cls", 8)
+    assert spec.lexical == folder / "sparse_linear.pt"
+    assert spec.colbert == Colbert(dimensions=6, linear=folder / "colbert_linear.pt", drops_first=True)
+
+
+@pytest.mark.parametrize(("head", "output"), [("sparse_linear.pt", "lexical"), ("colbert_linear.pt", "colbert")])
+def test_one_head_alone(head: str, output: str, folder: Path) -> None:
+    """Whichever is there is served."""
+    write_head(folder / head, 1)
+    assert spec_of(folder).outputs == {"dense", "tokens", output}
+
+
+@pytest.mark.parametrize(
+    ("head", "outputs", "inputs"),
+    [("sparse_linear.pt", 2, 8), ("sparse_linear.pt", 1, 7), ("colbert_linear.pt", 4, 9)],
+)
+def test_a_head_that_does_not_fit_is_refused(head: str, outputs: int, inputs: int, folder: Path) -> None:
+    """Of another width than the network, or with more numbers than one: the message names the file."""
+    write_head(folder / head, outputs, inputs)
+    assert head in refusal(folder)
+
+
+def test_a_head_of_something_else_is_refused(folder: Path) -> None:
+    """No weight, or no torch file at all."""
+    torch.save({"other": torch.ones(2)}, folder / "colbert_linear.pt")
+    assert "colbert_linear.pt" in refusal(folder)
+    (folder / "colbert_linear.pt").write_bytes(b"x" * 100)
+    assert "colbert_linear.pt" in refusal(folder)

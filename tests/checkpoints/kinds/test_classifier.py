@@ -1,0 +1,171 @@
+"""Classifiers and cross-encoders: labels, and what the model makes of its logits."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import write_json, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+from tests.models import WIDTH, write_bert
+
+IDENTITY = "torch.nn.modules.linear.Identity"
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def write_classifier(folder: Path, **config: Any) -> Path:
+    return write_transformer(folder, architectures=["BertForSequenceClassification"], **config)
+
+
+def save_bert_classifier(folder: Path, labels: int) -> Path:
+    """A tiny BERT with a classifier's head, as transformers saves it."""
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    write_bert(folder)
+    config = BertConfig.from_pretrained(folder, num_labels=labels)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("labels", "activation"), [(1, "sigmoid"), (2, "softmax"), (3, "softmax")])
+def test_what_transformers_saves(labels: int, activation: str, folder: Path) -> None:
+    """Labels in order, and no vectors. transformers writes no id2label for two labels of the usual names."""
+    spec = spec_of(save_bert_classifier(folder, labels))
+    assert spec.outputs == {"scores"}
+    assert spec.labels == tuple(f"LABEL_{i}" for i in range(labels))
+    assert spec.score_activation == activation
+    assert (spec.pooling, spec.dimensions, spec.yes_no) == (None, 0, None)
+    assert (spec.hidden_size, spec.max_tokens) == (WIDTH, 512)
+    assert spec.reranks == (labels == 1)
+
+
+@pytest.mark.parametrize(("labels", "activation"), [(1, "sigmoid"), (3, "softmax")])
+def test_what_sentence_transformers_saves_today(labels: int, activation: str, folder: Path) -> None:
+    """The installed version's own CrossEncoder folders, which have a modules.json with a Transformer alone."""
+    from sentence_transformers import CrossEncoder
+
+    source = save_bert_classifier(folder / "source", labels)
+    encoder = CrossEncoder(str(source), device="cpu", max_length=128)
+    encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
+    spec = spec_of(folder / "saved")
+    assert (folder / "saved" / "modules.json").is_file()
+    assert (spec.outputs, len(spec.labels), spec.score_activation) == ({"scores"}, labels, activation)
+    assert spec.max_tokens == 128
+
+
+def test_an_activation_saved_by_sentence_transformers_is_read(folder: Path) -> None:
+    """ms-marco's cross-encoders give their logits as they are."""
+    import torch
+    from sentence_transformers import CrossEncoder
+
+    source = save_bert_classifier(folder / "source", 1)
+    encoder = CrossEncoder(str(source), device="cpu", activation_fn=torch.nn.Identity())
+    encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
+    assert spec_of(folder / "saved").score_activation == "identity"
+
+
+@pytest.mark.parametrize(
+    ("config", "activation"),
+    [
+        ({"num_labels": 1}, "sigmoid"),
+        ({"num_labels": 1, "sbert_ce_default_activation_function": IDENTITY}, "identity"),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": IDENTITY}}, "identity"),
+        ({"num_labels": 1, "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"num_labels": 1, "sentence_transformers": {"version": "4.0"}}, "sigmoid"),
+        ({"num_labels": 3}, "softmax"),
+        ({"num_labels": 3, "sentence_transformers": {"activation_fn": IDENTITY}}, "softmax"),
+        ({"num_labels": 3, "sentence_transformers": {"activation_fn": SIGMOID}}, "sigmoid"),
+        ({"num_labels": 3, "problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"num_labels": 3, "problem_type": "single_label_classification"}, "softmax"),
+    ],
+    ids=str,
+)
+def test_what_becomes_of_logits(config: dict[str, Any], activation: str, folder: Path) -> None:
+    """What sentence-transformers 3, 4 and 5 wrote into config.json; Identity of several labels is their default."""
+    assert spec_of(write_classifier(folder, **config)).score_activation == activation
+
+
+@pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Hardtanh", 3, {"a": 1}], ids=str)
+def test_an_unknown_activation_is_not_imported(path: object, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As in sentence-transformers without trust: said aloud, and the usual one taken."""
+    write_classifier(folder, num_labels=1, sbert_ce_default_activation_function=path)
+    with caplog.at_level(logging.WARNING):
+        assert spec_of(folder).score_activation == "sigmoid"
+    assert "activation_fn is not known" in caplog.text
+
+
+def test_labels_are_in_the_order_of_their_numbers(folder: Path) -> None:
+    """Not in that of the file, where 10 may come before 2."""
+    named = {str(i): f"label {i}" for i in (10, 2, 0, 1, *range(3, 10))}
+    assert spec_of(write_classifier(folder, id2label=named)).labels == tuple(f"label {i}" for i in range(11))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"id2label": {}},
+        {"id2label": ["a", "b"]},
+        {"id2label": {"1": "a", "2": "b"}},
+        {"id2label": {"0": "a", "x": "b"}},
+        {"id2label": {"0": 3}},
+        {"id2label": {"0": "x" * 1001}},
+        {"id2label": {"0": "a"}, "num_labels": 2},
+        {"id2label": {str(i): "a" for i in range(2**16 + 1)}},
+        {"num_labels": 2**16 + 1},
+        {"num_labels": 0},
+        {"num_labels": True},
+        {"num_labels": 1e9},
+        {"num_labels": "2"},
+    ],
+    ids=lambda config: str(config)[:40],
+)
+def test_labels_that_do_not_add_up_are_refused(config: dict[str, Any], folder: Path) -> None:
+    """Too many, too long, with a gap, or at odds with their number: the message names config.json and the key."""
+    message = refusal(write_classifier(folder, **config))
+    assert "config.json" in message
+    assert next(iter(config)) in message
+    assert len(message) < 1000
+
+
+def test_scores_made_by_a_dense_module_are_refused(folder: Path) -> None:
+    """sentence-transformers 6 can build a cross-encoder so; served as an embedding model it would be something else."""
+    write_classifier(folder)
+    modules = [
+        {"path": "", "type": "x.Transformer"},
+        {"path": "1_Pooling", "type": "x.Pooling"},
+        {"path": "2_Dense", "type": "x.Dense"},
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode": "cls"})
+    fields = {"in_features": 8, "out_features": 1, "module_output_name": "scores"}
+    write_json(folder / "2_Dense" / "config.json", fields)
+    assert "2_Dense" in refusal(folder)
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+def test_a_task_it_was_not_made_for_is_refused(labels: int, folder: Path) -> None:
+    """Its hidden states pool into vectors that mean nothing, and several labels rank nothing."""
+    write_classifier(folder, num_labels=labels)
+    assert spec_of(folder, task="classify").outputs == {"scores"}
+    assert "task embed" in refusal(folder, task="embed")
+    if labels == 1:
+        assert spec_of(folder, task="rerank").reranks
+    else:
+        assert "3 labels" in refusal(folder, task="rerank")
+
+
+def test_an_embedding_model_does_not_rerank(folder: Path) -> None:
+    """Asked for scores it has none to give."""
+    write_transformer(folder)
+    assert "task rerank" in refusal(folder, task="rerank")
+    assert "task classify" in refusal(folder, task="classify")
+    assert spec_of(folder, task="embed").outputs == {"dense", "tokens"}

@@ -1,0 +1,309 @@
+"""ColBERT folders of pylate, sentence-transformers and Stanford: the same facts from three ways to save them."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from tests.checkpoints.folders import NEW, WORDS, write_dense, write_json, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+from tests.models import WIDTH, write_bert
+
+from vectord.checkpoints.spec import Colbert, DenseModule
+
+PUNCTUATION = tuple(string.punctuation)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def colbert_of(folder: Path) -> Colbert:
+    spec = spec_of(folder)
+    assert spec.outputs == {"colbert", "tokens"}
+    assert (spec.pooling, spec.dimensions) == (None, 0)
+    assert spec.colbert is not None
+    return spec.colbert
+
+
+def write_modules(folder: Path, *types: str) -> None:
+    modules = [
+        {"path": "" if i == 0 else f"{i}_{name.rpartition('.')[2]}", "type": name} for i, name in enumerate(types)
+    ]
+    write_json(folder / "modules.json", modules)
+
+
+# --- pylate ---------------------------------------------------------------------------------------------------
+
+
+def write_pylate(folder: Path, *, widths: tuple[int, ...] = (4,), **settings: Any) -> Path:
+    """As pylate 1 saves it. widths: of its Dense modules."""
+    write_transformer(folder)
+    write_modules(folder, "sentence_transformers.models.Transformer", *["pylate.models.Dense.Dense"] * len(widths))
+    for i, (inputs, outputs) in enumerate(zip((8, *widths), widths, strict=False), 1):
+        activation = "torch.nn.modules.linear.Identity"
+        write_dense(folder / f"{i}_Dense", inputs, outputs, bias=False, activation_function=activation)
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {}, "model_type": "ColBERT", **settings})
+    return folder
+
+
+def test_a_pylate_folder(folder: Path) -> None:
+    """All that its config says, and the projection."""
+    write_pylate(
+        folder,
+        query_prefix="[Q] ",
+        document_prefix="[D] ",
+        query_length=48,
+        document_length=300,
+        attend_to_expansion_tokens=True,
+        do_query_expansion=True,
+        skiplist_words=["!", "?"],
+    )
+    assert colbert_of(folder) == Colbert(
+        dimensions=4,
+        dense_modules=(
+            DenseModule(
+                folder=folder / "1_Dense",
+                weights=folder / "1_Dense" / "model.safetensors",
+                in_features=8,
+                out_features=4,
+                bias=False,
+                activation="identity",
+            ),
+        ),
+        query_prefix="[Q] ",
+        document_prefix="[D] ",
+        query_length=48,
+        document_length=300,
+        expand_queries=True,
+        attend_to_expansion=True,
+        skiplist_words=("!", "?"),
+    )
+
+
+@pytest.mark.parametrize("settings", [{}, {"query_length": None, "skiplist_words": None}], ids=str)
+def test_pylate_s_defaults(settings: dict[str, Any], folder: Path) -> None:
+    """What older versions did not write down."""
+    colbert = colbert_of(write_pylate(folder, **settings))
+    assert (colbert.query_prefix, colbert.document_prefix) == ("[Q] ", "[D] ")
+    assert (colbert.query_length, colbert.document_length) == (32, 180)
+    assert (colbert.expand_queries, colbert.attend_to_expansion) == (True, False)
+    assert colbert.skiplist_words == PUNCTUATION
+
+
+def test_pylate_without_expansion_attends_to_none(folder: Path) -> None:
+    """pylate switches the one off with the other; an empty prefix and an empty skiplist stay empty."""
+    settings = {"do_query_expansion": False, "attend_to_expansion_tokens": True}
+    colbert = colbert_of(write_pylate(folder, query_prefix="", skiplist_words=[], **settings))
+    assert (colbert.expand_queries, colbert.attend_to_expansion) == (False, False)
+    assert (colbert.query_prefix, colbert.skiplist_words) == ("", ())
+
+
+def test_several_dense_modules_chain(folder: Path) -> None:
+    """The last one says how wide a token's vector is."""
+    assert colbert_of(write_pylate(folder, widths=(16, 6))).dimensions == 6
+
+
+def test_the_last_batch_s_length_is_no_limit(folder: Path) -> None:
+    """pylate leaves max_seq_length as it last set it, for queries or documents; the lengths of both stand elsewhere."""
+    write_pylate(folder, document_length=300)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": 31})
+    assert spec_of(folder).max_tokens == 512
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"query_length": 0},
+        {"query_length": 2},
+        {"document_length": 2**20 + 1},
+        {"document_length": "300"},
+        {"query_length": True},
+        {"query_prefix": 3},
+        {"document_prefix": "x" * 20_001},
+        {"skiplist_words": "!?"},
+        {"skiplist_words": [1]},
+        {"skiplist_words": ["!"] * 10_001},
+    ],
+    ids=lambda settings: str(settings)[:40],
+)
+def test_settings_that_are_none_are_refused(settings: dict[str, Any], folder: Path) -> None:
+    """The message names the file and the key, never the value."""
+    message = refusal(write_pylate(folder, **settings))
+    assert "config_sentence_transformers.json" in message
+    assert next(iter(settings)) in message
+    assert len(message) < 500
+
+
+def test_a_residual_is_refused(folder: Path) -> None:
+    """Some of pylate's later models add what goes in to what comes out; leaving that out would look right."""
+    write_pylate(folder)
+    write_dense(folder / "1_Dense", 8, 4, use_residual=True)
+    assert "use_residual" in refusal(folder)
+
+
+def test_widths_that_do_not_chain_are_refused(folder: Path) -> None:
+    """The message names the module."""
+    write_pylate(folder)
+    write_dense(folder / "1_Dense", 9, 4)
+    assert "1_Dense" in refusal(folder)
+
+
+# --- sentence-transformers ------------------------------------------------------------------------------------
+
+
+def save_multi_vector_encoder(folder: Path, **transformer: Any) -> Path:
+    """The tiny BERT as the installed version saves a MultiVectorEncoder. transformer: its module's settings."""
+    from sentence_transformers import MultiVectorEncoder
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
+
+    modules = [
+        Transformer(str(write_bert(folder / "source")), **transformer),
+        Dense(WIDTH, 16, bias=False, activation_function=None, module_input_name="token_embeddings"),
+        MultiVectorMask(skiplist_words=[".", ","]),
+        Normalize(module_input_name="token_embeddings"),
+    ]
+    encoder = MultiVectorEncoder(modules=modules, device="cpu", prompts={"query": "the ", "document": "dog"})
+    encoder.save_pretrained(str(folder / "saved"), create_model_card=False)
+    return folder / "saved"
+
+
+def test_what_sentence_transformers_saves_today(folder: Path) -> None:
+    """Projection, skiplist and lengths; a prompt that is a token becomes one, another stays a prompt."""
+    saved = save_multi_vector_encoder(folder, document_length=200, query_length=40)
+    colbert = colbert_of(saved)
+    assert (colbert.dimensions, len(colbert.dense_modules)) == (16, 1)
+    assert (colbert.query_length, colbert.document_length, colbert.expand_queries) == (40, 200, False)
+    assert colbert.skiplist_words == (".", ",")
+    assert (colbert.query_prefix, colbert.document_prefix) == ("", "dog")
+    assert spec_of(saved).prompts == {"query": "the "}
+
+
+def test_query_expansion_of_sentence_transformers(folder: Path) -> None:
+    """Queries of a fixed length, filled up with mask tokens that are attended to or not."""
+    expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
+    colbert = colbert_of(save_multi_vector_encoder(folder, query_expansion=expansion))
+    assert (colbert.query_length, colbert.expand_queries, colbert.attend_to_expansion) == (24, True, True)
+
+
+def write_multi_vector_encoder(folder: Path, *kinds: str, mask: Any = None, **transformer: Any) -> Path:
+    write_transformer(folder)
+    write_modules(folder, NEW["Transformer"], *(f"sentence_transformers.x.{kind}" for kind in kinds))
+    write_dense(folder / "1_Dense", 8, 4, module_input_name="token_embeddings")
+    write_json(folder / "2_MultiVectorMask" / "config.json", mask or {})
+    write_json(folder / "sentence_bert_config.json", transformer)
+    return folder
+
+
+ORDER = ("Dense", "MultiVectorMask", "Normalize")
+
+
+@pytest.mark.parametrize(
+    "expansion",
+    [
+        {"strategy": "min", "length": 32},
+        {"strategy": "fixed"},
+        {"strategy": "fixed", "length": 32, "token": "[PAD]"},
+        {"strategy": "fixed", "length": 2**40},
+        {"strategy": "fixed", "length": True},
+        "fixed",
+        [],
+    ],
+    ids=str,
+)
+def test_an_expansion_nobody_here_does_is_refused(expansion: object, folder: Path) -> None:
+    """A floor without a ceiling, another token than the mask, a length that is none."""
+    assert "sentence_bert_config.json" in refusal(write_multi_vector_encoder(folder, *ORDER, query_expansion=expansion))
+
+
+@pytest.mark.parametrize(
+    "mask", [{"skiplist_tasks": ["query", "document"]}, {"keep_only_token_ids": [3]}, {"skiplist_words": "."}], ids=str
+)
+def test_a_mask_nobody_here_does_is_refused(mask: dict[str, Any], folder: Path) -> None:
+    """The message names the module's file."""
+    assert "2_MultiVectorMask" in refusal(write_multi_vector_encoder(folder, *ORDER, mask=mask))
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("Dense", "MultiVectorMask"),
+        ("MultiVectorMask", "Dense", "Normalize"),
+        ("Dense", "Normalize", "Normalize"),
+        ("Dense", "MultiVectorMask", "HierarchicalTokenPooling", "Normalize"),
+    ],
+    ids=", ".join,
+)
+def test_modules_in_another_order_are_refused(kinds: tuple[str, ...], folder: Path) -> None:
+    """Vectors that are not normalised, or cut down in number, would be other vectors."""
+    assert "modules.json" in refusal(write_multi_vector_encoder(folder, *kinds))
+
+
+# --- Stanford -------------------------------------------------------------------------------------------------
+
+
+def write_stanford(folder: Path, *, shape: tuple[int, ...] = (4, 8), **metadata: Any) -> Path:
+    """As the original code saves it: the projection among the weights, the settings in artifact.metadata."""
+    write_transformer(folder, architectures=["HF_ColBERT"])
+    weights = {"linear.weight": np.ones(shape, np.float32), "bert.x": np.ones((2, 2), np.float32)}
+    safetensors.numpy.save_file(weights, folder / "model.safetensors")
+    write_json(folder / "artifact.metadata", metadata)
+    return folder
+
+
+def test_a_stanford_folder(folder: Path) -> None:
+    """The projection is read from the model's own weights, without a bias."""
+    write_stanford(
+        folder,
+        query_token_id="[unused0]",
+        doc_token_id="[unused1]",
+        query_maxlen=64,
+        doc_maxlen=256,
+        attend_to_mask_tokens=True,
+        mask_punctuation=False,
+    )
+    colbert = colbert_of(folder)
+    (dense,) = colbert.dense_modules
+    assert (dense.weights, dense.bias, dense.activation) == (folder / "model.safetensors", False, "identity")
+    assert (dense.in_features, dense.out_features, colbert.dimensions) == (8, 4, 4)
+    assert (colbert.query_prefix, colbert.document_prefix) == ("[unused0]", "[unused1]")
+    assert (colbert.query_length, colbert.document_length) == (64, 256)
+    assert (colbert.expand_queries, colbert.attend_to_expansion, colbert.skiplist_words) == (True, True, ())
+
+
+def test_a_stanford_folder_without_metadata(folder: Path) -> None:
+    """ColBERT's usual settings."""
+    (write_stanford(folder) / "artifact.metadata").unlink()
+    colbert = colbert_of(folder)
+    assert (colbert.query_prefix, colbert.document_prefix) == ("[unused0]", "[unused1]")
+    assert (colbert.query_length, colbert.document_length) == (32, 180)
+    assert (colbert.attend_to_expansion, colbert.skiplist_words) == (False, PUNCTUATION)
+
+
+@pytest.mark.parametrize("shape", [(4,), (4, 9), (0, 8)], ids=str)
+def test_a_projection_that_does_not_fit_is_refused(shape: tuple[int, ...], folder: Path) -> None:
+    """No matrix, or one of another width than the network."""
+    assert str(folder) in refusal(write_stanford(folder, shape=shape))
+
+
+def test_hostile_metadata_is_refused(folder: Path) -> None:
+    """It is JSON under another name, and bounded as all of it."""
+    write_stanford(folder, query_maxlen=-1)
+    assert "artifact.metadata" in refusal(folder)
+    (folder / "artifact.metadata").write_text("[" * 200_000)
+    assert "artifact.metadata" in refusal(folder)
+
+
+def test_a_vocabulary_is_read_for_prompts_alone(folder: Path) -> None:
+    """A folder without prompts starts without a look into the tokenizer, which may be large."""
+    write_multi_vector_encoder(folder, *ORDER)
+    (folder / "tokenizer.json").write_text("no JSON")
+    assert colbert_of(folder).query_prefix == ""
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": WORDS[5]}})
+    assert "tokenizer.json" in refusal(folder)

@@ -1,0 +1,243 @@
+"""Models of one vector a text: which pooling, which modules after it, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+from tests.models import write_sentence_bert
+
+from vectord.checkpoints.spec import DenseModule, Pooling
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
+def test_what_sentence_transformers_saves_today(pooling: Pooling, tmp_path: Path) -> None:
+    """The installed version's own module names and files are understood."""
+    saved = write_sentence_bert(tmp_path, pooling=pooling, dense=(24, 12))
+    spec = spec_of(saved)
+    assert spec.pooling == pooling
+    assert (spec.hidden_size, spec.dimensions, spec.max_tokens) == (32, 12, 512)
+    folders = [saved / "2_Dense", saved / "3_Dense"]
+    facts = [(32, 24, "tanh"), (24, 12, "identity")]
+    assert list(spec.dense_modules) == [
+        DenseModule(
+            folder=inner,
+            weights=inner / "model.safetensors",
+            in_features=inputs,
+            out_features=outputs,
+            bias=True,
+            activation=activation,
+        )
+        for inner, (inputs, outputs, activation) in zip(folders, facts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "pooling"),
+    [
+        ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, "cls"),
+        ({"pooling_mode_mean_tokens": True}, "mean"),
+        ({"pooling_mode_lasttoken": True}, "last"),
+        ({"pooling_mode_max_tokens": True}, "max"),
+        ({"pooling_mode": "cls"}, "cls"),
+        ({"pooling_mode": "mean"}, "mean"),
+        ({"pooling_mode": "lasttoken"}, "last"),
+        ({"pooling_mode": "max"}, "max"),
+        ({"pooling_mode": ["mean"]}, "mean"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("new", [False, True], ids=["old names", "new names"])
+def test_both_ways_to_write_a_pooling(config: dict[str, object], pooling: str, new: bool, folder: Path) -> None:
+    """Booleans before sentence-transformers 6, one word since; and either way to name the modules."""
+    assert spec_of(write_sentence_model(folder, pooling=config, new=new)).pooling == pooling
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"pooling_mode_mean_sqrt_len_tokens": True},
+        {"pooling_mode_weightedmean_tokens": True},
+        {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
+        {"pooling_mode_mean_tokens": False},
+        {"pooling_mode": "weightedmean"},
+        {"pooling_mode": ["mean", "cls"]},
+        {"pooling_mode": 3},
+        {"pooling_mode": [["mean"]]},
+        {"pooling_mode": {}},
+    ],
+    ids=str,
+)
+def test_a_pooling_nobody_here_computes_is_refused(config: dict[str, object], folder: Path) -> None:
+    """Another pooling than the model's would give vectors that look right."""
+    assert "pooling" in refusal(write_sentence_model(folder, pooling=config))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "says"),
+    [
+        (["Transformer", "Pooling", "LSTM"], "'LSTM' is not supported"),
+        (["Transformer", "WeightedLayerPooling", "Pooling"], "'WeightedLayerPooling' is not supported"),
+        (["Transformer"], "in the order Transformer"),
+        (["Pooling", "Transformer"], "in the order Pooling, Transformer"),
+        (["Router"], "Router sends queries and documents through different modules"),
+        (["Transformer", "Pooling", "Pooling"], "in the order"),
+        (["Transformer", "Pooling", "Normalize", "Dense"], "in the order"),
+        (["Transformer", "Pooling", "Normalize", "Normalize"], "in the order"),
+    ],
+    ids=str,
+)
+def test_modules_nobody_here_runs_are_refused(kinds: list[str], says: str, folder: Path) -> None:
+    """A module that was left out, or run in another place, would change the vectors silently."""
+    assert says in refusal(write_sentence_model(folder, kinds=kinds))
+
+
+def test_normalize_does_not_make_another_space(tmp_path: Path) -> None:
+    """Vectors are normalised as requests say, so that a folder with and one without the module are one space."""
+    with_it = spec_of(write_sentence_model(tmp_path / "with", kinds=["Transformer", "Pooling", "Normalize"]))
+    without = spec_of(write_sentence_model(tmp_path / "without", kinds=["Transformer", "Pooling"]))
+    assert with_it.fingerprint == without.fingerprint
+
+
+def test_dense_modules_set_the_dimensions(folder: Path) -> None:
+    """Widths chain from the network to the answer; activation and bias are read."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Dense", "Normalize"])
+    write_dense(folder / "2_Dense", 8, 6, activation_function="torch.nn.modules.activation.Tanh")
+    write_dense(folder / "3_Dense", 6, 4, activation_function="torch.nn.modules.linear.Identity", bias=False)
+    spec = spec_of(folder)
+    assert (spec.hidden_size, spec.dimensions) == (8, 4)
+    assert [(module.activation, module.bias) for module in spec.dense_modules] == [("tanh", True), ("identity", False)]
+
+
+BROKEN_DENSE: Mapping[str, Callable[[Path], object]] = {
+    "another activation": lambda folder: write_dense(folder, 8, 4, activation_function="torch.nn.ELU"),
+    "code for an activation": lambda folder: write_dense(folder, 8, 4, activation_function="os.system"),
+    "widths that do not chain": lambda folder: write_dense(folder, 9, 4),
+    "no width": lambda folder: write_dense(folder, 8, 4, out_features=None),
+    "width zero": lambda folder: write_dense(folder, 8, 4, out_features=0),
+    "width true": lambda folder: write_dense(folder, 8, 4, out_features=True),
+    "over tokens": lambda folder: write_dense(folder, 8, 4, module_input_name="token_embeddings"),
+    "a residual": lambda folder: write_dense(folder, 8, 4, use_residual=True),
+    "a huge width": lambda folder: write_dense(folder, 8, 4, out_features=2**40),
+    "no weights": lambda folder: (write_dense(folder, 8, 4) / "model.safetensors").unlink(),
+    "no config": lambda folder: (write_dense(folder, 8, 4) / "config.json").unlink(),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN_DENSE)
+def test_a_dense_module_that_does_not_fit_is_named(broken: str, folder: Path) -> None:
+    """The message names the module's folder."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
+    BROKEN_DENSE[broken](folder / "2_Dense")
+    assert "2_Dense" in refusal(folder)
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "..\\x", "c:x"])
+def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None:
+    """modules.json may only name folders of the model's own."""
+    write_sentence_model(folder)
+    modules = [
+        {"idx": 0, "path": "", "type": "x.Transformer"},
+        {"idx": 1, "path": path, "type": "x.Pooling"},
+    ]
+    write_json(folder / "modules.json", modules)
+    assert "out of the folder" in refusal(folder)
+
+
+def test_the_transformer_may_have_a_folder_of_its_own(folder: Path) -> None:
+    """Before sentence-transformers 2 the network lay in 0_Transformer."""
+    write_transformer(folder / "0_Transformer", max_position_embeddings=64)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    modules = [
+        {"idx": 0, "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"},
+        {"idx": 1, "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+    ]
+    write_json(folder / "modules.json", modules)
+    spec = spec_of(folder)
+    assert spec.weights == (folder / "0_Transformer" / "model.safetensors",)
+    assert (spec.max_tokens, spec.pooling) == (64, "cls")
+
+
+def test_a_plain_transformers_folder_is_pooled_as_sentence_transformers_would(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mean, said aloud; the last token for a model that generates; what the operator says comes first."""
+    write_transformer(folder)
+    with caplog.at_level(logging.WARNING):
+        assert spec_of(folder).pooling == "mean"
+    assert "does not say how to pool" in caplog.text
+    caplog.clear()
+    assert spec_of(folder, pooling="cls").pooling == "cls"
+    assert caplog.text == ""
+    assert spec_of(write_transformer(folder, architectures=["Qwen3ForCausalLM"])).pooling == "last"
+    assert spec_of(write_transformer(folder, architectures=["XForCausalLM"], is_causal=False)).pooling == "mean"
+
+
+def test_a_pooling_folder_counts_without_modules_json(folder: Path) -> None:
+    """Some hub models carry 1_Pooling/config.json and no modules.json."""
+    write_transformer(folder)
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
+    assert spec_of(folder).pooling == "cls"
+
+
+def test_dropout_is_nothing(folder: Path) -> None:
+    """It works in training alone, so a model that lists it is served without."""
+    assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).pooling
+
+
+@pytest.mark.parametrize(
+    ("pooling", "activation", "served"),
+    [("cls", "Tanh", True), ("lasttoken", "Tanh", True), ("mean", "Identity", True), ("mean", "Tanh", False)],
+)
+def test_a_dense_module_before_pooling(pooling: str, activation: str, served: bool, folder: Path) -> None:
+    """It is run after pooling where that gives the same numbers, and refused where it does not."""
+    write_sentence_model(folder, kinds=["Transformer", "Dense", "Pooling"])
+    write_dense(folder / "1_Dense", 8, 4, activation_function=activation, module_input_name="token_embeddings")
+    write_json(folder / "2_Pooling" / "config.json", {"pooling_mode": pooling})
+    if served:
+        assert spec_of(folder).dimensions == 4
+    else:
+        assert "1_Dense" in refusal(folder)
+
+
+def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None:
+    """As sentence-transformers saved them before safetensors."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
+    write_dense(folder / "2_Dense", 8, 4)
+    (folder / "2_Dense" / "model.safetensors").rename(folder / "2_Dense" / "pytorch_model.bin")
+    assert spec_of(folder).dense_modules[0].weights == folder / "2_Dense" / "pytorch_model.bin"
+
+
+def test_the_catalogue_fills_in_what_the_files_leave_out(folder: Path) -> None:
+    """Pooling of a bare folder, prompts of the model card, and the dimensions it was trained to be cut to."""
+    write_transformer(folder, hidden_size=768, model_type="nomic_bert")
+    spec = spec_of(folder, name="nomic-ai/nomic-embed-text-v1.5")
+    assert spec.pooling == "mean"
+    assert spec.prompts["query"] == "search_query: "
+    assert spec.matryoshka == (64, 128, 256, 512, 768)
+    assert spec_of(folder).matryoshka is None
+
+
+@pytest.mark.parametrize(
+    ("listed", "dimensions"),
+    [([8, 2, 4, 4], (2, 4, 8)), ([], ()), ([16], None), ("8", None), ([True], None), ([0], None)],
+    ids=str,
+)
+def test_matryoshka_dimensions_of_the_model_s_own(
+    listed: object, dimensions: tuple[int, ...] | None, folder: Path
+) -> None:
+    """config.json's list counts, ascending, if it holds dimensions the model has."""
+    write_transformer(folder, matryoshka_dimensions=listed)
+    if dimensions is None:
+        assert "matryoshka_dimensions" in refusal(folder)
+    else:
+        assert spec_of(folder).matryoshka == dimensions

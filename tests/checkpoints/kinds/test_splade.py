@@ -1,0 +1,90 @@
+"""SPLADE folders: what is served, and what is told apart from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import write_json, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+from tests.models import write_bert
+
+NAVER = "naver/splade-cocondenser-ensembledistil"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any) -> Path:
+    """As sentence-transformers 5 saved them."""
+    write_transformer(folder, architectures=["BertForMaskedLM"])
+    names = ((first, ""), ("SpladePooling", "1_SpladePooling"))
+    modules = [{"path": path, "type": f"sentence_transformers.sparse_encoder.models.{name}"} for name, path in names]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_SpladePooling" / "config.json", {"word_embedding_dimension": None, **pooling})
+    return folder
+
+
+def test_what_sentence_transformers_saves_today(folder: Path) -> None:
+    """A masked-language model given to the installed SparseEncoder."""
+    from sentence_transformers import SparseEncoder
+    from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
+
+    source = write_bert(folder / "source")
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    BertForMaskedLM(BertConfig.from_pretrained(source)).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    SparseEncoder(str(source), device="cpu").save_pretrained(str(folder / "saved"), create_model_card=False)
+    spec = spec_of(folder / "saved")
+    assert (spec.outputs, spec.pooling, spec.dimensions, spec.labels) == ({"splade"}, None, 0, ())
+
+
+@pytest.mark.parametrize("first", ["Transformer", "MLMTransformer"])
+def test_old_and_new_names_of_the_first_module(first: str, folder: Path) -> None:
+    """Version 6 calls it Transformer, as all others."""
+    assert spec_of(write_splade(folder, first=first, pooling_strategy="max")).outputs == {"splade"}
+
+
+@pytest.mark.parametrize("name", [NAVER, "someone/splade-v9"])
+def test_a_bare_masked_language_model_that_is_one(name: str, folder: Path) -> None:
+    """The catalogue knows it, or its name says so."""
+    write_transformer(folder, architectures=["BertForMaskedLM"])
+    assert spec_of(folder, name=name).outputs == {"splade"}
+
+
+def test_a_bare_masked_language_model_that_is_none(folder: Path) -> None:
+    """BERT itself, or jina-embeddings-v2: the hidden states are what is wanted."""
+    write_transformer(folder, architectures=["BertForMaskedLM"])
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+    assert spec_of(folder, name="jinaai/jina-embeddings-v2-base-en").outputs == {"dense", "tokens"}
+
+
+@pytest.mark.parametrize(
+    "pooling",
+    [{"pooling_strategy": "sum"}, {"activation_function": "log1p_relu"}, {"pooling_strategy": ["max"]}],
+    ids=str,
+)
+def test_another_pooling_is_refused(pooling: dict[str, Any], folder: Path) -> None:
+    """Weights on another scale would look right; the message names the file and what is supported."""
+    message = refusal(write_splade(folder, **pooling))
+    assert "1_SpladePooling" in message
+    assert next(iter(pooling)) in message
+
+
+@pytest.mark.parametrize("name", ["Router", "Asym"])
+def test_inference_free_models_are_refused(name: str, folder: Path) -> None:
+    """Their queries go through a table of words, not through the network."""
+    write_transformer(folder)
+    write_json(folder / "modules.json", [{"path": "", "type": f"sentence_transformers.models.{name}"}])
+    assert "inference-free" in refusal(folder)
+
+
+def test_more_modules_are_refused(folder: Path) -> None:
+    """SpladePooling ends the pipeline."""
+    write_splade(folder)
+    names = (("Transformer", ""), ("SpladePooling", "1_SpladePooling"), ("Normalize", "2_Normalize"))
+    write_json(folder / "modules.json", [{"path": path, "type": name} for name, path in names])
+    assert "in the order" in refusal(folder)

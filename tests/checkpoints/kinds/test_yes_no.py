@@ -1,0 +1,184 @@
+"""Language models asked for yes or no: how they are recognised, what they are asked, and which ids answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import WORDS, write_json, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+
+QWEN3 = "Qwen/Qwen3-Reranker-0.6B"
+INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
+# The model card's own code, put together
+ASKED = (
+    "<|im_start|>system\n"
+    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
+    'Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
+    f"<Instruct>: {INSTRUCTION}\n<Query>: Q\n<Document>: D"
+    "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def write_judge(folder: Path, *, architecture: str = "Qwen3ForCausalLM", **config: Any) -> Path:
+    """A language model that knows the tokens no (14) and yes (15)."""
+    write_transformer(folder, **{"model_type": "qwen3", "architectures": [architecture], **config})
+    return add_answers(folder)
+
+
+def add_answers(folder: Path) -> Path:
+    path = folder / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    fields["model"]["vocab"] |= {"no": len(WORDS), "yes": len(WORDS) + 1}
+    path.write_text(json.dumps(fields))
+    return folder
+
+
+@pytest.mark.parametrize("name", [QWEN3, "me/my-Qwen3-Reranker-tuned", "qwen3-rerank-small"])
+def test_a_qwen3_reranker_is_known_by_its_name(name: str, folder: Path) -> None:
+    """The catalogue's models, and what was made of them and kept the name."""
+    spec = spec_of(write_judge(folder), name=name)
+    assert spec.outputs == {"scores"}
+    assert (spec.labels, spec.pooling, spec.score_activation, spec.reranks) == ((), None, "sigmoid", True)
+    assert spec.yes_no is not None
+    assert spec.yes_no.token_ids == (14, 15)
+
+
+def test_it_is_asked_as_its_model_card_asks(folder: Path) -> None:
+    """Byte for byte: prefix, body with its three fields, suffix."""
+    yes_no = spec_of(write_judge(folder), name=QWEN3).yes_no
+    assert yes_no is not None
+    body = yes_no.body.format(instruction=yes_no.instruction, query="Q", document="D")
+    assert yes_no.prefix + body + yes_no.suffix == ASKED
+
+
+@pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
+def test_a_conversion_is_known_by_its_chat_template(place: str, folder: Path) -> None:
+    """Whatever it is called; the template itself is never run."""
+    write_judge(folder)
+    assert spec_of(folder).outputs == {"dense", "tokens"}  # a plain Qwen3 embeds
+    template = (
+        "{{ boom() }} Judge whether the Document meets the requirements based on the Query and the Instruct provided"
+    )
+    if place.endswith("jinja"):
+        (folder / place).write_text(template)
+    else:
+        write_json(folder / place, {"chat_template": template})
+    assert spec_of(folder).outputs == {"scores"}
+
+
+def test_a_conversion_to_a_classifier_keeps_the_question(folder: Path) -> None:
+    """Its head gives one logit a pair, so no ids answer; words around the pair are as they were."""
+    spec = spec_of(write_judge(folder, architecture="Qwen3ForSequenceClassification", num_labels=1), name=QWEN3)
+    assert (spec.outputs, spec.labels) == ({"scores"}, ("LABEL_0",))
+    assert spec.yes_no is not None
+    assert spec.yes_no.token_ids is None
+    assert "{document}" in spec.yes_no.body
+
+
+def test_a_classifier_of_qwen3_that_is_no_reranker_has_no_question(folder: Path) -> None:
+    """It reads its text as it is."""
+    write_judge(folder, architecture="Qwen3ForSequenceClassification", num_labels=1)
+    assert spec_of(folder).yes_no is None
+
+
+def test_the_operator_decides_what_a_language_model_is_for(folder: Path) -> None:
+    """A reranker's hidden states can be pooled, and any language model can be asked."""
+    write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
+    assert spec_of(folder).outputs == {"dense", "tokens"}
+    assert spec_of(folder, task="rerank").outputs == {"scores"}
+    assert spec_of(write_judge(folder), name=QWEN3, task="embed").outputs == {"dense", "tokens"}
+
+
+def test_an_embedding_model_is_not_asked(folder: Path) -> None:
+    """Qwen3-Embedding was saved as a language model too; its modules say that it pools."""
+    write_judge(folder)
+    write_json(
+        folder / "modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    )
+    write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_lasttoken": True})
+    assert spec_of(folder).pooling == "last"
+    assert "task rerank" in refusal(folder, task="rerank")
+
+
+def test_a_reranker_that_wants_other_words_is_refused(folder: Path) -> None:
+    """Asked in Qwen3's words it would give numbers that mean nothing."""
+    write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
+    assert "no Qwen3-Reranker" in refusal(folder, name="mixedbread-ai/mxbai-rerank-base-v2")
+
+
+def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
+    """The message names tokenizer.json and the words."""
+    write_transformer(folder, model_type="qwen3", architectures=["Qwen3ForCausalLM"])
+    message = refusal(folder, name=QWEN3)
+    assert "tokenizer.json" in message
+    assert "'no' and 'yes' are not both tokens" in message
+
+
+def write_logit_score(folder: Path, **fields: Any) -> Path:
+    """A CrossEncoder of a language model, as sentence-transformers 6 saves it."""
+    write_judge(folder)
+    modules = [
+        {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
+        {"path": "1_LogitScore", "type": "sentence_transformers.cross_encoder.modules.logit_score.LogitScore"},
+    ]
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "1_LogitScore" / "config.json", fields)
+    return folder
+
+
+def test_what_sentence_transformers_saves_today(folder: Path) -> None:
+    """A language model given to the installed CrossEncoder: its ids of yes and no, and its activation."""
+    from sentence_transformers import CrossEncoder
+    from tests.models import write_bert
+    from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
+
+    source = folder / "qwen3-reranker"
+    tokenizer = AutoTokenizer.from_pretrained(write_bert(source))
+    tokenizer.add_tokens(["no", "yes"])
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 16, "head_dim": 8}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+    Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads)).save_pretrained(source)
+    tokenizer.save_pretrained(source)
+    CrossEncoder(str(source), device="cpu").save_pretrained(str(folder / "saved"), create_model_card=False)
+    spec = spec_of(folder / "saved", name="me/qwen3-reranker")
+    assert (folder / "saved" / "1_LogitScore" / "config.json").is_file()
+    assert (spec.outputs, spec.score_activation) == ({"scores"}, "sigmoid")
+    assert spec.yes_no is not None
+    assert spec.yes_no.token_ids == tuple(tokenizer.convert_tokens_to_ids(["no", "yes"]))
+
+
+def test_logit_score_says_which_ids_answer(folder: Path) -> None:
+    """The module's own ids outrank the words."""
+    write_logit_score(folder, true_token_id=3, false_token_id=7)
+    yes_no = spec_of(folder, name=QWEN3).yes_no
+    assert yes_no is not None
+    assert yes_no.token_ids == (7, 3)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"true_token_id": 3, "false_token_id": None},
+        {"true_token_id": -1, "false_token_id": 2},
+        {"true_token_id": "3"},
+    ],
+    ids=str,
+)
+def test_logit_score_without_both_ids_is_refused(fields: dict[str, Any], folder: Path) -> None:
+    """One logit alone is on no scale."""
+    assert "1_LogitScore" in refusal(write_logit_score(folder, **fields), name=QWEN3)
+
+
+def test_a_chat_template_nobody_here_knows_is_refused(folder: Path) -> None:
+    """The model wants the words it was trained with, and its template would have to be run."""
+    write_logit_score(folder, true_token_id=3, false_token_id=7)
+    assert "how this reranker wants to be asked" in refusal(folder)

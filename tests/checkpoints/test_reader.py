@@ -1,0 +1,167 @@
+"""The facts every model has, whatever its kind, and that a broken folder is refused in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.checkpoints.folders import write_json, write_sentence_model, write_transformer
+from tests.checkpoints.reading import refusal, spec_of
+
+from vectord.checkpoints.hub import resolve
+from vectord.checkpoints.reader import read_spec
+from vectord.errors import StartError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def test_the_default_model() -> None:
+    """all-MiniLM-L6-v2: mean, normalised, 384 wide, 256 tokens though its position table has 512 rows."""
+    spec = read_spec(resolve("sentence-transformers/all-MiniLM-L6-v2", offline=True))
+    assert spec.model_id == "sentence-transformers/all-MiniLM-L6-v2"
+    assert spec.model_type == "bert"
+    assert (spec.pooling, spec.include_prompt, spec.dense_modules) == ("mean", True, ())
+    assert (spec.hidden_size, spec.dimensions, spec.max_tokens) == (384, 384, 256)
+    assert (dict(spec.prompts), spec.default_prompt_name) == ({}, None)
+    assert [path.name for path in (*spec.weights, spec.tokenizer)] == ["model.safetensors", "tokenizer.json"]
+    assert len(bytes.fromhex(spec.fingerprint)) == 8
+
+
+def test_a_language_model_known_to_read_both_ways_does(folder: Path) -> None:
+    """Its own code says so, which is never run; config.json may leave it out, and outranks the catalogue if not."""
+    name = "Alibaba-NLP/gte-Qwen2-7B-instruct"
+    write_transformer(folder, model_type="qwen2")
+    assert spec_of(folder, name=name).config["is_causal"] is False
+    assert "is_causal" not in spec_of(folder, name="Qwen/Qwen2.5-7B").config
+    write_transformer(folder, model_type="qwen2", is_causal=True)
+    assert spec_of(folder, name=name).config["is_causal"] is True
+
+
+BROKEN: Mapping[str, Callable[[Path], object]] = {
+    "config.json": lambda folder: (folder / "config.json").write_text("{"),
+    "config.json is": lambda folder: (folder / "config.json").unlink(),
+    "modules.json": lambda folder: (folder / "modules.json").write_text("{}"),
+    "tokenizer.json": lambda folder: (folder / "tokenizer.json").unlink(),
+    "model.safetensors": lambda folder: (folder / "model.safetensors").unlink(),
+    "more than 8,388,608 bytes": lambda folder: (folder / "config.json").write_text(" " * (8 * 2**20 + 1)),
+    "nested too deeply": lambda folder: (folder / "config.json").write_text("[" * 200_000),
+    "model_type": lambda folder: write_json(folder / "config.json", {"model_type": "../evil", "hidden_size": 8}),
+    "hidden_size": lambda folder: write_json(folder / "config.json", {"model_type": "bert", "hidden_size": "8"}),
+    "expected a JSON object": lambda folder: write_json(folder / "config.json", [1]),
+    "is missing or not a name": lambda folder: write_json(
+        folder / "config.json", {"model_type": "a b", "hidden_size": 8}
+    ),
+    "a key occurs twice": lambda folder: (folder / "config.json").write_text('{"a": 1, "a": 2}'),
+    "half a surrogate pair": lambda folder: (folder / "config.json").write_text('{"id2label": {"0": "\\uDC00"}}'),
+}
+
+
+@pytest.mark.parametrize("says", BROKEN)
+def test_a_broken_folder_says_what_is_wrong(says: str, folder: Path) -> None:
+    """Missing, cut off, huge, deep or absurd: one sentence that names the file."""
+    BROKEN[says](write_sentence_model(folder))
+    assert says.removesuffix(" is") in refusal(folder)
+
+
+@pytest.mark.parametrize("levels", [10, 100, 300, 400, 500, 700, 900, 950, 990, 2000])
+def test_json_of_any_depth_is_read_or_refused(levels: int, folder: Path) -> None:
+    """What the parser just lets through must not break what comes after it."""
+    write_sentence_model(folder)
+    config = (folder / "config.json").read_text()
+    deep = "[" * levels + "]" * levels
+    (folder / "config.json").write_text(config.replace("{", f'{{"x": {deep}, ', 1))
+    try:
+        assert spec_of(folder).hidden_size == 8
+    except StartError as error:
+        assert "nested too deeply" in error.message
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+known_keys = st.sampled_from(
+    [
+        "model_type",
+        "hidden_size",
+        "max_position_embeddings",
+        "architectures",
+        "pad_token_id",
+        "pooling_mode",
+        "pooling_mode_cls_token",
+        "include_prompt",
+        "prompts",
+        "default_prompt_name",
+        "max_seq_length",
+        "model_max_length",
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    file=st.sampled_from(
+        [
+            "config.json",
+            "modules.json",
+            "1_Pooling/config.json",
+            "sentence_bert_config.json",
+            "config_sentence_transformers.json",
+            "tokenizer_config.json",
+        ]
+    ),
+    value=json_values | st.dictionaries(known_keys, json_values, max_size=4),
+)
+def test_any_json_is_read_or_refused(tmp_path: Path, file: str, value: object) -> None:
+    """Whatever stands in a folder's files, the start goes on or stops with a StartError, and nothing else."""
+    folder = write_sentence_model(tmp_path / "model")
+    for name in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer_config.json"):
+        (folder / name).unlink(missing_ok=True)
+    write_json(folder / file, value)
+    try:
+        spec = spec_of(folder)
+    except StartError:
+        return
+    assert 0 < spec.max_tokens <= 2**20
+    assert spec.hidden_size > 0
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture"),
+    [
+        ({"model_type": "bert"}, "bert"),
+        ({"model_type": "bert", "position_embedding_type": "absolute"}, "bert"),
+        ({"model_type": "bert", "position_embedding_type": "alibi"}, "jina_bert_v2"),
+        ({"model_type": "xlm-roberta"}, "xlm-roberta"),
+        ({"model_type": "brand-new_model.2"}, "brand-new_model.2"),
+    ],
+    ids=str,
+)
+def test_the_architecture_is_the_model_type_s(config: dict[str, object], architecture: str, folder: Path) -> None:
+    """But for JinaBERT, which calls itself bert. An unknown one is no fault of the folder: the backend decides."""
+    spec = spec_of(write_sentence_model(folder, **config))
+    assert (spec.model_type, spec.architecture) == (config["model_type"], architecture)
+
+
+@pytest.mark.parametrize("key", ["dim", "d_model", "n_embd"])
+def test_the_width_has_other_names(key: str, folder: Path) -> None:
+    """distilbert, t5, and gpt2 or nomic; or it stands in the config of the part that reads text."""
+    assert spec_of(write_transformer(folder, hidden_size=None, **{key: 24})).hidden_size == 24
+    assert spec_of(write_transformer(folder, hidden_size=None, text_config={key: 16})).hidden_size == 16
+
+
+def test_vocab_txt_does_for_a_bert_without_tokenizer_json(folder: Path) -> None:
+    """A tokenizer is made from it; of other models it is not enough, and the message says what helps."""
+    (write_transformer(folder) / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("[PAD]\n")
+    assert spec_of(folder).tokenizer == folder / "vocab.txt"
+    write_transformer(folder, model_type="xlm-roberta")
+    (folder / "tokenizer.json").unlink()
+    assert "AutoTokenizer" in refusal(folder)

@@ -1,0 +1,166 @@
+"""Which files of a repository come to this machine, and when a cached copy has all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from huggingface_hub.utils import filter_repo_objects
+from tests.checkpoints.files.onnx_bytes import graph, model
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
+
+from vectord.checkpoints import catalogue
+from vectord.checkpoints.snapshot import (
+    DOWNLOADED,
+    GRAPH_FILES,
+    TORCH_FILES,
+    TORCH_FILES_OF_MODULES,
+    is_complete,
+    needed_graph_files,
+    needed_torch_files,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "model"
+
+
+def taken(files: Mapping[str, bool], patterns: tuple[str, ...]) -> set[str]:
+    return set(filter_repo_objects(files, allow_patterns=list(patterns)))
+
+
+def test_downloads_leave_code_and_other_formats_behind() -> None:
+    """Of a repository, only the files that are interpreted come to this machine."""
+    files = {
+        "config.json": True,
+        "modules.json": True,
+        "tokenizer.json": True,
+        "tokenizer_config.json": True,
+        "vocab.txt": True,
+        "sentence_bert_config.json": True,
+        "sentence_xlm-roberta_config.json": True,
+        "config_sentence_transformers.json": True,
+        "artifact.metadata": True,
+        "sparse_linear.pt": True,
+        "colbert_linear.pt": True,
+        "model.safetensors": True,
+        "model-00001-of-00002.safetensors": True,
+        "model.safetensors.index.json": True,
+        "1_Pooling/config.json": True,
+        "1_SpladePooling/config.json": True,
+        "2_MultiVectorMask/config.json": True,
+        "2_Dense/model.safetensors": True,
+        "0_Transformer/tokenizer.json": True,
+        "modeling_custom.py": False,
+        "pytorch_model.bin": False,
+        "2_Dense/pytorch_model.bin": False,
+        "1_Pooling/code.py": False,
+        "training_args.bin": False,
+        "optimizer.pt": False,
+        "onnx/model.onnx": False,
+        "onnx/config.json": False,
+        "openvino/openvino_model.bin": False,
+        "model-Q8_0.gguf": False,
+        "README.md": False,
+    }
+    assert taken(files, DOWNLOADED) == {name for name, wanted in files.items() if wanted}
+
+
+def test_torch_files_are_weights_and_nothing_else() -> None:
+    """Neither an optimizer's state nor another format's parts."""
+    files = {
+        "pytorch_model.bin": True,
+        "pytorch_model-00001-of-00002.bin": True,
+        "pytorch_model.bin.index.json": True,
+        "training_args.bin": False,
+        "optimizer.bin": False,
+        "openvino/openvino_model.bin": False,
+        "rust_model.ot": False,
+    }
+    assert taken(files, TORCH_FILES) == {name for name, wanted in files.items() if wanted}
+    assert taken({"2_Dense/pytorch_model.bin": True, "2_Dense/optimizer.pt": False}, TORCH_FILES_OF_MODULES) == {
+        "2_Dense/pytorch_model.bin"
+    }
+
+
+def test_which_torch_files_are_needed(folder: Path) -> None:
+    """None beside safetensors; those of the network and those of Dense modules each for themselves."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
+    write_dense(folder / "2_Dense", 8, 4)
+    assert needed_torch_files(folder) == ()
+    (folder / "2_Dense" / "model.safetensors").unlink()
+    assert needed_torch_files(folder) == TORCH_FILES_OF_MODULES
+    (folder / "model.safetensors").unlink()
+    assert needed_torch_files(folder) == (*TORCH_FILES, *TORCH_FILES_OF_MODULES)
+
+
+def test_which_torch_files_are_needed_without_modules(folder: Path) -> None:
+    """A bare transformers repository, or one whose modules.json nobody understands."""
+    (write_transformer(folder) / "model.safetensors").unlink()
+    assert needed_torch_files(folder) == TORCH_FILES
+    write_json(folder / "modules.json", {})
+    assert needed_torch_files(folder) == ()
+
+
+def test_a_graph_is_needed_only_for_want_of_weights(folder: Path) -> None:
+    """After torch files were looked for; and then it makes the folder complete."""
+    write_sentence_model(folder)
+    assert needed_graph_files(folder) == ()
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert needed_graph_files(folder) == ()
+    (folder / "pytorch_model.bin").unlink()
+    assert needed_graph_files(folder) == GRAPH_FILES
+    assert not is_complete(folder, None)
+    (folder / "onnx").mkdir()
+    (folder / "onnx" / "model.onnx").write_bytes(model(graph(outputs={"last_hidden_state": ["n", "l", 8]})))
+    assert is_complete(folder, None)
+
+
+COMPLETE: Mapping[str, Callable[[Path], object]] = {
+    "an embedding model": write_sentence_model,
+    "a classifier": lambda folder: write_transformer(folder, architectures=["BertForSequenceClassification"]),
+    "a Stanford ColBERT": lambda folder: (
+        write_transformer(folder, architectures=["HF_ColBERT"]),
+        write_json(folder / "artifact.metadata", {}),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMPLETE)
+@pytest.mark.parametrize("missing", [None, "tokenizer.json", "model.safetensors", "config.json"])
+def test_every_kind_has_its_own_completeness(kind: str, missing: str | None, folder: Path) -> None:
+    """Weights and tokenizer always; modules.json where there could be one that says more."""
+    COMPLETE[kind](folder)
+    if missing:
+        (folder / missing).unlink()
+    assert is_complete(folder, None) == (missing is None)
+
+
+def test_a_bare_folder_may_have_modules_on_the_hub(folder: Path) -> None:
+    """transformers caches no modules.json, so its absence says nothing, but for a model known to rerank."""
+    write_transformer(folder, architectures=["Qwen3ForCausalLM"])
+    assert not is_complete(folder, None)
+    assert not is_complete(folder, catalogue.find("Qwen/Qwen3-Embedding-0.6B"))
+    assert is_complete(folder, catalogue.find("Qwen/Qwen3-Reranker-0.6B"))
+
+
+def test_bge_m3_needs_its_heads(folder: Path) -> None:
+    """Whoever fetched it for dense vectors alone has not got them."""
+    entry = catalogue.find("BAAI/bge-m3")
+    write_sentence_model(folder)
+    assert not is_complete(folder, entry)
+    (folder / "sparse_linear.pt").touch()
+    (folder / "colbert_linear.pt").touch()
+    assert is_complete(folder, entry)
+
+
+@pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
+def test_a_module_may_be_cut_off(missing: str, folder: Path) -> None:
+    """A Dense module needs its config and its weights."""
+    write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Normalize"])
+    write_dense(folder / "2_Dense", 8, 4)
+    assert is_complete(folder, None)
+    (folder / "2_Dense" / missing).unlink()
+    assert not is_complete(folder, None)

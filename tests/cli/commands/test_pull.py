@@ -1,0 +1,276 @@
+"""`vectord pull` against a hub of this machine: what is fetched, resumed, compared, locked, and served."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import write_sentence_model
+from tests.checkpoints.small_hub import COMMIT, MODEL, Hub, small_hub
+
+from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
+from vectord.config import ModelConfig
+from vectord.engine.models.facts import read_facts
+from vectord.engine.models.wanted import Wanted
+from vectord.errors import ConfigError, ModelUnavailable
+
+ROOT = Path(__file__).resolve().parents[3]
+WEIGHTS = "model.safetensors"
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[Hub]:
+    folder = write_sentence_model(tmp_path / "repository")
+    (folder / "pytorch_model.bin").write_bytes(b"the same weights once more")
+    (folder / "tf_model.h5").write_bytes(b"and once more")
+    (folder / "README.md").write_text("what nobody reads")
+    with small_hub(folder) as hub:
+        yield hub
+
+
+def environ_of(hub: Hub, tmp_path: Path) -> dict[str, str]:
+    names = ("PATH", "HOME", "LANG")
+    own = {name: os.environ[name] for name in names if name in os.environ}
+    return own | {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "PYTHONPATH": str(ROOT / "src")}
+
+
+def pull(hub: Hub, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, since huggingface_hub reads its endpoint once."""
+    command = [sys.executable, "-m", "vectord", "pull", MODEL, *words]
+    return subprocess.run(
+        command, env=environ_of(hub, tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+def snapshot(tmp_path: Path, commit: str = COMMIT) -> Path:
+    return tmp_path / "hf" / "hub" / "models--some--model" / "snapshots" / commit
+
+
+def config_of(tmp_path: Path) -> ModelConfig:
+    return ModelConfig(hf_home=str(tmp_path / "hf"), lock_file=str(tmp_path / "vectord.lock"), offline=True)
+
+
+def test_what_is_read_is_fetched_and_locked(hub: Hub, tmp_path: Path) -> None:
+    """Safetensors and no second copy of them; each file's size and sha256, and the commit, in vectord.lock."""
+    ended = pull(hub, tmp_path, "--json")
+    assert ended.returncode == 0, ended.stderr
+    (row,) = json.loads(ended.stdout)["models"]
+    names = {file["path"] for file in row["files"]}
+    assert WEIGHTS in names and "config.json" in names
+    assert names.isdisjoint({"pytorch_model.bin", "tf_model.h5", "README.md"})
+    (model,) = tomllib.loads((tmp_path / "vectord.lock").read_text())["models"]
+    assert (model["model"], model["commit"]) == (MODEL, COMMIT)
+    for file in model["files"]:
+        content = hub.files[file["path"]]
+        assert (file["size_bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+        assert (snapshot(tmp_path) / file["path"]).read_bytes() == content
+
+
+def test_what_is_here_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
+    """It is compared all the same, and mended if it differs."""
+    assert pull(hub, tmp_path).returncode == 0
+    hub.asked.clear()
+    ended = pull(hub, tmp_path, "--json")
+    assert json.loads(ended.stdout)["models"][0]["fetched_bytes"] == 0
+    assert hub.asked == []
+    (snapshot(tmp_path) / WEIGHTS).resolve().write_bytes(b"x" * len(hub.files[WEIGHTS]))
+    assert pull(hub, tmp_path).returncode == 0
+    assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+
+
+def test_torch_files_come_for_want_of_safetensors(hub: Hub, tmp_path: Path) -> None:
+    """As serve would fetch them."""
+    del hub.files[WEIGHTS]
+    assert pull(hub, tmp_path).returncode == 0
+    assert (snapshot(tmp_path) / "pytorch_model.bin").is_file()
+
+
+def test_a_connection_that_ends_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
+    """Within one pull, from the byte where it ended."""
+    hub.files[WEIGHTS] += bytes(100_000)
+    hub.breaks_after[WEIGHTS] = 60_000
+    assert pull(hub, tmp_path).returncode == 0
+    ranges = [said for name, said in hub.asked if name == WEIGHTS]
+    assert ranges[:2] == [None, "bytes=60000-"]
+    assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+
+
+def test_a_killed_pull_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
+    """kill -9 in the middle of a file: what came stays, the next pull asks for the rest alone."""
+    hub.files[WEIGHTS] += bytes(3_000_000)
+    hub.breaks_after[WEIGHTS] = 2_500_000  # and then it waits a second before it tries again
+    command = [sys.executable, "-m", "vectord", "pull", MODEL]
+    with subprocess.Popen(command, env=environ_of(hub, tmp_path), cwd=tmp_path) as process:
+        blobs = tmp_path / "hf" / "hub" / "models--some--model" / "blobs"
+        part = blobs / f"{hashlib.sha256(hub.files[WEIGHTS]).hexdigest()}.vectord.part"
+        deadline_s = time.monotonic() + 60
+        while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    kept_bytes = part.stat().st_size
+    assert 0 < kept_bytes < len(hub.files[WEIGHTS])
+    assert not (tmp_path / "vectord.lock").exists()
+    hub.breaks_after.clear()
+    hub.asked.clear()
+    assert pull(hub, tmp_path).returncode == 0
+    assert (WEIGHTS, f"bytes={kept_bytes}-") in hub.asked
+    assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+    assert not list(blobs.glob("*.part"))
+
+
+def test_a_hub_without_ranges_is_read_from_the_start(hub: Hub, tmp_path: Path) -> None:
+    """What was kept is not put before a whole file."""
+    hub.knows_ranges = False
+    blobs = tmp_path / "hf" / "hub" / "models--some--model" / "blobs"
+    blobs.mkdir(parents=True)
+    digest = hashlib.sha256(hub.files[WEIGHTS]).hexdigest()
+    (blobs / f"{digest}.vectord.part").write_bytes(b"something")
+    assert pull(hub, tmp_path).returncode == 0
+    assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_a_wrong_checksum_is_refused(hub: Hub, tmp_path: Path, name: str) -> None:
+    """Of what LFS keeps, and of what git keeps: exit code 2, nothing kept of it, no lock file."""
+    hub.announced[name] = bytes(len(hub.files[name]))
+    ended = pull(hub, tmp_path)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert f"{name} came with another checksum" in ended.stderr.splitlines()[-1]
+    assert not (snapshot(tmp_path) / name).exists()
+    assert not (tmp_path / "vectord.lock").exists()
+
+
+def test_locked_fetches_that_commit_and_refuses_other_bytes(hub: Hub, tmp_path: Path) -> None:
+    """The lock file decides, not the branch; and it stays as it is."""
+    assert pull(hub, tmp_path).returncode == 0
+    before = (tmp_path / "vectord.lock").read_bytes()
+    assert pull(hub, tmp_path, "--locked").returncode == 0
+    hub.files[WEIGHTS] = bytes(len(hub.files[WEIGHTS]))  # the hub gives, and announces, other weights for that commit
+    ended = pull(hub, tmp_path, "--frozen")
+    assert ended.returncode == 2
+    assert f"{WEIGHTS} is not the file that the lock file has" in ended.stderr
+    assert (tmp_path / "vectord.lock").read_bytes() == before
+
+
+def test_locked_demands_the_model(hub: Hub, tmp_path: Path) -> None:
+    """No lock file, or one without it: one line, exit code 2, nothing fetched."""
+    assert "No such file" in pull(hub, tmp_path, "--locked").stderr
+    write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
+    ended = pull(hub, tmp_path, "--locked")
+    assert (ended.returncode, hub.asked) == (2, [])
+    assert ended.stderr == f"vectord: --locked: {MODEL} is not in vectord.lock; vectord pull without --locked adds it\n"
+
+
+def test_an_unknown_model_is_one_line(hub: Hub, tmp_path: Path) -> None:
+    """And exit code 2."""
+    command = [sys.executable, "-m", "vectord", "pull", "nobody/nothing"]
+    ended = subprocess.run(
+        command, env=environ_of(hub, tmp_path), cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "nobody/nothing" in ended.stderr
+
+
+def test_the_script_of_simple_inference_server_is_pull(hub: Hub, tmp_path: Path) -> None:
+    """scripts/download_models.py takes MODELS, as it does."""
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "download_models.py"), "--json"],
+        env=environ_of(hub, tmp_path) | {"MODELS": MODEL},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["models"][0]["model"] == MODEL
+
+
+# --- serve --lock-file ----------------------------------------------------------------------------------------
+
+
+def test_serve_reads_the_locked_commit(hub: Hub, tmp_path: Path) -> None:
+    """From the cache, without the network, also when the branch has moved on."""
+    assert pull(hub, tmp_path).returncode == 0
+    (snapshot(tmp_path).parent.parent / "refs" / "main").write_text("b" * 40)
+    assert read_facts(Wanted(MODEL), config_of(tmp_path)).revision == COMMIT
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_serve_refuses_a_file_that_differs(hub: Hub, tmp_path: Path, name: str) -> None:
+    """By a single byte, of the same size."""
+    assert pull(hub, tmp_path).returncode == 0
+    path = (snapshot(tmp_path) / name).resolve()
+    content = bytearray(path.read_bytes())
+    content[-1 if name == WEIGHTS else content.index(b" ")] ^= 1 if name == WEIGHTS else 0x29
+    path.write_bytes(content)
+    with pytest.raises(ModelUnavailable, match="is not the file that the lock file has"):
+        read_facts(Wanted(MODEL), config_of(tmp_path))
+
+
+def test_serve_refuses_a_file_that_nobody_locked(hub: Hub, tmp_path: Path) -> None:
+    """One that would be read: it changes the model as a changed file does."""
+    assert pull(hub, tmp_path).returncode == 0
+    (snapshot(tmp_path) / "special_tokens_map.json").write_text("{}")
+    with pytest.raises(ModelUnavailable, match=r"special_tokens_map\.json would be read and is not in the lock file"):
+        read_facts(Wanted(MODEL), config_of(tmp_path))
+
+
+def test_serve_refuses_a_model_that_is_not_locked(hub: Hub, tmp_path: Path) -> None:
+    """Naming the lock file."""
+    write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
+    with pytest.raises(ModelUnavailable, match="is not in the lock file"):
+        read_facts(Wanted(MODEL), config_of(tmp_path))
+
+
+# --- the lock file --------------------------------------------------------------------------------------------
+
+
+def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Whatever a file is called."""
+    models = [
+        LockedModel("b/c", COMMIT, (LockedFile('a "quoted"\\name.json', 3, "0" * 64),)),
+        LockedModel("a", COMMIT, ()),
+    ]
+    write_lock(tmp_path / "x.lock", models)
+    assert read_lock(tmp_path / "x.lock") == {one.model: one for one in models}
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"version": 2}, "version 2 is not 1"),
+        ({"commit": "main"}, "40 hex digits"),
+        ({"path": "../../etc/passwd"}, "outside"),
+        ({"path": "/etc/passwd"}, "outside"),
+        ({"sha256": "short"}, "64 hex digits"),
+        ({"size_bytes": "3"}, "size_bytes"),
+    ],
+    ids=str,
+)
+def test_a_bad_lock_file_is_refused(tmp_path: Path, changed: Mapping[str, Any], told: str) -> None:
+    """Naming what is wrong with it."""
+    said = {"version": 1, "commit": COMMIT, "path": "config.json", "sha256": "0" * 64, "size_bytes": 3} | changed
+    path = tmp_path / "vectord.lock"
+    path.write_text(
+        f"version = {said['version']}\n[[models]]\nmodel = 'm'\ncommit = '{said['commit']}'\n"
+        f"files = [{{ path = '{said['path']}', size_bytes = {said['size_bytes']!r}, sha256 = '{said['sha256']}' }}]\n"
+    )
+    with pytest.raises(ConfigError, match=told):
+        read_lock(path)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelUnavailable, match=r"config\.json is in the lock file and not in"):
+        check_folder(tmp_path, LockedModel("m", COMMIT, (LockedFile("config.json", 3, "0" * 64),)))

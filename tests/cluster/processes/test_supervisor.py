@@ -1,0 +1,303 @@
+"""`vectord serve --front-ends 2` as a user starts it: real processes, real sockets, real signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.real_server import running, wait_for
+
+from vectord.cluster.processes.supervisor import engine_configs
+from vectord.config import Config, DeviceConfig, ServerConfig
+from vectord.errors import ConfigError
+
+FAKE = ("--backend", "fake")
+SEVERAL = ("--front-ends", "2", *FAKE)
+ON_TWO_DEVICES = (*SEVERAL, "--device", "cpu,cpu", "--device-processes")
+
+OWN = re.compile(rb'"id":"[^"]*"|"created":\d+')  # what no two answers share
+
+# Of several dialects: answers, refusals, and what is no path.
+ASKED = [
+    ("/v1/embeddings", {"input": ["one", "two"], "encoding_format": "base64"}),
+    ("/v1/embeddings", {"input": "cut", "dimensions": 10**6}),
+    ("/v1/embeddings", {"inputt": "nothing"}),
+    ("/embed", {"inputs": ["one", "two two"]}),
+    ("/embed_all", {"inputs": ["one two three"]}),
+    ("/tokenize", {"inputs": "one two"}),
+    ("/rerank", {"query": "q", "texts": ["a", "b"]}),
+    ("/v1/embed", {"texts": ["one"], "input_type": "search_query", "model": "nobody"}),
+    ("/api/embed", {"model": "all-MiniLM-L6-v2", "input": 7}),
+    ("/nowhere", {}),
+]
+
+
+def children(parent: int) -> dict[str, list[int]]:
+    """The ids of its processes, by the last part of their module's name."""
+    found: dict[str, list[int]] = {"engine": [], "front_end": []}
+    for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        if len(command) > 3:
+            found[command[3].rsplit(".")[-1]].append(int(pid))
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    with running(tmp_path_factory.mktemp("server") / "log", *SEVERAL) as started:
+        yield started
+
+
+class Load:
+    """Clients that ask without a pause on connections of their own, and what became of each request."""
+
+    def __init__(self, url: str, clients: int = 6) -> None:
+        self._url = url
+        self._ends = threading.Event()
+        self.seen: Counter[int | str] = Counter()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        number = 0
+        while not self._ends.is_set():
+            number += 1
+            try:
+                self.seen[httpx.post(f"{self._url}/embed", json={"inputs": f"{number}"}, timeout=20).status_code] += 1
+            except httpx.HTTPError as problem:
+                self.seen[type(problem).__name__] += 1
+
+
+def ready(url: str) -> bool:
+    return httpx.get(f"{url}/health/ready").status_code == 200
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+
+def test_answers_are_those_of_one_process(server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path) -> None:
+    """Byte for byte, errors included."""
+    with running(tmp_path / "log", *FAKE) as (alone, _):
+        for path, body in ASKED:
+            one, several = (httpx.post(base + path, json=body) for base in (alone, server[0]))
+            assert one.status_code == several.status_code, path
+            assert OWN.sub(b"", one.content) == OWN.sub(b"", several.content), path
+        assert httpx.get(f"{alone}/info").json().keys() == httpx.get(f"{server[0]}/info").json().keys()
+
+
+def test_every_front_end_answers_and_is_counted_on_one_page(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Whichever process takes a connection, /metrics has them all."""
+    url, _ = server
+    with Load(url) as load:
+        wait_for(lambda: load.seen[200] >= 200, server[1])
+    pattern = r'vectord_requests_total\{dialect="tei",route="/embed",status="200"\} (\d+)'
+
+    def counted() -> int:
+        found = re.search(pattern, httpx.get(f"{url}/metrics").text)
+        return int(found[1]) if found else 0
+
+    wait_for(lambda: counted() >= load.seen[200], server[1])
+    assert set(load.seen) == {200}
+
+
+def test_limits_are_those_of_the_whole_server(tmp_path: Path) -> None:
+    """Five requests are five, however many processes there are."""
+    limits = ("--rate-limit-requests-per-minute", "1", "--rate-limit-burst-size", "5")
+    with running(tmp_path / "log", *SEVERAL, *limits) as (url, _):
+        statuses = Counter(httpx.post(f"{url}/embed", json={"inputs": "a"}).status_code for _ in range(12))
+        assert statuses == {200: 5, 429: 7}
+
+
+# --- a process for each device --------------------------------------------------------------------------------
+
+
+def test_each_engine_has_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its share of the processor's threads; a card that is named twice has the model twice; the first has the
+    ports of all."""
+    monkeypatch.setattr("vectord.cluster.processes.supervisor.settle_device", lambda device: device)
+    device = DeviceConfig(device="cuda:0,cuda:1,cuda:0", num_threads=7)
+    server = ServerConfig(device_processes=True, grpc_port=0, prometheus_port=9)
+    found = dict(engine_configs(Config(device=device, server=server)))
+    assert {name: (own.device.device, own.device.device_replicas) for name, own in found.items()} == {
+        "engine-1": ("cuda:0", 2),
+        "engine-2": ("cuda:1", 1),
+    }
+    assert {own.device.num_threads for own in found.values()} == {3}
+    assert [own.server.grpc_port for own in found.values()] == [0, None]
+    assert [own.server.prometheus_port for own in found.values()] == [9, None]
+    alone = Config(device=device)
+    assert engine_configs(alone) == [("engine", alone)]
+    with pytest.raises(ConfigError, match="several kinds"):
+        engine_configs(Config(device=replace(device, device="cpu,cuda:0"), server=server))
+
+
+def both_ready(url: str) -> bool:
+    (model,) = httpx.get(f"{url}/vectord/models").json()["models"]
+    return bool(model["devices"] == {"cpu": "ready", "cpu/1": "ready"})
+
+
+def test_engines_of_several_devices_are_one_server(tmp_path: Path) -> None:
+    """One list of models, one page of metrics; an engine that dies, whichever, costs what it had under way, and comes
+    back."""
+    log = tmp_path / "log"
+    with running(log, *ON_TWO_DEVICES) as (url, process):
+        wait_for(lambda: both_ready(url), process)
+        with Load(url) as load:
+            wait_for(lambda: load.seen[200] > 50, process)
+        counted = re.compile(r'vectord_requests_total\{dialect="tei",route="/embed",status="200"\} (\d+)')
+        wait_for(lambda: int(counted.findall(httpx.get(f"{url}/metrics").text)[0]) == load.seen[200], process)
+        for place in (1, 0):
+            dying = children(process.pid)["engine"][place]
+            with Load(url) as load:
+                wait_for(lambda load=load: load.seen[200] > 20, process)
+                os.kill(dying, signal.SIGKILL)
+                before = load.seen[200]
+                wait_for(lambda load=load, before=before: load.seen[200] > before + 50, process)
+                assert set(load.seen) <= {200, 503}
+                assert load.seen[503] <= 6  # what each client had under way with it, at most
+            wait_for(lambda dying=dying: dying not in children(process.pid)["engine"] and both_ready(url), process)
+    assert log.read_text().count("stopped") == 4
+
+
+# --- processes that die ---------------------------------------------------------------------------------------
+
+
+def test_an_engine_that_dies_under_load_costs_nobody_an_answer(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Whoever asks meanwhile is told to try again, and another engine comes."""
+    url, process = server
+    (engine,) = children(process.pid)["engine"]
+    with Load(url) as load:
+        wait_for(lambda: load.seen[200] > 20, process)
+        os.kill(engine, signal.SIGKILL)
+        wait_for(lambda: load.seen[503] > 0, process)
+        wait_for(lambda: ready(url), process)
+        before = load.seen[200]
+        wait_for(lambda: load.seen[200] > before + 20, process)
+    assert set(load.seen) == {200, 503}
+    assert children(process.pid)["engine"] != [engine]
+
+
+def test_a_front_end_that_dies_under_load_takes_its_own_connections_only(
+    server: tuple[str, subprocess.Popen[bytes]],
+) -> None:
+    """Those that wait for a front-end are taken by another, and one comes in its place."""
+    url, process = server
+    dying = children(process.pid)["front_end"][0]
+    with Load(url) as load:
+        wait_for(lambda: load.seen[200] > 20, process)
+        os.kill(dying, signal.SIGKILL)
+        wait_for(lambda: len(set(children(process.pid)["front_end"]) - {dying}) == 2, process)
+        before = load.seen[200]
+        wait_for(lambda: load.seen[200] > before + 20, process)
+    cut = sum(count for outcome, count in load.seen.items() if outcome not in (200, 503))
+    assert cut <= 6  # what each client had under way with it, at most
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_when_all_is_answered(tmp_path: Path, number: int) -> None:
+    """Exit code 0, no process left, and every request that was taken has its answer."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *SEVERAL]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
+        wait_for(lambda: "listening" in log.read_text() and ready(url), process)
+        family = [pid for pids in children(process.pid).values() for pid in pids]
+        with Load(url) as load:
+            wait_for(lambda: load.seen[200] > 20, process)
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 0
+    assert set(load.seen) <= {200, 503, "ConnectError", "ReadError", "RemoteProtocolError"}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in family)
+    assert log.read_text().count("stopped") == 3
+    assert "out of time" not in log.read_text()
+
+
+@pytest.mark.parametrize(("options", "processes"), [(SEVERAL, 3), (ON_TWO_DEVICES, 4)], ids=["one", "two"])
+def test_without_their_parent_the_processes_end(tmp_path: Path, options: Sequence[str], processes: int) -> None:
+    """A killed parent leaves nobody behind, however many engines there are."""
+    log = tmp_path / "log"
+    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *options]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
+        wait_for(lambda: "listening" in log.read_text(), process)
+        family = [pid for pids in children(process.pid).values() for pid in pids]
+        assert len(family) == processes
+        process.kill()
+    deadline_s = time.monotonic() + 60
+    while any(alive(pid) for pid in family):
+        assert time.monotonic() < deadline_s, log.read_text()
+
+
+def alive(pid: int) -> bool:
+    """Not gone, and not waiting to be: nobody may be there to look at what a killed parent's children left."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
+        return False
+
+
+def test_the_engines_socket_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its folder is closed to others, and gone at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        with running(tmp_path / "log", *SEVERAL):
+            (engine,) = Path(folder).glob("vectord-*/engine")
+            assert engine.is_socket()
+            assert engine.parent.stat().st_mode & 0o777 == 0o700
+        assert not engine.parent.exists()
+
+
+# --- starts that cannot be ------------------------------------------------------------------------------------
+
+
+def started(*options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", "--front-ends", "3", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("options", [["/no/such/model"], ["--dialects", "nonesuch"], ["--tls-cert-file", "x"]], ids=str)
+def test_what_is_wrong_is_one_line_and_exit_code_2(options: list[str]) -> None:
+    """However many processes would have said it."""
+    ended = started(*options)
+    told = [line for line in ended.stderr.splitlines() if line.startswith("vectord:")]
+    assert (ended.returncode, len(told)) == (2, 1), ended.stderr
+
+
+def test_a_taken_port_is_told_before_anything_starts() -> None:
+    """Exit code 2."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ended = started("--port", str(taken.getsockname()[1]))
+    assert ended.returncode == 2
+    assert "in use" in ended.stderr
+
+
+def test_each_line_of_the_log_names_its_process(tmp_path: Path) -> None:
+    """JSON lines too."""
+    with running(tmp_path / "log", *SEVERAL, "--log-format", "json") as (url, _):
+        httpx.post(f"{url}/embed", json={"inputs": "a"})
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {line.get("process") for line in lines} >= {"engine", "front-end-1", "front-end-2"}

@@ -1,0 +1,103 @@
+"""Parts of an input: every row in one, in names that sort as the rows do; and what a later start believes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from vectord.bulk.job import Job
+from vectord.cluster.ray.planning import BEGUN, begin, parts_of, whole
+from vectord.cluster.ray.storage import Storage
+from vectord.errors import ConfigError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Storage:
+    """Two files of 10 and 3 rows, in row groups of 4, beside what is no input."""
+    folder = tmp_path / "in"
+    (folder / "sub").mkdir(parents=True)
+    write(folder / "a.parquet", 0, 10)
+    write(folder / "sub" / "b.parquet", 10, 13)
+    (folder / "_SUCCESS").write_text("")
+    (folder / ".hidden.parquet").write_text("")
+    return Storage(str(folder))
+
+
+def write(path: Path, start: int, stop: int) -> None:
+    pq.write_table(pa.table({"id": list(range(start, stop))}), path, row_group_size=4)
+
+
+def job(out: Path) -> Job:
+    return Job(source="in", out=out)
+
+
+def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
+    """Read part by part in the order of their names, the rows are those of the files, in their order."""
+    parts = list(parts_of(source.parquet_files(), 3))
+    assert [part.name for part in parts] == sorted(part.name for part in parts)
+    rows: list[int] = []
+    for part in parts:
+        source.copy_rows(part.path, part.start, part.stop, tmp_path / "part.parquet")
+        rows += pq.read_table(tmp_path / "part.parquet")["id"].to_pylist()
+    assert rows == list(range(13))
+
+
+def test_a_part_is_there_whole_or_not_at_all(source: Storage, tmp_path: Path) -> None:
+    """One that is cut short, or has other rows than its own, is not counted."""
+    out = Storage(str(tmp_path / "out"))
+    begin(out, job(tmp_path / "out"), source.parquet_files(), 5, restart=False)
+    parts = list(parts_of(source.parquet_files(), 5))
+    for part in parts:
+        write(tmp_path / "out" / part.name, 0, part.stop - part.start)
+    cut = tmp_path / "out" / parts[0].name
+    cut.write_bytes(cut.read_bytes()[:-10])
+    write(tmp_path / "out" / parts[1].name, 0, 4)
+    assert list(whole(out, parts)) == [parts[2].name]
+
+
+def test_another_job_is_not_continued(source: Storage, tmp_path: Path) -> None:
+    """Neither another input nor other vectors; --restart forgets what was done."""
+    out = Storage(str(tmp_path / "out"))
+    files = source.parquet_files()
+    begin(out, job(tmp_path / "out"), files, 5, restart=False)
+    begin(out, job(tmp_path / "out"), files, 5, restart=False)
+    with pytest.raises(ConfigError, match="part_rows"):
+        begin(out, job(tmp_path / "out"), files, 6, restart=False)
+    with pytest.raises(ConfigError, match="another input"):
+        begin(out, job(tmp_path / "out"), files[:1], 5, restart=False)
+    with pytest.raises(ConfigError, match="normalize"):
+        begin(out, Job(source="in", out=tmp_path, normalize=False), files, 5, restart=False)
+    write(tmp_path / "out" / "00000-000000000000.parquet", 0, 5)
+    begin(out, job(tmp_path / "out"), files, 6, restart=True)
+    assert out.names() == {BEGUN}
+
+
+def test_files_of_others_are_left_alone(source: Storage, tmp_path: Path) -> None:
+    """A folder that no job of ours began is refused, with --restart too."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious.txt").write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(ConfigError, match="no job of ours"):
+            begin(Storage(str(tmp_path / "out")), job(tmp_path), source.parquet_files(), 5, restart=restart)
+    assert (tmp_path / "out" / "precious.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty", "text.parquet"])
+def test_an_input_that_cannot_be_read_is_told_at_once(tmp_path: Path, name: str) -> None:
+    """In one line, naming IN."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text.parquet").write_text("no Parquet")
+    with pytest.raises(ConfigError, match=r"^IN: "):
+        Storage(str(tmp_path / name)).parquet_files()
+
+
+def test_a_file_is_never_seen_half(tmp_path: Path) -> None:
+    """What breaks while it is written leaves nothing under its name."""
+    out = Storage(str(tmp_path))
+    out.write("part", b"old")
+    with pytest.raises(FileNotFoundError):
+        out.upload(tmp_path / "nowhere", "part")
+    assert out.read("part") == b"old"

@@ -1,0 +1,59 @@
+"""The words of `python -m vectord.cluster.serve` and `.bulk`: what cannot be is one line and exit code 2."""
+
+from __future__ import annotations
+
+import pytest
+
+from vectord.cluster import bulk, serve
+from vectord.cluster.ray.shape import Shape
+from vectord.errors import ConfigError
+
+
+def shape(*words: str) -> Shape:
+    return serve.shape_of(serve.parser().parse_known_args(words)[0])
+
+
+def test_replicas_are_many_or_follow_the_load() -> None:
+    """One number is that many, always; two are the bounds of scaling."""
+    assert shape() == Shape()
+    assert shape("--num-replicas", "3") == Shape(min_replicas=3, max_replicas=3)
+    assert shape("--min-replicas", "2", "--max-replicas", "8") == Shape(min_replicas=2, max_replicas=8)
+    assert shape("--max-replicas", "8") == Shape(min_replicas=1, max_replicas=8)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--num-replicas 0",
+        "--min-replicas 3 --max-replicas 2",
+        "--cpus 0",
+        "--gpus -1",
+        "--models-at-once 0",
+        "--cpus x",
+    ],
+)
+def test_what_cannot_be_is_refused(words: str) -> None:
+    """Before Ray is started."""
+    with pytest.raises(ConfigError):
+        shape(*words.split())
+
+
+def test_other_words_are_those_of_vectord_serve() -> None:
+    """Models and settings pass through, --replicas of a device among them."""
+    rest = serve.parser().parse_known_args(["BAAI/bge-m3", "--cpus", "4", "--replicas", "2", "--dtype=float32"])[1]
+    assert rest == ["BAAI/bge-m3", "--replicas", "2", "--dtype=float32"]
+
+
+@pytest.mark.parametrize(
+    "words", ["in", "in out --part-rows 0", "in out --url http://x", "in out --actors 0", "in out --gpus nan"]
+)
+def test_a_bulk_job_that_cannot_be_is_refused(words: str) -> None:
+    """As there."""
+    with pytest.raises(ConfigError):
+        bulk.order_of(*bulk.parser().parse_known_args(words.split()))
+
+
+def test_a_uri_stays_one() -> None:
+    """s3://bucket is no path."""
+    order = bulk.order_of(*bulk.parser().parse_known_args(["s3://b/in", "s3://b/out", "--cpus", "3"]))
+    assert (order.source, order.out, order.config.device.num_threads) == ("s3://b/in", "s3://b/out", 3)

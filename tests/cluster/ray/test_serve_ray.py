@@ -1,0 +1,110 @@
+"""An application on several nodes: a node that dies under load costs no answer, and every dialect is there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tests.cluster.ray.conftest import cluster, free_port
+
+from vectord import Client
+from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET
+from vectord.cluster.ray.shape import Shape
+from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
+
+PATIENCE_S = 240.0
+TEXTS_A_CALL = 16
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[str, Any, list[Any]]]:
+    """The URL of two replicas, each on a node of its own, and the cluster."""
+    port = free_port()
+    with cluster(2, {**QUIET, **DIRECT, **PATIENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}) as (
+        made,
+        nodes,
+    ):
+        from ray import serve
+
+        from vectord.cluster.ray.application import NAME, application
+        from vectord.cluster.serve import start
+
+        config = replace(
+            Config(),
+            device=replace(DeviceConfig(), backend="fake"),
+            engine=replace(EngineConfig(), cache_bytes=0),
+            server=replace(ServerConfig(), port=port),
+        )
+        start(serve, config, everywhere=False)
+        serve.run(application(config, Shape(min_replicas=2, max_replicas=2)), name=NAME, route_prefix="/")
+        yield f"http://127.0.0.1:{port}", made, nodes
+        serve.shutdown()
+
+
+def test_every_dialect_answers(served: tuple[str, Any, list[Any]]) -> None:
+    """As from one process: asked in several APIs, a text has the same vector, and errors are each one's own."""
+    url, _, _ = served
+    openai = httpx.post(f"{url}/v1/embeddings", json={"input": "hello"}).json()["data"][0]["embedding"]
+    tei = httpx.post(f"{url}/embed", json={"inputs": "hello"}).json()[0]
+    ollama = httpx.post(f"{url}/api/embed", json={"model": "m", "input": "hello"}).json()
+    np.testing.assert_allclose(openai, tei, rtol=1e-5)
+    assert "embeddings" in ollama or "error" in ollama
+    refused = httpx.post(f"{url}/v1/embeddings", json={"input": 5})
+    assert refused.status_code in {400, 422}
+    assert "message" in refused.json()["error"]
+
+
+def test_a_node_that_dies_under_load_costs_no_answer(served: tuple[str, Any, list[Any]]) -> None:
+    """Every text of every call is answered once and right, while one of two nodes is killed."""
+    url, made, nodes = served
+    with Client(url, max_retries=12, timeout_s=60) as client:
+        texts = [f"text {i}" for i in range(TEXTS_A_CALL)]
+        expected = client.embed(texts)
+    load = Load(url, texts, expected)
+    load.wait_for(20)
+    made.remove_node(nodes.pop(), allow_graceful=False)
+    load.wait_for(load.answered + 200)
+    load.end()
+    assert load.failed == []
+
+
+class Load:
+    """Threads that ask the same again and again, and look at each answer."""
+
+    def __init__(self, url: str, texts: list[str], expected: np.ndarray) -> None:
+        self.answered = 0
+        self.failed: list[str] = []
+        self._url, self._texts, self._expected = url, texts, expected
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(4)]
+        for thread in self._threads:
+            thread.start()
+
+    def wait_for(self, answers: int) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self.answered < answers and not self.failed:
+            assert time.monotonic() < deadline_s, f"{self.answered} answers in {PATIENCE_S} s"
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(PATIENCE_S)
+
+    def _ask(self) -> None:
+        with Client(self._url, max_retries=12, timeout_s=60) as client:
+            while not self._over.is_set():
+                try:
+                    np.testing.assert_allclose(client.embed(self._texts), self._expected, rtol=1e-5)
+                except Exception as problem:
+                    self.failed.append(repr(problem))
+                    return
+                with self._lock:
+                    self.answered += 1

@@ -1,0 +1,117 @@
+"""Replicas that follow the load, and replicas that keep some models of many: on a real cluster of two nodes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.cluster.ray.conftest import cluster, free_port
+from tests.opening import minilm_folder
+
+from vectord.cluster.ray.environment import PATIENT, QUIET
+from vectord.cluster.ray.shape import Shape
+from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+
+PATIENCE_S = 240.0
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    """That of the proxies of a cluster without an application."""
+    found = free_port()
+    with cluster(2, {**QUIET, **PATIENT}):
+        from ray import serve
+
+        from vectord.cluster.serve import start
+
+        start(serve, replace(Config(), server=replace(ServerConfig(), port=found)), everywhere=False)
+        yield found
+        serve.shutdown()
+
+
+@contextmanager
+def served(port: int, config: Config, shape: Shape) -> Iterator[str]:
+    """The URL of an application of this shape."""
+    from ray import serve
+
+    from vectord.cluster.ray.application import NAME, application
+
+    config = replace(config, server=replace(ServerConfig(), port=port))
+    serve.run(application(config, shape), name=NAME, route_prefix="/")
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        serve.delete(NAME)
+
+
+def running_replicas() -> int:
+    from ray import serve
+
+    from vectord.cluster.ray.application import NAME
+
+    (deployment,) = serve.status().applications[NAME].deployments.values()
+    return deployment.replica_states.get("RUNNING", 0)
+
+
+def wait_for(probe: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not probe():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+
+
+def test_their_number_follows_the_load(port: int) -> None:
+    """One that is busy all the time gets company, which leaves when there is nothing to do; every call is answered."""
+    config = replace(Config(), engine=replace(EngineConfig(), cache_bytes=0))
+    shape = Shape(min_replicas=1, max_replicas=2, waiting_tokens=500, upscale_delay_s=1.0, downscale_delay_s=2.0)
+    with served(port, config, shape) as url:
+        assert running_replicas() == 1
+        statuses: list[int] = []
+        over = threading.Event()
+
+        def ask() -> None:
+            texts = [f"number {i} " + "word " * 50 for i in range(32)]
+            while not over.is_set():
+                statuses.append(httpx.post(f"{url}/v1/embeddings", json={"input": texts}, timeout=120).status_code)
+
+        threads = [threading.Thread(target=ask, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            wait_for(lambda: running_replicas() == 2)
+        finally:
+            over.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert set(statuses) == {200}
+        wait_for(lambda: running_replicas() == 1)
+        assert httpx.post(f"{url}/v1/embeddings", json={"input": "still here"}, timeout=60).status_code == 200
+
+
+def test_one_model_of_two_is_in_memory(port: int, tmp_path: Path) -> None:
+    """Whichever is asked for is loaded and answers; the other makes room."""
+    folders = [str(minilm_folder(tmp_path / name)) for name in ("first", "second")]
+    config = replace(
+        Config(),
+        model=replace(ModelConfig(), models=tuple(folders)),
+        device=replace(DeviceConfig(), backend="fake"),
+    )
+    with served(port, config, Shape(models_at_once=1)) as url:
+        for name in ("first", "second", "first"):
+            header = {"serve_multiplexed_model_id": name}
+            body: dict[str, Any] = {"input": "hello", "model": name}
+            answer = httpx.post(f"{url}/v1/embeddings", json=body, headers=header, timeout=60)
+            assert (answer.status_code, answer.json()["model"]) == (200, name)
+            wait_for(lambda name=name: ready(url) == {name})
+
+
+def ready(url: str) -> set[str]:
+    models = httpx.get(f"{url}/vectord/models").json()["models"]
+    return {model["name"] for model in models if model["state"] == "ready"}

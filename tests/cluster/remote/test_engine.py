@@ -1,0 +1,330 @@
+"""client.py, link.py and server.py over a real socket: an engine in another process is an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+
+import numpy as np
+import pytest
+from tests.cluster.remote.linked import front_end, linked, remote
+from tests.cluster.remote.values import same
+from tests.server.fakes import MODEL, FakeEngine
+from tests.server.live import until
+
+from vectord.cluster.remote import frames
+from vectord.cluster.remote.client import RemoteEngine
+from vectord.cluster.remote.codec import encode_request
+from vectord.cluster.remote.frames import Kind, frame
+from vectord.cluster.remote.limits import RemoteBuckets
+from vectord.cluster.remote.metrics import RemoteMetrics
+from vectord.errors import InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
+from vectord.observability.exchange import Exchange
+from vectord.products.common.dialect import Rate
+from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, Request, Result
+from vectord.server.admission.buckets import Draw
+
+ONE = EmbedRequest(inputs=["text"])
+
+
+class Echo(FakeEngine):
+    """Answers each request when it is told to, with as many vectors as `dimensions` says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: dict[int, asyncio.Event] = {}
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        assert isinstance(request, EmbedRequest)
+        self.callers.append(caller)
+        number = request.dimensions or 0
+        await self.told.setdefault(number, asyncio.Event()).wait()
+        vectors = np.full((1, number), number, np.float32)
+        usage = (await super().answer(request, caller)).usage  # type: ignore[union-attr]
+        return EmbedResult(model=MODEL, fingerprint="f", usage=usage, dense={"float": vectors})
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+async def test_an_answer_is_the_engines_own() -> None:
+    """And the engine sees who asks."""
+    caller = Caller(client="c", request_id="r", models=frozenset({MODEL}))
+    async with remote() as (engine, found):
+        far, near = await engine.answer(ONE, caller), await found.engine.answer(ONE, caller)
+        assert isinstance(far, EmbedResult)
+        assert isinstance(near, EmbedResult)
+        assert far.dense["float"].tolist() == near.dense["float"].tolist()
+        assert found.engine.callers == [caller, caller]  # type: ignore[attr-defined]
+
+
+async def test_answers_come_as_they_are_ready_each_to_its_own() -> None:
+    """Many on one connection; the last request may be answered first."""
+    echo = Echo()
+    async with remote(echo) as (engine, _):
+        asked = {
+            n: asyncio.create_task(engine.answer(EmbedRequest(inputs=["t"], dimensions=n), ANYONE)) for n in range(1, 9)
+        }
+        await until(lambda: len(echo.told) == len(asked))
+        for number in reversed(asked):
+            echo.told[number].set()
+            answer = await asked[number]
+            assert isinstance(answer, EmbedResult)
+            assert answer.dense["float"].tolist() == [[number] * number]
+
+
+async def test_an_error_is_raised_as_the_engine_raised_it() -> None:
+    """Its class, its words, its numbers."""
+    fake = FakeEngine()
+    fake.error = InputTooLong("too long", field="input", index=3, limit=10, given=12)
+    async with remote(fake) as (engine, _):
+        with pytest.raises(InputTooLong) as caught:
+            await engine.answer(ONE, ANYONE)
+        assert vars(caught.value) == vars(fake.error)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("secret"), InferenceFailed("It failed.")], ids=["bug", "forward"])
+async def test_the_cause_of_a_failure_stays_in_the_engines_log(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Under the request's id; what nobody foresaw is told in the server's own words."""
+    fake = FakeEngine()
+    fake.error = error
+    async with remote(fake) as (engine, _):
+        with pytest.raises(VectordError) as caught, caplog.at_level(logging.ERROR):
+            await engine.answer(ONE, Caller(request_id="abc"))
+    assert "secret" not in caught.value.message
+    assert caplog.records[0].fields["id"] == "abc"  # type: ignore[attr-defined]
+
+
+async def test_who_leaves_takes_the_work_along() -> None:
+    """Cancelling an answer here cancels it there."""
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with remote(fake) as (engine, _):
+        asking = asyncio.create_task(engine.answer(ONE, ANYONE))
+        await fake.entered.acquire()
+        asking.cancel()
+        await fake.cancelled.acquire()
+        fake.gate.set()
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_a_front_end_that_dies_takes_its_work_along() -> None:
+    """And nobody else's."""
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with linked(fake) as found, front_end(found) as survivor:
+        async with front_end(found) as dying:
+            lost = asyncio.create_task(RemoteEngine(dying).answer(ONE, ANYONE))
+            kept = asyncio.create_task(RemoteEngine(survivor).answer(ONE, ANYONE))
+            await fake.entered.acquire()
+            await fake.entered.acquire()
+        with pytest.raises(Unavailable):
+            await lost
+        await fake.cancelled.acquire()
+        assert fake.running == 1
+        fake.gate.set()
+        assert isinstance(await kept, EmbedResult)
+
+
+async def test_a_front_end_that_does_not_read_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers wait, its requests are not read; others are answered."""
+    monkeypatch.setattr(frames, "HIGH_WATER_BYTES", 1024)
+    fake = FakeEngine(dimensions=300_000)
+    async with linked(fake) as found, front_end(found) as link:
+        with socket.socket(socket.AF_UNIX) as deaf:
+            deaf.connect(str(found.path))
+            deaf.setblocking(False)
+            loop = asyncio.get_running_loop()
+            for number in range(1, 40):
+                await loop.sock_sendall(deaf, frame(Kind.ASK, number, encode_request(ONE, ANYONE))[0])
+            await fake.entered.acquire()
+            assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_large_answers_follow_each_other() -> None:
+    """What was held back while one was written is read again."""
+    async with remote(FakeEngine(dimensions=5_000_000)) as (engine, _):
+        for _ in range(3):
+            answer = await engine.answer(ONE, ANYONE)
+            assert isinstance(answer, EmbedResult)
+            assert answer.dense["float"].shape == (1, 5_000_000)
+
+
+async def test_what_fits_no_frame_is_refused_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As too large; the connection goes on."""
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 4096)
+    fake = FakeEngine(dimensions=2000)
+    async with remote(fake) as (engine, _):
+        with pytest.raises(PayloadTooLarge, match="answer"):
+            await engine.answer(ONE, ANYONE)
+        with pytest.raises(PayloadTooLarge, match="request"):
+            await engine.answer(EmbedRequest(inputs=["x" * 5000]), ANYONE)
+        fake._vector = np.ones(2, np.float32)
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+# --- what is announced ----------------------------------------------------------------------------------------
+
+
+async def test_what_is_served_is_known_without_waiting() -> None:
+    """And what changes is told: a model's state, the end of the start."""
+    fake = FakeEngine()
+    async with remote(fake) as (engine, found):
+        assert engine.readiness() == {MODEL: "ready"}
+        assert same(engine.models(), fake.models())
+        fake.states = {MODEL: "stalled"}
+        found.server.announce()
+        await until(lambda: engine.readiness() == {MODEL: "stalled"})
+        assert same(engine.models(), fake.models())
+
+
+async def test_who_has_asked_for_a_change_finds_it_done() -> None:
+    """The answer to a load comes behind the state that it made."""
+    fake = FakeEngine()
+    async with remote(fake) as (engine, _):
+        fake.states = {MODEL: "unloaded"}
+        await engine.answer(LoadModel(model=MODEL), ANYONE)
+        assert engine.readiness() == {MODEL: "unloaded"}
+
+
+@pytest.mark.parametrize(("allowed", "seen"), [({MODEL}, [MODEL]), ({"alias"}, [MODEL]), ({"other"}, [])], ids=str)
+async def test_a_caller_sees_the_models_it_may_use(allowed: set[str], seen: list[str]) -> None:
+    """By any of their names."""
+    async with remote() as (engine, _):
+        listed = engine.models(Caller(models=frozenset(allowed)))
+        assert [info.name for info in listed.models] == seen
+
+
+# --- an engine that goes, and comes ---------------------------------------------------------------------------
+
+
+async def test_what_was_under_way_with_a_lost_engine_is_told_to_try_again() -> None:
+    """At once, not after a time-out; the next engine answers."""
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with remote(fake) as (engine, found):
+        asking = asyncio.create_task(engine.answer(ONE, ANYONE))
+        await fake.entered.acquire()
+        await found.replace(FakeEngine())
+        with pytest.raises(Unavailable):
+            await asking
+        await until(lambda: engine.readiness() == {MODEL: "ready"})
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_without_an_engine_requests_are_refused_and_probes_are_red() -> None:
+    """The models stay listed: they are stalled."""
+    async with remote() as (engine, found):
+        await found.server.close()
+        found.server.abort()
+        await until(lambda: engine.readiness() == {MODEL: "stalled"})
+        assert [info.state for info in engine.models().models] == ["stalled"]
+        with pytest.raises(Unavailable):
+            await engine.answer(ONE, ANYONE)
+
+
+async def test_draining_is_this_front_ends_alone() -> None:
+    """It refuses, and waits for its own; the engine answers others."""
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with linked(fake) as found, front_end(found) as link, front_end(found) as other:
+        engine = RemoteEngine(link)
+        asking = asyncio.create_task(engine.answer(ONE, ANYONE))
+        await fake.entered.acquire()
+        draining = asyncio.create_task(engine.drain())
+        await asyncio.sleep(0)
+        with pytest.raises(Unavailable):
+            await engine.answer(ONE, ANYONE)
+        assert not draining.done()
+        fake.gate.set()
+        await draining
+        assert isinstance(await asking, EmbedResult)
+        assert isinstance(await RemoteEngine(other).answer(ONE, ANYONE), EmbedResult)
+
+
+async def test_a_stranger_who_speaks_something_else_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
+    """And only that one."""
+    async with remote() as (engine, found):
+        with caplog.at_level(logging.WARNING):
+            reader, writer = await asyncio.open_unix_connection(str(found.path))
+            writer.write(b"GET / HTTP/1.1\r\n\r\n" * 10)
+            with pytest.raises(ConnectionError):
+                while await reader.read(1000):
+                    pass
+                raise ConnectionResetError
+            writer.close()
+        assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
+
+
+# --- limits and metrics ---------------------------------------------------------------------------------------
+
+
+async def test_all_front_ends_draw_on_the_same_buckets() -> None:
+    """Three requests a minute are three, whichever front-end they come to."""
+    draws = [Draw(Rate(3, period_s=60, burst=3), "address:1.2.3.4")]
+    async with linked() as found, front_end(found) as one, front_end(found) as other:
+        both = [RemoteBuckets(one), RemoteBuckets(other)]
+        refusals = [await both[turn % 2].draw(draws) for turn in range(4)]
+        assert refusals[:3] == [None] * 3
+        assert refusals[3] is not None
+        assert refusals[3].place == 0
+        assert 0 < refusals[3].wait_s <= 20
+
+
+async def test_tokens_that_were_spent_at_one_are_owed_at_the_other() -> None:
+    """A key's quota is the key's."""
+    rate = Rate(100, period_s=60, burst=100)
+    async with linked() as found, front_end(found) as one, front_end(found) as other:
+        await RemoteBuckets(one).spend(rate, "key:a:tokens", 300)
+        assert await RemoteBuckets(other).draw([Draw(rate, "key:a:tokens", 0)]) is not None
+
+
+def exchange(route: str, status: int = 200) -> Exchange:
+    return Exchange(method="POST", dialect="d", route=route, status=status, request_id="r", began_s=1.0, ended_s=1.5)
+
+
+async def test_one_page_counts_what_all_front_ends_have_answered() -> None:
+    """Whichever is asked for it, its own latest answer included."""
+    async with linked() as found, front_end(found) as one, front_end(found) as other:
+        counting = [RemoteMetrics(one), RemoteMetrics(other)]
+        for metrics in (counting[0], counting[0], counting[1]):
+            metrics.http_answered(exchange("/r"))
+        counting[0].rejected("/r", "auth")
+        counting[0].flush()
+        await counting[0].exposition()
+        page, content_type = await counting[1].exposition()
+        assert b'vectord_requests_total{dialect="d",route="/r",status="200"} 3.0' in page
+        assert b'vectord_requests_rejected_total{reason="auth"} 1.0' in page
+        assert content_type.startswith("text/plain")
+        assert await counting[0].live() is None  # nobody has told these metrics of an engine
+
+
+async def test_what_was_answered_without_an_engine_is_counted_by_the_next() -> None:
+    """Refusals among it: an outage must not look like silence. The routes are told anew."""
+    async with linked() as found, front_end(found) as link:
+        metrics = RemoteMetrics(link)
+        metrics.expect_routes([("d", "/quiet")])
+        await found.server.close()
+        found.server.abort()
+        await until(lambda: not link.is_up)
+        metrics.http_answered(exchange("/r", 503))
+        await found.replace(FakeEngine())
+        await until(lambda: link.is_up)
+        page, _ = await metrics.exposition()
+        assert b'route="/r",status="503"} 1.0' in page
+        assert b'route="/quiet",status="200"} 0.0' in page
+
+
+async def test_a_link_that_is_closed_answers_whoever_waits() -> None:
+    """Nobody hangs."""
+    fake = FakeEngine()
+    fake.gate.clear()
+    async with linked(fake) as found:
+        async with front_end(found) as link:
+            asking = asyncio.create_task(RemoteEngine(link).answer(ONE, ANYONE))
+            await fake.entered.acquire()
+        with pytest.raises(Unavailable):
+            await asking

@@ -1,0 +1,75 @@
+"""Values of schema.py and errors.py of any content, and whether two are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as numbers
+
+from vectord import errors
+from vectord.cluster.remote.codec import DTYPES
+from vectord.errors import VectordError
+from vectord.schema import ChunkedDocument, EmbedResult, Precision
+
+ERRORS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, VectordError)]
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+
+
+def arrays() -> st.SearchStrategy[np.ndarray[Any, Any]]:
+    """Of every dtype that crosses, of no dimension to four, of no number too; views and both byte orders as well."""
+    shapes = numbers.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+    made = st.sampled_from(sorted(DTYPES)).flatmap(lambda dtype: numbers.arrays(np.dtype(dtype), shapes))
+    return st.one_of(
+        made, made.map(lambda array: array.T), made.map(lambda array: array[..., ::2] if array.ndim else array)
+    )
+
+
+@st.composite
+def failures(draw: st.DrawFn, kind: type[VectordError] | None = None) -> VectordError:
+    """An error of a class with any of what it can say."""
+    chosen = kind or draw(st.sampled_from(ERRORS))
+    small = st.none() | INTEGERS
+    can_say: dict[str, Any] = {
+        "field": st.none() | st.text(),
+        "index": small,
+        "limit": small,
+        "given": small,
+        "retry_after_s": st.floats(0, 1e6),
+        "allowed": st.lists(st.text()).map(tuple),
+    }
+    takes = set(inspect.signature(chosen.__init__).parameters) & set(can_say)
+    error = chosen(draw(st.text()), **{name: draw(can_say[name]) for name in sorted(takes)})
+    error.part = draw(small)
+    return error
+
+
+st.register_type_strategy(VectordError, failures())
+st.register_type_strategy(int, INTEGERS)
+# bytes are a sequence of numbers too, but nobody's token ids.
+st.register_type_strategy(Sequence, lambda kind: st.lists(st.from_type(get_args(kind)[0]), max_size=4))
+
+VECTORS = st.dictionaries(st.sampled_from(get_args(Precision)), arrays())  # hypothesis makes none of np.generic
+st.register_type_strategy(EmbedResult, st.builds(EmbedResult, dense=VECTORS))
+st.register_type_strategy(ChunkedDocument, st.builds(ChunkedDocument, vectors=VECTORS))
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in every field, bit by bit; a list may have become of any sequence."""
+    if isinstance(one, VectordError):
+        return type(one) is type(other) and one.args == other.args and vars(one) == vars(other)
+    if dataclasses.is_dataclass(one):
+        fields = [field.name for field in dataclasses.fields(one)]
+        return type(one) is type(other) and all(same(getattr(one, name), getattr(other, name)) for name in fields)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, Sequence) and not isinstance(one, str | bytes):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and (one == other or (isinstance(one, float) and math.isnan(one)))

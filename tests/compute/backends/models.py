@@ -1,0 +1,88 @@
+"""Tiny random models with every kind of answer, and a decoder, for the backends' tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tests.models import WIDTH, read_tiny_spec, write_bert
+
+from vectord.checkpoints.spec import Colbert, ModelSpec
+
+VOCABULARY = 60
+COLBERT_WIDTH = 24
+LABELS = ("contradiction", "entailment", "neutral")
+
+
+def write_all_kinds(folder: Path) -> ModelSpec:
+    """What BGE-M3 has: one body for dense, lexical and ColBERT vectors, the heads in files of their own."""
+    import torch
+    from transformers import XLMRobertaConfig, XLMRobertaModel
+
+    # transformers gives no position to a padding token, wherever it stands: the last word is in no text of the tests.
+    padding = {"pad_token_id": VOCABULARY - 1, "max_position_embeddings": 520 + VOCABULARY}
+    _save(XLMRobertaModel(XLMRobertaConfig(**{**_facts(), **padding}, type_vocab_size=1)), folder)
+    torch.manual_seed(1)
+    lexical, colbert = folder / "sparse_linear.pt", folder / "colbert_linear.pt"
+    torch.save(torch.nn.Linear(WIDTH, 1).state_dict(), lexical)
+    torch.save(torch.nn.Linear(WIDTH, COLBERT_WIDTH).state_dict(), colbert)
+    return read_tiny_spec(
+        folder,
+        outputs=frozenset({"dense", "tokens", "lexical", "colbert"}),
+        pooling="cls",
+        lexical=lexical,
+        colbert=Colbert(dimensions=COLBERT_WIDTH, linear=colbert, drops_first=True),
+        max_tokens=500,
+    )
+
+
+def write_splade(folder: Path) -> ModelSpec:
+    """A masked-language model, one number a word."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    _save(BertForMaskedLM(BertConfig(**_facts())), folder)
+    return read_tiny_spec(folder, outputs=frozenset({"splade", "tokens"}), pooling=None)
+
+
+def write_classifier(folder: Path) -> ModelSpec:
+    """A classifier of three labels."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    _save(BertForSequenceClassification(BertConfig(**_facts(), num_labels=len(LABELS))), folder)
+    return read_tiny_spec(folder, outputs=frozenset({"scores"}), pooling=None, labels=LABELS)
+
+
+def write_decoder(folder: Path) -> ModelSpec:
+    """A causal model with shared keys and rotary positions, pooled at the last token."""
+    from transformers import Qwen3Config, Qwen3Model
+
+    config = Qwen3Config(**_facts(), num_key_value_heads=2, head_dim=16, use_cache=False)
+    _save(Qwen3Model(config), folder)
+    return read_tiny_spec(folder, pooling="last", outputs=frozenset({"dense", "tokens"}), max_tokens=500)
+
+
+def write_plain(folder: Path) -> ModelSpec:
+    """BERT, mean pooling."""
+    return read_tiny_spec(write_bert(folder))
+
+
+def _facts() -> dict[str, Any]:
+    return {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 48,
+        "max_position_embeddings": 520,
+    }
+
+
+def _save(model: Any, folder: Path) -> None:
+    """With every parameter random, biases and norms too."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    model.save_pretrained(folder)

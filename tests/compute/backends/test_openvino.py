@@ -1,0 +1,483 @@
+"""What the CPU backend chooses, how its two plans take turns, and the true vectors. More: test_conformance.py."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from sentence_transformers import SentenceTransformer
+from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends import openvino as backend_module
+from vectord.compute.backends import openvino_plans
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
+from vectord.compute.backends.openvino import (
+    MAX_BATCH_TOKENS,
+    NARROW_GROUPS,
+    OpenvinoBackend,
+    choose_precision,
+    choose_streams,
+    choose_wide_streams,
+    load,
+)
+from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.ops.openvino import OpenvinoOps, ov
+from vectord.errors import ConfigError, ModelUnavailable
+
+BATCH = batch_of(*random_texts((9, 1, 30)))
+LONE = batch_of(*random_texts((9,)), alone=True)
+FACTS = BackendFacts(
+    name="openvino", device="cpu", dtype="float32", streams=2, cost="packed", max_batch_tokens=MAX_BATCH_TOKENS
+)
+TEXTS = [
+    "That is a happy person",
+    "x",
+    "",
+    "Größe, 東京, naïve café: 3.14 % of €1,000; " * 12,
+    *(" ".join(["a sentence of some length, not the same as the others,"] * n) for n in range(1, 20)),
+]
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
+    return read_tiny_spec(write_bert(tmp_path_factory.mktemp("bert")))
+
+
+# --- what is chosen -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("threads", "streams"), [(1, 1), (2, 2), (3, 3), (4, 4), (6, 4), (8, 4), (16, 4), (32, 8), (64, 16)]
+)
+def test_streams_follow_the_threads(threads: int, streams: int) -> None:
+    """A stream for each thread up to four; then more threads a stream; from 16 threads on more streams of four."""
+    assert choose_streams(threads) == streams
+
+
+@pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16)])
+def test_only_plan_has_wide_streams(threads: int, streams: int) -> None:
+    """A large model's lone text has four threads where there are as many."""
+    assert choose_wide_streams(threads) == streams
+
+
+@pytest.mark.parametrize(
+    ("has_bfloat16", "dtype", "precision"),
+    [
+        (True, "auto", "bf16"),
+        (True, "bfloat16", "bf16"),
+        (True, "float32", "f32"),
+        (False, "auto", "f32"),
+        (False, "float32", "f32"),
+    ],
+)
+def test_bfloat16_is_for_processors_that_have_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, precision: str
+) -> None:
+    """Nobody is warned about what they asked for or left to us. The runtime, which would emulate it, is not asked."""
+    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
+    assert choose_precision(dtype, core=None) == precision
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(("capabilities", "precision"), [(["FP32", "BF16"], "bf16"), (["FP32"], "f32")])
+def test_runtime_is_asked_where_the_system_does_not_say(
+    monkeypatch: pytest.MonkeyPatch, capabilities: list[str], precision: str
+) -> None:
+    """Windows and macOS have no /proc/cpuinfo."""
+    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: None)
+    assert choose_precision("auto", SimpleNamespace(get_property=lambda *_: capabilities)) == precision
+
+
+@pytest.mark.parametrize(
+    ("has_bfloat16", "dtype", "instead"),
+    [(False, "bfloat16", "float32"), (True, "float16", "bfloat16"), (False, "float16", "float32")],
+)
+def test_dtype_the_processor_lacks_becomes_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, instead: str
+) -> None:
+    """It serves, in a type that it can compute in at full speed, and says so in the log."""
+    monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
+    with caplog.at_level(logging.WARNING, "vectord.compute.backends.openvino"):
+        assert choose_precision(dtype, core=None) == {"bfloat16": "bf16", "float32": "f32"}[instead]
+    assert caplog.messages == [f"this processor does not compute in {dtype}; using {instead}"]
+
+
+@pytest.mark.parametrize(
+    "options", [BackendOptions(dtype="int7"), BackendOptions(device="tpu")], ids=["dtype", "device"]
+)
+def test_unknown_names_stop_the_start(spec: ModelSpec, options: BackendOptions) -> None:
+    """A typing error is not turned into a default."""
+    with pytest.raises(ConfigError, match="must be auto"):
+        load(spec, options)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture, device: str) -> None:
+    """As with the torch backend on a machine without that GPU: it serves, and says so in the log."""
+    with caplog.at_level(logging.WARNING, "vectord.compute.backends.openvino"):
+        backend = load(spec, BackendOptions(device=device, threads=1))
+    assert backend.facts.device == "cpu"
+    assert caplog.messages == [f"the openvino backend runs on the cpu, not on {device}"]
+    backend.close()
+
+
+def test_broken_model_stops_the_load(spec: ModelSpec) -> None:
+    """What is wrong with the files is said by load, not by a later forward."""
+    with pytest.raises(ModelUnavailable):
+        load(read_tiny_spec(spec.folder, architecture="no_such_network"), BackendOptions(threads=2))
+
+
+# --- two plans ------------------------------------------------------------------------------------------------
+
+
+class SlowCompiler(Compiler):
+    """Holds the narrow plan back until `go` is set; `failure` is then raised instead."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__(spec, ov.Core(), "f32", threads=2)
+        self.go = threading.Event()
+        self.failure: Exception | None = None
+        self.compiled: list[tuple[int, int, Precision | None]] = []
+
+    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
+        if groups > 1:
+            assert self.go.wait(60)
+            if self.failure:
+                raise self.failure
+        plan = super().compile(streams, groups, precision)
+        self.compiled.append((streams, groups, precision))
+        return plan
+
+
+@pytest.fixture
+def compiler(spec: ModelSpec) -> Iterator[SlowCompiler]:
+    slow = SlowCompiler(spec)
+    yield slow
+    slow.go.set()
+
+
+def dense(backend: OpenvinoBackend, batch: TokenBatch, stream: int = 0) -> np.ndarray:
+    return backend.forward(batch, stream)["dense"]
+
+
+def test_answers_before_the_narrow_plan_is_ready(compiler: SlowCompiler) -> None:
+    """A model answers every batch as soon as it is loaded, and the same once it is fast."""
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    early = [dense(backend, batch, 1) for batch in (BATCH, LONE)]
+    assert compiler.compiled == [(1, 1, None)]
+    compiler.go.set()
+    backend.wait()
+    assert compiler.compiled == [(1, 1, None), (2, NARROW_GROUPS, None)]
+    for batch, want in zip((BATCH, LONE), early, strict=True):
+        np.testing.assert_allclose(dense(backend, batch, 1), want, atol=1e-5)
+    backend.close()
+
+
+WIDE, NARROW = "wide", "narrow"
+
+
+class CountingPlan:
+    """A plan that says who called."""
+
+    def __init__(self, plan: Plan, calls: list[str], name: str) -> None:
+        self._plan, self._calls, self._name = plan, calls, name
+        self.first_batch: TokenBatch | None = None
+
+    def run(self, batch: TokenBatch, stream: int) -> Answers:
+        self._calls.append(self._name)
+        return self._plan.run(batch, stream)
+
+    def warm_up(self, batch: TokenBatch) -> None:
+        self.first_batch = batch
+        self._plan.warm_up(batch)
+
+
+class CountingCompiler(Compiler):
+    def __init__(self, spec: ModelSpec, core: Any = None, precision: Precision = "f32", threads: int = 2) -> None:
+        super().__init__(spec, core or ov.Core(), precision, threads)
+        self.calls: list[str] = []
+        self.plans: dict[str, Any] = {}
+
+    def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Any:
+        name = NARROW if groups > 1 else WIDE
+        self.plans[name] = CountingPlan(super().compile(streams, groups, precision), self.calls, name)
+        return self.plans[name]
+
+
+@pytest.mark.parametrize(
+    ("streams", "batch", "plan"),
+    [
+        (2, LONE, WIDE),
+        (2, BATCH, NARROW),
+        (2, batch_of(*random_texts((9,))), NARROW),
+        (1, LONE, NARROW),
+        (2, batch_of(*random_texts((9,)), alone=True, outputs=("tokens",)), WIDE),
+    ],
+    ids=["a lone text", "many texts", "one text among others", "a lone text and one stream", "a lone text's tokens"],
+)
+def test_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatch, plan: str) -> None:
+    """All threads for a text that is alone, one stream for everything else; a single stream has them anyway."""
+    compiler = CountingCompiler(spec)
+    backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE)
+    backend.wait()
+    assert backend.forward(batch, 0).keys() == batch.outputs
+    assert compiler.calls == [plan]
+    backend.close()
+
+
+def test_without_a_narrow_plan_wide_serves_on(compiler: SlowCompiler, caplog: pytest.LogCaptureFixture) -> None:
+    """When the narrow plan cannot be compiled, every batch is still answered, and the log says why it is slow."""
+    compiler.failure = RuntimeError("no such instruction")
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    backend.forward(BATCH, 0)
+    compiler.go.set()
+    backend.wait()
+    for batch in (BATCH, LONE):
+        backend.forward(batch, 1)
+    assert "one batch at a time" in caplog.text
+    backend.close()
+
+
+@pytest.mark.parametrize(("streams", "one_plan"), [(1, False), (2, True)], ids=["one stream", "one plan"])
+def test_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
+    """There is no wide plan to begin with, so load itself fails."""
+    compiler.failure = RuntimeError("no such instruction")
+    compiler.go.set()
+    with pytest.raises(RuntimeError, match="no such instruction"):
+        OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE, one_plan=one_plan)
+
+
+def test_close_waits_for_the_compiler(compiler: SlowCompiler) -> None:
+    """Closing gives the checkpoint's memory back only when nobody reads it any more."""
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    order: list[str] = []
+    compiler.close = lambda: order.append(f"closed after {len(compiler.compiled)} plans")  # type: ignore[method-assign]
+    closing = threading.Thread(target=backend.close)
+    closing.start()
+    compiler.go.set()
+    closing.join(60)
+    assert order == ["closed after 2 plans"]
+
+
+def test_exact_plan_is_compiled_once_and_late(compiler: SlowCompiler) -> None:
+    """When somebody first needs it; two that do at the same time share it, and it is float32's."""
+    compiler.go.set()
+    exact = OpenvinoBackend(FACTS, compiler, LONE)
+    want = dense(exact, BATCH)
+    exact.wait()
+    compiler.precision = "bf16"
+    backend = OpenvinoBackend(FACTS, compiler, LONE)
+    backend.wait()
+    assert (1, 1, "f32") not in compiler.compiled
+    with ThreadPoolExecutor(2) as pool:
+        for answers in pool.map(backend.forward_exact, [BATCH] * 2):
+            np.testing.assert_allclose(answers["dense"], want, atol=1e-5)
+    assert compiler.compiled.count((1, 1, "f32")) == 1
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("streams", "one_plan"), [(2, False), (1, False), (2, True)], ids=["two plans", "one", "large"]
+)
+def test_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
+    """What it has is exact already: only a request is added, which no worker shares."""
+    compiler.go.set()
+    backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE, one_plan=one_plan)
+    backend.wait()
+    plans = list(compiler.compiled)
+    with ThreadPoolExecutor(3) as pool:
+        exact = pool.map(backend.forward_exact, [BATCH] * 3)
+        for stream in range(streams):
+            np.testing.assert_allclose(dense(backend, BATCH, stream), next(exact)["dense"], atol=1e-5)
+    assert compiler.compiled == plans
+    backend.close()
+
+
+# --- one plan for a large model -------------------------------------------------------------------------------
+
+
+def plan_bytes(spec: ModelSpec, precision: Precision = "f32") -> int:
+    compiler = Compiler(spec, ov.Core(), precision, threads=1)
+    size = compiler.plan_bytes
+    compiler.close()
+    return size
+
+
+def test_a_plans_size_is_that_of_all_weights_but_the_words(spec: ModelSpec) -> None:
+    """The largest tensor is the table of word vectors, or of positions, which no plan lays out anew."""
+    sizes = [int(tensor.size) for tensor in load_file(spec.weights[0]).values()]
+    assert plan_bytes(spec) == 4 * (sum(sizes) - max(sizes))
+    assert plan_bytes(spec, "bf16") == 2 * (sum(sizes) - max(sizes))
+
+
+@pytest.mark.parametrize(("room", "plans"), [(0, {WIDE, NARROW}), (-1, {NARROW})], ids=["just small", "just large"])
+def test_large_models_have_one_plan(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, room: int, plans: set[str]
+) -> None:
+    """A second one would cost its weights again: the one there is answers lone texts too, with wider streams."""
+    made: list[CountingCompiler] = []
+
+    def make(*arguments: Any) -> CountingCompiler:
+        made.append(CountingCompiler(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(backend_module, "Compiler", make)
+    monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", plan_bytes(spec) + room)
+    backend = load(spec, BackendOptions(dtype="float32", threads=2))
+    backend.wait()
+    assert made[0].plans.keys() == plans
+    assert backend.facts.streams == (1 if plans == {NARROW} else 2)
+    for batch in (LONE, BATCH):
+        assert np.isfinite(dense(backend, batch)).all()
+    assert set(made[0].calls) == plans
+    backend.close()
+
+
+def test_streams_of_the_options_count_for_large_models_too(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several streams, and still one plan, ready when load returns."""
+    monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", 0)
+    backend = load(spec, BackendOptions(dtype="float32", threads=2, streams=2))
+    assert backend.facts.streams == 2
+    for stream in range(2):
+        np.testing.assert_allclose(dense(backend, LONE, stream), dense(backend, BATCH)[:1], atol=1e-5)
+    backend.close()
+
+
+@pytest.mark.parametrize(("budget", "lengths"), [(77, [77]), (1024, [512, 512]), (1300, [512, 512])], ids=str)
+def test_streams_begin_with_their_largest_batch(
+    spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, budget: int, lengths: list[int]
+) -> None:
+    """As many tokens as a batch may have, in texts no longer than the model reads, and all it can be asked."""
+    made: list[CountingCompiler] = []
+
+    def make(*arguments: Any) -> CountingCompiler:
+        made.append(CountingCompiler(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(backend_module, "Compiler", make)
+    backend = load(spec, BackendOptions(dtype="float32", threads=1, max_batch_tokens=budget))
+    backend.wait()
+    first = made[0].plans[NARROW].first_batch
+    assert np.diff(first.texts.cu_seqlens).tolist() == lengths
+    assert first.outputs == spec.outputs
+    backend.close()
+
+
+# --- long batches ---------------------------------------------------------------------------------------------
+
+
+def test_long_batches_leave_no_memory_behind(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their stream starts anew; their answers stay the caller's, and the next batches' are right."""
+    compiler = Compiler(spec, ov.Core(), "f32", threads=1)
+    plan = compiler.compile(streams=1, groups=1)
+    wants = {batch.texts.ids.size: plan.run(batch, 0)["dense"] for batch in (BATCH, LONE)}
+    trims: list[None] = []
+    monkeypatch.setattr(openvino_plans, "trim_heap", lambda: trims.append(None))
+    monkeypatch.setattr(openvino_plans, "LONG_TOKENS", LONE.texts.ids.size)
+    answers = [(batch, plan.run(batch, 0)["dense"]) for batch in (BATCH, LONE, BATCH, LONE)]
+    assert len(trims) == 2  # one for each that is longer
+    for batch, rows in answers:
+        np.testing.assert_allclose(rows, wants[batch.texts.ids.size], atol=1e-5)
+    del plan
+    compiler.close()
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------
+
+
+class FailingRequest:
+    def __init__(self, message: str) -> None:
+        self._message = message
+
+    def set_input_tensors(self, _: object) -> None:
+        pass
+
+    def infer(self, **_: object) -> None:
+        raise RuntimeError(self._message)
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("Exception from src/inference/...: std::bad_alloc", MemoryError),
+        ("could not execute a primitive: out_of_memory", MemoryError),
+        ("Shape inference failed", RuntimeError),
+    ],
+)
+def test_lack_of_memory_is_told_from_other_failures(message: str, error: type[Exception]) -> None:
+    """OpenVINO raises RuntimeError for everything; the engine halves a batch only for lack of memory."""
+    compiled = SimpleNamespace(create_infer_request=lambda: FailingRequest(message))
+    graph = SimpleNamespace(pack=lambda texts, outputs: [], outputs=("dense",))
+    with pytest.raises(error):
+        Plan(compiled, graph, OpenvinoOps(), streams=1).run(BATCH, 0)
+
+
+def test_plan_that_answers_no_numbers_stops_the_load(spec: ModelSpec, tmp_path: Path) -> None:
+    """Weights that are broken, or a processor that computes wrong, are seen before the first request."""
+    state = {name: tensor * np.float32("nan") for name, tensor in load_file(spec.weights[0]).items()}
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(RuntimeError, match="first answer is not finite"):
+        load(replace(spec, weights=(tmp_path / "model.safetensors",)), BackendOptions(threads=1))
+
+
+# --- the real model -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def minilm() -> ModelSpec:
+    return read_minilm_spec()
+
+
+@pytest.fixture(scope="module")
+def reference(minilm: ModelSpec) -> SentenceTransformer:
+    return SentenceTransformer(str(minilm.folder), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def texts(reference: SentenceTransformer) -> list[list[int]]:
+    ids: list[list[int]] = reference.tokenizer(TEXTS, truncation=True, max_length=256)["input_ids"]
+    return ids
+
+
+def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    cosine: np.ndarray = (a * b).sum(axis=1) / (np.linalg.norm(a, axis=1) * np.linalg.norm(b, axis=1))
+    return cosine
+
+
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 0.99999), ("auto", 0.9999)])
+def test_the_true_vectors(
+    minilm: ModelSpec, reference: SentenceTransformer, texts: list[list[int]], dtype: str, least: float
+) -> None:
+    """Real weights give sentence-transformers' vectors, on both plans, alone and beside longer texts."""
+    backend = load(minilm, BackendOptions(dtype=dtype, threads=2))
+    want = reference.encode(TEXTS)
+    early = dense(backend, batch_of(*texts))
+    backend.wait()
+    together = dense(backend, batch_of(*texts), 1)
+    alone = np.concatenate([dense(backend, batch_of(text, alone=True)) for text in texts])
+    single = np.concatenate([dense(backend, batch_of(text)) for text in texts])
+    for vectors in (early, together, alone, single):
+        assert cosines(vectors, want).min() > least
+        assert cosines(vectors, together).min() > least
+    backend.close()
+
+
+def test_dtype_of_the_facts_is_that_of_the_products(minilm: ModelSpec) -> None:
+    """/info says bfloat16 exactly when the vectors show its rounding."""
+    batch = batch_of(*random_texts((30,), vocab_size=1000))
+    exact, chosen = (load(minilm, BackendOptions(dtype=dtype, threads=1)) for dtype in ("float32", "auto"))
+    assert exact.facts.dtype == "float32"
+    distance = np.abs(dense(exact, batch) - dense(chosen, batch)).max()
+    assert (distance > 1e-4) == (chosen.facts.dtype == "bfloat16")
+    exact.close()
+    chosen.close()

@@ -1,0 +1,282 @@
+"""Architectures that networks/ has no file for, run by transformers' own classes behind our heads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import pad, padded_states, randomize, texts_of
+from tests.models import batch_of, read_tiny_spec
+
+from vectord.checkpoints.spec import DenseModule, ModelSpec
+from vectord.compute.backends.base import BackendOptions, TokenBatch
+from vectord.compute.backends.transformers import TransformersBackend, load, read_config
+from vectord.errors import ModelUnavailable
+
+if TYPE_CHECKING:
+    import torch
+
+FLOAT32 = BackendOptions(device="cpu", dtype="float32", threads=1)
+SIZES = {"vocab_size": 40, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "pad_token_id": 0}
+TEXTS = texts_of(9, 1, 30, 2, 17)
+STARTS = np.cumsum([0, *map(len, TEXTS[:-1])])
+
+
+def write(folder: Path, model: torch.nn.Module) -> Path:
+    randomize(model).save_pretrained(folder)  # type: ignore[operator]
+    return folder
+
+
+def albert(**facts: Any) -> torch.nn.Module:
+    from transformers import AlbertConfig, AlbertModel
+
+    return AlbertModel(AlbertConfig(**SIZES, embedding_size=16, intermediate_size=48, **facts))
+
+
+def electra() -> torch.nn.Module:
+    from transformers import ElectraConfig, ElectraModel
+
+    return ElectraModel(ElectraConfig(**SIZES, embedding_size=16, intermediate_size=48))
+
+
+def llama() -> torch.nn.Module:
+    """Causal, with rotary positions that config.json says under a key of its own."""
+    from transformers import LlamaConfig, LlamaModel
+
+    rope = {"rope_type": "default", "rope_theta": 500.0}
+    return LlamaModel(LlamaConfig(**SIZES, intermediate_size=48, num_key_value_heads=2, rope_parameters=rope))
+
+
+def t5_encoder() -> torch.nn.Module:
+    """The encoder of a model that has a decoder too."""
+    from transformers import T5Config, T5EncoderModel
+
+    return T5EncoderModel(
+        T5Config(vocab_size=40, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, pad_token_id=0)
+    )
+
+
+MODELS = {"albert": albert, "electra": electra, "llama": llama, "t5": t5_encoder}
+
+
+def spec_of(folder: Path, **facts: Any) -> ModelSpec:
+    defaults = {"hidden_size": 32, "dimensions": 32, "max_tokens": 64, "pooling": "mean"}
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({"hidden_size": 32, "max_position_embeddings": 64} | config))
+    return read_tiny_spec(folder, **{**defaults, **facts})
+
+
+def edit(folder: Path, **entries: Any) -> Path:
+    """config.json with these entries changed."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **entries}))
+    return folder
+
+
+def tokens_of(backend: TransformersBackend, texts: Sequence[Sequence[int]], **options: Any) -> np.ndarray:
+    return backend.forward(batch_of(*texts, outputs=("tokens",), **options), 0)["tokens"]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_states_are_those_of_the_class(name: str, tmp_path: Path) -> None:
+    """Read through our checkpoint and config, a model answers as where it was saved."""
+    model = MODELS[name]()
+    backend = load(spec_of(write(tmp_path, model)), FLOAT32)
+    assert backend.facts.cost == "padded"
+    np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_neighbours_change_nothing(name: str, tmp_path: Path) -> None:
+    """Padding is seen by nobody: a text alone has the states it has beside longer ones."""
+    backend = load(spec_of(write(tmp_path, MODELS[name]())), FLOAT32)
+    together = np.split(tokens_of(backend, TEXTS), STARTS[1:])
+    for text, states in zip(TEXTS, together, strict=True):
+        np.testing.assert_allclose(tokens_of(backend, [text]), states, atol=1e-5)
+
+
+def test_heads_are_ours(tmp_path: Path) -> None:
+    """Pooling over the texts' own rows, and a Dense module behind it, whatever the body."""
+    from safetensors.numpy import save_file
+
+    model = albert()
+    weight = np.random.default_rng(0).normal(size=(8, 32)).astype(np.float32)
+    save_file({"linear.weight": weight}, tmp_path / "dense.safetensors")
+    dense = DenseModule(
+        folder=tmp_path,
+        weights=tmp_path / "dense.safetensors",
+        in_features=32,
+        out_features=8,
+        bias=False,
+        activation="tanh",
+    )
+    spec = spec_of(write(tmp_path, model), dense_modules=(dense,), dimensions=8)
+    answers = load(spec, FLOAT32).forward(batch_of(*TEXTS, outputs=("dense", "tokens")), 0)
+    means = np.add.reduceat(padded_states(model, TEXTS), STARTS) / np.array([[len(text)] for text in TEXTS])
+    np.testing.assert_allclose(answers["dense"], np.tanh(means @ weight.T), atol=1e-4)
+    assert {numbers.dtype for numbers in answers.values()} == {np.dtype(np.float32)}
+
+
+def test_only_the_keys_are_attended_to(tmp_path: Path) -> None:
+    """Rows past a text's keys are computed and seen by nobody, as ColBERT's expansion is."""
+    from tests.models import pack_texts
+
+    model = albert()
+    backend = load(spec_of(write(tmp_path, model)), FLOAT32)
+    texts = pack_texts(*TEXTS[:1], keys=np.array([4], np.int32))
+    answer = backend.forward(TokenBatch(texts=texts, outputs=frozenset({"tokens"})), 0)["tokens"]
+    assert answer.shape == (9, 32)
+    np.testing.assert_allclose(answer[:4], padded_states(model, [TEXTS[0][:4]]), atol=1e-4)
+
+
+def test_scores_are_the_classifiers_logits(tmp_path: Path) -> None:
+    """A classifier is transformers' own, head and all; every span gets its text's logits."""
+    import torch
+    from transformers import AlbertConfig, AlbertForSequenceClassification
+
+    config = AlbertConfig(**SIZES, embedding_size=16, intermediate_size=48, num_labels=3)
+    model = randomize(AlbertForSequenceClassification(config))
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    spec = spec_of(tmp_path, outputs=frozenset({"scores"}), pooling=None, labels=("a", "b", "c"))
+    answer = load(spec, FLOAT32).forward(batch_of(*TEXTS, outputs=("scores",)), 0)["scores"]
+    ids, mask = pad(TEXTS)
+    with torch.no_grad():
+        want = model(input_ids=ids, attention_mask=mask).logits.numpy()
+    np.testing.assert_allclose(answer, want, atol=1e-4)
+
+
+def test_exact_is_float32(tmp_path: Path) -> None:
+    """forward_exact computes in float32 whatever the model is served in."""
+    model = albert()
+    backend = load(spec_of(write(tmp_path, model)), BackendOptions(device="cpu", dtype="bfloat16", threads=1))
+    batch = batch_of(*TEXTS, outputs=("tokens",))
+    want = padded_states(model, TEXTS)
+    assert np.abs(backend.forward(batch, 0)["tokens"] - want).max() > 1e-3
+    np.testing.assert_allclose(backend.forward_exact(batch)["tokens"], want, atol=1e-4)
+    backend.close()
+
+
+# --- what a model's folder may not do -------------------------------------------------------------------------
+
+CODE = "import pathlib; pathlib.Path({marker!r}).touch()\n"
+HOSTILE: dict[str, Any] = {
+    "auto_map": {"AutoConfig": "code.Config", "AutoModel": "code.Model"},
+    "_attn_implementation_internal": "someone/kernel",
+    "_attn_implementation": "someone/kernel",
+    "attn_implementation": "someone/kernel",
+    "_experts_implementation_internal": "someone/kernel",
+    "quantization_config": {"quant_method": "someone"},
+    "trust_remote_code": True,
+    "use_kernels": True,
+    "transformers_weights": "../elsewhere.safetensors",
+    "fusion_config": {"patch_embeddings": True},
+    "_name_or_path": "someone/model",
+    "custom_pipelines": {"text": {"impl": "code.Pipeline"}},
+}
+
+
+def test_nothing_in_the_folder_runs(tmp_path: Path) -> None:
+    """Code in the folder, and every key of a config that ever led to some, is never looked at."""
+    model = albert()
+    marker = tmp_path / "ran"
+    folder = edit(write(tmp_path / "model", model), **HOSTILE)
+    for name in ("code.py", "modeling_albert.py", "configuration_albert.py", "__init__.py"):
+        (folder / name).write_text(CODE.format(marker=str(marker)))
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "someone/model", "peft_type": "LORA"}')
+    backend = load(spec_of(folder), FLOAT32)
+    np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
+    assert not marker.exists()
+
+
+def test_hostile_keys_reach_no_config(tmp_path: Path) -> None:
+    """transformers' config is the one it is without those keys, in its hidden attributes too."""
+    folder = write(tmp_path, albert())
+    clean = vars(read_config(spec_of(folder)))
+    assert vars(read_config(spec_of(edit(folder, **HOSTILE)))) == clean
+
+
+def test_old_rotary_keys_count(tmp_path: Path) -> None:
+    """A config of before version 5 says rope_theta at the top, where the class has no field any more."""
+    model = llama()
+    folder = write(tmp_path, model)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "rope_parameters": None, "rope_theta": 500.0}))
+    backend = load(spec_of(folder), FLOAT32)
+    np.testing.assert_allclose(tokens_of(backend, TEXTS), padded_states(model, TEXTS), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers must be at most 1,024"),
+        ({"vocab_size": 10**12}, "vocab_size must be at most"),
+        ({"vocab_size": 2**24}, "describes a network of"),
+        ({"intermediate_size": 64}, r"tensor .* is \[48\]; by config.json it is \[64\]"),
+        ({"num_attention_heads": 5}, "by config.json it is"),
+        ({"hidden_act": "os.system"}, "refuses it"),
+        ({"model_type": "albert2"}, "known neither here nor to transformers"),
+        ({"model_type": "qwen2_vl"}, "made of several models"),
+        ({"model_type": "fnet"}, "knows no padding"),
+        ({"model_type": "vit"}, "knows no padding"),
+        ({"model_type": "bart"}, "no encoder of texts"),
+    ],
+    ids=str,
+)
+def test_config_that_does_not_fit_stops_the_load(entries: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """A type nobody runs, a size that would never end, a network that is not that of the weights: said before it
+    costs anything."""
+    folder = edit(write(tmp_path, albert()), **entries)
+    with pytest.raises(ModelUnavailable, match=message):
+        load(spec_of(folder), FLOAT32)
+
+
+def test_missing_tensor_stops_the_load(tmp_path: Path) -> None:
+    """transformers would make up what is missing. The pooler may be: nothing that is served reads it."""
+    from safetensors.numpy import load_file, save_file
+
+    model = albert()
+    folder = write(tmp_path, model)
+    path = folder / "model.safetensors"
+    state = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("pooler.")}
+    save_file(state, path)
+    tokens = tokens_of(load(spec_of(folder), FLOAT32), TEXTS)
+    np.testing.assert_allclose(tokens, padded_states(model, TEXTS), atol=1e-4)
+    save_file({name: tensor for name, tensor in state.items() if "ffn.bias" not in name}, path)
+    with pytest.raises(ModelUnavailable, match=r"no tensor .*ffn\.bias"):
+        load(spec_of(folder), FLOAT32)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"outputs": frozenset({"splade"})},
+        {"outputs": frozenset({"scores"}), "labels": ("yes",), "config": {"model_type": "albert"}},
+        {"hidden_size": 64, "dimensions": 64},
+    ],
+    ids=["splade", "no pad_token_id", "another width"],
+)
+def test_what_cannot_be_given_is_refused(facts: dict[str, Any], tmp_path: Path) -> None:
+    """An output that needs parts of the architecture, or that the config leaves open."""
+    folder = edit(write(tmp_path, albert()), pad_token_id=None)
+    spec = spec_of(folder, **{name: fact for name, fact in facts.items() if name != "config"})
+    with pytest.raises(ModelUnavailable):
+        load(spec, FLOAT32)
+
+
+def test_full_device_is_a_memory_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine halves a batch on MemoryError, and on nothing else."""
+    import torch
+
+    from vectord.compute.backends.transformers import Model
+
+    def fill(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    backend = load(spec_of(write(tmp_path, albert())), FLOAT32)
+    monkeypatch.setattr(Model, "__call__", fill)
+    with pytest.raises(MemoryError, match="no room for this batch"):
+        tokens_of(backend, TEXTS)

@@ -1,0 +1,145 @@
+"""What the torch backend chooses: a device, its numbers, and how much of its memory."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vectord.compute.backends.torch import choose_device, choose_dtype
+from vectord.compute.backends.torch.device import MIB, cap_memory, room_bytes, set_products
+from vectord.errors import ConfigError
+from vectord.schema import DeviceMemory
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda")
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.fixture
+def turing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+
+
+@pytest.fixture
+def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 6))
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
+def test_missing_gpu_becomes_the_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine without the GPU that was asked for still serves, and says so in the log."""
+    with caplog.at_level(logging.WARNING, "vectord.compute.backends.torch"):
+        assert choose_device(name) == CPU
+    assert caplog.messages == [f"{name.upper()} requested but not available, falling back to CPU"]
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_auto_without_gpu_is_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody asked for a GPU, so nobody is warned."""
+    assert choose_device("auto") == CPU
+    assert not caplog.messages
+
+
+def test_auto_prefers_cuda_then_mps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest kind of device that is there is taken; a number that is there is kept."""
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("auto") == CUDA
+    assert choose_device("cuda:1") == torch.device("cuda:1")
+    assert choose_device("cuda:2") == CPU
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert choose_device("auto") == torch.device("mps")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:9999", "", "CUDA", "cpu\n"])
+def test_unknown_device_stops_the_start(name: str) -> None:
+    """A name that is no device is a mistake in the configuration, not a missing GPU."""
+    with pytest.raises(ConfigError, match="device must be auto, cpu, cuda, cuda:N or mps"):
+        choose_device(name)
+
+
+@pytest.mark.usefixtures("ampere")
+def test_dtype_auto_fits_the_device() -> None:
+    """16 bits on CUDA, float32 elsewhere."""
+    assert choose_dtype("auto", CUDA) == torch.bfloat16
+    assert choose_dtype("auto", CPU) == torch.float32
+    assert choose_dtype("auto", torch.device("mps")) == torch.float32
+
+
+@pytest.mark.usefixtures("turing")
+def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> None:
+    """It only emulates bfloat16; whoever asks for that is told."""
+    assert choose_dtype("auto", CUDA) == torch.float16
+    assert not caplog.messages
+    assert choose_dtype("bfloat16", CUDA) == torch.float16
+    assert caplog.messages == ["this GPU does not compute in bfloat16; using float16"]
+
+
+@pytest.mark.usefixtures("ampere")
+def test_dtype_can_be_insisted_on() -> None:
+    """What is asked for is what is computed in, but for float16 on the CPU, which is emulated there."""
+    assert choose_dtype("bfloat16", CPU) == torch.bfloat16
+    assert choose_dtype("bfloat16", CUDA) == torch.bfloat16
+    assert choose_dtype("float32", CUDA) == torch.float32
+    assert choose_dtype("float16", CUDA) == torch.float16
+    assert choose_dtype("float16", CPU) == torch.float32
+    with pytest.raises(ConfigError, match="dtype must be auto, float32, bfloat16, float16"):
+        choose_dtype("int8", CPU)
+
+
+@pytest.mark.parametrize("name", ["auto", "float16"])
+@pytest.mark.parametrize(("gpu", "dtype"), [("ampere", torch.bfloat16), ("turing", torch.float32)])
+def test_gemma_never_computes_in_float16(
+    gpu: str, dtype: torch.dtype, name: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It overflows there: bfloat16 where the GPU computes in that, else float32. Who asked for float16 is told."""
+    request.getfixturevalue(gpu)
+    assert choose_dtype(name, CUDA, "gemma3_text") == dtype
+    warned = [f"gemma3_text overflows in float16; using {str(dtype).removeprefix('torch.')}"]
+    assert caplog.messages == (warned if name == "float16" else [])
+
+
+@pytest.mark.parametrize(("tf32", "precision"), [(True, "high"), (False, "highest")])
+def test_float32_is_rounded_only_by_choice(tf32: bool, precision: str) -> None:
+    """To TF32; and sums of 16 bits are never in 16 bits."""
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_products(tf32=tf32)
+        assert torch.get_float32_matmul_precision() == precision
+        assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
+        assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("cap_mib", "share"), [(1024, 0.25), (8192, 1.0)])
+def test_the_cap_is_a_share_of_its_own_card(cap_mib: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the second one's 4 GiB, say; a cap above that is none."""
+    asked: list[tuple[float, int]] = []
+    card = SimpleNamespace(total_memory=4096 * MIB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: asked.append(given))
+    cap_memory(torch.device("cuda:1"), cap_mib)
+    assert asked == [(share, 1)]
+
+
+@given(sizes=st.lists(st.integers(0, 2**40), min_size=4, max_size=4), cap_mib=st.none() | st.integers(64, 2**20))
+def test_room_is_what_may_still_be_taken(sizes: list[int], cap_mib: int | None) -> None:
+    """Never more than is free beside what the process holds, and with a cap never more than that allows."""
+    free, held, used, rest = sizes
+    memory = DeviceMemory(allocated=min(held, used), reserved=held, free=free, total=free + held + rest)
+    room = room_bytes(memory, cap_mib)
+    assert 0 <= room <= free + held - memory.allocated
+    if cap_mib is not None and held <= cap_mib * MIB:
+        assert memory.allocated + room <= cap_mib * MIB

@@ -1,0 +1,110 @@
+"""What a load finds out: the cost of int8, whether a network has a flat form, how much a batch takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+import torch
+from tests.compute.backends.models import write_classifier, write_decoder, write_plain
+from tests.compute.ops.torch.kernel import written_out
+from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import BackendOptions
+from vectord.compute.backends.torch import load, loading
+from vectord.compute.backends.torch.capacity import GIB, choose_budget, measure
+from vectord.compute.backends.torch.loading import probe, runs_flat
+from vectord.compute.calibration.sample import Sample
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.torch import TorchOps
+from vectord.schema import DeviceMemory
+
+CPU = torch.device("cpu")
+
+
+def network_of(spec: ModelSpec) -> Network[torch.Tensor]:
+    return Network(spec, open_checkpoint(spec.weights), TorchOps(CPU, torch.float32, written_out))
+
+
+@pytest.mark.parametrize("write", [write_plain, write_decoder, write_classifier])
+def test_int8_says_what_it_costs(write: Callable[[Path], ModelSpec], tmp_path: Path) -> None:
+    """The cosine to the model without is in the facts, and is that of its answers."""
+    spec = write(tmp_path)
+    backend = load(spec, BackendOptions(device="cpu", dtype="int8"))
+    assert backend.facts.dtype == "int8"
+    assert backend.facts.int8_cosine is not None
+    assert 0.99 < backend.facts.int8_cosine < 1.0
+    output = min(spec.outputs - {"tokens"})
+    batch = batch_of(*random_texts((9, 40, 3)), outputs=[output])
+    got, want = (one.forward(batch, 0)[output] for one in (backend, load(spec, BackendOptions(device="cpu"))))
+    assert np.abs(got - want).max() > 1e-5
+    np.testing.assert_allclose(backend.forward_exact(batch)[output], want, atol=1e-5)
+
+
+def test_int8_of_a_trained_model_is_close() -> None:
+    """MiniLM's vectors keep a cosine of 0.999, on texts that are given."""
+    ids = tuple(np.array([101, *range(start, start + 9), 102], np.int32) for start in range(2000, 3600, 100))
+    sample = Sample(ids, source="own", digest="0" * 16, folder=None)
+    backend = load(read_minilm_spec(), BackendOptions(device="cpu", dtype="int8", sample=sample))
+    assert backend.facts.int8_cosine is not None
+    assert backend.facts.int8_cosine > 0.999
+
+
+def test_other_numbers_cost_nothing_that_is_told(tmp_path: Path) -> None:
+    """There is a cosine for int8 alone."""
+    assert load(write_plain(tmp_path), BackendOptions(device="cpu")).facts.int8_cosine is None
+
+
+def test_a_network_is_asked_whether_it_has_a_flat_form(tmp_path: Path) -> None:
+    """One whose heads the kernel is not compiled for has none, nor has any without a kernel."""
+    spec = write_plain(tmp_path / "8")
+    assert runs_flat(network_of(spec), CPU, spec.outputs)
+    without = Network(spec, open_checkpoint(spec.weights), TorchOps(CPU, torch.float32))
+    assert not runs_flat(without, CPU, spec.outputs)
+    odd = read_tiny_spec(write_bert(tmp_path / "odd", hidden_size=24, num_attention_heads=2, intermediate_size=24))
+    assert not runs_flat(network_of(odd), CPU, odd.outputs)
+
+
+@pytest.mark.parametrize(
+    ("table", "own_limit", "texts"),
+    [("measured", 7, 7), ("measured", None, None), ("smart-embedder", None, 64), ("smart-embedder", 7, 7)],
+)
+def test_smart_embedders_table_bounds_a_forward_where_it_is_wanted(
+    table: Literal["measured", "smart-embedder"],
+    own_limit: int | None,
+    texts: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU of 7 GiB, for a model of short texts; a lower limit of the model's own stays."""
+    memory = DeviceMemory(allocated=0, reserved=0, free=0, total=7 * GIB)
+    monkeypatch.setattr(loading, "memory_of", lambda device: memory)
+    spec = write_plain(tmp_path)
+    facts = replace(load(spec, BackendOptions(device="cpu", threads=1)).facts, max_batch_texts=own_limit)
+    options = BackendOptions(device="cuda", batch_sizes=table)
+    assert loading._by_table(facts, spec, options, torch.device("cuda")).max_batch_texts == texts
+
+
+def test_capacity_is_found_by_running(tmp_path: Path) -> None:
+    """Real batches of the model, of the sizes that are told."""
+    spec = write_plain(tmp_path)
+    backend = load(spec, BackendOptions(device="cpu", threads=1))
+    seen: list[int] = []
+
+    def peak_of(call: Callable[[], object]) -> int:
+        call()
+        seen.append(1)
+        return 1000 << len(seen)
+
+    points = measure(partial(probe, backend, spec, peak_of), 5000, 60.0)
+    assert [point.tokens for point in points] == [1024, 2048][: len(points)]
+    assert all(point.seconds > 0 for point in points)
+    backend.limit(choose_budget(points, 5000, 1))
+    assert backend.facts.max_batch_tokens in {1024, 2048}

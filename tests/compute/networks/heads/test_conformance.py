@@ -1,0 +1,33 @@
+"""Every head that an architecture has is compared with its own class's. Architectures are found by listing the folder.
+
+The comparisons are those of test_scores.py, test_splade.py, test_decoders.py and test_deberta.py.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+from tests.compute.networks.heads import test_scores, test_splade
+from tests.compute.networks.test_decoders import DECODERS
+
+from vectord.compute.networks.network import architectures
+
+COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
+    "classifier": {architecture for architecture, *_ in test_scores.FAMILIES.values()} | {*DECODERS, "deberta_v2"},
+    "masked_lm": {architecture for architecture, *_ in test_splade.FAMILIES.values()} | {"deberta_v2"},
+    "head_rows": set(DECODERS),
+}
+
+
+def head_of(architecture: str, head: str) -> Any:
+    return getattr(import_module(f"vectord.compute.networks.{architecture}"), head, None)
+
+
+@pytest.mark.parametrize("head", COMPARED)
+@pytest.mark.parametrize("architecture", architectures())
+def test_every_head_is_compared(architecture: str, head: str) -> None:
+    """An architecture without the head has none; one that borrows another's is compared there."""
+    made = head_of(architecture, head)
+    assert made is None or made in {head_of(compared, head) for compared in COMPARED[head]}

@@ -1,0 +1,82 @@
+"""Pooling and Dense modules on the reference op set against sentence-transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from tests.compute.networks.case import Texts, numpy_answer, pad
+from tests.models import random_texts, read_tiny_spec, write_sentence_bert
+
+from vectord.checkpoints.spec import ModelSpec, Pooling
+from vectord.errors import ModelUnavailable
+
+LENGTHS = (9, 1, 30, 2, 17)
+
+
+def embed(spec: ModelSpec, texts: Texts) -> np.ndarray:
+    return numpy_answer(spec, texts, "dense")
+
+
+def sentence_transformers_embed(folder: Path, texts: Texts) -> np.ndarray:
+    """(N, D) in float64 of a padded batch, through every module of the folder."""
+    model = SentenceTransformer(str(folder), device="cpu").double().eval()
+    ids, mask = pad(texts)
+    with torch.no_grad():
+        return np.asarray(model({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].numpy())
+
+
+@pytest.mark.parametrize("dense", [(), (16,), (48, 16)], ids=["no Dense", "one Dense", "two Dense"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
+def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, pooling: Pooling, dense: tuple[int, ...]) -> None:
+    """Each pooling, with and without projections after it, gives the library's numbers, not normalised."""
+    folder = write_sentence_bert(tmp_path, pooling=pooling, dense=dense, normalize=False)
+    texts = random_texts(LENGTHS)
+    got = embed(read_tiny_spec(folder, pooling=pooling), texts)
+    assert got.shape == (len(LENGTHS), (32, *dense)[-1])
+    np.testing.assert_allclose(got, sentence_transformers_embed(folder, texts), atol=1e-8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_sentence_bert(tmp_path_factory.mktemp("dense"), dense=(48, 16))
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
+def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
+    """A span of a text's rows gives the pooling of those rows, which have seen the whole text."""
+    spec = read_tiny_spec(folder, pooling=pooling, dense_modules=(), dimensions=32)
+    texts = random_texts((9, 12))
+    rows = numpy_answer(spec, texts)
+    got = numpy_answer(spec, texts, "dense", spans=np.array([[2, 6], [9, 21], [20, 21]], np.int32))
+    pools = {"cls": lambda x: x[0], "last": lambda x: x[-1], "mean": lambda x: x.mean(0), "max": lambda x: x.max(0)}
+    want = [pools[pooling](part) for part in (rows[2:6], rows[9:21], rows[20:21])]
+    np.testing.assert_allclose(got, want, atol=1e-12)
+
+
+def test_dense_widths_must_chain(folder: Path) -> None:
+    """A Dense module that does not take what comes before it stops the load and is named."""
+    spec = read_tiny_spec(folder)
+    with pytest.raises(ModelUnavailable, match="Dense module 3_Dense takes 48 numbers, not 32"):
+        embed(replace(spec, dense_modules=spec.dense_modules[1:]), random_texts([3]))
+
+
+def test_dimensions_must_be_what_the_modules_give(folder: Path) -> None:
+    """The dimensions that clients are told are those that come out."""
+    with pytest.raises(ModelUnavailable, match="give 16 numbers a text, not 32"):
+        embed(read_tiny_spec(folder, dimensions=32), random_texts([3]))
+
+
+def test_dense_file_must_fit_its_config(folder: Path) -> None:
+    """A Dense checkpoint of another shape stops the load and names the tensor."""
+    spec = read_tiny_spec(folder)
+    first, second = spec.dense_modules
+    with pytest.raises(ModelUnavailable, match=r"tensor linear.weight is 48 x 32; .* should be 40 x 32"):
+        embed(
+            replace(spec, dense_modules=(replace(first, out_features=40), replace(second, in_features=40))),
+            random_texts([3]),
+        )

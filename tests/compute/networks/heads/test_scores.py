@@ -1,0 +1,107 @@
+"""Classifiers and cross-encoders: logits on the reference op set against transformers' own classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.compute.networks.case import numpy_answer, pad, texts_of
+from tests.compute.networks.plain_jina_bert import WIDTH, jina_states, write_jina_bert
+from tests.compute.networks.tiny_encoders import CASES, FACTS, change_config, reference_model, write_tiny
+from torch.nn.functional import linear
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(9, 1, 40, 2, 17)
+
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transformers' family, facts of the config
+    "bert": ("bert", "Bert", {}),
+    "camembert": ("camembert", "Camembert", {}),
+    "distilbert": ("distilbert", "DistilBert", {}),
+    "gte": ("gte", "Gte", {}),
+    "modernbert cls": ("modernbert", "ModernBert", {}),
+    "modernbert mean, biases": (
+        "modernbert",
+        "ModernBert",
+        {"classifier_pooling": "mean", "classifier_bias": True, "norm_bias": True, "classifier_activation": "relu"},
+    ),
+    "mpnet": ("mpnet", "MPNet", {"max_position_embeddings": 130}),
+    "nomic_bert": ("nomic_bert", "NomicBert", {}),
+    "roberta": ("roberta", "Roberta", {}),
+    "xlm_roberta": ("xlm_roberta", "XLMRoberta", {"type_vocab_size": 1}),
+}
+
+
+def scores_of(folder: Path, architecture: str, labels: int) -> np.ndarray:
+    return numpy_answer(scoring_spec(folder, architecture, labels), TEXTS, "scores")
+
+
+def scoring_spec(folder: Path, architecture: str, labels: int) -> ModelSpec:
+    names = tuple(f"LABEL_{i}" for i in range(labels))
+    return CASES[architecture].spec(
+        folder, architecture=architecture, outputs=frozenset({"scores"}), labels=names, pooling=None
+    )
+
+
+def reference_scores(folder: Path, family: str) -> np.ndarray:
+    model = reference_model(folder, family, "ForSequenceClassification")
+    ids, mask = pad(TEXTS, filler=FACTS["pad_token_id"])
+    with torch.no_grad():
+        return model(input_ids=ids, attention_mask=mask).logits.numpy()
+
+
+@pytest.mark.parametrize("labels", [1, 3], ids=["one label", "three labels"])
+@pytest.mark.parametrize(("architecture", "family", "facts"), FAMILIES.values(), ids=FAMILIES)
+def test_logits_are_those_of_transformers(
+    tmp_path: Path, architecture: str, family: str, facts: dict[str, Any], labels: int
+) -> None:
+    """One number a label and text, before any sigmoid."""
+    folder = write_tiny(tmp_path, family, "ForSequenceClassification", num_labels=labels, **facts)
+    got = scores_of(folder, architecture, labels)
+    assert got.shape == (len(TEXTS), labels)
+    np.testing.assert_allclose(got, reference_scores(folder, family), atol=1e-5)
+
+
+def test_jina_reranker_is_read(tmp_path: Path) -> None:
+    """A JinaBERT classifier is BERT's: the first token through pooler and tanh, then the classifier, in plain torch."""
+    folder = write_jina_bert(tmp_path, prefix="bert.")
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    generator = torch.Generator().manual_seed(1)
+    shapes = {"bert.pooler.dense": (WIDTH, WIDTH), "classifier": (1, WIDTH)}
+    for name, shape in shapes.items():
+        tensors[f"{name}.weight"] = torch.randn(shape, generator=generator) * 0.3
+        tensors[f"{name}.bias"] = torch.randn(shape[0], generator=generator)
+    save_file(tensors, path)
+    starts = np.cumsum([0, *map(len, TEXTS)])[:-1]
+    x = torch.from_numpy(jina_states(folder, TEXTS, prefix="bert.")[starts])
+    for name in shapes:
+        weight, bias = (tensors[f"{name}.{part}"].double() for part in ("weight", "bias"))
+        x = linear(x if name == "bert.pooler.dense" else x.tanh(), weight, bias)
+    np.testing.assert_allclose(scores_of(folder, "jina_bert_v2", 1), x.numpy(), atol=1e-8)
+
+
+def test_number_of_labels_must_be_the_checkpoints(tmp_path: Path) -> None:
+    """A config that names more labels than there are rows stops the load and names the tensor."""
+    folder = write_tiny(tmp_path, "Bert", "ForSequenceClassification", num_labels=2)
+    with pytest.raises(ModelUnavailable, match=r"tensor classifier.weight is 2 x 32; by config.json .* 5 x 32"):
+        scores_of(folder, "bert", 5)
+
+
+def test_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    """A bare encoder that should score stops the load and names what is missing."""
+    folder = write_tiny(tmp_path, "Roberta")
+    with pytest.raises(ModelUnavailable, match=r"no tensor classifier.dense.weight, which should be 32 x 32"):
+        scores_of(folder, "roberta", 1)
+
+
+def test_modernbert_pooling_must_be_known(tmp_path: Path) -> None:
+    """A classifier that pools in another way is refused, not guessed at."""
+    folder = change_config(write_tiny(tmp_path, "ModernBert", "ForSequenceClassification"), classifier_pooling="max")
+    with pytest.raises(ModelUnavailable, match="classifier_pooling must be one of cls, mean; found 'max'"):
+        scores_of(folder, "modernbert", 2)

@@ -1,0 +1,98 @@
+"""SPLADE over masked-language heads: on the reference op set against transformers and sentence-transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.compute.networks.case import VOCABULARY, numpy_answer, pad, texts_of
+from tests.compute.networks.tiny_encoders import CASES, FACTS, change_config, reference_model, write_tiny
+from tests.models import read_tiny_spec, write_bert
+
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(9, 1, 40, 2, 17)
+
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {  # architecture, transformers' family, facts of the config
+    "bert": ("bert", "Bert", {"hidden_act": "relu"}),
+    "bert untied": ("bert", "Bert", {"tie_word_embeddings": False}),
+    "camembert": ("camembert", "Camembert", {}),
+    "distilbert": ("distilbert", "DistilBert", {"activation": "relu"}),
+    "distilbert untied": ("distilbert", "DistilBert", {"tie_word_embeddings": False}),
+    "gte": ("gte", "Gte", {}),
+    "modernbert": ("modernbert", "ModernBert", {}),
+    "modernbert untied, other biases": (
+        "modernbert",
+        "ModernBert",
+        {"tie_word_embeddings": False, "decoder_bias": False, "classifier_bias": True, "norm_bias": True},
+    ),
+    "mpnet": ("mpnet", "MPNet", {"max_position_embeddings": 130}),
+    "nomic_bert": ("nomic_bert", "NomicBert", {}),
+    "roberta": ("roberta", "Roberta", {}),
+    "roberta untied": ("roberta", "Roberta", {"tie_word_embeddings": False}),
+    "xlm_roberta": ("xlm_roberta", "XLMRoberta", {"type_vocab_size": 1}),
+}
+
+
+def largest_logits(folder: Path, architecture: str) -> np.ndarray:
+    spec = CASES[architecture].spec(folder, architecture=architecture, outputs=frozenset({"splade"}))
+    return numpy_answer(spec, TEXTS, "splade")
+
+
+def reference_logits(folder: Path, family: str) -> np.ndarray:
+    """The largest logit of each word among a text's own tokens, (N, V)."""
+    model = reference_model(folder, family, "ForMaskedLM")
+    ids, mask = pad(TEXTS, filler=FACTS["pad_token_id"])
+    with torch.no_grad():
+        logits = model(input_ids=ids, attention_mask=mask).logits
+    return logits.masked_fill(mask[:, :, None] == 0, -torch.inf).amax(dim=1).numpy()
+
+
+@pytest.mark.parametrize(("architecture", "family", "facts"), FAMILIES.values(), ids=FAMILIES)
+def test_logits_are_those_of_transformers(
+    tmp_path: Path, architecture: str, family: str, facts: dict[str, Any]
+) -> None:
+    """The largest over a text's tokens of what the masked-language head says, word by word."""
+    folder = write_tiny(tmp_path, family, "ForMaskedLM", **facts)
+    got = largest_logits(folder, architecture)
+    assert got.shape == (len(TEXTS), VOCABULARY)
+    np.testing.assert_allclose(got, reference_logits(folder, family), atol=1e-5)
+
+
+def test_weights_are_those_of_a_sparse_encoder(tmp_path: Path) -> None:
+    """log(1 + relu) of them is what sentence-transformers' SpladePooling gives."""
+    from sentence_transformers import SparseEncoder
+    from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
+
+    tokenizer_folder = write_bert(tmp_path / "tokenizer")
+    folder = write_tiny(tmp_path / "model", "Bert", "ForMaskedLM")
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes((tokenizer_folder / file).read_bytes())
+    encoder = SparseEncoder(modules=[MLMTransformer(str(folder)), SpladePooling("max")], device="cpu").double().eval()
+    ids, mask = pad(TEXTS, filler=FACTS["pad_token_id"])
+    with torch.no_grad():
+        want = encoder({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].to_dense().numpy()
+    got = np.log1p(np.maximum(largest_logits(folder, "bert"), 0))
+    np.testing.assert_allclose(got, want, atol=1e-8)
+
+
+def test_tied_words_are_the_body_s_whatever_the_file_holds(tmp_path: Path) -> None:
+    """A second copy of a tied matrix is not read, nor does transformers: some converters leave a stale one."""
+    folder = write_tiny(tmp_path, "Bert", "ForMaskedLM")
+    want = largest_logits(folder, "bert")
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), "cls.predictions.decoder.weight": torch.zeros(VOCABULARY, 32)}, path)
+    np.testing.assert_array_equal(largest_logits(folder, "bert"), want)
+    change_config(folder, tie_word_embeddings=False)
+    assert np.abs(largest_logits(folder, "bert") - want).max() > 0.1
+
+
+def test_model_without_the_head_is_refused(tmp_path: Path) -> None:
+    """A bare encoder that should weigh words stops the load and names what is missing."""
+    spec = read_tiny_spec(write_bert(tmp_path), outputs=frozenset({"splade"}))
+    with pytest.raises(ModelUnavailable, match=r"no tensor cls.predictions.transform.dense.weight"):
+        numpy_answer(spec, TEXTS, "splade")

@@ -1,0 +1,86 @@
+"""Vectors and weights of single tokens on the reference op set against their formulas in plain torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.compute.networks.case import numpy_answer
+from tests.compute.networks.tiny_encoders import write_tiny
+from tests.models import WIDTH, random_texts, read_tiny_spec, write_sentence_bert
+from torch.nn.functional import linear, normalize
+
+from vectord.checkpoints.spec import Colbert
+from vectord.errors import ModelUnavailable
+
+TEXTS = random_texts((9, 1, 30))
+DIMENSIONS = 12
+
+
+def write_linear(path: Path, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """A file with one layer, as BGE-M3's colbert_linear and sparse_linear. Returns its weight and bias in float64."""
+    generator = torch.Generator().manual_seed(outputs)
+    weight, bias = torch.randn(outputs, WIDTH, generator=generator), torch.randn(outputs, generator=generator)
+    if path.suffix == ".pt":
+        torch.save({"weight": weight, "bias": bias}, path)
+    else:
+        save_file({"weight": weight, "bias": bias}, path)
+    return weight.double(), bias.double()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("tokens"), "Bert")
+
+
+def states(folder: Path) -> torch.Tensor:
+    return torch.from_numpy(numpy_answer(read_tiny_spec(folder), TEXTS))
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+def test_colbert_vectors_are_flag_embeddings(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """Each token through colbert_linear, then to length 1; which tokens count is not the network's to say."""
+    file = tmp_path / f"colbert_linear{suffix}"
+    weight, bias = write_linear(file, DIMENSIONS)
+    colbert = Colbert(dimensions=DIMENSIONS, linear=file)
+    got = numpy_answer(read_tiny_spec(folder, outputs=frozenset({"colbert"}), colbert=colbert), TEXTS, "colbert")
+    want = normalize(linear(states(folder), weight, bias), dim=1)
+    np.testing.assert_allclose(got, want.numpy(), atol=1e-8)
+
+
+def test_colbert_vectors_are_pylates(tmp_path: Path) -> None:
+    """Each token through the Dense modules in turn, then to length 1."""
+    folder = write_sentence_bert(tmp_path, dense=(16, DIMENSIONS))
+    spec = read_tiny_spec(folder)
+    colbert = Colbert(dimensions=DIMENSIONS, dense_modules=spec.dense_modules)
+    facts = {"outputs": frozenset({"colbert"}), "dense_modules": (), "pooling": None, "colbert": colbert}
+    got = numpy_answer(read_tiny_spec(folder, **facts), TEXTS, "colbert")
+    x = states(folder)
+    for module in spec.dense_modules:
+        tensors = {name: tensor.double() for name, tensor in load_file(module.weights).items()}
+        x = linear(x, tensors["linear.weight"], tensors["linear.bias"])
+        x = x.tanh() if module.activation == "tanh" else x
+    np.testing.assert_allclose(got, normalize(x, dim=1).numpy(), atol=1e-8)
+
+
+def test_lexical_weights_are_flag_embeddings(folder: Path, tmp_path: Path) -> None:
+    """Each token through sparse_linear and a ReLU: no weight is below 0, and some are."""
+    file = tmp_path / "sparse_linear.pt"
+    weight, bias = write_linear(file, 1)
+    spec = read_tiny_spec(folder, outputs=frozenset({"lexical"}), lexical=file)
+    got = numpy_answer(spec, TEXTS, "lexical")
+    want = linear(states(folder), weight, bias).relu()
+    assert 0 < (want > 0).sum() < len(want)
+    np.testing.assert_allclose(got, want.numpy(), atol=1e-8)
+
+
+def test_file_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A head that does not fit the network stops the load and names the tensor."""
+    file = tmp_path / "colbert_linear.pt"
+    write_linear(file, DIMENSIONS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"colbert"}), colbert=Colbert(dimensions=16, linear=file))
+    with pytest.raises(ModelUnavailable, match=r"tensor weight is 12 x 32; .* should be 16 x 32"):
+        numpy_answer(spec, TEXTS, "colbert")

@@ -1,0 +1,170 @@
+"""BERT on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import Texts, numpy_answer, pad, padded_states
+from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
+from transformers import BertModel
+
+from vectord.checkpoints.checkpoint import Weight, open_checkpoint
+from vectord.compute.networks.network import Network, architectures
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.errors import ModelUnavailable
+
+LENGTHS = (9, 1, 30, 2, 17)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bert(tmp_path_factory.mktemp("bert"))
+
+
+def hidden_states(folder: Path, texts: Texts, **options: Any) -> np.ndarray:
+    """Last hidden states by the reference op set, (T, H)."""
+    return numpy_answer(read_tiny_spec(folder), texts, **options)
+
+
+def transformers_states(folder: Path, texts: Texts, type_ids: Texts) -> np.ndarray:
+    """The same by transformers in float64, on a padded batch, (T, H)."""
+    return padded_states(BertModel.from_pretrained(folder), texts, token_type_ids=pad(type_ids)[0])
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
+def test_hidden_states_are_those_of_transformers(tmp_path: Path, activation: str) -> None:
+    """Every activation a BERT may name gives transformers' numbers, far below any tolerance that matters."""
+    folder = write_bert(tmp_path, hidden_act=activation)
+    texts = random_texts(LENGTHS)
+    type_ids = [[0] * len(text) for text in texts]
+    want = transformers_states(folder, texts, type_ids)
+    np.testing.assert_allclose(hidden_states(folder, texts), want, atol=1e-8)
+
+
+def test_token_types_reach_the_network(folder: Path) -> None:
+    """The second text of a pair has type 1, as transformers reads it."""
+    texts = random_texts((12, 6))
+    type_ids = [[0] * 5 + [1] * 7, [0] * 6]
+    flat = np.array(type_ids[0] + type_ids[1], np.int32)
+    want = transformers_states(folder, texts, type_ids)
+    np.testing.assert_allclose(hidden_states(folder, texts, type_ids=flat), want, atol=1e-8)
+
+
+def test_checkpoint_under_a_head_is_read(folder: Path) -> None:
+    """Names that begin with "bert.", as in a model saved with a head, give the same network."""
+    spec = read_tiny_spec(folder)
+    weights = open_checkpoint(spec.weights)
+    prefixed = {f"bert.{name}": weight for name, weight in weights.items()}
+    assert_same_network(spec.config, weights, prefixed, folder)
+
+
+def test_tensorflow_norm_names_are_read(folder: Path) -> None:
+    """gamma and beta, as in the checkpoints of bert-base-uncased, are weight and bias."""
+    spec = read_tiny_spec(folder)
+    weights = open_checkpoint(spec.weights)
+    old = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): weight
+        for name, weight in weights.items()
+    }
+    assert_same_network(spec.config, weights, old, folder)
+
+
+def assert_same_network(
+    config: Mapping[str, Any], weights: Mapping[str, Weight], renamed: Mapping[str, Weight], folder: Path
+) -> None:
+    tokens = pack(pack_texts(*random_texts(LENGTHS)))
+    spec = read_tiny_spec(folder)
+    want = Network(spec, weights, NumpyOps())(tokens, {"tokens"})["tokens"]
+    np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
+
+
+CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "relative positions": ({"position_embedding_type": "relative_key"}, "position_embedding_type must be 'absolute'"),
+    "a decoder": ({"is_decoder": True}, "is_decoder must be False"),
+    "unknown activation": ({"hidden_act": "quick_gelu"}, "hidden_act must be one of gelu, "),
+    "activation of a wrong type": ({"hidden_act": ["gelu"]}, "hidden_act must be one of gelu, "),
+    "no layers entry": ({"num_hidden_layers": None}, "num_hidden_layers must be a whole number .* found nothing"),
+    "a million layers": ({"num_hidden_layers": 10**6}, "num_hidden_layers must be a whole number from 1 to 1024"),
+    "negative width": ({"hidden_size": -32}, "hidden_size must be a whole number"),
+    "true as a size": ({"type_vocab_size": True}, "type_vocab_size must be a whole number"),
+    "fraction as a size": ({"intermediate_size": 48.5}, "intermediate_size must be a whole number"),
+    "absurd vocabulary": ({"vocab_size": 10**12}, "vocab_size must be a whole number"),
+    "heads that do not divide": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "epsilon of zero": ({"layer_norm_eps": 0}, "layer_norm_eps must be a number between 0 and 1"),
+    "epsilon not a number": ({"layer_norm_eps": float("nan")}, "layer_norm_eps must be a number between 0 and 1"),
+    "wider than the checkpoint": (
+        {"vocab_size": 4000},
+        r"tensor embeddings.word_embeddings.weight is \d+ x 32; by config.json it should be 4000 x 32",
+    ),
+    "more layers than the checkpoint": (
+        {"num_hidden_layers": 3},
+        "no tensor encoder.layer.2.attention.self.query.weight, which should be 32 x 32",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
+def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    spec = read_tiny_spec(folder)
+    wrong = read_tiny_spec(folder, config={**spec.config, **change})
+    with pytest.raises(ModelUnavailable, match=message):
+        Network(wrong, open_checkpoint(spec.weights), NumpyOps())
+
+
+def without(name: str, weights: Mapping[str, Weight]) -> Iterator[tuple[str, Weight]]:
+    return ((key, weight) for key, weight in weights.items() if key != name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embeddings.word_embeddings.weight",
+        "embeddings.LayerNorm.bias",
+        "encoder.layer.1.attention.self.key.bias",
+        "encoder.layer.0.output.dense.weight",
+    ],
+)
+def test_missing_tensor_is_named(folder: Path, name: str) -> None:
+    """An incomplete checkpoint stops the load and names the tensor."""
+    spec = read_tiny_spec(folder)
+    with pytest.raises(ModelUnavailable, match=f"no tensor (named )?{name}"):
+        Network(spec, dict(without(name, open_checkpoint(spec.weights))), NumpyOps())
+
+
+@pytest.mark.parametrize("model_type", ["roberto", "encoder", "network", "../bert", "bert.py", "os", ""])
+def test_unknown_architecture_lists_the_folder(folder: Path, model_type: str) -> None:
+    """Only an architecture's module can be named; the error lists those there are."""
+    spec = read_tiny_spec(folder, model_type=model_type, architecture=model_type)
+    with pytest.raises(ModelUnavailable, match=r"is not supported; supported are .*bert"):
+        Network(spec, open_checkpoint(spec.weights), NumpyOps())
+
+
+def test_every_architecture_listed_can_load() -> None:
+    """The folder is the registry: a module in it is a part known by name, or has `load`."""
+    from importlib import import_module
+
+    assert "bert" in architectures()
+    for name in architectures():
+        assert callable(import_module(f"vectord.compute.networks.{name}").load)
+
+
+def test_promises_of_the_spec_are_checked(folder: Path) -> None:
+    """A width or length that the network cannot keep stops the load."""
+    weights = open_checkpoint(read_tiny_spec(folder).weights)
+    with pytest.raises(ModelUnavailable, match="512 tokens, fewer than the 513 promised"):
+        Network(read_tiny_spec(folder, max_tokens=513), weights, NumpyOps())
+    with pytest.raises(ModelUnavailable, match="32 wide, the model's modules expect 64"):
+        Network(read_tiny_spec(folder, hidden_size=64, dimensions=64), weights, NumpyOps())
+
+
+def test_the_only_type_is_every_token_s(tmp_path: Path) -> None:
+    """A tokenizer that marks the second text of a pair cannot reach behind a table of one row."""
+    folder = write_bert(tmp_path, type_vocab_size=1)
+    texts = random_texts((12, 6))
+    types = np.repeat(np.array([0, 1], np.int32), 9)
+    np.testing.assert_array_equal(hidden_states(folder, texts, type_ids=types), hidden_states(folder, texts))

@@ -1,0 +1,116 @@
+"""What every architecture must do: its own class's numbers, on every backend, whatever stands beside a text.
+
+Architectures are found by listing the folder. A new one needs a Case in tiny_encoders.py or tiny_decoders.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from tests.compute.networks import tiny_decoders, tiny_encoders
+from tests.compute.networks.case import Case, Texts, numpy_answer, texts_of
+from tests.models import batch_of
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
+from vectord.compute.backends.base import Backend, BackendOptions
+from vectord.compute.networks.network import Network, architectures
+from vectord.compute.ops.torch import TorchOps, pack
+from vectord.compute.processor import multiplies_bfloat16
+
+CASES: dict[str, Case] = {**tiny_encoders.CASES, **tiny_decoders.CASES}
+BACKENDS = ("openvino", "torch")
+TEXTS = texts_of(9, 1, 60, 2, 33)  # some longer than any tiny model's windows
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    spec: ModelSpec
+    reference: np.ndarray  # (T, H), by the architecture's own class
+    ours: np.ndarray  # (T, H), by the reference op set
+
+
+@pytest.fixture(scope="module", params=sorted(CASES))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    case = CASES[request.param]
+    folder = case.write(tmp_path_factory.mktemp(request.param))
+    spec = case.spec(folder)
+    return Tiny(spec, case.reference(folder, TEXTS), numpy_answer(spec, TEXTS))
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tiny: Tiny) -> Iterator[Backend]:
+    loaded = load(request.param, tiny.spec, "float32")
+    yield loaded
+    loaded.close()
+
+
+def load(name: str, spec: ModelSpec, dtype: str) -> Backend:
+    loaded: Backend = import_module(f"vectord.compute.backends.{name}").load(
+        spec, BackendOptions(device="cpu", dtype=dtype)
+    )
+    return loaded
+
+
+def forward(backend: Backend, texts: Texts) -> np.ndarray:
+    return backend.forward(batch_of(*texts, outputs=("tokens",)), 0)["tokens"]
+
+
+def test_every_architecture_has_a_case() -> None:
+    """No file of networks/ is served that was never compared with the class it stands for."""
+    assert set(architectures()) == set(CASES)
+
+
+def test_states_are_those_of_its_own_class(tiny: Tiny) -> None:
+    """The numbers of transformers in float64. What differs is that it turns rotary positions in float32."""
+    assert np.abs(tiny.reference).max() > 0.1
+    np.testing.assert_allclose(tiny.ours, tiny.reference, atol=1e-5)
+
+
+def test_backends_agree_with_the_reference(tiny: Tiny, backend: Backend) -> None:
+    """float32 on every backend is the reference's answer."""
+    np.testing.assert_allclose(forward(backend, TEXTS), tiny.ours, atol=1e-4)
+
+
+def test_a_text_is_the_same_alone_and_among_others(tiny: Tiny, backend: Backend) -> None:
+    """Alone, in a batch, before longer texts and after them, a text has the same states."""
+    rows = np.split(tiny.ours, np.cumsum([len(text) for text in TEXTS])[:-1])
+    for i in (0, 1, 4):
+        np.testing.assert_allclose(forward(backend, TEXTS[i : i + 1]), rows[i], atol=1e-4)
+    backwards = forward(backend, TEXTS[::-1])
+    np.testing.assert_allclose(backwards, np.concatenate(rows[::-1]), atol=1e-4)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_bfloat16_points_the_same_way(tiny: Tiny, name: str) -> None:
+    """The mean of a text's states in bfloat16 has the direction it has in float64."""
+    if name == "openvino" and not multiplies_bfloat16():
+        pytest.skip("this processor does not compute in bfloat16")
+    loaded = load(name, tiny.spec, "bfloat16")
+    assert least_cosine(forward(loaded, TEXTS), tiny.ours) > 0.999
+    loaded.close()
+
+
+def test_float16_points_the_same_way(tiny: Tiny) -> None:
+    """On torch's op set, which a GPU may run so; no processor here is asked to. Gemma is never served in it."""
+    if tiny.spec.architecture in NEVER_FLOAT16:
+        pytest.skip("it overflows in float16")
+    cpu = torch.device("cpu")
+    network = Network(tiny.spec, open_checkpoint(tiny.spec.weights), TorchOps(cpu, torch.float16))
+    with torch.inference_mode():
+        states = network(pack(batch_of(*TEXTS).texts, cpu), ("tokens",))["tokens"]
+    assert states.dtype == torch.float16
+    assert least_cosine(states.numpy(), tiny.ours) > 0.9999
+
+
+def least_cosine(states: np.ndarray, reference: np.ndarray) -> float:
+    """Of the texts' means, to those of the reference."""
+    starts = np.cumsum([0, *(len(text) for text in TEXTS[:-1])])
+    got, want = (np.add.reduceat(rows.astype(float), starts) for rows in (states, reference))
+    cosines = (got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+    return float(cosines.min())

@@ -1,0 +1,159 @@
+"""DeBERTa on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.compute.networks.case import Texts, pad, padded_states
+from tests.compute.networks.tiny_decoders import VOCAB_SIZE, load_reference, reference, write
+from tests.models import pack_texts, random_texts, read_tiny_spec
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import ModelSpec, Output
+from vectord.compute.networks.deberta_v2 import log_buckets
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.errors import ModelUnavailable
+
+LENGTHS = (9, 1, 60, 2, 17)  # beyond the far end of the buckets too
+DEBERTA = "deberta-v2"
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "as Microsoft writes it": {"pos_att_type": "p2c|c2p"},
+    "places with projections of their own": {"share_att_key": False},
+    "queries look at places alone": {"pos_att_type": ["c2p"]},
+    "places look at keys alone": {"pos_att_type": ["p2c"], "share_att_key": False},
+    "no looking at places": {"pos_att_type": None},
+    "places that are not normed": {"norm_rel_ebd": "none"},
+    "a place a distance": {"position_buckets": -1},
+    "as many places as positions": {"position_buckets": -1, "max_relative_positions": -1},
+    "buckets for all positions": {"max_relative_positions": -1},
+    "positions added to words": {"position_biased_input": True},
+    "types of tokens": {"type_vocab_size": 2},
+    "words narrower than states": {"embedding_size": 20},
+    "another activation": {"hidden_act": "relu"},
+}
+
+
+def run(spec: ModelSpec, texts: PackedTexts, *outputs: Output) -> dict[Output, np.ndarray]:
+    """By the reference op set."""
+    return Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(texts), outputs)
+
+
+def hidden_states(folder: Path, texts: Texts) -> np.ndarray:
+    """(T, H)"""
+    return run(read_tiny_spec(folder), pack_texts(*texts), "tokens")["tokens"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(DEBERTA, tmp_path_factory.mktemp("deberta"))
+
+
+def test_hidden_states_are_those_of_transformers(folder: Path) -> None:
+    """A model as DeBERTa v3 is made has transformers' numbers, near and far."""
+    texts = random_texts(LENGTHS)
+    np.testing.assert_allclose(hidden_states(folder, texts), reference(folder, texts), atol=1e-7)
+
+
+@pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
+def test_what_a_config_changes_is_changed(tmp_path: Path, folder: Path, config: dict[str, Any]) -> None:
+    """Each option gives transformers' numbers, and not those of the model without it, unless it says the same."""
+    changed, texts = write(DEBERTA, tmp_path, **config), random_texts(LENGTHS)
+    states = hidden_states(changed, texts)
+    np.testing.assert_allclose(states, reference(changed, texts), atol=1e-7)
+    same = config == VARIANTS["as Microsoft writes it"]
+    assert np.allclose(states, hidden_states(folder, texts), atol=1e-3) is same
+
+
+def test_token_types_reach_the_network(tmp_path: Path) -> None:
+    """The second text of a pair has type 1 where the model knows types."""
+    folder, texts = write(DEBERTA, tmp_path, type_vocab_size=2), random_texts((12, 6))
+    types = [[0] * 5 + [1] * 7, [0] * 6]
+    texts_and_types = pack_texts(*texts, type_ids=np.concatenate(types).astype(np.int32))
+    want = padded_states(load_reference(folder), texts, VOCAB_SIZE - 1, token_type_ids=pad(types)[0])
+    got = run(read_tiny_spec(folder), texts_and_types, "tokens")["tokens"]
+    np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+@pytest.mark.parametrize("config", [{}, {"pooler_hidden_act": "tanh"}], ids=["gelu", "tanh"])
+def test_classes_are_those_of_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Rerankers and NLI models: the pooled first token, then a number a label."""
+    head = "AutoModelForSequenceClassification"
+    folder, texts = write(DEBERTA, tmp_path, head=head, num_labels=3, **config), random_texts(LENGTHS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        want = load_reference(folder, head)(input_ids=ids, attention_mask=mask).logits.numpy()
+    np.testing.assert_allclose(run(spec, pack_texts(*texts), "scores")["scores"], want, atol=1e-7)
+
+
+@pytest.mark.parametrize("config", [{}, {"embedding_size": 20}, {"legacy": False}], ids=["old", "narrow", "new"])
+def test_words_are_those_of_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Both heads that say which word a token could be: the largest logit of each word of a text."""
+    folder, texts = write(DEBERTA, tmp_path, head="AutoModelForMaskedLM", **config), random_texts(LENGTHS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"splade"}))
+    model = load_reference(folder, "AutoModelForMaskedLM")
+    with torch.no_grad():
+        want = [model(input_ids=torch.tensor([text])).logits[0].amax(dim=0).numpy() for text in texts]
+    np.testing.assert_allclose(run(spec, pack_texts(*texts), "splade")["splade"], np.stack(want), atol=1e-7)
+
+
+@pytest.mark.parametrize(("buckets", "far"), [(256, 512), (32, 64), (4, 20), (256, 8192), (2, 3)])
+def test_buckets_are_those_of_transformers(buckets: int, far: int) -> None:
+    """Every distance falls into the bucket it was trained in, though ours are computed in float64."""
+    distances = np.arange(-2 * far, 2 * far + 1)
+    want = make_log_bucket_position(torch.tensor(distances), buckets, far).long().numpy()
+    np.testing.assert_array_equal(log_buckets(distances, buckets, far), want)
+
+
+CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "no relative places": ({"relative_attention": False}, "relative_attention must be True; found False"),
+    "relative places not said": ({"relative_attention": None}, "relative_attention must be True"),
+    "a convolution": ({"conv_kernel_size": 3}, "conv_kernel_size must be 0; found 3"),
+    "places that look at places": ({"pos_att_type": ["p2p"]}, r"pos_att_type must be of c2p and p2c; found \['p2p'\]"),
+    "kinds that are no names": ({"pos_att_type": [{}]}, "pos_att_type must be of c2p and p2c"),
+    "kinds that are no list": ({"pos_att_type": 7}, "pos_att_type must be of c2p and p2c; found 7"),
+    "another norm of places": ({"norm_rel_ebd": "batch_norm"}, "norm_rel_ebd must be one of none, layer_norm"),
+    "one bucket": ({"position_buckets": 1}, "position_buckets 1 does not fit 24 relative positions"),
+    "more buckets than distances": ({"position_buckets": 48}, "position_buckets 48 does not fit 24 relative positions"),
+    "positions without end": (
+        {"max_position_embeddings": 2**24},
+        "max_position_embeddings must be a whole number from 1 to 1048576",
+    ),
+    "half a bucket": ({"position_buckets": 7.5}, "position_buckets must be a whole number"),
+    "true as a size": ({"embedding_size": True}, "embedding_size must be a whole number"),
+    "heads wider than their share": ({"attention_head_size": 12}, "attention_head_size must be 8; found 12"),
+    "heads that do not divide": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "other places than the checkpoint's": (
+        {"position_buckets": 16},
+        "tensor encoder.rel_embeddings.weight is 16 x 32; by config.json it should be 32 x 32",
+    ),
+    "projections the checkpoint has not": (
+        {"share_att_key": False},
+        "no tensor encoder.layer.0.attention.self.pos_key_proj.weight, which should be 32 x 32",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
+def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    spec = read_tiny_spec(folder)
+    wrong = read_tiny_spec(folder, config={**spec.config, **change}, max_tokens=16)
+    with pytest.raises(ModelUnavailable, match=message):
+        Network(wrong, open_checkpoint(spec.weights), NumpyOps())
+
+
+def test_a_pooler_of_another_width_is_refused(folder: Path) -> None:
+    """The head's own size is checked like the body's."""
+    config = {**read_tiny_spec(folder).config, "pooler_hidden_size": 64}
+    spec = read_tiny_spec(folder, config=config, outputs=frozenset({"scores"}), labels=("a",))
+    with pytest.raises(ModelUnavailable, match="pooler_hidden_size must be 32; found 64"):
+        Network(spec, open_checkpoint(spec.weights), NumpyOps())

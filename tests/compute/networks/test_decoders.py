@@ -1,0 +1,357 @@
+"""Decoders on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.compute.networks.case import Texts, pad
+from tests.compute.networks.tiny_decoders import CONFIGS, VOCAB_SIZE, WINDOW, load_reference, reference, write
+from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.spec import ModelSpec, Output, YesNo
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.errors import ModelUnavailable
+
+LENGTHS = (9, 1, 40, 2, 17)  # shorter and longer than the windows
+DECODERS = sorted(CONFIGS.keys() - {"deberta-v2"})
+NO, YES = 21, 4
+YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
+
+# Each with what makes it differ from CONFIGS.
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen2 by layer_types": (
+        "qwen2",
+        {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    ),
+    "qwen2 that never slides": ("qwen2", {"use_sliding_window": False}),
+    "qwen2 that is not causal": ("qwen2", {"is_causal": False}),
+    "qwen2 of a head size of its own": ("qwen2", {"head_dim": 12}),
+    "qwen2 stretched by yarn": ("qwen2", {"rope_parameters": YARN}),
+    "qwen3 with biases": ("qwen3", {"attention_bias": True}),
+    "qwen3 that slides": ("qwen3", {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 2}),
+    "qwen3 with one key a head": ("qwen3", {"num_key_value_heads": 4}),
+    "qwen3 kept in bfloat16": ("qwen3", {"dtype": "bfloat16"}),
+    "mistral that never slides": ("mistral", {"sliding_window": None, "head_dim": None}),
+    "mistral that is not causal": ("mistral", {"is_causal": False}),
+    "gemma that is causal": ("gemma3_text", {"use_bidirectional_attention": False}),
+    "gemma by pattern": ("gemma3_text", {"layer_types": None, "sliding_window_pattern": 2}),
+    "gemma with an odd window": ("gemma3_text", {"sliding_window": 8}),
+    "gemma kept in bfloat16": ("gemma3_text", {"dtype": "bfloat16"}),
+    "gemma with biases": ("gemma3_text", {"attention_bias": True}),
+    "gemma stretched": (
+        "gemma3_text",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            }
+        },
+    ),
+}
+
+
+def run(spec: ModelSpec, texts: PackedTexts, *outputs: Output) -> dict[Output, np.ndarray]:
+    """By the reference op set."""
+    return Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(texts), outputs)
+
+
+def hidden_states(folder: Path, texts: Texts) -> np.ndarray:
+    """(T, H)"""
+    return run(read_tiny_spec(folder), pack_texts(*texts), "tokens")["tokens"]
+
+
+def assert_same(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_hidden_states_are_those_of_transformers(tmp_path: Path, model_type: str) -> None:
+    """Short and long texts of a batch have transformers' numbers, beyond the windows too."""
+    folder, texts = write(model_type, tmp_path), random_texts(LENGTHS)
+    assert_same(hidden_states(folder, texts), reference(folder, texts))
+
+
+@pytest.mark.parametrize(("model_type", "config"), VARIANTS.values(), ids=VARIANTS)
+def test_what_a_config_changes_is_changed(tmp_path: Path, model_type: str, config: dict[str, Any]) -> None:
+    """Each option gives transformers' numbers, and not those of the model without it."""
+    folder, texts = write(model_type, tmp_path / "with", **config), random_texts(LENGTHS)
+    states = hidden_states(folder, texts)
+    assert_same(states, reference(folder, texts))
+    without = write(model_type, tmp_path / "without")
+    assert not np.allclose(states, hidden_states(without, texts), atol=1e-3)
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_padding_on_the_left_is_no_different(tmp_path: Path, model_type: str) -> None:
+    """Models that are trained with padding before a text see the same distances."""
+    folder, texts = write(model_type, tmp_path), random_texts(LENGTHS)
+    ids, mask = pad([text[::-1] for text in texts], VOCAB_SIZE - 1)
+    ids, mask = ids.flip(1), mask.flip(1)
+    with torch.no_grad():
+        states = load_reference(folder)(input_ids=ids, attention_mask=mask).last_hidden_state
+    assert_same(hidden_states(folder, texts), states[mask.bool()].numpy())
+
+
+OLD_FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
+    "theta beside": ("qwen3", {"rope_parameters": {"rope_theta": 99.0}}, {"rope_theta": 99.0}, {"rope_parameters"}),
+    "scaling beside": (
+        "qwen2",
+        {"rope_parameters": YARN},
+        {
+            "rope_theta": 500.0,
+            "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+        },
+        {"rope_parameters", "layer_types"},
+    ),
+    "mistral": ("mistral", {}, {"rope_theta": 10000.0, "rope_scaling": None}, {"rope_parameters"}),
+    "gemma": (
+        "gemma3_text",
+        {
+            "layer_types": None,
+            "sliding_window_pattern": 3,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0},
+                "sliding_attention": {"rope_theta": 100.0},
+            },
+        },
+        {
+            "sliding_window_pattern": 3,
+            "rope_theta": 1000.0,
+            "rope_local_base_freq": 100.0,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        {"rope_parameters", "layer_types"},
+    ),
+}
+
+
+@pytest.mark.parametrize(("model_type", "config", "old", "new_keys"), OLD_FORMS.values(), ids=OLD_FORMS)
+def test_configs_of_older_transformers_say_the_same(
+    tmp_path: Path, model_type: str, config: dict[str, Any], old: dict[str, Any], new_keys: Collection[str]
+) -> None:
+    """The keys that published models have, from before transformers 5, are read as transformers reads them."""
+    folder, texts = write(model_type, tmp_path, **config), random_texts(LENGTHS)
+    want = hidden_states(folder, texts)
+    saved = json.loads((folder / "config.json").read_text())
+    kept = {key: value for key, value in saved.items() if key not in new_keys}
+    (folder / "config.json").write_text(json.dumps({**kept, **old}))
+    np.testing.assert_array_equal(hidden_states(folder, texts), want)
+    assert_same(want, reference(folder, texts))
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_checkpoint_under_a_head_is_read(tmp_path: Path, model_type: str) -> None:
+    """Names that begin with "model.", as in a model saved with a head, give the same network."""
+    folder = write(model_type, tmp_path, head="AutoModelForCausalLM")
+    texts = random_texts(LENGTHS)
+    assert any(name.startswith("model.") for name in open_checkpoint((folder / "model.safetensors",)))
+    assert_same(hidden_states(folder, texts), reference(folder, texts))
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_sequence_classes_are_those_of_transformers(tmp_path: Path, model_type: str) -> None:
+    """The head of ...ForSequenceClassification looks at the last token of each text."""
+    head = "AutoModelForSequenceClassification"
+    folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
+    spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        want = load_reference(folder, head)(input_ids=ids, attention_mask=mask).logits.numpy()
+    assert_same(run(spec, pack_texts(*texts), "scores")["scores"], want)
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_no_and_yes_are_what_the_language_model_would_say_next(tmp_path: Path, model_type: str, tied: bool) -> None:
+    """Two numbers a text: the logits of those two words behind its last token."""
+    head = "AutoModelForCausalLM"
+    folder, texts = (
+        write(model_type, tmp_path, head=head, tie_word_embeddings=tied, **causal(model_type)),
+        random_texts(LENGTHS),
+    )
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        logits = load_reference(folder, head)(input_ids=ids, attention_mask=mask).logits
+    want = logits[range(len(texts)), mask.sum(1) - 1][:, [NO, YES]].numpy()
+    assert_same(run(yes_no_spec(folder), pack_texts(*texts), "scores")["scores"], want)
+
+
+def causal(model_type: str) -> dict[str, bool]:
+    """What a config says of a model that reads forwards: of Gemma's, the tiny ones read both ways."""
+    return {"use_bidirectional_attention": False} if model_type == "gemma3_text" else {}
+
+
+def yes_no_spec(folder: Path, token_ids: tuple[int, int] = (NO, YES), **facts: Any) -> ModelSpec:
+    yes_no = YesNo(prefix="", body="", suffix="", instruction="", token_ids=token_ids)
+    return read_tiny_spec(folder, outputs=frozenset({"scores"}), yes_no=yes_no, **facts)
+
+
+def test_gemma_says_words_by_its_word_vectors_unless_it_says_otherwise(tmp_path: Path) -> None:
+    """Published configs of Gemma leave tie_word_embeddings out, whose default differs from that of the others."""
+    folder = write("gemma3_text", tmp_path, **causal("gemma3_text"))
+    config = dict(read_tiny_spec(folder).config)
+    assert config.pop("tie_word_embeddings")
+    texts = pack_texts(*random_texts(LENGTHS))
+    want = run(yes_no_spec(folder), texts, "scores")["scores"]
+    np.testing.assert_array_equal(run(yes_no_spec(folder, config=config), texts, "scores")["scores"], want)
+
+
+def test_a_word_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    """A tokenizer that does not belong to the model is found at load, not by a wrong score."""
+    spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM"), (NO, VOCAB_SIZE))
+    with pytest.raises(ModelUnavailable, match=f"vocab_size {VOCAB_SIZE} has no word {VOCAB_SIZE}"):
+        run(spec, pack_texts([1]), "scores")
+
+
+@pytest.mark.parametrize("model_type", DECODERS)
+def test_texts_that_begin_alike_share_what_they_begin_with(tmp_path: Path, model_type: str) -> None:
+    """In a causal model a beginning that is computed once serves all its texts, as if each had its own."""
+    folder = write(model_type, tmp_path, **causal(model_type))
+    prefix, *rests = random_texts((2 * WINDOW, 5, 20, 1))
+    shared = pack_texts(prefix, *rests, parents=np.array([-1, 0, 0, 0], np.int32))
+    spec = read_tiny_spec(folder)
+    got = run(spec, shared, "tokens")["tokens"]
+    wholes = [run(spec, pack_texts(prefix + rest), "tokens")["tokens"] for rest in rests]
+    want = np.concatenate([wholes[0][: len(prefix)], *(whole[len(prefix) :] for whole in wholes)])
+    np.testing.assert_allclose(got, want, atol=1e-9)
+
+
+def test_a_judge_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
+    """The engine runs what several pairs begin with once: the numbers would be plausible and wrong."""
+    spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
+    with pytest.raises(ModelUnavailable, match="reads both ways"):
+        Network(spec, open_checkpoint(spec.weights), NumpyOps())
+
+
+def test_only_a_causal_body_says_so(tmp_path: Path) -> None:
+    """By that a judge is refused which reads both ways."""
+    from vectord.compute.networks import gemma3_text, qwen3
+    from vectord.compute.networks.weights import WeightReader
+
+    def body(module: Any, folder: Path) -> Any:
+        spec = read_tiny_spec(folder)
+        return module.load(spec.config, WeightReader(open_checkpoint(spec.weights), NumpyOps()), NumpyOps())
+
+    assert body(qwen3, write("qwen3", tmp_path / "qwen3")).causal
+    assert not body(qwen3, write("qwen3", tmp_path / "both", is_causal=False)).causal
+    assert not body(gemma3_text, write("gemma3_text", tmp_path / "gemma")).causal
+
+
+def test_embedding_gemma_is_that_of_sentence_transformers(tmp_path: Path) -> None:
+    """Mean pooling, two Dense layers without bias or activation: the pipeline of EmbeddingGemma."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Dense, Normalize, Transformer
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    source = write("gemma3_text", tmp_path / "source")
+    for file in write_bert(tmp_path / "bert").glob("tokenizer*"):
+        shutil.copy(file, source)
+    torch.manual_seed(0)
+    dense = [Dense(i, o, bias=False, activation_function=torch.nn.Identity()) for i, o in ((32, 80), (80, 32))]
+    model = SentenceTransformer(modules=[Transformer(str(source)), Pooling(32, "mean"), *dense, Normalize()])
+    model.save(str(tmp_path / "saved"), create_model_card=False)
+
+    texts = random_texts(LENGTHS)
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        want = model.double().cpu()({"input_ids": ids, "attention_mask": mask})["sentence_embedding"].numpy()
+    got = run(read_tiny_spec(tmp_path / "saved"), pack_texts(*texts), "dense")["dense"]
+    assert_same(got / np.linalg.norm(got, axis=1, keepdims=True), want)
+
+
+CONFIG_FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "heads that share no keys": (
+        "qwen3",
+        {"num_key_value_heads": 3},
+        "num_attention_heads 4 is no multiple of num_key_value_heads 3",
+    ),
+    "keys of another width": (
+        "qwen3",
+        {"num_key_value_heads": 4},
+        r"tensor layers.0.self_attn.k_proj.weight is 32 x 32; by config.json it should be 64 x 32",
+    ),
+    "odd heads": ("qwen3", {"head_dim": 15}, "rotary positions turn pairs, and heads are 15 wide"),
+    "a table without end": ("qwen3", {"max_position_embeddings": 2**24}, "times a head size of 16 is above the limit"),
+    "a million layers": ("qwen2", {"num_hidden_layers": 10**6}, "num_hidden_layers must be a whole number from 1 to"),
+    "an activation nobody knows": ("qwen2", {"hidden_act": "xielu"}, "hidden_act must be one of gelu, "),
+    "gemma's old activation key": ("gemma3_text", {"hidden_activation": None}, "hidden_activation must be one of"),
+    "causal, perhaps": ("qwen2", {"is_causal": "no"}, "is_causal must be true or false; found 'no'"),
+    "a window of nothing": ("mistral", {"sliding_window": 0}, "sliding_window must be a whole number from 1"),
+    "a window of no size": (
+        "qwen2",
+        {"sliding_window": None, "layer_types": ["sliding_attention"] * 3},
+        "sliding_window must be a whole number from 1 to .*; found nothing",
+    ),
+    "kinds for too few layers": (
+        "qwen3",
+        {"layer_types": ["full_attention"]},
+        "layer_types must be 3 times one of full_attention, sliding_attention",
+    ),
+    "chunked attention": ("qwen3", {"layer_types": ["chunked_attention"] * 3}, "layer_types must be 3 times one of"),
+    "kinds that are no names": ("qwen3", {"layer_types": [{}, [], 1]}, "layer_types must be 3 times one of"),
+    "softcapped scores": ("gemma3_text", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping must be None"),
+    "gemma said to be no decoder": ("gemma3_text", {"is_causal": False}, "is_causal must be True"),
+    "a pattern of nothing": (
+        "gemma3_text",
+        {"layer_types": None, "sliding_window_pattern": 0},
+        "sliding_window_pattern must be a whole number from 1",
+    ),
+    "no scale of queries": (
+        "gemma3_text",
+        {"query_pre_attn_scalar": 0},
+        "query_pre_attn_scalar must be a number above",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    return {model_type: write(model_type, tmp_path_factory.mktemp(model_type)) for model_type in DECODERS}
+
+
+@pytest.mark.parametrize(("model_type", "change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
+def test_config_that_does_not_fit_is_refused(
+    folders: Mapping[str, Path], model_type: str, change: dict[str, Any], message: str
+) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    spec = read_tiny_spec(folders[model_type])
+    wrong = read_tiny_spec(folders[model_type], config={**spec.config, **change}, max_tokens=16)
+    with pytest.raises(ModelUnavailable, match=message):
+        Network(wrong, open_checkpoint(spec.weights), NumpyOps())
+
+
+def test_softcapped_words_are_refused_only_where_words_are_scored(folders: Mapping[str, Path]) -> None:
+    """final_logit_softcapping bends what a language model says, and nothing else."""
+    folder = folders["gemma3_text"]
+    config = {**read_tiny_spec(folder).config, **causal("gemma3_text"), "final_logit_softcapping": 30.0}
+    weights = open_checkpoint((folder / "model.safetensors",))
+    Network(read_tiny_spec(folder, config=config), weights, NumpyOps())
+    with pytest.raises(ModelUnavailable, match=r"final_logit_softcapping must be None; found 30\.0"):
+        Network(yes_no_spec(folder, config=config), weights, NumpyOps())
+
+
+MISSING = {
+    "qwen2": "layers.1.self_attn.k_proj.bias",
+    "qwen3": "layers.0.self_attn.q_norm.weight",
+    "mistral": "norm.weight",
+    "gemma3_text": "layers.2.post_feedforward_layernorm.weight",
+}
+
+
+@pytest.mark.parametrize(("model_type", "name"), MISSING.items(), ids=MISSING)
+def test_missing_tensor_is_named(folders: Mapping[str, Path], model_type: str, name: str) -> None:
+    """An incomplete checkpoint stops the load and names the tensor."""
+    spec = read_tiny_spec(folders[model_type])
+    weights = {key: weight for key, weight in open_checkpoint(spec.weights).items() if key != name}
+    with pytest.raises(ModelUnavailable, match=f"no tensor {name}"):
+        Network(spec, weights, NumpyOps())

@@ -1,0 +1,93 @@
+"""GTE under older configs and both kinds of names; its numbers are compared in test_conformance.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import numpy_answer, padded_states, rename, texts_of
+from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
+from tests.models import pack_texts
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(9, 1, 60)
+
+# What the published configs have beside BERT's keys.
+PUBLISHED: dict[str, Any] = {
+    "rope_parameters": None,
+    "rope_theta": 500.0,
+    "rope_scaling": None,
+    "position_embedding_type": "rope",
+    "layer_norm_type": "layer_norm",
+    "logn_attention_scale": False,
+    "pack_qkv": True,
+}
+
+NAMES = {  # transformers' for the published
+    "encoder.layer": "layers",
+    "attention.o_proj": "self_attn.o_proj",
+    "attn_ln": "post_attention_layernorm",
+    "mlp_ln": "post_mlp_layernorm",
+}
+FUSED = {
+    "attention.qkv_proj": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "mlp.up_gate_proj": ["mlp.up_proj", "mlp.gate_proj"],
+}
+
+
+@pytest.mark.parametrize("types", [0, 1, 2])
+def test_token_types_are_as_many_as_the_config_says(tmp_path: Path, types: int) -> None:
+    """None in the English models, one in the multilingual ones, where the tokenizer's marks count for nothing."""
+    folder = write_tiny(tmp_path, "Gte", type_vocab_size=types)
+    spec = CASES["gte"].spec(folder)
+    want = padded_states(reference_model(folder, "Gte"), TEXTS, filler=1)
+    np.testing.assert_allclose(numpy_answer(spec, TEXTS), want, atol=1e-5)
+    marked = numpy_answer(spec, TEXTS, type_ids=np.ones(70, np.int32))
+    assert (np.abs(marked - want).max() > 0.1) == (types == 2)
+
+
+@pytest.mark.parametrize("architecture", ["gte", "new"])
+def test_published_config_says_the_same(tmp_path: Path, architecture: str) -> None:
+    """rope_theta without rope_parameters, and without scaling, as Arctic Embed v2 has it."""
+    theta = {"rope_type": "default", "rope_theta": 500.0}
+    folder = write_tiny(tmp_path, "Gte", rope_parameters=theta)
+    case = CASES["gte"]
+    want = numpy_answer(case.spec(folder), TEXTS)
+    change_config(folder, **PUBLISHED)
+    np.testing.assert_array_equal(numpy_answer(case.spec(folder, architecture=architecture), TEXTS), want)
+
+
+def test_names_of_transformers_are_read(tmp_path: Path) -> None:
+    """Tensors under the names transformers works with, and under a head, are the same network."""
+    spec = CASES["gte"].spec(write_tiny(tmp_path, "Gte"))
+    tokens = pack(pack_texts(*TEXTS))
+    want = numpy_answer(spec, TEXTS)
+    weights = rename(open_checkpoint(spec.weights), NAMES, FUSED)
+    for prefix in ("", "gte.", "new."):
+        renamed = {prefix + name: weight for name, weight in weights.items()}
+        np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "absolute positions": ({"position_embedding_type": "absolute"}, "position_embedding_type must be 'rope'"),
+    "RMS norms": ({"layer_norm_type": "rms_norm"}, "layer_norm_type must be 'layer_norm'"),
+    "scores scaled by length": ({"logn_attention_scale": True}, "logn_attention_scale must be False"),
+    "mixed scaling": ({"rope_scaling": {"type": "ntk", "factor": 2.0, "mixed_b": 0.6}}, "mixed_b must be None"),
+    "scaling that is no object": ({"rope_scaling": "ntk"}, "rope_scaling must be an object"),
+    "unknown scaling": ({"rope_scaling": {"type": "longrope"}}, r"rope_scaling\.(rope_)?type must be one of"),
+    "no base": ({"rope_theta": 0}, "rope_theta must be a number above 0"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    folder = change_config(write_tiny(tmp_path, "Gte"), **{**PUBLISHED, **change})
+    with pytest.raises(ModelUnavailable, match=message):
+        numpy_answer(CASES["gte"].spec(folder), TEXTS)

@@ -1,0 +1,71 @@
+"""JinaBERT v2 in all its layouts on the reference op set, against the plain torch module of plain_jina_bert.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import numpy_answer, texts_of
+from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
+from tests.compute.networks.tiny_encoders import CASES
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.networks.jina_bert_v2 import slopes
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(9, 1, 128, 30)
+
+
+def spec_of(folder: Path, **facts: Any) -> ModelSpec:
+    return CASES["jina_bert_v2"].spec(folder, max_tokens=128, **facts)
+
+
+@pytest.mark.parametrize("code", [False, True], ids=["common layout", "code layout"])
+@pytest.mark.parametrize("feed_forward", ["geglu", "reglu", "original"])
+def test_states_are_those_of_the_description(tmp_path: Path, feed_forward: str, code: bool) -> None:
+    """Every layout and activation there are tensors of, in texts as long as the model reads."""
+    folder = write_jina_bert(tmp_path, code=code, feed_forward_type=feed_forward)
+    np.testing.assert_allclose(numpy_answer(spec_of(folder), TEXTS), jina_states(folder, TEXTS), atol=1e-5)
+
+
+def test_names_under_a_head_are_read(tmp_path: Path) -> None:
+    """Names that begin with "bert.", as in the masked-language models that the code models are saved as."""
+    folder = write_jina_bert(tmp_path, code=True, prefix="bert.")
+    want = jina_states(folder, TEXTS, prefix="bert.")
+    np.testing.assert_allclose(numpy_answer(spec_of(folder), TEXTS), want, atol=1e-5)
+
+
+def test_token_types_reach_the_network(tmp_path: Path) -> None:
+    """The second text of a pair has type 1."""
+    folder = write_jina_bert(tmp_path)
+    types = [[0] * 4 + [1] * 5, [0], [1] * 128, [0] * 30]
+    got = numpy_answer(spec_of(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
+    np.testing.assert_allclose(got, jina_states(folder, TEXTS, types), atol=1e-5)
+
+
+def test_slopes_are_the_published_ones() -> None:
+    """Of 8 heads as in the paper; of 12, jina-embeddings-v2-base's number, 8 of 8 and every other of 16."""
+    eight = [2.0**-i for i in range(1, 9)]
+    np.testing.assert_allclose(slopes(8), eight)
+    np.testing.assert_allclose(slopes(12), [*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
+    np.testing.assert_allclose(slopes(1), [2.0**-8])
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "positions in a table": ({"position_embedding_type": "absolute"}, "position_embedding_type must be 'alibi'"),
+    "unknown layer in between": ({"feed_forward_type": "swiglu"}, "feed_forward_type must be one of geglu, reglu"),
+    "positions without end": (
+        {"max_position_embeddings": 2**24},
+        "6 heads of 16777216 positions; together at most 2097152 are served",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    folder = write_jina_bert(tmp_path, **change)
+    with pytest.raises(ModelUnavailable, match=message):
+        numpy_answer(spec_of(folder), TEXTS)

@@ -1,0 +1,93 @@
+"""ModernBERT's windows, its configs old and new, and its biases, against transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import numpy_answer, padded_states, texts_of
+from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
+
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(100, 17, 1, 9)
+THETAS = {"rope_parameters": {"full_attention": {"rope_theta": 700.0}, "sliding_attention": {"rope_theta": 30.0}}}
+
+
+def assert_like_transformers(folder: Path) -> np.ndarray:
+    got = numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS)
+    want = padded_states(reference_model(folder, "ModernBert"), TEXTS, filler=1)
+    np.testing.assert_allclose(got, want, atol=1e-5)  # it turns queries and keys in float32
+    return got
+
+
+@pytest.mark.parametrize("local_attention", [2, 7, 8, 64])
+def test_windows_are_those_of_transformers(tmp_path: Path, local_attention: int) -> None:
+    """Half of local_attention on either side, rounded down, the farthest included."""
+    assert_like_transformers(write_tiny(tmp_path, "ModernBert", local_attention=local_attention))
+
+
+def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
+    """With one local layer of half-width 3, the token 3 away matters, and the token 4 away does not."""
+    folder = write_tiny(
+        tmp_path, "ModernBert", num_hidden_layers=1, layer_types=["sliding_attention"], local_attention=6
+    )
+    spec = CASES["modernbert"].spec(folder)
+    text = texts_of(12)[0]
+    before = numpy_answer(spec, [text])
+    after = numpy_answer(spec, [[*text[:4], (text[4] + 1) % 5 + 10, *text[5:]]])
+    changed = np.abs(before - after).max(axis=1) > 1e-6
+    np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(1, 8))
+
+
+def test_every_bias_there_can_be_is_read(tmp_path: Path) -> None:
+    """The flags of the config say which layers and norms have one."""
+    assert_like_transformers(write_tiny(tmp_path, "ModernBert", attention_bias=True, mlp_bias=True, norm_bias=True))
+
+
+def test_older_configs_say_the_same(tmp_path: Path) -> None:
+    """The published keys, from before transformers 5, give the network of the present ones."""
+    folder = write_tiny(tmp_path, "ModernBert", **THETAS)
+    want = assert_like_transformers(folder)
+    older: dict[str, Any] = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
+    change_config(folder, **older, global_rope_theta=700.0, local_rope_theta=30.0)
+    np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
+
+
+def test_a_config_that_says_nothing_of_positions_has_the_published_ones(tmp_path: Path) -> None:
+    """Both bases, and every third layer seeing the whole text, are transformers' defaults."""
+    folder = write_tiny(tmp_path, "ModernBert")
+    want = assert_like_transformers(folder)
+    change_config(folder, layer_types=None, rope_parameters=None)
+    np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
+
+
+def test_listed_layers_outrank_the_older_key(tmp_path: Path) -> None:
+    """layer_types says it layer by layer."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    assert_like_transformers(write_tiny(tmp_path, "ModernBert", layer_types=kinds))
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "too few layer_types": ({"layer_types": ["full_attention"]}, "layer_types must be a list of 4 names out of"),
+    "unknown layer type": ({"layer_types": ["linear_attention"] * 4}, "layer_types must be a list of 4 names out of"),
+    "layer_types of lists": ({"layer_types": [["full_attention"]] * 4}, "layer_types must be a list of 4 names out of"),
+    "scaled positions": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling must be None"),
+    "unknown scaling": (
+        {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},
+        "rope_parameters.full_attention.rope_type must be one of",
+    ),
+    "no activation": ({"hidden_activation": None}, "hidden_activation must be one of"),
+    "flag of a wrong type": ({"norm_bias": "no"}, "norm_bias must be true or false"),
+    "window of nothing": ({"local_attention": 0}, "local_attention must be a whole number from 1"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key and what was expected."""
+    folder = change_config(write_tiny(tmp_path, "ModernBert"), **change)
+    with pytest.raises(ModelUnavailable, match=message):
+        numpy_answer(CASES["modernbert"].spec(folder), texts_of(1))

@@ -1,0 +1,131 @@
+"""NomicBERT under its own keys and names and under transformers', which are compared with its class in
+test_conformance.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.compute.networks.case import numpy_answer, pad, padded_states, rename, texts_of
+from tests.compute.networks.tiny_encoders import CASES, change_config, reference_model, write_tiny
+from tests.models import pack_texts
+
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.numpy import NumpyOps, pack
+from vectord.errors import ModelUnavailable
+
+TEXTS = texts_of(9, 1, 60)
+
+# config.json as nomic-embed-text-v1.5 has it, but for the sizes.
+PUBLISHED: dict[str, Any] = {
+    "model_type": "nomic_bert",
+    "vocab_size": 40,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_inner": 48,
+    "n_positions": 128,
+    "type_vocab_size": 2,
+    "activation_function": "swiglu",
+    "layer_norm_epsilon": 1e-12,
+    "rotary_emb_base": 1000,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "prenorm": False,
+    "parallel_block": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+}
+
+NAMES = {  # transformers' for the published
+    "emb_ln": "embeddings.LayerNorm",
+    "encoder.layers": "layers",
+    "attn.out_proj": "self_attn.o_proj",
+    "fc11": "up_proj",
+    "fc12": "gate_proj",
+    "fc2": "down_proj",
+    "norm1": "post_attention_layernorm",
+    "norm2": "post_mlp_layernorm",
+}
+FUSED = {"attn.Wqkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny(tmp_path_factory.mktemp("nomic"), "NomicBert")
+
+
+def test_published_config_says_the_same(folder: Path) -> None:
+    """The models' own keys give the network of transformers' keys."""
+    case = CASES["nomic_bert"]
+    want = numpy_answer(case.spec(folder), TEXTS)
+    np.testing.assert_array_equal(numpy_answer(case.spec(folder, config=PUBLISHED), TEXTS), want)
+
+
+def test_base_is_1000_where_the_config_has_none(folder: Path) -> None:
+    """transformers' default, which is what the published models have."""
+    case = CASES["nomic_bert"]
+    bare = {key: value for key, value in case.spec(folder).config.items() if key != "rope_parameters"}
+    np.testing.assert_array_equal(
+        numpy_answer(case.spec(folder, config=bare), TEXTS), numpy_answer(case.spec(folder), TEXTS)
+    )
+
+
+def test_base_and_gate_are_read(tmp_path: Path) -> None:
+    """Another base of rotary positions and another activation, under either config, as transformers computes them."""
+    theta = {"rope_type": "default", "rope_theta": 50.0}
+    folder = write_tiny(tmp_path, "NomicBert", hidden_act="gelu", rope_parameters=theta)
+    want = padded_states(reference_model(folder, "NomicBert"), TEXTS, filler=1)
+    published = {**PUBLISHED, "activation_function": "geglu", "rotary_emb_base": 50}
+    for facts in ({}, {"config": published}):
+        np.testing.assert_allclose(numpy_answer(CASES["nomic_bert"].spec(folder, **facts), TEXTS), want, atol=1e-5)
+
+
+def test_names_of_transformers_are_read(folder: Path) -> None:
+    """Tensors under the names transformers works with, and under a head, are the same network."""
+    spec = CASES["nomic_bert"].spec(folder)
+    weights = rename(open_checkpoint(spec.weights), NAMES, FUSED)
+    tokens = pack(pack_texts(*TEXTS))
+    want = numpy_answer(spec, TEXTS)
+    for prefix in ("", "nomic_bert.", "bert."):
+        renamed = {prefix + name: weight for name, weight in weights.items()}
+        np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
+
+
+def test_token_types_reach_the_network(folder: Path) -> None:
+    """The second text of a pair has type 1, as transformers reads it."""
+    types = [[0] * 4 + [1] * 5, [0], [1] * 60]
+    got = numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
+    want = padded_states(reference_model(folder, "NomicBert"), TEXTS, filler=1, token_type_ids=pad(types)[0])
+    np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "norms first": ({"prenorm": True}, "prenorm must be False; found True"),
+    "biases": ({"qkv_proj_bias": True}, "qkv_proj_bias must be False; found True"),
+    "half of a head turned": ({"rotary_emb_fraction": 0.5}, "rotary_emb_fraction must be 1.0; found 0.5"),
+    "pairs side by side": ({"rotary_emb_interleaved": True}, "rotary_emb_interleaved must be False"),
+    "frequencies by length": ({"rotary_scaling_factor": 2}, "rotary_scaling_factor must be None; found 2"),
+    "no gate": ({"activation_function": "gelu"}, "activation_function must be one of swiglu, geglu; found 'gelu'"),
+    "a size under its own key": ({"n_embd": 0}, "n_embd must be a whole number from 1"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
+def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """A config nobody here can serve stops the load with the key, as the file has it, and what was expected."""
+    with pytest.raises(ModelUnavailable, match=message):
+        numpy_answer(CASES["nomic_bert"].spec(folder, config={**PUBLISHED, **change}), TEXTS)
+
+
+def test_other_positions_are_refused(tmp_path: Path) -> None:
+    """Scaling that no published model has."""
+    folder = change_config(write_tiny(tmp_path, "NomicBert"), rope_parameters={"rope_type": "longrope"})
+    with pytest.raises(ModelUnavailable, match=r"rope_parameters\.rope_type must be one of"):
+        numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS)

@@ -1,0 +1,115 @@
+"""Tables of rotary positions against transformers' own frequencies, and what a config may say of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import Qwen3Config
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from vectord.compute.networks.rotary import Rotary, RotaryTable, read_rotary, rotary_table
+from vectord.compute.networks.weights import WeightReader
+from vectord.compute.ops.numpy import NumpyOps
+from vectord.errors import ModelUnavailable
+
+HEAD_SIZE = 16
+POSITIONS = 300
+
+SCALINGS: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 8.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "yarn that shrinks": {"rope_type": "yarn", "factor": 0.5, "original_max_position_embeddings": 64},
+    "yarn of its own edges": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8, "beta_slow": 2},
+    "yarn of its own amplitude": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.5},
+    "yarn that divides next to nothing": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "original_max_position_embeddings": 2**22,
+    },
+    "yarn without a slope": {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1},
+}
+
+
+def table(rotary: Rotary, *, head_size: int = HEAD_SIZE, positions: int = POSITIONS) -> RotaryTable[np.ndarray]:
+    return rotary_table(WeightReader({}, NumpyOps()), rotary, head_size, positions)
+
+
+def read(scaling: object, **config: Any) -> Rotary:
+    config = {"rope_scaling": scaling, **config}
+    return read_rotary(config, ("rope_scaling",), theta=1000.0, positions=POSITIONS)
+
+
+def test_a_row_is_its_position_times_the_frequencies() -> None:
+    """Row p holds the cosines and sines of p * theta ** (-2 i / head_size)."""
+    found = table(Rotary(theta=100.0), head_size=4)
+    angles = np.outer(np.arange(POSITIONS), [1.0, 0.1])
+    np.testing.assert_allclose(found.cos, np.cos(angles), atol=1e-7)
+    np.testing.assert_allclose(found.sin, np.sin(angles), atol=1e-7)
+
+
+@pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
+def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any]) -> None:
+    """Every kind of scaling that is served turns as in transformers, as far as float32 frequencies go."""
+    config = Qwen3Config(
+        head_dim=HEAD_SIZE, max_position_embeddings=POSITIONS, rope_parameters={"rope_theta": 1000.0, **scaling}
+    )
+    frequencies, amplitude = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config)
+    angles = np.outer(np.arange(POSITIONS), frequencies.double().numpy())
+    found = table(read(scaling))
+    np.testing.assert_allclose(found.cos, np.cos(angles) * amplitude, atol=1e-4)
+    np.testing.assert_allclose(found.sin, np.sin(angles) * amplitude, atol=1e-4)
+
+
+@pytest.mark.parametrize("turns", ["beta_fast", "beta_slow"])
+def test_edges_without_measure_make_a_table(turns: str) -> None:
+    """What a config may say is computed with, however small."""
+    found = table(read({"rope_type": "yarn", "factor": 2.0, turns: 5e-324}))
+    assert np.isfinite(found.cos).all()
+
+
+def test_no_mapping_is_no_scaling() -> None:
+    """Configs say nothing, null, an empty mapping or "default" for the plain positions."""
+    plain = Rotary(theta=1000.0)
+    assert read_rotary({}, ("rope_parameters", "full_attention"), theta=1000.0, positions=1) == plain
+    assert [read(scaling) for scaling in (None, {}, {"type": "default"}, {"rope_type": "default"})] == [plain] * 4
+    assert read({"rope_type": "linear", "factor": 2, "rope_theta": None}) == Rotary(theta=1000.0, factor=2.0)
+
+
+FAULTS: dict[str, tuple[object, str]] = {
+    "a list": ([], "rope_scaling must be an object"),
+    "another kind": ({"rope_type": "longrope"}, "rope_scaling.rope_type must be one of .*; found 'longrope'"),
+    "another old kind": ({"type": "su"}, "rope_scaling.type must be one of default, .*; found 'su'"),
+    "a kind that is no name": ({"rope_type": ["yarn"]}, "rope_scaling.rope_type must be one of"),
+    "no factor": ({"rope_type": "linear"}, "rope_scaling.factor is missing, which rope_type linear needs"),
+    "a factor of nothing": ({"rope_type": "linear", "factor": 0}, "rope_scaling.factor must be a number above 0"),
+    "a factor without end": ({"rope_type": "yarn", "factor": float("inf")}, "rope_scaling.factor must be a number"),
+    "part of a head": ({"partial_rotary_factor": 0.5}, "rope_scaling.partial_rotary_factor is not supported"),
+    "one mapping a kind of layer": (
+        {"full_attention": {"rope_theta": 1.0}},
+        "rope_scaling.full_attention is not supported with rope_type default",
+    ),
+    "a theta that does not turn": ({"rope_theta": 1.0}, "rope_scaling.rope_theta must be above 1; found 1"),
+    "a theta that is no number": ({"rope_theta": "big"}, "rope_scaling.rope_theta must be a number above 0"),
+    "no trained positions": (
+        {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": -1},
+        "rope_scaling.original_max_position_embeddings must be a whole number",
+    ),
+}
+
+
+@pytest.mark.parametrize(("scaling", "message"), FAULTS.values(), ids=FAULTS)
+def test_positions_nobody_turns_here_are_refused(scaling: object, message: str) -> None:
+    """What would turn otherwise than we do stops the load, with its key."""
+    with pytest.raises(ModelUnavailable, match=message):
+        read(scaling)
+
+
+def test_a_table_that_does_not_fit_is_refused_before_it_is_made() -> None:
+    """A config of a few bytes cannot ask for gigabytes."""
+    with pytest.raises(ModelUnavailable, match="262145 positions times a head size of 128 is above the limit"):
+        table(Rotary(theta=1e4), head_size=128, positions=2**18 + 1)
+    with pytest.raises(ModelUnavailable, match="heads are 7 wide"):
+        table(Rotary(theta=1e4), head_size=7)

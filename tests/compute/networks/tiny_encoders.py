@@ -1,0 +1,121 @@
+"""A tiny random model of every encoder in networks/, and what its own class answers in float64.
+
+References are transformers' classes; of JinaBERT, which has none, our own plain torch module (plain_jina_bert.py).
+torch is imported only by the functions that need it.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.compute.networks.case import VOCABULARY, Case, Texts, padded_states, randomize
+from tests.compute.networks.plain_jina_bert import jina_states, write_jina_bert
+
+FACTS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+    "pad_token_id": 1,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+DISTIL_FACTS: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "dim": 32,
+    "n_layers": 2,
+    "n_heads": 4,
+    "hidden_dim": 48,
+    "max_position_embeddings": 128,
+}
+MODERN_FACTS: dict[str, Any] = {
+    **FACTS,
+    "num_hidden_layers": 4,
+    "local_attention": 16,  # 8 on either side
+    "cls_token_id": 2,
+    "sep_token_id": 3,
+}
+NTK: dict[str, Any] = {"type": "ntk", "factor": 3.0}
+NTK_THETA = 500.0
+
+
+def write_tiny(folder: Path, family: str, suffix: str = "Model", **facts: Any) -> Path:
+    """A random model of transformers' class {family}{suffix}, as transformers saves it."""
+    import transformers
+
+    defaults = {"DistilBert": DISTIL_FACTS, "ModernBert": MODERN_FACTS}.get(family, FACTS)
+    config = getattr(transformers, f"{family}Config")(**{**defaults, **facts})
+    randomize(getattr(transformers, family + suffix)(config), size=0.2, norm=1.0).save_pretrained(folder)
+    if family == "DistilBert":  # read_tiny_spec looks for the width under the key that the others have
+        change_config(folder, hidden_size=DISTIL_FACTS["dim"])
+    return folder
+
+
+def reference_model(folder: Path, family: str, suffix: str = "Model") -> Any:
+    """The folder's model in float64, by transformers' class {family}{suffix}. Not with its eager attention, whose
+    answer for padding that sees nothing but padding is not a number, and spreads."""
+    import transformers
+
+    return getattr(transformers, family + suffix).from_pretrained(folder).double().eval()
+
+
+def reference_states(folder: Path, texts: Texts, family: str) -> np.ndarray:
+    return padded_states(reference_model(folder, family), texts, filler=FACTS["pad_token_id"])
+
+
+def change_config(folder: Path, **facts: Any) -> Path:
+    """The folder, its config.json with these entries; None takes one away."""
+    path = folder / "config.json"
+    config = {**json.loads(path.read_text()), **facts}
+    path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
+    return folder
+
+
+def write_new(folder: Path) -> Path:
+    """GTE as it was published before transformers had it: no token types, an older config."""
+    write_tiny(folder, "Gte", type_vocab_size=0)
+    return change_config(folder, model_type="new", rope_parameters=None, rope_theta=NTK_THETA, rope_scaling=NTK)
+
+
+def new_states(folder: Path, texts: Texts) -> np.ndarray:
+    """Transformers' class does not know the older config, so it gets the cosines and sines here, in float64."""
+    import torch
+
+    class Rotary(torch.nn.Module):
+        def forward(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            factor, size = NTK["factor"], 8
+            frequencies = (NTK_THETA * factor) ** (-torch.arange(0, size, 2).double() / size) / factor ** (2 / size)
+            angles = (positions[..., None] * frequencies).repeat(1, 1, 2)  # (1, L, size)
+            return angles.cos(), angles.sin()
+
+    published = json.loads((folder / "config.json").read_text())
+    change_config(folder, model_type="gte", rope_scaling=None, rope_theta=None)
+    model = reference_model(folder, "Gte")
+    change_config(folder, **published)
+    model.rotary_emb = Rotary()
+    return padded_states(model, texts, filler=FACTS["pad_token_id"])
+
+
+def _case(family: str, **facts: Any) -> Case:
+    return Case(partial(write_tiny, family=family, **facts), partial(reference_states, family=family))
+
+
+CASES: dict[str, Case] = {
+    "bert": _case("Bert"),
+    "camembert": _case("Camembert", type_vocab_size=1),
+    "distilbert": _case("DistilBert"),
+    "gte": _case("Gte"),
+    "jina_bert_v2": Case(write_jina_bert, jina_states, {"architecture": "jina_bert_v2"}),
+    "modernbert": _case("ModernBert"),
+    "mpnet": _case("MPNet", max_position_embeddings=130),
+    "new": Case(write_new, new_states),
+    "nomic_bert": _case("NomicBert"),
+    "roberta": _case("Roberta", type_vocab_size=2),
+    "xlm_roberta": _case("XLMRoberta", type_vocab_size=1),
+}

@@ -1,0 +1,387 @@
+"""What every op set must do: the same as the reference, whatever stands beside a text in its batch.
+
+Op sets are found by listing the folder. A new one needs a function here that makes a program runnable on it,
+`run_<name>`, and passes the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache, partial, reduce
+from pkgutil import iter_modules
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models import pack_texts, random_texts, read_tiny_spec, write_sentence_bert
+
+from vectord.checkpoints.checkpoint import Weight, open_checkpoint
+from vectord.compute import ops
+from vectord.compute.networks.network import Network
+from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts, Tokens
+from vectord.compute.ops.groups import PIECE_ROWS
+from vectord.compute.ops.numpy import NumpyOps
+
+NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/backends)
+OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
+
+HEADS = AttentionSpec(heads=4, head_size=8)
+SHARED_KEYS = AttentionSpec(heads=4, head_size=8, kv_heads=2)
+WIDTH = HEADS.width
+VOCABULARY = 50
+MAX_TOKENS = 1024
+BUCKETS = 12
+
+LENGTHS = {
+    "one token": (1,),
+    "one text": (11,),
+    "like lengths": (5, 5, 5, 5),
+    "mixed lengths": (3, 40, 1, 17, 2, 17, 33, 1),
+    "many texts": tuple(range(1, 25)),
+    "one text at the limit": (512,),
+    "longer than a piece": (2 * PIECE_ROWS + 9, 7, PIECE_ROWS, PIECE_ROWS + 1),
+}
+
+Program = Callable[[Ops[Any], Tokens[Any]], Any]  # what a network is: ops and tokens to an activation
+Runnable = Callable[[PackedTexts], np.ndarray]
+
+
+def run_numpy(program: Program) -> Runnable:
+    from vectord.compute.ops.numpy import pack
+
+    def run(texts: PackedTexts) -> np.ndarray:
+        answer: np.ndarray = program(NumpyOps(), pack(texts))
+        return answer
+
+    return run
+
+
+def run_torch(program: Program) -> Runnable:
+    import torch
+
+    from vectord.compute.ops.torch import TorchOps, pack
+
+    device = torch.device("cpu")
+    torch_ops = TorchOps(device, torch.float32)
+
+    def run(texts: PackedTexts) -> np.ndarray:
+        with torch.inference_mode():
+            return program(torch_ops, pack(texts, device)).numpy()
+
+    return run
+
+
+def run_openvino(program: Program, groups: int = 4) -> Runnable:
+    from vectord.compute.ops.openvino import OpenvinoOps, build, ov
+
+    openvino_ops = OpenvinoOps()
+    graph = build(lambda tokens: {"dense": program(openvino_ops, tokens)}, groups)
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    compiled = ov.Core().compile_model(graph.model, "CPU", config)
+
+    def run(texts: PackedTexts, alive: OpenvinoOps = openvino_ops) -> np.ndarray:
+        # `alive`: the constants' memory is the op set's, which must outlive the compiled graph.
+        answer = np.array(compiled(graph.pack(texts, ()))[0])
+        # Rows that were added to make T round belong to no text.
+        return answer if len(answer) == len(texts.pooled) else answer[: texts.ids.size]
+
+    return run
+
+
+@cache
+def runnable(op_set: str, program: Program) -> Runnable:
+    """`program` on `op_set`, compiled once: hypothesis asks for it again and again."""
+    make: Callable[[Program], Runnable] = globals()[f"run_{op_set}"]
+    return make(program)
+
+
+def weight(name: str, *shape: int, dtype: str = "F32") -> Weight:
+    """A random tensor, the same for the same name."""
+    rng = np.random.default_rng(sum(map(ord, name)))
+    array = (rng.standard_normal(shape) * 0.5).astype(np.float32)
+    if dtype == "F16":
+        return Weight(name, "F16", array.astype(np.float16))
+    if dtype == "BF16":
+        return Weight(name, "BF16", (array.view(np.uint32) >> 16).astype(np.uint16))
+    return Weight(name, "F32", array)
+
+
+def states(o: Ops[Any], tokens: Tokens[Any], name: str = "table", width: int = WIDTH) -> Any:
+    """Some activation (T, width), different on every row: by token and by position."""
+    by_token = o.embed(o.constant(weight(name, VOCABULARY, width)), tokens.ids)
+    return o.add(by_token, o.embed(o.constant(weight(f"{name} places", MAX_TOKENS, width)), tokens.positions))
+
+
+def linear(o: Ops[Any], tokens: Tokens[Any], bias: bool, dtype: str = "F32") -> Any:
+    shift = o.constant(weight("bias", 24, dtype=dtype)) if bias else None
+    return o.linear(states(o, tokens), o.constant(weight("matrix", 24, WIDTH, dtype=dtype)), shift)
+
+
+def layer_norm(o: Ops[Any], tokens: Tokens[Any], bias: bool) -> Any:
+    shift = o.constant(weight("shift", WIDTH)) if bias else None
+    return o.layer_norm(states(o, tokens), o.constant(weight("factor", WIDTH)), shift, eps=1e-3)
+
+
+def rms_norm(o: Ops[Any], tokens: Tokens[Any], width: int) -> Any:
+    return o.rms_norm(states(o, tokens), o.constant(weight("factor", width)), eps=1e-3)
+
+
+def normalize(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    """Of rows of which some are zeros."""
+    return o.normalize(o.activation(o.scale(states(o, tokens, width=2), 10.0), "relu"))
+
+
+def activation(o: Ops[Any], tokens: Tokens[Any], kind: Activation) -> Any:
+    return o.activation(states(o, tokens), kind)
+
+
+def rotate(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    cos, sin = (o.embed(o.constant(weight(name, MAX_TOKENS, 4)), tokens.positions) for name in ("cos", "sin"))
+    return o.rotate(states(o, tokens), cos, sin, head_size=8)
+
+
+def projected(o: Ops[Any], tokens: Tokens[Any], spec: AttentionSpec) -> tuple[Any, Any, Any]:
+    keys = (spec.kv_heads or spec.heads) * spec.head_size
+    return states(o, tokens, "q", spec.width), states(o, tokens, "k", keys), states(o, tokens, "v", keys)
+
+
+def attention(
+    o: Ops[Any], tokens: Tokens[Any], spec: AttentionSpec = HEADS, bias: Weight | None = None, layers: int = 1
+) -> Any:
+    by_distance = None if bias is None else o.constant(bias)
+    attended = [o.attention(*projected(o, tokens, spec), tokens, spec, by_distance) for _ in range(layers)]
+    return reduce(o.add, attended)
+
+
+def disentangled(o: Ops[Any], tokens: Tokens[Any], by_key: bool, by_query: bool) -> Any:
+    """Near distances have a bucket each, far ones share the outermost, as in DeBERTa."""
+    distances = np.arange(1 - MAX_TOKENS, MAX_TOKENS)
+    buckets = np.clip(distances + BUCKETS // 2, 0, BUCKETS - 1).astype(np.int32)
+    return o.disentangled_attention(
+        *projected(o, tokens, HEADS),
+        o.constant(weight("place k", BUCKETS, WIDTH)) if by_key else None,
+        o.constant(weight("place q", BUCKETS, WIDTH)) if by_query else None,
+        o.constant(Weight("buckets", "I32", buckets)),
+        tokens,
+        HEADS,
+    )
+
+
+def max_linear(o: Ops[Any], tokens: Tokens[Any], words: int) -> Any:
+    x = states(o, tokens, width=4)
+    return o.max_linear(x, o.constant(weight("words", words, 4)), o.constant(weight("bias", words)), tokens)
+
+
+def attend_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    return o.mean(attention(o, tokens), tokens)
+
+
+def windowed_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    """A layer that sees all, and one that sees its neighbours, as in ModernBERT."""
+    x = attention(o, tokens)
+    return o.mean(o.attention(x, x, x, tokens, replace(HEADS, window=2)), tokens)
+
+
+def attend_over_poison(o: Ops[Any], tokens: Tokens[Any]) -> Any:
+    """Attention and pooling over states in which every token with the highest id is not a number."""
+    clean = weight("poisoned", VOCABULARY, WIDTH)
+    clean.array[-1] = np.nan
+    x = o.embed(o.constant(clean), tokens.ids)
+    attended = (o.attention(x, x, x, tokens, spec) for spec in (HEADS, replace(HEADS, causal=True, window=3)))
+    return o.mean(o.add(*attended), tokens)
+
+
+PROGRAMS: dict[str, Program] = {
+    "embed, add": states,
+    "embed float16": lambda o, t: o.embed(o.constant(weight("half", VOCABULARY, 8, dtype="F16")), t.ids),
+    "embed bfloat16": lambda o, t: o.embed(o.constant(weight("brain", VOCABULARY, 8, dtype="BF16")), t.ids),
+    "embed types": lambda o, t: o.embed(o.constant(weight("types", 2, 8)), t.type_ids),
+    "multiply": lambda o, t: o.multiply(states(o, t, "a"), states(o, t, "b")),
+    "scale": lambda o, t: o.scale(states(o, t), 0.3),
+    "linear": partial(linear, bias=True),
+    "linear without bias": partial(linear, bias=False),
+    "linear float16": partial(linear, bias=True, dtype="F16"),
+    "linear bfloat16": partial(linear, bias=True, dtype="BF16"),
+    "layer_norm": partial(layer_norm, bias=True),
+    "layer_norm without bias": partial(layer_norm, bias=False),
+    "rms_norm": partial(rms_norm, width=WIDTH),
+    "rms_norm by head": partial(rms_norm, width=8),
+    "normalize": normalize,
+    **{kind: partial(activation, kind=kind) for kind in ("gelu", "gelu_tanh", "relu", "silu", "tanh", "identity")},
+    "rotate": rotate,
+    "first": lambda o, t: o.first(states(o, t), t),
+    "last": lambda o, t: o.last(states(o, t), t),
+    "mean": lambda o, t: o.mean(states(o, t), t),
+    "max": lambda o, t: o.max(states(o, t), t),
+    "max_linear": partial(max_linear, words=20),
+    "max_linear of many words": partial(max_linear, words=10_000),
+}
+
+ATTENTIONS: dict[str, Program] = {
+    "attention": attention,
+    "with a scale": partial(attention, spec=replace(HEADS, scale=0.1)),
+    "one head": partial(attention, spec=AttentionSpec(heads=1, head_size=WIDTH)),
+    "shared keys": partial(attention, spec=SHARED_KEYS),
+    "narrower than the state": partial(attention, spec=AttentionSpec(heads=6, head_size=16, kv_heads=1)),
+    "window": partial(attention, spec=replace(HEADS, window=3)),
+    "wide window": partial(attention, spec=replace(HEADS, window=300)),
+}
+CAUSAL: dict[str, Program] = {
+    "causal": partial(attention, spec=replace(HEADS, causal=True)),
+    "causal, shared keys": partial(attention, spec=replace(SHARED_KEYS, causal=True)),
+    "causal, window": partial(attention, spec=replace(SHARED_KEYS, causal=True, window=3)),
+}
+BIAS = weight("distances", HEADS.heads, 2 * MAX_TOKENS - 1)
+ALIBI = np.outer([0.5, 0.25, 0.125, 0.0625], -abs(np.arange(1 - MAX_TOKENS, MAX_TOKENS))).astype(np.float32)
+SLOPES = Weight("slopes", "F32", ALIBI)
+BY_DISTANCE: dict[str, Program] = {
+    "bias": partial(attention, bias=BIAS),
+    "bias of two layers": partial(attention, bias=BIAS, layers=2),
+    "causal, bias": partial(attention, spec=replace(SHARED_KEYS, causal=True), bias=BIAS),
+    "slopes": partial(attention, bias=SLOPES),
+    "slopes of two layers": partial(attention, bias=SLOPES, layers=2),
+    "no bias at all": partial(attention, bias=Weight("zeros", "F32", np.zeros((4, 2 * MAX_TOKENS - 1), np.float32))),
+    "disentangled": partial(disentangled, by_key=True, by_query=True),
+    "disentangled, by key": partial(disentangled, by_key=True, by_query=False),
+    "disentangled, by query": partial(disentangled, by_key=False, by_query=True),
+}
+PROGRAMS |= ATTENTIONS | CAUSAL | BY_DISTANCE
+
+
+def typed(lengths: Sequence[int], **options: Any) -> PackedTexts:
+    """Random texts whose second halves have type 1."""
+    types = np.concatenate([np.arange(length) >= length / 2 for length in lengths]).astype(np.int32)
+    return pack_texts(*random_texts(lengths, vocab_size=VOCABULARY), type_ids=types, **options)
+
+
+def numbers(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def assert_same(op_set: str, program: Program, texts: PackedTexts, what: str) -> None:
+    """Within float32's rounding of the float64 reference."""
+    got, want = runnable(op_set, program)(texts), runnable("numpy", program)(texts)
+    assert got.shape == want.shape, what
+    np.testing.assert_allclose(got, want, atol=3e-5, err_msg=what)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_op_is_that_of_the_reference(op_set: str, program: str) -> None:
+    """Every op, on every shape of batch."""
+    for name, lengths in LENGTHS.items():
+        assert_same(op_set, PROGRAMS[program], typed(lengths), name)
+
+
+@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_spans_are_what_is_pooled(op_set: str, program: str) -> None:
+    """Parts of texts, several of one text, none of another, overlapping and out of order: a row each."""
+    spans = numbers(3, 9, 0, 40, 8, 9, 41, 57, 5, 7).reshape(-1, 2)
+    assert_same(op_set, PROGRAMS[program], typed((9, 31, 17), spans=spans), "spans")
+
+
+@pytest.mark.parametrize("program", ["attention", "shared keys", *BY_DISTANCE])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_keys_bound_what_is_attended_to(op_set: str, program: str) -> None:
+    """A text's last rows may go unseen, by themselves too, and still see the others."""
+    assert_same(op_set, PROGRAMS[program], typed((9, 31, 17, 40), keys=numbers(9, 20, 1, 33)), "keys")
+
+
+@pytest.mark.parametrize("program", ["window", "causal, window"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_a_query_that_may_see_nothing_gets_zeros(op_set: str, program: str) -> None:
+    """Where a text's keys end, a window soon holds none of them, in a whole text as in the pieces of a long one."""
+    lengths, keys, reach = (9, 40, 2 * PIECE_ROWS + 9, 1), numbers(2, 40, 5, 1), 3
+    texts = typed(lengths, keys=keys)
+    assert_same(op_set, PROGRAMS[program], texts, "keys and a window")
+    seeing = np.concatenate([np.arange(n) < k + reach for n, k in zip(lengths, keys, strict=True)])
+    rows = runnable(op_set, PROGRAMS[program])(texts)
+    assert rows[seeing].any(axis=1).all()
+    assert not rows[~seeing].any()
+
+
+@pytest.mark.parametrize("program", [*CAUSAL, "attention"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_children_see_their_parent(op_set: str, program: str) -> None:
+    """Texts that begin alike compute the beginning once; their rows attend to it and their positions count on."""
+    texts = typed((20, 9, 31, 7, 1, 12), parents=numbers(-1, 0, 0, -1, 0, 3))
+    assert_same(op_set, PROGRAMS[program], texts, "parents")
+
+
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_shared_prefix_is_a_shortcut_alone(op_set: str) -> None:
+    """In a causal model a text behind its parent has the rows it would have as one text."""
+    start, *ends = random_texts((20, 9, 300, 1), vocab_size=VOCABULARY)
+    parents = numbers(-1, 0, 0, 0)
+    for name, program in CAUSAL.items():
+        shared = runnable(op_set, program)(pack_texts(start, *ends, parents=parents))
+        for end, rows in zip(ends, np.split(shared[20:], np.cumsum([len(end) for end in ends])[:-1]), strict=True):
+            whole = runnable(op_set, program)(pack_texts(start + end))
+            np.testing.assert_allclose(rows, whole[20:], atol=3e-5, err_msg=name)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
+    """A whole tiny model, mean pooling and a Dense module, by output."""
+    spec = read_tiny_spec(write_sentence_bert(tmp_path_factory.mktemp("model"), dense=(16,)))
+    weights = open_checkpoint(spec.weights)
+
+    def program(output: Any, o: Ops[Any], tokens: Tokens[Any]) -> Any:
+        return Network(spec, weights, o)(tokens, (output,))[output]
+
+    programs = {output: partial(program, output) for output in ("dense", "tokens")}
+    return programs.__getitem__
+
+
+@pytest.mark.parametrize("output", ["dense", "tokens"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_network_is_that_of_the_reference(op_set: str, output: str, network: Callable[[str], Program]) -> None:
+    """A whole model is within 1e-4 of float64."""
+    run, reference = runnable(op_set, network(output)), runnable("numpy", network(output))
+    for name in ("one token", "mixed lengths", "many texts", "one text at the limit"):
+        texts = typed([min(length, 512) for length in LENGTHS[name]])
+        np.testing.assert_allclose(run(texts), reference(texts), atol=1e-4, err_msg=name)
+
+
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_neighbours_change_nothing(op_set: str, network: Callable[[str], Program]) -> None:
+    """A text alone, beside its like, and beside longer ones gives the same vector."""
+    run = runnable(op_set, network("dense"))
+    text, other, long = random_texts((12, 12, 200))
+    alone = run(pack_texts(text))[0]
+    for name, texts in {
+        "first of two": (text, other),
+        "second of two": (other, text),
+        "beside a longer one": (text, long),
+        "between longer ones": (long, text, long),
+        "among many": (*random_texts(range(1, 20)), text),
+    }.items():
+        row = texts.index(text)
+        np.testing.assert_allclose(run(pack_texts(*texts))[row], alone, atol=2e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("program", [attend_and_pool, windowed_and_pool], ids=["attention", "windows"])
+@pytest.mark.parametrize("op_set", OP_SETS)
+@settings(deadline=None, max_examples=15)
+@given(lengths=st.lists(st.integers(1, 70) | st.just(PIECE_ROWS + 9), min_size=1, max_size=6), seed=st.integers(0, 9))
+def test_any_batch_is_its_texts(op_set: str, program: Program, lengths: list[int], seed: int) -> None:
+    """Whatever lengths come together, each text's answer is the one it has alone."""
+    texts = random_texts(lengths, vocab_size=VOCABULARY, seed=seed)
+    want = np.concatenate([runnable("numpy", program)(pack_texts(text)) for text in texts])
+    np.testing.assert_allclose(runnable(op_set, program)(pack_texts(*texts)), want, atol=2e-5)
+
+
+@pytest.mark.parametrize("poisoned", range(4))
+@pytest.mark.parametrize("op_set", OP_SETS)
+def test_a_text_that_is_not_a_number_spoils_no_other(op_set: str, poisoned: int) -> None:
+    """Not through masks, padding, groups or pooling: NaN times zero is NaN."""
+    texts = [
+        [token % (VOCABULARY - 1) for token in text] for text in random_texts((3, 20, 9, 17), vocab_size=VOCABULARY)
+    ]
+    texts[poisoned][0] = VOCABULARY - 1
+    rows = runnable(op_set, attend_over_poison)(pack_texts(*texts))
+    assert [bool(np.isfinite(row).all()) for row in rows] == [text != poisoned for text in range(4)]

@@ -1,0 +1,247 @@
+"""Length groups are a permutation of the batch's rows that costs as little as so many rectangles can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models import pack_texts
+
+from vectord.compute.ops.base import PackedTexts
+from vectord.compute.ops.groups import (
+    PAIRS_A_PLACE,
+    PIECE_ROWS,
+    Group,
+    Pieces,
+    Rectangle,
+    Runs,
+    attending_pieces,
+    keys_end_to_end,
+    length_groups,
+    piece_order,
+    pooled_pieces,
+    positions,
+    unpack_rows,
+)
+from vectord.compute.ops.numpy import pack
+
+batches = st.lists(st.integers(1, 300), min_size=1, max_size=40)
+group_counts = st.integers(1, 6)
+steps = st.sampled_from([1, 8, 16])
+
+
+def texts_of(lengths: Sequence[int], **options: Sequence[int]) -> PackedTexts:
+    arrays = {name: np.array(values, np.int32) for name, values in options.items()}
+    return pack_texts(*([0] * length for length in lengths), **arrays)
+
+
+@st.composite
+def texts_with_keys_and_parents(draw: st.DrawFn, longest: int = 40) -> PackedTexts:
+    """Texts of which some have fewer keys than rows, and some an earlier text before them."""
+    lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=6))
+    keys = [draw(st.integers(1, length)) for length in lengths]
+    parents: list[int] = []
+    for i in range(len(lengths)):
+        parents.append(draw(st.sampled_from([-1, *(j for j in range(i) if parents[j] < 0)])))
+    return texts_of(lengths, keys=keys, parents=parents)
+
+
+def grouped(lengths: Sequence[int], max_groups: int, step: int) -> list[Group]:
+    return length_groups(attending_pieces(texts_of(lengths), None), max_groups, step)
+
+
+def cost(group: Group) -> int:
+    """Bringing places there and back, and the scores of its rectangles."""
+    queries, keys = group.queries.rows, group.keys.rows
+    return len(queries) * (PAIRS_A_PLACE * (queries.shape[1] + keys.shape[1]) + queries.shape[1] * keys.shape[1])
+
+
+def least_cost(sizes: Sequence[tuple[int, int]], max_groups: int, step: int) -> int:
+    """Of `sizes`, query and key lengths, by trying every way to cut them in their order."""
+    padded = sorted((-(-queries // step) * step, -(-keys // step) * step) for queries, keys in sizes)
+    least = 2**62
+    for count in range(min(max_groups, len(padded))):
+        for cuts in combinations(range(1, len(padded)), count):
+            total = 0
+            for a, b in pairwise((0, *cuts, len(padded))):
+                queries, keys = (max(size[side] for size in padded[a:b]) for side in (0, 1))
+                total += (b - a) * (PAIRS_A_PLACE * (queries + keys) + queries * keys)
+            least = min(least, total)
+    return least
+
+
+def rows_of(rectangle: Rectangle) -> list[list[int]]:
+    """Of each piece, without padding."""
+    return [rows[valid].tolist() for rows, valid in zip(rectangle.rows, rectangle.valid, strict=True)]
+
+
+# --- groups ---------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches, group_counts, steps)
+def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int) -> None:
+    """Each text is in one group, its rows in order; what is padded repeats its first row and is marked."""
+    cu_seqlens = texts_of(lengths).cu_seqlens
+    groups = grouped(lengths, max_groups, step)
+    assert 1 <= len(groups) <= max_groups
+    seen = []
+    for group in groups:
+        assert group.keys is group.queries
+        places = group.queries
+        assert places.rows.dtype == group.pieces.dtype == np.int32
+        assert places.rows.shape == places.valid.shape
+        for text, rows, valid in zip(group.pieces, places.rows, places.valid, strict=True):
+            np.testing.assert_array_equal(valid, np.arange(rows.size) < lengths[text])
+            np.testing.assert_array_equal(rows[valid], np.arange(cu_seqlens[text], cu_seqlens[text + 1]))
+            assert (rows[~valid] == cu_seqlens[text]).all()
+            seen.append(int(text))
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches, group_counts, steps)
+def test_group_is_as_long_as_its_longest_text(lengths: list[int], max_groups: int, step: int) -> None:
+    """Rounded up to the step; groups come shortest first."""
+    groups = grouped(lengths, max_groups, step)
+    widths = [group.queries.rows.shape[1] for group in groups]
+    assert widths == [-(-max(lengths[text] for text in group.pieces) // step) * step for group in groups]
+    assert widths == sorted(widths)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=8), st.integers(1, 4), steps)
+def test_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: int, step: int) -> None:
+    """No other way to cut the sorted texts into so many groups costs less, keys alike or not."""
+    queries, keys = (np.array(lengths, np.int32) for lengths in zip(*sizes, strict=True))
+    starts = np.zeros_like(queries)
+    own = Runs(starts, queries)
+    groups = length_groups(Pieces(own, own), max_groups, step)
+    assert sum(map(cost, groups)) == least_cost([(length, length) for length, _ in sizes], max_groups, step)
+    groups = length_groups(Pieces(own, Runs(starts, keys)), max_groups, step)
+    assert sum(map(cost, groups)) == least_cost(sizes, max_groups, step)
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches, group_counts, steps, st.integers(0, 20))
+def test_unpack_undoes_the_grouping(lengths: list[int], max_groups: int, step: int, extra: int) -> None:
+    """Rows gathered into groups, laid end to end and gathered back are the rows; added rows point to place 0."""
+    total = sum(lengths)
+    groups = grouped(lengths, max_groups, step)
+    laid_out = np.concatenate([group.queries.rows.ravel() for group in groups])
+    unpack = unpack_rows(groups, total + extra)
+    assert unpack.dtype == np.int32
+    np.testing.assert_array_equal(laid_out[unpack[:total]], np.arange(total))
+    np.testing.assert_array_equal(unpack[total:], np.zeros(extra))
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches, group_counts)
+def test_piece_order_undoes_the_sorting(lengths: list[int], max_groups: int) -> None:
+    """What is computed piece by piece in the groups comes back in the batch's order."""
+    groups = grouped(lengths, max_groups, 16)
+    by_group = np.concatenate([[lengths[text] for text in group.pieces] for group in groups])
+    np.testing.assert_array_equal(by_group[piece_order(groups)], lengths)
+
+
+def test_one_long_text_does_not_pad_the_others() -> None:
+    """The case that equal groups get wrong: the outlier stands alone."""
+    groups = grouped([20] * 15 + [256], 4, 16)
+    assert [group.queries.rows.shape for group in groups] == [(15, 32), (1, 256)]
+
+
+def test_an_empty_batch_is_our_own_mistake() -> None:
+    """Nobody can send one: the scheduler makes batches of at least one text."""
+    nothing = Runs(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    with pytest.raises(AssertionError):
+        length_groups(Pieces(nothing, nothing), 4, 16)
+
+
+# --- what attends to what -------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=60)
+@given(texts_with_keys_and_parents(), group_counts, steps)
+def test_keys_are_those_of_the_reference(texts: PackedTexts, max_groups: int, step: int) -> None:
+    """A text reads its parent's rows, then as many of its own as are keys, however it is grouped."""
+    want = [text.keys.tolist() for text in pack(texts).layout.texts]
+    found = {}
+    for group in length_groups(attending_pieces(texts, None), max_groups, step):
+        found.update(zip(group.pieces.tolist(), rows_of(group.keys), strict=True))
+        assert group.keys.rows.shape[1] % step == 0
+        for text, rows, valid in zip(group.pieces, group.keys.rows, group.keys.valid, strict=True):
+            assert (rows[~valid] == texts.cu_seqlens[text]).all()  # its own first row, not another text's
+    assert [found[text] for text in range(len(want))] == want
+
+
+@settings(deadline=None, max_examples=60)
+@given(texts_with_keys_and_parents())
+def test_keys_end_to_end_are_those_of_the_reference(texts: PackedTexts) -> None:
+    """The same for kernels that take each text's keys behind the others'."""
+    rows, ends = keys_end_to_end(texts)
+    assert rows.dtype == ends.dtype == np.int32
+    assert [part.tolist() for part in np.split(rows, ends[1:-1])] == [
+        text.keys.tolist() for text in pack(texts).layout.texts
+    ]
+    assert (ends[0], ends[-1]) == (0, rows.size)
+
+
+@settings(deadline=None, max_examples=60)
+@given(texts_with_keys_and_parents())
+def test_positions_are_those_of_the_reference(texts: PackedTexts) -> None:
+    """From 0 in each text, or on from its parent's."""
+    assert positions(texts).tolist() == pack(texts).positions.tolist()
+
+
+@settings(deadline=None, max_examples=40)
+@given(texts_with_keys_and_parents(longest=4 * PIECE_ROWS), st.sampled_from([0, 1, 64, 2 * PIECE_ROWS]), group_counts)
+def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_groups: int) -> None:
+    """Each row is a query once; its piece has every key in its reach and no key of a stranger, and stays small."""
+    layout = pack(texts).layout
+    owner = np.repeat(np.arange(len(layout.texts)), np.diff(texts.cu_seqlens))
+    places = np.arange(texts.ids.size)
+    piece_rows = max(PIECE_ROWS, 2 * window)
+    seen: list[int] = []
+    for group in length_groups(attending_pieces(texts, window), max_groups, 1):
+        for queries, keys in zip(rows_of(group.queries), rows_of(group.keys), strict=True):
+            assert len(queries) <= piece_rows
+            text = layout.texts[owner[queries[0]]]
+            begin, end = queries[0] - window, queries[-1] + window
+            near = [row for row in text.keys if owner[row] != owner[queries[0]] or begin <= places[row] <= end]
+            extra = set(keys) - set(near)
+            assert set(near) <= set(keys) <= set(text.keys.tolist())
+            assert keys, "a softmax over nothing has no answer"
+            assert len(extra) <= 1 or len(keys) <= piece_rows + len(near)
+            seen += queries
+    assert sorted(seen) == list(range(texts.ids.size))
+
+
+def test_short_texts_and_wide_windows_cut_nothing() -> None:
+    """Pieces cost rows that are read twice: texts that a piece can hold stay whole."""
+    for lengths, window in (([PIECE_ROWS, 3], 1), ([4 * PIECE_ROWS], 2 * PIECE_ROWS), ([4 * PIECE_ROWS], None)):
+        pieces = attending_pieces(texts_of(lengths), window)
+        assert pieces.queries.lengths.tolist() == lengths
+        assert pieces.keys is pieces.queries
+        assert pieces.parents is None
+
+
+def test_pieces_are_even() -> None:
+    """So that few lengths are left: a row more than two pieces makes three, and each reads its neighbours."""
+    pieces = attending_pieces(texts_of([2 * PIECE_ROWS + 1, 5]), 3)
+    assert pieces.queries.lengths.tolist() == [171, 171, 171, 5]
+    assert pieces.queries.starts.tolist() == [0, 171, 342, 513]
+    assert pieces.keys.starts.tolist() == [0, 168, 339, 513]
+    assert pieces.keys.lengths.tolist() == [174, 177, 174, 5]
+
+
+def test_pooled_pieces_are_the_spans() -> None:
+    """Or the texts, where none are named."""
+    spanned = pack_texts([1, 2, 3], [4, 5], spans=np.array([[1, 2], [0, 3], [3, 5]], np.int32))
+    for texts, starts, lengths in ((spanned, [1, 0, 3], [1, 3, 2]), (texts_of([3, 2]), [0, 3], [3, 2])):
+        pieces = pooled_pieces(texts)
+        assert (pieces.queries.starts.tolist(), pieces.queries.lengths.tolist()) == (starts, lengths)
+        assert pieces.keys is pieces.queries

@@ -1,0 +1,221 @@
+"""What the OpenVINO op set promises beyond the conformance of all op sets: few shapes, no copies, no calls home."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.models import pack_texts
+
+from vectord.checkpoints.checkpoint import Weight
+from vectord.checkpoints.spec import Output
+from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.openvino import KEEP_PACKED, LENGTH_STEP, WORDS_AT_ONCE, Graph, OpenvinoOps, build, ov
+
+WIDTH = 8
+SPEC = AttentionSpec(heads=2, head_size=4)
+WINDOWED = replace(SPEC, window=3)
+CAUSAL = replace(SPEC, causal=True)
+
+Answers = dict[Output, ov.Node]
+
+
+def texts_of(*lengths: int, **options: Any) -> PackedTexts:
+    """Ids that count from 1, all of type 1."""
+    total = sum(lengths)
+    ids, types = np.arange(1, total + 1, dtype=np.int32), np.ones(total, np.int32)
+    return pack_texts(*([0] * length for length in lengths), **{"ids": ids, "type_ids": types, **options})
+
+
+def table(rows: int = 2000) -> Weight:
+    return Weight("table", "F32", np.random.default_rng(0).standard_normal((rows, WIDTH)).astype(np.float32))
+
+
+def attend(ops: OpenvinoOps, *specs: AttentionSpec) -> Callable[[Tokens[ov.Node]], Answers]:
+    """A network of one attention after another, and what each kind of input is for."""
+    words = ops.constant(table())
+
+    def network(tokens: Tokens[ov.Node]) -> Answers:
+        x = ops.embed(words, tokens.ids)
+        x = ops.add(ops.add(x, ops.embed(words, tokens.type_ids)), ops.embed(words, tokens.positions))
+        for spec in specs:
+            x = ops.attention(x, x, x, tokens, spec)
+        return {"dense": ops.mean(x, tokens), "splade": ops.max(x, tokens), "tokens": x}
+
+    return network
+
+
+def inputs_of(graph: Graph, texts: PackedTexts) -> dict[str, np.ndarray]:
+    return dict(zip(graph.inputs, graph.pack(texts, ()), strict=True))
+
+
+def run(graph: Graph, texts: PackedTexts, outputs: Collection[Output] = ()) -> dict[Output, np.ndarray]:
+    config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+    answers = ov.Core().compile_model(graph.model, "CPU", config)(graph.pack(texts, outputs))
+    return {output: np.array(answers[i]) for i, output in enumerate(graph.outputs)}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows"),
+    [(1, 16), (16, 16), (17, 32), (48, 48), (49, 64), (65, 80), (256, 256), (257, 320), (1000, 1024)],
+)
+def test_rows_are_rounded_up(tokens: int, rows: int) -> None:
+    """To 16 up to 256, so that a lone text costs what it is, then to 64, so that there are few shapes."""
+    inputs = inputs_of(build(attend(OpenvinoOps(), SPEC), groups=4), texts_of(tokens))
+    for name in ("ids", "type_ids", "positions", "unpack"):
+        assert inputs[name].shape == (rows,)
+    np.testing.assert_array_equal(inputs["ids"][:tokens], np.arange(1, tokens + 1))
+    assert not inputs["ids"][tokens:].any()
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 5))
+def test_inputs_have_the_shapes_of_the_graph(lengths: list[int], groups: int) -> None:
+    """Every group has places and a mask that fit, of rounded lengths, in use or not; positions restart at 0."""
+    inputs = inputs_of(build(attend(OpenvinoOps(), SPEC, WINDOWED), groups), texts_of(*lengths))
+    texts = pooled = 0
+    for g in range(groups):
+        count, length = inputs[f"queries{g}"].shape
+        assert inputs[f"keys{g}"].shape == (count, length)
+        assert inputs[f"padding{g}"].shape == (count, 1, 1, length)
+        assert length % LENGTH_STEP == 0
+        pieces, query_places = inputs[f"queries{g}w3"].shape
+        key_places = inputs[f"keys{g}w3"].shape[1]
+        assert inputs[f"query_positions{g}w3"].shape == (pieces, 1, query_places, 1)
+        assert inputs[f"key_positions{g}w3"].shape == (pieces, 1, 1, key_places)
+        assert query_places % LENGTH_STEP == key_places % LENGTH_STEP == 0
+        texts, pooled = texts + count, pooled + len(inputs[f"span_rows{g}"])
+    assert texts == pooled == len(lengths)
+    assert f"queries{groups}" not in inputs
+    np.testing.assert_array_equal(
+        inputs["positions"][: sum(lengths)], np.concatenate([np.arange(length) for length in lengths])
+    )
+    assert {array.dtype for array in inputs.values()} == {np.dtype(np.int32), np.dtype(np.float32)}
+    assert all(array.flags.c_contiguous for array in inputs.values())
+
+
+def test_graph_asks_only_for_what_the_network_uses() -> None:
+    """A network without types or attention has no inputs for them, and `pack` makes none."""
+    ops = OpenvinoOps()
+    words = ops.constant(table())
+    embed = build(lambda tokens: {"tokens": ops.embed(words, tokens.ids)}, groups=4)
+    assert embed.inputs == ("ids",)
+    assert [array.tolist() for array in embed.pack(texts_of(2), ())] == [[1, 2] + [0] * 14]
+    first = build(lambda tokens: {"dense": ops.first(ops.embed(words, tokens.ids), tokens)}, groups=4)
+    assert set(first.inputs) == {"ids", "firsts"}
+
+
+@pytest.mark.parametrize("specs", [(SPEC,), (CAUSAL,), (WINDOWED, SPEC)], ids=["all", "causal", "windows"])
+def test_layers_share_their_inputs_and_masks(specs: Sequence[AttentionSpec]) -> None:
+    """A second round of the same layers adds no input, and computes no mask again."""
+
+    def comparisons(graph: Graph) -> int:
+        return sum(node.get_type_name() in {"Greater", "Less"} for node in graph.model.get_ops())
+
+    once, twice = (build(attend(OpenvinoOps(), *specs * rounds), groups=2) for rounds in (1, 2))
+    assert set(twice.inputs) == set(once.inputs)
+    assert len(twice.inputs) == len(set(twice.inputs))
+    assert comparisons(twice) == comparisons(once)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 6])
+@pytest.mark.parametrize("specs", [(SPEC,), (WINDOWED, CAUSAL)], ids=["all", "windows"])
+def test_number_of_groups_changes_nothing(groups: int, specs: Sequence[AttentionSpec]) -> None:
+    """How texts are grouped is a matter of speed alone, groups that stay empty included."""
+    texts = texts_of(3, 20, 1, 40)
+    ops = OpenvinoOps()
+    got, want = (run(build(attend(ops, *specs), some), texts) for some in (groups, 4))
+    for output, rows in want.items():
+        np.testing.assert_allclose(got[output], rows, atol=1e-5, err_msg=output)
+
+
+def test_rows_by_token_leave_only_when_asked_for() -> None:
+    """And then those of the texts' tokens, not of what was rounded up; the other answers are the same."""
+    ops, texts = OpenvinoOps(), texts_of(3, 20)
+    graph = build(attend(ops, SPEC), 2, by_token={"tokens"})
+    assert graph.outputs == ("dense", "splade", "tokens")
+    silent, asked = run(graph, texts, ("dense",)), run(graph, texts, ("tokens",))
+    assert silent["tokens"].shape == (0, WIDTH)
+    assert asked["tokens"].shape == (23, WIDTH)
+    np.testing.assert_allclose(asked["tokens"], run(build(attend(ops, SPEC), 2), texts)["tokens"][:23], atol=1e-6)
+    np.testing.assert_array_equal(asked["dense"], silent["dense"])
+
+
+@pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
+def test_constant_lies_over_the_checkpoint(dtype: str) -> None:
+    """A constant reads the weight's own memory: 2 GB of weights are not copied to make a graph."""
+    kinds = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+    array = np.zeros((4, 3), kinds[dtype])
+    node = OpenvinoOps().constant(Weight("w", dtype, array))
+    constant = node if dtype == "F32" else node.input_value(0).get_node()
+    assert node.get_element_type() == ov.Type.f32
+    assert constant.get_element_type() == {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}[dtype]
+    array[:] = 7
+    assert constant.get_tensor_view().data.tobytes() == array.tobytes()
+
+
+def test_constants_memory_lives_as_long_as_the_op_set() -> None:
+    """OpenVINO keeps no reference to the memory it shares, so the op set must."""
+    array = np.ones((4, 3), np.float32)
+    ops = OpenvinoOps()
+    before = sys.getrefcount(array)
+    ops.constant(Weight("w", "F32", array))
+    assert sys.getrefcount(array) > before
+
+
+def test_only_matrices_of_16_bits_stay_as_they_are() -> None:
+    """They are marked as the runtime marks them, lest it hold them a second time, in 32 bits."""
+    ops = OpenvinoOps()
+    for dtype, shape, packed in (("F16", (4, 3), True), ("F16", (4,), False), ("F32", (4, 3), False)):
+        array = np.zeros(shape, {"F16": np.float16, "F32": np.float32}[dtype])
+        assert (KEEP_PACKED in ops.constant(Weight("w", dtype, array)).get_rt_info()) == packed
+
+
+def test_words_are_cut_over_the_same_memory() -> None:
+    """max_linear goes over the vocabulary in parts, each of the weight's own memory: there is no second table."""
+    ops, words = OpenvinoOps(), 2 * WORDS_AT_ONCE + 5
+    matrix, bias = np.zeros((words, WIDTH), np.float32), np.zeros(words, np.float32)
+
+    def network(tokens: Tokens[ov.Node]) -> Answers:
+        x = ops.embed(ops.constant(table()), tokens.ids)
+        constants = (ops.constant(Weight(f"{array.ndim}", "F32", array)) for array in (matrix, bias))
+        return {"splade": ops.max_linear(x, *constants, tokens)}
+
+    graph = build(network, groups=2)
+    matrix[:], bias[:] = 7, 7
+    constants = [node for node in graph.model.get_ops() if node.get_type_name() == "Constant"]
+    sevens = [node.get_output_shape(0) for node in constants if (node.data == 7).all()]
+    assert sorted(shape[0] for shape in sevens if len(shape) == 2) == [5, WORDS_AT_ONCE, WORDS_AT_ONCE]
+    assert sum(shape[0] for shape in sevens if len(shape) == 1) == words
+
+
+CALLS_HOME = """
+import os, sys
+WATCHED = ("socket.", "urllib.", "subprocess.", "os.exec", "os.posix_spawn")
+sys.addaudithook(lambda event, _: event.startswith(WATCHED) and os.write(1, (event + chr(10)).encode()))
+import numpy as np
+from vectord.compute.ops.openvino import build, ov
+graph = build(lambda tokens: {"tokens": tokens.ids}, groups=1)
+compiled = ov.Core().compile_model(graph.model, "CPU")
+compiled([np.zeros(16, np.int32)])
+import socket; socket.socket().close()  # the hook is known to work
+"""
+
+
+def test_openvino_calls_nobody(tmp_path: Path) -> None:
+    """Left alone, importing openvino reports to Google Analytics and writes to the user's home. Not here."""
+    environ = {**os.environ, "HOME": str(tmp_path), "CI": ""}  # it is silent where CI is "true"
+    result = subprocess.run(
+        [sys.executable, "-c", CALLS_HOME], env=environ, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert result.stdout.split() == ["socket.__new__"]  # our own, at the end
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,142 @@
+"""The flat form: whatever shape a batch is put into, its answers are those of the batch as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.compute.ops import test_conformance as conformance
+from tests.compute.ops.torch.kernel import written_out
+from tests.models import pack_texts, random_texts
+from torch import Tensor
+
+from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
+from vectord.compute.ops.torch import TorchOps, pack
+from vectord.compute.ops.torch.flat import PIECE_ROWS, FlatShape, NotFlat, fill, shape_of, tokens_of
+
+CPU = torch.device("cpu")
+OPS = TorchOps(CPU, torch.float32, written_out)
+LENGTHS = (9, 1, 30, 2, 17, 3 * PIECE_ROWS + 5)
+FAR_APART = np.array([[200, 230], [3, 9], [9, 30], [31, 32]], np.int32)  # out of order, with gaps, two side by side
+FORMS = {name: program for name, program in conformance.PROGRAMS.items() if name not in conformance.BY_DISTANCE}
+
+
+def flat(texts: PackedTexts, shape: FlatShape) -> Tokens[Tensor]:
+    numbers = np.full(shape.size, -1, np.int32)  # whatever was there before
+    fill(texts, shape, numbers)
+    return tokens_of(torch.from_numpy(numbers), shape)
+
+
+def exact(texts: PackedTexts) -> FlatShape:
+    shape = shape_of(texts)
+    assert shape is not None
+    return shape
+
+
+def wider(shape: FlatShape) -> FlatShape:
+    return FlatShape(
+        tokens=shape.tokens + 90, texts=shape.texts + 7, spans=shape.spans + 11, longest=shape.longest + 50
+    )
+
+
+@pytest.mark.parametrize("stretch", [lambda shape: shape, wider], ids=["its own shape", "a wider one"])
+@pytest.mark.parametrize("program", FORMS)
+def test_ops_are_those_of_the_grouped_form(program: str, stretch: Callable[[FlatShape], FlatShape]) -> None:
+    """Every op that has a flat form gives the same rows; those of padding come behind them."""
+    for name, lengths in conformance.LENGTHS.items():
+        texts = conformance.typed(lengths)
+        shape = stretch(exact(texts))
+        with torch.inference_mode():
+            want = FORMS[program](TorchOps(CPU, torch.float32), pack(texts, CPU))
+            got = FORMS[program](OPS, flat(texts, shape))
+        assert len(got) in {shape.tokens, shape.spans}
+        torch.testing.assert_close(got[: len(want)], want, atol=1e-5, rtol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
+def test_spans_may_lie_anywhere_but_over_each_other(program: str) -> None:
+    """A row a span, in the order in which they are named."""
+    texts = conformance.typed(LENGTHS, spans=FAR_APART)
+    want = FORMS[program](TorchOps(CPU, torch.float32), pack(texts, CPU))
+    got = FORMS[program](OPS, flat(texts, wider(exact(texts))))
+    torch.testing.assert_close(got[: len(want)], want, atol=1e-5, rtol=1e-5)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=st.lists(st.integers(1, 90) | st.just(2 * PIECE_ROWS), min_size=1, max_size=8),
+    more=st.tuples(*[st.integers(0, 200)] * 4),
+    seed=st.integers(0, 9),
+)
+def test_any_batch_in_any_shape_is_its_texts(lengths: list[int], more: Sequence[int], seed: int) -> None:
+    """However much of a shape is padding, a text's vector is the one it has alone."""
+    texts = random_texts(lengths, vocab_size=conformance.VOCABULARY, seed=seed)
+    shape = exact(pack_texts(*texts))
+    shape = FlatShape(
+        tokens=shape.tokens + more[0],
+        texts=shape.texts + more[1],
+        spans=shape.spans + more[2],
+        longest=shape.longest + more[3],
+    )
+    got = conformance.attend_and_pool(OPS, flat(pack_texts(*texts), shape))[: len(texts)]
+    want = [conformance.attend_and_pool(OPS, flat(pack_texts(text), exact(pack_texts(text)))) for text in texts]
+    torch.testing.assert_close(got, torch.cat(want), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("poisoned", range(4))
+@pytest.mark.parametrize("op", ["mean", "max"])
+def test_a_text_that_is_not_a_number_spoils_no_other(op: str, poisoned: int) -> None:
+    """Not through pooling, where its rows lie beside the others'."""
+    texts = pack_texts(*random_texts((3, 20, 70, 17)))
+    x = torch.ones(110 + 90, 4)
+    x[110:] = torch.nan  # padding's rows are any numbers
+    x[int(texts.cu_seqlens[poisoned])] = torch.nan
+    rows = getattr(OPS, op)(x, flat(texts, wider(exact(texts))))[:4]
+    assert [bool(row.isfinite().all()) for row in rows] == [text != poisoned for text in range(4)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parents": np.array([-1, 0, -1], np.int32)},
+        {"keys": np.array([9, 1, 12], np.int32)},
+        {"spans": np.array([[0, 9], [8, 10]], np.int32)},
+    ],
+    ids=["parents", "keys", "overlapping spans"],
+)
+def test_what_has_no_flat_form_says_so(options: dict[str, Any]) -> None:
+    """The backend runs it by groups."""
+    assert shape_of(pack_texts(*random_texts((9, 1, 30)), **options)) is None
+
+
+@pytest.mark.parametrize("program", sorted(conformance.BY_DISTANCE))
+def test_attention_by_distance_has_no_flat_form(program: str) -> None:
+    """Nor has any other that the kernel cannot do: a network is asked once, at load."""
+    texts = conformance.typed((5, 3))
+    with pytest.raises(NotFlat):
+        conformance.BY_DISTANCE[program](OPS, flat(texts, exact(texts)))
+
+
+def test_heads_the_kernel_is_not_compiled_for_have_no_flat_form() -> None:
+    """There is no second way to attend in it."""
+    texts = conformance.typed((5, 3))
+    odd = partial(conformance.attention, spec=AttentionSpec(heads=2, head_size=20))
+    with pytest.raises(NotFlat):
+        odd(OPS, flat(texts, exact(texts)))
+
+
+@pytest.mark.parametrize("field", ["tokens", "texts", "spans"])
+def test_a_shape_that_is_too_small_is_our_own_mistake(field: str) -> None:
+    """Nothing is cut silently."""
+    texts = conformance.typed((5, 3))
+    shape = replace(exact(texts), **{field: 1})
+    assert not shape.holds(exact(texts))
+    with pytest.raises(AssertionError, match="does not hold"):
+        fill(texts, shape, np.zeros(shape.size, np.int32))

@@ -1,0 +1,129 @@
+"""How the torch op set calls the variable-length kernel. The rest of the op set: tests/ops/test_conformance.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.compute.ops.torch.kernel import written_out
+from tests.models import pack_texts, random_texts
+from torch import Tensor
+
+from vectord.compute.ops.base import AttentionSpec, PackedTexts
+from vectord.compute.ops.torch import TorchOps, find_varlen, pack
+
+CPU = torch.device("cpu")
+PLAIN = AttentionSpec(heads=4, head_size=8)
+SPECS = {
+    "plain": PLAIN,
+    "scale": replace(PLAIN, scale=0.2),
+    "shared keys": replace(PLAIN, kv_heads=2),
+    "causal": replace(PLAIN, causal=True),
+    "window": replace(PLAIN, window=3),
+    "causal, window, shared keys": replace(PLAIN, kv_heads=2, causal=True, window=3),
+}
+LENGTHS = (9, 1, 30, 2, 17)
+BATCHES: dict[str, dict[str, Any]] = {
+    "texts": {},
+    "parents": {"parents": np.array([-1, 0, -1, 0, 2], np.int32)},
+    "keys": {"keys": np.array([9, 1, 12, 1, 17], np.int32)},
+}
+FAMILIES = [
+    *((name, "texts") for name in SPECS),
+    *((name, "parents") for name in ("causal", "causal, window, shared keys")),
+    ("plain", "keys"),
+]
+
+
+class Kernel:
+    """Says how often it ran."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, *arguments: Any, **options: Any) -> Tensor:
+        self.calls += 1
+        return written_out(*arguments, **options)
+
+
+def attend(ops: TorchOps, texts: PackedTexts, spec: AttentionSpec) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    widths = (spec.heads, *[spec.kv_heads or spec.heads] * 2)
+    q, k, v = (torch.randn(texts.ids.size, width * spec.head_size, generator=generator) for width in widths)
+    return ops.attention(q, k, v, pack(texts, CPU), spec)
+
+
+@pytest.mark.parametrize(("spec", "batch"), FAMILIES)
+def test_kernel_is_told_what_groups_compute(spec: str, batch: str) -> None:
+    """Ends, keys, windows and scale as the kernel takes them give what the length groups give."""
+    texts = pack_texts(*random_texts(LENGTHS), **BATCHES[batch])
+    kernel = Kernel()
+    got = attend(TorchOps(CPU, torch.float32, kernel), texts, SPECS[spec])
+    assert kernel.calls == 1
+    want = attend(TorchOps(CPU, torch.float32), texts, SPECS[spec])
+    torch.testing.assert_close(got, want, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "options"),
+    [
+        (replace(PLAIN, causal=True), BATCHES["keys"]),
+        (replace(PLAIN, window=3), BATCHES["keys"]),
+        (AttentionSpec(heads=2, head_size=20), {}),
+        (AttentionSpec(heads=1, head_size=264), {}),
+    ],
+    ids=["causal, fewer keys", "window, fewer keys", "a size between", "a large head"],
+)
+def test_what_the_kernel_cannot_do_runs_by_groups(spec: AttentionSpec, options: dict[str, Any]) -> None:
+    """It counts places from the last key, and is compiled for some head sizes."""
+    kernel = Kernel()
+    attend(TorchOps(CPU, torch.float32, kernel), pack_texts(*random_texts(LENGTHS), **options), spec)
+    assert not kernel.calls
+
+
+def test_no_kernel_off_the_gpu() -> None:
+    """The CPU, and float32 anywhere, go by groups."""
+    assert find_varlen(CPU, torch.bfloat16) is None
+    assert find_varlen(torch.device("cuda"), torch.float32) is None
+
+
+@pytest.mark.parametrize(("capability", "found"), [((9, 0), True), ((8, 0), True), ((7, 5), False)])
+def test_kernel_is_for_ampere_and_newer(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], found: bool
+) -> None:
+    """Older GPUs have no FlashAttention."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert (find_varlen(torch.device("cuda"), torch.float16) is not None) == found
+
+
+def torch_2_10(*batch: Tensor, is_causal: bool = False, return_aux: object = None) -> None: ...
+
+
+def torch_2_11(
+    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1)
+) -> dict[str, object]:
+    return {}
+
+
+def torch_2_12(
+    *batch: Tensor, scale: float | None = None, window_size: tuple[int, int] = (-1, -1), enable_gqa: bool = False
+) -> dict[str, object]:
+    return {"enable_gqa": enable_gqa}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "told"),
+    [(torch_2_10, None), (torch_2_11, {}), (torch_2_12, {"enable_gqa": True})],
+    ids=["2.10", "2.11", "2.12"],
+)
+def test_kernel_is_asked_as_each_torch_has_it(
+    monkeypatch: pytest.MonkeyPatch, kernel: Any, told: dict[str, object] | None
+) -> None:
+    """2.10's knows no windows; 2.11's shares keys among heads without being told, 2.12's when told."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    found = find_varlen(torch.device("cuda"), torch.float16)
+    assert (found and found(scale=None, window_size=(-1, 0))) == told

@@ -1,0 +1,144 @@
+"""The thread budget follows affinity and cgroup quota; bfloat16 is believed only when the processor says so."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
+
+V1 = "4:memory:/elsewhere\n2:cpu,cpuacct:/docker/one\n0::/\n"
+V2 = "0::/kubepods/pod/container\n"
+HYBRID = "3:cpuset:/\n0::/user\n"
+
+
+def write_tree(root: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+@pytest.fixture
+def eight_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+
+
+QUOTAS = {
+    "no cgroups": ({}, 8),
+    "version 2": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "300000 100000\n"}, 3),
+    "version 2, no limit": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "max 100000"}, 8),
+    "rounded down": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "399999 100000"}, 3),
+    "less than one": ({"proc/self/cgroup": V2, "sys/fs/cgroup/kubepods/pod/container/cpu.max": "50000 100000"}, 1),
+    "limit of the pod": (
+        {
+            "proc/self/cgroup": V2,
+            "sys/fs/cgroup/kubepods/pod/container/cpu.max": "max 100000",
+            "sys/fs/cgroup/kubepods/pod/cpu.max": "400000 100000",
+        },
+        4,
+    ),
+    "namespace of a container": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "250000 100000"}, 2),
+    "version 2 beside version 1": ({"proc/self/cgroup": HYBRID, "sys/fs/cgroup/unified/user/cpu.max": "5 1"}, 5),
+    "version 1": (
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/cpu,cpuacct/docker/one/cpu.cfs_quota_us": "600000\n",
+            "sys/fs/cgroup/cpu,cpuacct/docker/one/cpu.cfs_period_us": "100000\n",
+        },
+        6,
+    ),
+    "version 1 mounted in a container": (
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+        2,
+    ),
+    "version 1, no limit": (
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+        },
+        8,
+    ),
+    "another controller's group": (
+        {
+            "proc/self/cgroup": V1,
+            "sys/fs/cgroup/cpu/elsewhere/cpu.cfs_quota_us": "100000\n",
+            "sys/fs/cgroup/cpu/elsewhere/cpu.cfs_period_us": "100000\n",
+        },
+        8,
+    ),
+    "more than there are": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "9900000 100000"}, 8),
+    "nonsense": ({"proc/self/cgroup": "0::/\nnonsense", "sys/fs/cgroup/cpu.max": "lots"}, 8),
+    "a period of nothing": ({"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 0"}, 8),
+}
+
+
+@pytest.mark.parametrize("case", QUOTAS)
+@pytest.mark.usefixtures("eight_processors")
+def test_budget_is_what_the_quota_pays_for(tmp_path: Path, case: str) -> None:
+    """The tightest limit on the way from our group to the top counts, rounded down, never below one."""
+    files, threads = QUOTAS[case]
+    assert thread_budget(write_tree(tmp_path, files)) == threads
+
+
+def test_budget_is_no_more_than_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process pinned to two processors gets two threads whatever its quota."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 7}, raising=False)
+    files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "600000 100000"}
+    assert thread_budget(write_tree(tmp_path, files)) == 2
+
+
+def test_budget_without_affinity_counts_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS and Windows know no affinity masks."""
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert thread_budget(tmp_path) == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert thread_budget(tmp_path) == 1
+
+
+def test_budget_of_this_machine_is_usable() -> None:
+    """The real files can be read."""
+    assert 1 <= thread_budget() <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "answer"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx512f avx512_bf16 sse\n", True),
+        ("processor\t: 0\nflags\t\t: fpu amx_bf16 amx_tile\n", True),
+        ("processor\t: 0\nflags\t\t: fpu avx2 avx512f\n", False),
+        ("processor\t: 0\nFeatures\t: fp asimd bf16\n", False),
+        ("processor\t: 0\nflags_of_something_else : avx512_bf16\nflags\t: sse\n", False),
+        ("processor\t: 0\n", None),
+        (None, None),
+    ],
+    ids=["AVX-512", "AMX", "without", "Arm", "another line", "no flags", "no cpuinfo"],
+)
+def test_bfloat16_is_by_the_processors_flags(tmp_path: Path, cpuinfo: str | None, answer: bool | None) -> None:
+    """Only x86's instructions count: what the runtime does on Arm is float16. None: the system does not say."""
+    assert multiplies_bfloat16(write_tree(tmp_path, {"proc/cpuinfo": cpuinfo} if cpuinfo else {})) is answer
+
+
+@pytest.mark.parametrize(
+    ("flags", "answer"),
+    [
+        ("avx2 avx_vnni", True),
+        ("avx512f avx512_vnni", True),
+        ("amx_int8", True),
+        ("asimd asimddp", True),
+        ("avx2", False),
+    ],
+)
+def test_int8_is_by_the_processors_flags(tmp_path: Path, flags: str, answer: bool) -> None:
+    """Without sums of int8 products it is no faster than float32, and overflows."""
+    assert multiplies_int8(write_tree(tmp_path, {"proc/cpuinfo": f"flags\t: fpu {flags} sse2\n"})) is answer
+    assert multiplies_int8(tmp_path / "nowhere") is None

@@ -1,0 +1,189 @@
+"""Answers as bytes and back, and bytes that are no answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.engine.cache import answer_codec
+from vectord.engine.cache.answer_codec import (
+    DIGEST_BYTES,
+    FLOAT32,
+    HEAD,
+    INDICES,
+    INT32,
+    WEIGHTS,
+    decode,
+    encode,
+    key_of,
+)
+from vectord.engine.queue.batch import Answer
+from vectord.schema import Sparse
+
+NAME = b"vectord:answer:1:model:text"
+FLOATS = st.floats(-(2.0**53), 2.0**53, width=32)
+WEIGHT = st.floats(2.0**-100, 100, width=32)
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> np.ndarray:
+    rows, columns = draw(st.integers(1, 3)), draw(st.integers(1, 8))
+    numbers = draw(st.lists(FLOATS, min_size=rows * columns, max_size=rows * columns))
+    return np.array(numbers, np.float32).reshape(rows, columns)
+
+
+@st.composite
+def words(draw: st.DrawFn) -> Sparse:
+    found = draw(st.dictionaries(st.integers(0, 2**31 - 1), WEIGHT, max_size=8))
+    return Sparse(np.array(list(found), np.int32), np.array(list(found.values()), np.float32))
+
+
+answers = st.fixed_dictionaries({}, optional={"dense": matrices(), "scores": matrices(), "sparse": words()})
+
+
+def shapes_of(answer: Answer) -> dict:
+    return {kind: None if isinstance(value, Sparse) else value.shape for kind, value in answer.items()}
+
+
+def numbers_of(answer: Answer) -> list:
+    arrays = ([v.indices, v.values] if isinstance(v, Sparse) else [v] for _, v in sorted(answer.items()))
+    return [(one.dtype, one.tolist()) for pair in arrays for one in pair]
+
+
+@given(answers)
+@settings(deadline=None)
+def test_what_was_encoded_is_decoded(answer: Answer) -> None:
+    """Bit by bit, words in their order, in arrays of their own."""
+    decoded = decode(NAME, encode(NAME, answer), shapes_of(answer))
+    assert decoded is not None
+    assert decoded.keys() == answer.keys()
+    assert numbers_of(decoded) == numbers_of(answer)
+    for value in decoded.values():
+        for array in (value.indices, value.values) if isinstance(value, Sparse) else (value,):
+            assert array.base is None or array.base.nbytes == array.nbytes
+
+
+@given(answers, st.data())
+@settings(deadline=None)
+def test_changed_bytes_are_no_answer(answer: Answer, data: st.DataObject) -> None:
+    """Bytes set to others, dropped or put between."""
+    value = encode(NAME, answer)
+    at = data.draw(st.integers(0, len(value)))
+    dropped = data.draw(st.integers(0, len(value) - at))
+    changed = value[:at] + data.draw(st.binary(max_size=8)) + value[at + dropped :]
+    if changed != value:
+        assert decode(NAME, changed, shapes_of(answer)) is None
+
+
+@given(answers, st.data())
+@settings(deadline=None, max_examples=300)
+def test_a_forgers_bytes_are_no_exception(answer: Answer, data: st.DataObject) -> None:
+    """The digest is no secret: behind a right one, anything may stand. What is accepted is as it was asked for."""
+    body = bytearray(encode(NAME, answer)[DIGEST_BYTES:])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body)))
+        body[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    check_forged(bytes(body), answer)
+
+
+@given(st.binary(max_size=200), answers)
+@settings(deadline=None)
+def test_any_bytes_are_no_exception(body: bytes, answer: Answer) -> None:
+    check_forged(body, answer)
+
+
+def check_forged(body: bytes, answer: Answer) -> None:
+    decoded = decode(NAME, forged(body), shapes_of(answer))
+    if decoded is not None:
+        assert decoded.keys() == answer.keys()
+        for kind, value in decoded.items():
+            if isinstance(value, Sparse):
+                assert len(set(value.indices.tolist())) == len(value.indices) == len(value.values)
+                assert (value.indices >= 0).all() and (value.values > 0).all() and np.isfinite(value.values).all()
+            else:
+                assert value.shape == answer[kind].shape and np.isfinite(value).all()
+
+
+def forged(body: bytes) -> bytes:
+    return answer_codec._digest(NAME, body, b"") + body
+
+
+def dense(*numbers: float) -> Answer:
+    return {"dense": np.array([numbers], np.float32)}
+
+
+def sparse(indices: list[int], values: list[float]) -> bytes:
+    heads = HEAD.pack(INDICES, INT32, len(indices), 1), HEAD.pack(WEIGHTS, FLOAT32, len(values), 1)
+    return heads[0] + np.array(indices, "<i4").tobytes() + heads[1] + np.array(values, "<f4").tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "shapes"),
+    [
+        (b"", {"dense": (1, 2)}),
+        (encode(b"another", dense(1, 2)), {"dense": (1, 2)}),
+        (encode(NAME, dense(1, 2)), {"dense": (2, 1)}),
+        (encode(NAME, dense(1, 2)), {"dense": (1, 3)}),
+        (encode(NAME, dense(1, 2)), {"scores": (1, 2)}),
+        (encode(NAME, dense(1, 2)), {"dense": (1, 2), "sparse": None}),
+        (encode(NAME, dense(1, 2)), {"sparse": None}),
+        (encode(NAME, dense(1, 2)), {}),
+        (encode(NAME, dense(1, float("nan"))), {"dense": (1, 2)}),
+        (encode(NAME, dense(1, float("-inf"))), {"dense": (1, 2)}),
+        (encode(NAME, dense(1, 3e38)), {"dense": (1, 2)}),
+        (forged(HEAD.pack(INDICES, INT32, 2**32 - 1, 1)), {"sparse": None}),
+        (forged(HEAD.pack(INDICES, INT32, 2**32 - 1, 2**32 - 1)), {"sparse": None}),
+        (forged(sparse([1, 1], [1, 1])), {"sparse": None}),
+        (forged(sparse([-1, 1], [1, 1])), {"sparse": None}),
+        (forged(sparse([1, 2], [1, 0])), {"sparse": None}),
+        (forged(sparse([1, 2], [1])), {"sparse": None}),
+        (forged(sparse([1, 2], [1, 2]) + b"\0"), {"sparse": None}),
+    ],
+    ids=[
+        "nothing",
+        "another text's",
+        "other rows",
+        "other columns",
+        "another kind",
+        "a kind too few",
+        "no kind asked for",
+        "none asked for",
+        "nan",
+        "infinite",
+        "a square beyond floats",
+        "a length beyond the end",
+        "a length beyond memory",
+        "a word twice",
+        "a word below 0",
+        "a weight of 0",
+        "fewer weights than words",
+        "more behind it",
+    ],
+)
+def test_what_differs_from_what_was_asked_is_no_answer(value: bytes, shapes: dict) -> None:
+    """Whoever wrote it, and however right its digest."""
+    assert decode(NAME, value, shapes) is None
+
+
+def test_a_forged_answer_that_is_as_asked_is_one() -> None:
+    """So that the cases above fail for what they say."""
+    assert decode(NAME, forged(sparse([2, 1], [1, 2])), {"sparse": None}) is not None
+
+
+@given(answers, st.sampled_from([b"", b"another secret, as long", b"the secret of replica"]))
+@settings(deadline=None)
+def test_what_was_written_with_another_secret_is_no_answer(answer: Answer, theirs: bytes) -> None:
+    """Nor without one, nor the other way round; with the same it is."""
+    ours, other = key_of(b"the secret of replicas"), key_of(theirs) if theirs else b""
+    assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), ours) is not None
+    assert decode(NAME, encode(NAME, answer, other), shapes_of(answer), ours) is None
+    assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), other) is None
+
+
+def test_a_secret_keeps_a_value_under_its_name() -> None:
+    """Who can write, and has seen signed values, cannot put one in the place of another."""
+    key = key_of(b"the secret of replicas")
+    answer: Answer = {"dense": np.ones((1, 2), np.float32)}
+    assert decode(b"another", encode(NAME, answer, key), {"dense": (1, 2)}, key) is None

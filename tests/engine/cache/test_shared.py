@@ -1,0 +1,427 @@
+"""Engines that share answers through a store, and a store that does its worst."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.engine.fakes import (
+    CLASSIFIER,
+    M3,
+    Clock,
+    FakeBackend,
+    Recorder,
+    backend_for,
+    close_gate,
+    entered,
+    expected_row,
+    serving,
+    settle,
+)
+
+from vectord.engine.cache import breaker
+from vectord.engine.cache import shared as shared_cache
+from vectord.engine.cache.breaker import RETRY_S
+from vectord.engine.cache.memory import cache_key
+from vectord.engine.cache.shared import SharedCache, name_of
+from vectord.engine.engine import Engine
+from vectord.engine.queue.batch import Answer
+from vectord.schema import ANYONE, ClassifyRequest, EmbedRequest, EmbedResult
+
+SECRET = b"what replicas know"
+
+
+class FakeStore:
+    """A dict. `fail` is asked before each call and may raise; `gate` holds reads back, `write_gate` writes."""
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, object] = {}
+        self.reads: list[Sequence[bytes]] = []
+        self.writes: list[Mapping[bytes, bytes]] = []
+        self.fail: Callable[[str], None] = lambda call: None
+        self.gate, self.write_gate = asyncio.Event(), asyncio.Event()
+        self.gate.set()
+        self.write_gate.set()
+        self.reading = asyncio.Semaphore(0)
+        self.closed = False
+
+    async def open(self) -> None:
+        self.fail("open")
+
+    async def read(self, names: Sequence[bytes]) -> Sequence[object]:
+        self.reads.append(names)
+        self.reading.release()
+        self.fail("read")
+        await self.gate.wait()
+        return [self.values.get(name) for name in names]
+
+    async def write(self, values: Mapping[bytes, bytes]) -> None:
+        self.writes.append(values)
+        await self.write_gate.wait()
+        self.fail("write")
+        self.values.update(values)
+
+    async def close(self) -> None:
+        self.closed = True
+        self.fail("close")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The breakers' alone."""
+    clock = Clock()
+    monkeypatch.setattr(breaker, "time", SimpleNamespace(monotonic=clock))
+    return clock
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    return FakeStore()
+
+
+@asynccontextmanager
+async def replica(store: FakeStore, **settings: object) -> AsyncIterator[tuple[Engine, FakeBackend, Recorder]]:
+    """One more process that has seen nothing yet."""
+    backend, observer = FakeBackend(), Recorder()
+    async with serving(backend, observer=observer, store=store, **settings) as engine:  # type: ignore[arg-type]
+        yield engine, backend, observer
+
+
+async def ask(engine: Engine, *texts: str) -> None:
+    """And see that every answer is the text's own."""
+    result = await engine.answer(EmbedRequest(inputs=texts, normalize=False), ANYONE)
+    assert isinstance(result, EmbedResult)
+    np.testing.assert_array_equal(result.dense["float"], [expected_row(text) for text in texts])
+
+
+async def written(store: FakeStore, texts: int) -> None:
+    while len(store.values) < texts:
+        await asyncio.sleep(0)
+
+
+async def test_what_one_replica_ran_another_knows(store: FakeStore) -> None:
+    """And keeps it in its own memory: the store is asked once."""
+    async with replica(store) as (engine, _, _):
+        await ask(engine, "a", "b")
+        await written(store, 2)
+    async with replica(store) as (engine, backend, observer):
+        await ask(engine, "b", "a")
+        await ask(engine, "a", "b")
+    assert backend.batches == []
+    assert len(store.reads) == 2
+    assert observer.lookups == [(0, 2), (2, 0)]
+    assert observer.shared_lookups == [(2, 0)]
+
+
+async def test_answers_from_everywhere_come_in_order(store: FakeStore) -> None:
+    """Memory, store and model, one round trip for all that memory misses, a text twice once."""
+    async with replica(store) as (engine, _, _):
+        await ask(engine, "shared", "too")
+        await written(store, 2)
+    async with replica(store) as (engine, backend, observer):
+        await ask(engine, "memory")
+        store.reads.clear()
+        await ask(engine, "new", "shared", "memory", "new", "too", "newer")
+    assert sorted(backend.texts_run()) == ["memory", "new", "newer"]
+    assert [len(names) for names in store.reads] == [4]
+    assert observer.shared_lookups == [(0, 1), (2, 3)]
+
+
+async def test_more_texts_than_a_round_trip_has(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take several, one after the other."""
+    monkeypatch.setattr("vectord.engine.queue.runner.TEXTS_PER_LOOKUP", 3)
+    texts = [f"t{n}" for n in range(10)]
+    async with replica(store) as (engine, _, _):
+        await ask(engine, *texts)
+        await written(store, 10)
+    async with replica(store) as (engine, backend, _):
+        await ask(engine, *texts)
+    assert [len(names) for names in store.reads] == [3, 3, 3, 1] * 2
+    assert backend.batches == []
+
+
+async def test_every_kind_that_memory_keeps_is_shared(store: FakeStore) -> None:
+    """Dense and sparse together, scores; and no vector a token."""
+    both = EmbedRequest(inputs=["abc", "z"], outputs=frozenset({"dense", "sparse"}))
+    tokens = EmbedRequest(inputs=["abc"], outputs=frozenset({"colbert"}))
+    labels = ClassifyRequest(inputs=["abc"])
+    results = []
+    for _ in range(2):
+        backends = [backend_for(M3), backend_for(CLASSIFIER)]
+        async with serving(*backends, models=[M3, CLASSIFIER], store=store) as engine:
+            results.append([await engine.answer(request, ANYONE) for request in (both, labels)])
+            await engine.answer(tokens, ANYONE)
+            await written(store, 3)
+        assert len(store.values) == 3
+    assert [len(backend.batches) for backend in backends] == [1, 0]  # the vectors a token
+    (first, first_labels), (second, second_labels) = results
+    np.testing.assert_array_equal(first.dense["float"], second.dense["float"])
+    for one, other in zip(first.sparse, second.sparse, strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.values, other.values)
+    np.testing.assert_array_equal(first_labels.scores, second_labels.scores)
+
+
+async def test_it_works_without_a_cache_in_memory(store: FakeStore) -> None:
+    """Room for none is no room for this one."""
+    async with replica(store, cache_bytes=0) as (engine, backend, _):
+        await ask(engine, "a")
+        await written(store, 1)
+        await ask(engine, "a")
+    assert backend.texts_run() == ["a"]
+
+
+async def test_a_model_that_loads_is_tested_by_itself(store: FakeStore) -> None:
+    """What the store knows proves nothing of this process."""
+    async with replica(store):
+        pass
+    assert (store.reads, store.writes) == ([], [])
+
+
+@pytest.mark.parametrize("broken", ["no bytes", "other bytes", "too many", "too few", "text", "None"])
+async def test_a_broken_value_is_a_miss(store: FakeStore, broken: str) -> None:
+    """Whatever stands there, the model is asked, and its answer mends it."""
+    async with replica(store) as (engine, _, _):
+        await ask(engine, "a")
+        await written(store, 1)
+    (name, value), *_ = store.values.items()
+    assert isinstance(value, bytes)
+    store.values[name] = {
+        "no bytes": b"",
+        "other bytes": value[:-1] + b"?",
+        "too many": bytes(shared_cache.MAX_VALUE_BYTES + 1),
+        "too few": value[:-4],
+        "text": "text",
+        "None": None,
+    }[broken]
+    async with replica(store) as (engine, backend, observer):
+        await ask(engine, "a")
+        while store.values[name] != value:
+            await asyncio.sleep(0)
+    assert backend.texts_run() == ["a"]
+    assert observer.shared_lookups == [(0, 1)]
+
+
+async def test_a_store_that_fails_is_a_miss_and_tried_again(
+    store: FakeStore, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody meets an error; the log tells once each way."""
+    fails = True
+
+    def fail(call: str) -> None:
+        if fails:
+            raise ConnectionError("redis://secret")
+
+    store.fail = fail
+    async with replica(store) as (engine, backend, _):
+        for text in "abc":
+            await ask(engine, text)
+        assert len(store.reads) == 0  # it failed when it was opened
+        clock.now_s += RETRY_S
+        await ask(engine, "d")
+        await ask(engine, "e")
+        assert len(store.reads) == 1
+        fails = False
+        clock.now_s += RETRY_S
+        await ask(engine, "f")
+        await written(store, 1)
+    assert backend.texts_run() == list("abcdef")
+    told = [record.getMessage() for record in caplog.records if record.name == "vectord.cache"]
+    assert sorted(told) == [
+        "reading the shared cache fails (ConnectionError): going on without it",
+        "reading the shared cache works again",
+        "writing to the shared cache fails (ConnectionError): going on without it",
+        "writing to the shared cache works again",
+    ]
+
+
+async def test_a_store_that_does_not_answer_holds_up_one_request(store: FakeStore, clock: Clock) -> None:
+    """For LOOKUP_TIMEOUT_S; the others do not wait at all."""
+    store.gate.clear()
+    async with replica(store) as (engine, _, _):
+        for text in "abc":
+            await ask(engine, text)
+    assert len(store.reads) == 1
+
+
+async def test_fewer_values_than_names_are_none(store: FakeStore, clock: Clock) -> None:
+    """Nobody gets the answer of another text."""
+
+    async def short(names: Sequence[bytes]) -> Sequence[object]:
+        return [store.values.get(name) for name in names][1:]
+
+    async with replica(store) as (engine, _, _):
+        await ask(engine, "a", "b")
+        await written(store, 2)
+    store.read = short  # type: ignore[method-assign]
+    async with replica(store) as (engine, backend, _):
+        await ask(engine, "a", "b")
+    assert sorted(backend.texts_run()) == ["a", "b"]
+
+
+async def test_who_leaves_during_a_look_up_leaves_nothing(store: FakeStore, clock: Clock) -> None:
+    """Its text is not run, and the store did nothing wrong."""
+    store.gate.clear()
+    async with replica(store) as (engine, backend, _):
+        leaver = asyncio.create_task(ask(engine, "left"))
+        await store.reading.acquire()
+        leaver.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaver
+        store.gate.set()
+        await ask(engine, "next")
+        assert engine.gauges().under_way == 0
+    assert len(store.reads) == 2
+    assert backend.texts_run() == ["next"]
+
+
+async def test_a_text_is_run_once_though_both_missed(store: FakeStore) -> None:
+    """Single flight holds behind the look-up, and what is under way is not looked for."""
+    async with replica(store) as (engine, backend, _):
+        store.gate.clear()
+        both = [asyncio.create_task(ask(engine, "same")) for _ in range(2)]
+        for _ in both:
+            await store.reading.acquire()
+        close_gate(backend)
+        store.gate.set()
+        await entered(backend)
+        third = asyncio.create_task(ask(engine, "same"))
+        await settle()
+        backend.gate.set()
+        await asyncio.gather(*both, third)
+    assert backend.texts_run() == ["same"]
+    assert len(store.reads) == 2
+
+
+async def test_what_was_run_during_a_look_up_is_not_run_again(store: FakeStore) -> None:
+    """Another request was quicker."""
+    store.write_gate.clear()
+    async with replica(store) as (engine, backend, _):
+        store.gate.clear()
+        slow = asyncio.create_task(ask(engine, "same", "other"))
+        await store.reading.acquire()
+        read = store.read
+        store.read = lambda names: asyncio.sleep(0, [None] * len(names))  # type: ignore[method-assign, assignment]
+        await ask(engine, "same")
+        store.read = read  # type: ignore[method-assign]
+        store.gate.set()
+        await slow
+    assert sorted(backend.texts_run()) == ["other", "same"]
+
+
+async def test_nobody_waits_for_writing(store: FakeStore) -> None:
+    """Closing neither."""
+    store.write_gate.clear()
+    async with replica(store) as (engine, _, _):
+        await ask(engine, "a")
+        await ask(engine, "b")
+    assert store.closed
+    assert store.values == {}
+
+
+def dense(value: float) -> Answer:
+    return {"dense": np.full((1, 256), value, np.float32)}  # 1 KiB
+
+
+async def test_what_waits_to_be_written_is_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes on top is dropped; there is room again when it was written."""
+    monkeypatch.setattr(shared_cache, "MAX_WAITING_BYTES", 10 * 1024)
+    cache = SharedCache(store)
+    for n in range(20):
+        cache.keep(b"%d" % n, dense(n))
+    await written(store, 10)
+    assert store.values.keys() == {b"%d" % n for n in range(10)}
+    await settle()
+    cache.keep(b"more", dense(1))
+    await written(store, 11)
+    await cache.close()
+
+
+async def test_what_is_being_written_makes_room(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits counts, and no more."""
+    monkeypatch.setattr(shared_cache, "MAX_WAITING_BYTES", 10 * 1024)
+    monkeypatch.setattr(shared_cache, "TEXTS_PER_WRITE", 4)
+    store.write_gate.clear()
+    cache = SharedCache(store)
+    for n in range(20):
+        if n == 10:
+            await settle()  # the first four are on their way
+        cache.keep(b"%d" % n, dense(n))
+    store.write_gate.set()
+    await written(store, 14)
+    await settle()
+    assert store.values.keys() == {b"%d" % n for n in range(14)}
+    assert [len(values) for values in store.writes] == [4, 4, 4, 2]
+    await cache.close()
+
+
+async def test_an_answer_that_is_too_large_is_not_shared(store: FakeStore) -> None:
+    """The next one is."""
+    cache = SharedCache(store)
+    cache.keep(b"large", {"dense": np.zeros((1, shared_cache.MAX_ANSWER_BYTES // 4 + 1), np.float32)})
+    cache.keep(b"largest", {"dense": np.ones((1, shared_cache.MAX_ANSWER_BYTES // 4), np.float32)})
+    await written(store, 1)
+    found = await cache.find(
+        {b"largest": {"dense": (1, shared_cache.MAX_ANSWER_BYTES // 4)}, b"large": {"dense": (1, 1)}}
+    )
+    assert found.answers.keys() == {b"largest"}
+    await cache.close()
+
+
+async def test_only_what_was_written_with_the_secret_is_believed(store: FakeStore) -> None:
+    """What a replica without it wrote, right in every other way, is a miss and counted; one with it is heard."""
+    async with replica(store) as (stranger, _, _):
+        await ask(stranger, "a", "b")
+        await written(store, 2)
+    forged = dict(store.values)
+    async with replica(store, store_secret=SECRET) as (engine, backend, observer):
+        await ask(engine, "a", "b")
+        assert sorted(backend.texts_run()) == ["a", "b"]
+        assert (observer.shared_refused, observer.shared_lookups) == (2, [(0, 2)])
+        while any(store.values[name] == value for name, value in forged.items()):
+            await asyncio.sleep(0)
+    async with replica(store, store_secret=SECRET) as (engine, backend, observer):
+        await ask(engine, "a", "b")
+        assert (backend.batches, observer.shared_refused) == ([], 0)
+
+
+async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> None:
+    """Whoever comes then goes without, and the store is not blamed."""
+    cache = SharedCache(store)
+    cache.keep(b"a", dense(1))
+    await written(store, 1)
+    store.gate.clear()
+    wanted = {b"a": {"dense": (1, 256)}}
+    busy = [asyncio.create_task(cache.find(wanted)) for _ in range(shared_cache.MAX_LOOKUPS)]
+    await settle()
+    assert not (await cache.find(wanted)).answers
+    store.gate.set()
+    assert all(found.answers for found in await asyncio.gather(*busy))
+    assert (await cache.find(wanted)).answers
+    await cache.close()
+
+
+def test_a_name_tells_what_decides_an_answer_and_no_token() -> None:
+    """All parts of the key count, each by itself, and the numbers' type."""
+
+    def ids(*numbers: int) -> np.ndarray:
+        return np.array(numbers, np.int32)
+
+    one, two = frozenset({"dense"}), frozenset({"dense", "sparse"})
+    keys = [
+        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one), "float32"),
+        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", one), "bfloat16"),
+        (cache_key("other", ids(1, 2, 3), ids(0, 0, 0), b"", one), "float32"),
+        (cache_key("model", ids(1, 2), ids(0, 0), b"", one), "float32"),
+        (cache_key("model", ids(1, 2), ids(0, 0), ids(3).tobytes(), one), "float32"),
+        (cache_key("model", ids(1, 2, 3), ids(0, 1, 0), b"", one), "float32"),
+        (cache_key("model", ids(1, 2, 3), ids(0, 0, 0), b"", two), "float32"),
+    ]
+    names = {name_of(key, dtype) for key, dtype in keys}
+    assert len(names) == len(keys)
+    assert {len(name) for name in names} == {len(b"vectord:answer:1:model:") + 64}
+    assert ids(1, 2).tobytes() not in b"".join(names)

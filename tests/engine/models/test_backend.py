@@ -1,0 +1,273 @@
+"""models/backend.py: who computes for a model, and with how much of the machine."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.files.onnx_bytes import field, graph, model
+from tests.opening import FAKE, minilm_folder, opened
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends import fake
+from vectord.compute.backends.base import BackendFacts, BackendOptions
+from vectord.compute.backends.fake import FakeBackend
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.engine.models import backend, open_models
+from vectord.engine.models.graphs import with_graph
+from vectord.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", backend.backend_names())
+def test_every_backend_of_the_folder_can_load(name: str) -> None:
+    """The folder is the registry: each name is a module with a `load`."""
+    assert callable(importlib.import_module(f"vectord.compute.backends.{name}").load)
+
+
+@pytest.mark.parametrize(
+    ("device", "cuda", "name"),
+    [
+        ("auto", False, "openvino"),
+        ("auto", True, "torch"),
+        ("cpu", True, "openvino"),
+        ("cuda", True, "torch"),
+        ("cuda:1", True, "torch"),
+        ("mps", False, "torch"),
+    ],
+)
+def test_the_device_chooses_the_backend(device: str, cuda: bool, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """auto is openvino on the processor and torch on a GPU."""
+    monkeypatch.setattr(backend, "_cuda_count", lambda: int(cuda))
+    (model,) = opened(DEFAULT_MODEL)
+    assert backend.backend_of(model.spec, DeviceConfig(device=device)) == name
+
+
+@pytest.mark.parametrize(
+    ("facts", "name"),
+    {
+        "own class": ({"handler": "my.House"}, "handler"),
+        "a graph": ({"weights": (Path("model.onnx"),)}, "onnx"),
+        "undescribed": ({"architecture": "albert"}, "transformers"),
+    }.values(),
+    ids=["own class", "a graph", "undescribed"],
+)
+def test_the_model_chooses_the_backend_before_the_device_does(facts: dict[str, Any], name: str) -> None:
+    """What only one backend can run goes there; a backend that is named outranks that."""
+    (model,) = opened(DEFAULT_MODEL)
+    spec = replace(model.spec, **facts)
+    assert backend.backend_of(spec, DeviceConfig()) == name
+    assert backend.backend_of(spec, FAKE) == "fake"
+
+
+def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core has no torch; the error says what to install."""
+    monkeypatch.setattr(backend, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'vectord\[torch\]'"):
+        open_models(Config(device=DeviceConfig(device="cuda")))
+
+
+@pytest.mark.parametrize(("cuda", "device"), [(True, "cuda"), (False, "cpu")], ids=["with CUDA", "without"])
+def test_cuda_or_cpu_never_fails(
+    cuda: bool, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Semantic Explorer's provider `cuda` falls back to the processor and says so."""
+    monkeypatch.setattr(backend, "_cuda_count", lambda: int(cuda))
+    with caplog.at_level(logging.WARNING, "vectord"):
+        assert backend.settle_device(DeviceConfig(device="cuda-or-cpu")).device == device
+    assert [record.levelname for record in caplog.records] == ([] if cuda else ["WARNING"])
+
+
+def test_onnxruntime_looks_for_cuda_itself() -> None:
+    """It needs no torch to find it, and falls back by itself."""
+    asked = DeviceConfig(device="cuda-or-cpu", backend="onnxruntime")
+    assert backend.settle_device(asked).device == "cuda"
+
+
+def test_int8_is_refused_where_there_is_none() -> None:
+    """The error names the backends that have it."""
+    with pytest.raises(ConfigError, match=r"dtype int8: the fake backend has none; .*onnxruntime, openvino, torch"):
+        open_models(Config(device=replace(FAKE, dtype="int8")))
+
+
+def test_a_graph_beside_other_weights_is_a_model_of_its_own(tmp_path: Path) -> None:
+    """ONNX Runtime runs the file whose name says the dtype; its vectors are another space's."""
+    folder = minilm_folder(tmp_path / "minilm")
+    (folder / "onnx").mkdir()
+    data = model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]}))
+    for name in ("model.onnx", "model_int8.onnx"):
+        (folder / "onnx" / name).write_bytes(data + field(6, name))
+    (own,) = opened(str(folder))
+    found = []
+    for dtype in ("auto", "int8"):
+        device = DeviceConfig(backend="onnxruntime", dtype=dtype)
+        (source,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
+        found.append(source.spec)
+    assert [spec.weights[0].name for spec in found] == ["model.onnx", "model_int8.onnx"]
+    assert len({own.spec.fingerprint, *(spec.fingerprint for spec in found)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("architecture", "named", "run"),
+    [
+        ("bert", None, "model_fp16.onnx"),
+        ("gemma3_text", None, "model.onnx"),
+        ("gemma3_text", "onnx/model_fp16.onnx", "model_fp16.onnx"),
+    ],
+)
+def test_gemma_has_no_graph_in_float16(
+    architecture: str, named: str | None, run: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It overflows there: its graph in float32 is run, with a warning, unless the operator names the file."""
+    folder = minilm_folder(tmp_path / "model")
+    (folder / "onnx").mkdir()
+    for name in ("model.onnx", "model_fp16.onnx"):
+        (folder / "onnx" / name).write_bytes(model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]})))
+    (own,) = opened(str(folder))
+    device = DeviceConfig(backend="onnxruntime", dtype="float16", onnx_file=named)
+    found = with_graph(replace(own.spec, architecture=architecture), "onnxruntime", device)
+    assert found.weights[0].name == run
+    assert ("overflows in float16; using float32" in caplog.text) == (run == "model.onnx")
+
+
+@pytest.mark.parametrize(("asked", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])
+def test_threads_are_no_more_than_can_run(
+    asked: int | None, used: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ORT_NUM_THREADS=4 in somebody's compose file must not slow a container of two cores sixfold."""
+    monkeypatch.setattr(backend, "thread_budget", lambda: 4)
+    with caplog.at_level(logging.WARNING, "vectord"):
+        assert backend.settle_device(DeviceConfig(num_threads=asked)).num_threads == used
+    assert len(caplog.records) == (asked != used)
+
+
+@pytest.mark.parametrize(
+    ("there", "asked", "used", "warnings"),
+    [
+        pytest.param(2, "cuda:0,cuda:1", "cuda:0,cuda:1", [], id="both there"),
+        pytest.param(2, "cuda,cuda:1", "cuda:0,cuda:1", [], id="cuda is the first"),
+        pytest.param(3, "cuda:all", "cuda:0,cuda:1,cuda:2", [], id="all"),
+        pytest.param(1, "cuda:0,cuda:0", "cuda:0,cuda:0", [], id="twice the same"),
+        pytest.param(1, "cuda:all", "cuda:0", [], id="all of one"),
+        pytest.param(
+            1,
+            "cuda:0,cuda:1",
+            "cuda:0",
+            ["CUDA:1 requested but not available, going on with cuda:0"],
+            id="one is missing",
+        ),
+        pytest.param(
+            0, "cuda:0,cuda:1", "cpu", ["CUDA requested but not available, falling back to CPU"], id="none of them"
+        ),
+        pytest.param(0, "cuda:all", "cpu", ["CUDA requested but not available, falling back to CPU"], id="none at all"),
+        pytest.param(0, "cuda", "cpu", ["CUDA requested but not available, falling back to CPU"], id="no CUDA"),
+        pytest.param(1, "cuda:1", "cpu", ["CUDA requested but not available, falling back to CPU"], id="no second one"),
+        pytest.param(0, "cpu,cpu", "cpu,cpu", [], id="the processor twice"),
+        pytest.param(0, "auto", "auto", [], id="nobody asked"),
+    ],
+)
+def test_of_several_devices_those_serve_that_are_there(
+    there: int,
+    asked: str,
+    used: str,
+    warnings: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Without any it is the processor, once, and whoever asked for CUDA is warned in the words they know."""
+    monkeypatch.setattr(backend, "_cuda_count", lambda: there)
+    with caplog.at_level(logging.WARNING, "vectord"):
+        assert backend.settle_device(DeviceConfig(device=asked)).device == used
+    assert caplog.messages == warnings
+
+
+def test_a_device_each_with_its_share_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as device_replicas says; the processor's threads are theirs together."""
+    monkeypatch.setattr(backend, "thread_budget", lambda: 8)
+    (one,) = backend.backend_options(DeviceConfig(device="cpu"), "torch")
+    assert (one.device, one.threads, one.sharers) == ("cpu", None, 1)
+    several = backend.backend_options(DeviceConfig(device="cuda:0,cuda:1", device_replicas=2), "torch")
+    assert [options.device for options in several] == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
+    assert {(options.threads, options.sharers) for options in several} == {(2, 2)}
+    several = backend.backend_options(DeviceConfig(device="cpu,cpu", num_threads=1), "torch")
+    assert [options.threads for options in several] == [1, 1]
+
+
+@pytest.mark.parametrize("facts", [{"device": "cpu,cpu"}, {"device_replicas": 2}], ids=["devices", "replicas"])
+def test_a_backend_that_runs_a_model_once_says_so(facts: dict[str, Any]) -> None:
+    """OpenVINO has all threads as it is: a second copy would be memory for nothing."""
+    with pytest.raises(ConfigError, match=r"the openvino backend runs a model once, .*fake, torch, transformers"):
+        open_models(Config(device=DeviceConfig(backend="openvino", **facts)))
+
+
+def test_more_copies_than_anybody_means_are_refused() -> None:
+    """Each holds the weights."""
+    with pytest.raises(ConfigError, match="at most 64 for a model; these are 65"):
+        backend.backend_options(DeviceConfig(device=",".join(["cpu"] * 13), device_replicas=5), "fake")
+
+
+def test_the_weights_of_each_copy_count_as_memory() -> None:
+    """What models may hold together is of all copies."""
+    (one,) = open_models(Config(device=FAKE))
+    (two,) = open_models(Config(device=replace(FAKE, device_replicas=2)))
+    assert two.memory_bytes == 2 * one.memory_bytes > 0
+    _, backends = two.load()
+    assert len(backends) == 2
+
+
+def test_devices_that_compute_in_different_numbers_are_refused() -> None:
+    """Else a text's vector would depend on who had time."""
+    facts = BackendFacts(
+        name="torch", device="cuda:0", dtype="bfloat16", streams=2, cost="packed", max_batch_tokens=1024
+    )
+    backend.check_alike([facts, replace(facts, device="cuda:1", max_batch_tokens=2048)])
+    with pytest.raises(ConfigError, match="cuda:0 in bfloat16, cuda:1 in float16; say in dtype"):
+        backend.check_alike([facts, replace(facts, device="cuda:1", dtype="float16")])
+
+
+def test_of_copies_that_cannot_all_load_none_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that fails at the start is one that the operator is told of, and the others' memory is given back."""
+    closed: list[str] = []
+
+    class Opened(FakeBackend):
+        def close(self) -> None:
+            closed.append("one")
+
+    def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
+        if options.device == "cuda:1":
+            raise RuntimeError("CUDA error: initialization error")
+        return Opened({"dense": 8})
+
+    monkeypatch.setattr(fake, "load", load)
+    monkeypatch.setattr(backend, "_cuda_count", lambda: 2)
+    (source,) = open_models(Config(device=replace(FAKE, device="cuda:0,cuda:1")))
+    with pytest.raises(RuntimeError, match="initialization error"):
+        source.load()
+    assert closed == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("cuda", "mps", "name"),
+    [(1, True, "torch"), (0, True, "torch"), (0, False, "openvino")],
+    ids=["CUDA", "MPS", "neither"],
+)
+def test_auto_takes_cuda_then_mps_then_the_processor(
+    cuda: int, mps: bool, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU runs by torch, which chooses between the two; the processor by OpenVINO."""
+    monkeypatch.setattr(backend, "_cuda_count", lambda: cuda)
+    monkeypatch.setattr(backend, "_has_mps", lambda: mps)
+    (model,) = opened(DEFAULT_MODEL)
+    assert backend.backend_of(model.spec, DeviceConfig()) == name
+
+
+def test_without_a_driver_nobody_waits_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its import takes seconds, and there is nothing that it could find."""
+    monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail(f"{name} was imported"))
+    assert backend._cuda_count() == 0
+    assert not backend._has_mps()

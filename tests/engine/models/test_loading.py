@@ -1,0 +1,139 @@
+"""Models come to life behind an open port; what cannot load leaves the others serving."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.engine.fakes import ByteEncoder, FakeBackend, Recorder, source, spec
+
+from vectord.compute.backends.base import Answers, TokenBatch
+from vectord.engine.engine import Engine
+from vectord.engine.models.registry import ModelSource
+from vectord.errors import ModelUnavailable, Unavailable
+from vectord.schema import Caller, EmbedRequest, Float32
+
+REQUEST = EmbedRequest(inputs=["a"])
+
+
+class Spoiled(FakeBackend):
+    """Changes its rows before they leave."""
+
+    def __init__(self, spoil: Callable[[Float32], Float32], **facts: int) -> None:
+        super().__init__(**facts)
+        self._spoil = spoil
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        return self._spoiled(super().forward(batch, stream))
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        return self._spoiled(super().forward_exact(batch))
+
+    def _spoiled(self, answers: Answers) -> Answers:
+        return {output: self._spoil(rows) for output, rows in answers.items()}
+
+
+def failing(error: BaseException, name: str) -> ModelSource:
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
+        raise error
+
+    return ModelSource(name, (), spec(), load)
+
+
+async def test_start_returns_at_once_and_the_model_serves_once_loaded():
+    """Until then it is loading, and requests are told so."""
+    gate = threading.Event()
+    backend, observer = FakeBackend(), Recorder()
+
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
+        assert gate.wait(10)
+        return ByteEncoder(), [backend]
+
+    engine = Engine([ModelSource("m", (), spec(), load)], observer=observer)
+    await engine.start()
+    assert engine.readiness() == {"m": "loading"}
+    with pytest.raises(Unavailable, match="loading"):
+        await engine.answer(REQUEST, Caller())
+    gate.set()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    assert engine.readiness() == {"m": "ready"}
+    await engine.answer(REQUEST, Caller())
+    assert observer.states == [("m", "loading"), ("m", "ready")]
+    await engine.close()
+    assert backend.closed
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ModelUnavailable("weights are missing"), RuntimeError("a bug"), MemoryError(), SystemExit(1)],
+    ids=lambda error: type(error).__name__,
+)
+async def test_a_model_that_cannot_load_leaves_the_others_serving(error, caplog):
+    """It is logged with its reason; clients are told the kind of it and no more."""
+    engine = Engine([failing(error, "broken"), source(FakeBackend(), "fine")])
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    assert engine.readiness() == {"broken": "failed", "fine": "ready"}
+    await engine.answer(EmbedRequest(inputs=["a"], model="fine"), Caller())
+    with pytest.raises(Unavailable) as refused:
+        await engine.answer(REQUEST, Caller())
+    assert "could not be loaded" in refused.value.message
+    assert "weights" not in refused.value.message
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "broken" in record.getMessage()
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda rows: rows * np.nan, "not finite"),
+        (lambda rows: rows * 0, "zeros"),
+        (lambda rows: rows[:, :-1], "failed on this text"),
+        (lambda rows: rows[:-1], "failed on this text"),
+        (lambda rows: rows * np.resize([[1], [-1]], (len(rows), 1)).astype(np.float32), "two dense answers"),
+    ],
+    ids=["not finite", "zeros", "too narrow", "too few rows", "one text, two vectors"],
+)
+@pytest.mark.parametrize("streams", [1, 2])
+async def test_a_model_that_answers_wrongly_never_becomes_ready(spoil, reason, streams, caplog):
+    """The self-test goes the way of every request, alone and in a batch; its threads and backend are given back."""
+    backend = Spoiled(spoil, streams=streams)
+    engine = Engine([source(backend, "m")])
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    assert engine.readiness() == {"m": "failed"}
+    assert reason in caplog.records[-1].getMessage()
+    assert backend.closed
+    await engine.close()
+
+
+async def test_the_self_test_runs_one_text_alone_and_several_together():
+    """Both ways a device may run it, before anybody depends on them; the cache has no part in it."""
+    backend = FakeBackend(streams=2)
+    engine = Engine([source(backend, "m")])
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    assert backend.batches[0].alone
+    assert max(len(batch.texts.cu_seqlens) - 1 for batch in backend.batches) >= 2
+    await engine.close()
+
+
+async def test_closing_while_a_model_loads_does_not_wait_for_it():
+    """A download that hangs must not hold the process."""
+    gate = threading.Event()
+
+    def load() -> tuple[ByteEncoder, list[FakeBackend]]:
+        gate.wait(10)
+        raise ModelUnavailable("too late")
+
+    engine = Engine([ModelSource("m", (), spec(), load)])
+    await engine.start()
+    await asyncio.sleep(0)
+    await asyncio.wait_for(engine.close(), 5)
+    assert engine.readiness() == {"m": "unloaded"}
+    gate.set()

@@ -1,0 +1,128 @@
+"""models/opening.py: a configuration's models, opened and not loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.opening import FAKE, minilm_folder, opened
+
+from vectord.compute.backends.base import BackendOptions
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.config.hub import tell_hub
+from vectord.engine.models import backend, open_models, opening
+from vectord.errors import ConfigError, ModelUnavailable
+from vectord.text.foreign import ForeignTable
+
+
+def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> None:
+    """Embedding models first, then rerankers: the order decides who answers by default."""
+    first, second, third = (str(minilm_folder(tmp_path / name)) for name in "abc")
+    models = opened(second, default_embedding_model=first, reranker_model=third)
+    assert [model.name for model in models] == ["a", "b", "c"]
+
+
+def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
+    """From the file to what is served."""
+    folder = minilm_folder(tmp_path / "mine")
+    catalogue = tmp_path / "model_config.yaml"
+    catalogue.write_text(f"models:\n  - name: house\n    hf_repo_id: {folder}\n    handler: my.models.House\n")
+    (model,) = opened("house", model_catalogue=str(catalogue))
+    assert (model.name, model.spec.handler) == ("house", "my.models.House")
+
+
+def test_a_model_that_is_nowhere_stops_the_start() -> None:
+    """Before the port is bound, not with the first request."""
+    with pytest.raises(ModelUnavailable, match="nobody/nothing is not on this machine"):
+        opened("nobody/nothing", offline=True)
+
+
+def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The port opens first; who calls `load` gets what the backend made, on the calling thread."""
+    loads: list[object] = []
+    monkeypatch.setattr(opening, "_load", lambda *given: loads.append(given) or "loaded")
+    monkeypatch.setattr(backend, "thread_budget", lambda: 4)
+    (model,) = open_models(Config(device=DeviceConfig(backend="fake", num_threads=3, dtype="float32")))
+    assert loads == []
+    assert model.load() == "loaded"
+    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None, None)]
+
+
+def test_all_models_share_the_table_of_foreign_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read once; a file that is not the one it must be stops the start."""
+    table = ForeignTable([b"a"])
+    monkeypatch.setattr(opening, "open_cl100k", {tmp_path / "table": table}.get)
+    monkeypatch.setattr(opening, "_load", lambda spec, backend, options, foreign, texts: foreign)
+    models = opened(DEFAULT_MODEL, str(minilm_folder(tmp_path / "mine")), foreign_token_table=str(tmp_path / "table"))
+    assert [model.load() for model in models] == [table, table]
+    monkeypatch.undo()
+    (tmp_path / "table").write_bytes(b"YQ== 0\n")
+    with pytest.raises(ConfigError, match="foreign_token_table"):
+        opened(foreign_token_table=str(tmp_path / "table"))
+
+
+def test_what_goes_wrong_while_loading_is_told(tmp_path: Path) -> None:
+    """The files are all there, but the tokenizer's is no tokenizer: only `load` finds out."""
+    folder = minilm_folder(tmp_path / "spoilt")
+    (folder / "tokenizer.json").write_text("{}")
+    (model,) = opened(str(folder))
+    with pytest.raises(ModelUnavailable):
+        model.load()
+
+
+def test_tokenizers_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One budget of threads, unless the operator says otherwise."""
+    monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
+    opened()
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")
+    opened()
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
+
+
+def test_the_cache_and_the_mirror_are_told_to_the_hub() -> None:
+    """huggingface_hub reads its environment alone; what nobody said stays as it was."""
+    environ = {"HF_HOME": "/home"}
+    tell_hub(ModelConfig(), environ)
+    assert environ == {"HF_HOME": "/home"}
+    tell_hub(ModelConfig(hub_cache="/cache", hf_endpoint="https://mirror.test"), environ)
+    assert environ == {"HF_HOME": "/home", "HF_HUB_CACHE": "/cache", "HF_ENDPOINT": "https://mirror.test"}
+    tell_hub(ModelConfig(hf_home="/near"), environ)  # the settings found it nearer than the cache's own folder
+    assert environ == {"HF_HOME": "/near", "HF_ENDPOINT": "https://mirror.test"}
+
+
+def test_a_cache_that_only_the_configuration_names_is_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder models/ as Simple Inference Server fills it, named by a profile and no variable."""
+    monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")  # to be put back when the test ends
+    snapshot = tmp_path / "models--some--model" / "snapshots" / ("0" * 40)
+    snapshot.parent.mkdir(parents=True)
+    minilm_folder(snapshot)
+    (tmp_path / "models--some--model" / "refs").mkdir()
+    (tmp_path / "models--some--model" / "refs" / "main").write_text("0" * 40)
+    (model,) = opened("some/model", hub_cache=str(tmp_path), offline=True)
+    assert model.spec.folder == snapshot
+
+
+@pytest.mark.parametrize(
+    ("saved", "dtype", "share"),
+    [
+        pytest.param({"torch_dtype": "float32"}, "auto", 0.5, id="halved"),
+        pytest.param({"dtype": "bfloat16"}, "auto", 1, id="as it is"),
+        pytest.param({"torch_dtype": "float16"}, "float32", 2, id="doubled"),
+        pytest.param({}, "float32", 1, id="float32"),
+    ],
+)
+def test_room_for_a_model_goes_by_its_numbers(tmp_path: Path, saved: dict[str, str], dtype: str, share: float) -> None:
+    """The budget counts the weights as they are held, whatever they were saved in."""
+    folder = minilm_folder(tmp_path / "mine")
+    path = folder / "config.json"
+    config = {key: value for key, value in json.loads(path.read_text()).items() if "dtype" not in key}
+    path.write_text(json.dumps({**config, **saved}))
+    device = replace(FAKE, dtype=dtype)
+    (model,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
+    assert model.memory_bytes == share * (folder / "model.safetensors").stat().st_size

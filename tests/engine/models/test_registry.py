@@ -1,0 +1,130 @@
+"""Served models by name, and their state."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from tests.engine.fakes import M3, FakeBackend, source, spec
+
+from vectord.engine.models.registry import Composite, ModelSource, Registry
+from vectord.errors import ModelCannot, ModelNotFound, Unavailable
+
+DENSE = spec(("dense",), fingerprint="d" * 16)
+SPARSE = spec(("splade",), fingerprint="5" * 16)
+
+
+def served(name: str, *aliases: str, model=DENSE) -> ModelSource:
+    return source(FakeBackend(), name, *aliases, model=model)
+
+
+def test_two_models_cannot_share_a_name():
+    """An alias counts as a name, and so does a composite's."""
+    with pytest.raises(ValueError, match="two models"):
+        Registry([served("a", "b"), served("b")])
+    with pytest.raises(ValueError, match="two models"):
+        Registry([served("a")], [Composite("a", {"dense": "a"})])
+
+
+def test_an_alias_may_repeat_the_models_own_name():
+    """A served name that is also the model's id is no conflict."""
+    registry = Registry([served("a", "a", "b")])
+    assert registry.named("b") is registry.named("a") is registry.models[0]
+
+
+def test_without_a_name_the_first_that_can_answers():
+    """Models before composites, in order."""
+    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", {"dense": "b", "sparse": "a"})])
+    chosen = [
+        registry.resolve(None, lambda target, kinds=kinds: kinds <= target.kinds, "do it").name
+        for kinds in ({"dense"}, {"sparse"}, {"dense", "sparse"})
+    ]
+    assert chosen == ["b", "a", "c"]
+    with pytest.raises(ModelCannot, match="do it"):
+        registry.resolve(None, lambda target: False, "do it")
+
+
+def test_an_unknown_name_is_answered_with_those_that_are_served():
+    """Composites too."""
+    registry = Registry([served("a")], [Composite("c", {"dense": "a"})])
+    with pytest.raises(ModelNotFound, match="a, c"):
+        registry.named("?")
+
+
+def test_a_stalled_model_says_so_wherever_it_is_asked():
+    """In its facts and among the states; a composite of it, too."""
+    registry = Registry([served("a"), served("b")], [Composite("c", {"dense": "a"})])
+    stalled, other = registry.models
+    facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
+    for model, stalls in ((stalled, True), (other, False)):
+        model.state = "ready"
+        model.runner = SimpleNamespace(stalled=stalls, facts=facts, devices={"cpu": "stalled" if stalls else "ready"})
+    assert registry.readiness() == {"a": "stalled", "b": "ready"}
+    assert [target.info().state for target in registry.targets] == ["stalled", "ready", "stalled"]
+    assert [target.info().devices["cpu"] for target in registry.targets] == ["stalled", "ready", "stalled"]
+
+
+def test_before_loading_the_facts_are_known_and_nothing_is_served():
+    """`/info` answers while the model loads; a request is told to come back."""
+    (model,) = Registry([served("a")]).models
+    info = model.info()
+    assert (info.state, info.dimensions, info.device) == ("unloaded", 8, "unknown")
+    with pytest.raises(Unavailable, match="loading"):
+        model.ready_runner()
+
+
+@pytest.mark.parametrize(
+    "members", [{"dense": "?"}, {"sparse": "a"}, {"dense": "c"}], ids=["nobody", "not its kind", "a composite"]
+)
+def test_a_composite_is_of_models_that_make_what_it_says(members):
+    """compose.py tells the operator; this is the last line."""
+    with pytest.raises(ValueError, match="no served model"):
+        Registry([served("a")], [Composite("c", {"dense": "a"}), Composite("d", members)])
+
+
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(order):
+    """Under its own name and fingerprint; ready once all its members are."""
+    members = {"sparse": "a", "dense": "b"}
+    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", members)])
+    composite = registry.named("c")
+    info = composite.info()
+    assert (info.name, info.dimensions, info.outputs) == ("c", 8, {"dense", "sparse"})
+    assert info.sources == {"sparse": "a", "dense": "b"}
+    assert not registry.named("a").info().sources
+    assert info.fingerprint == composite.fingerprint not in {"d" * 16, "5" * 16}
+    states = []
+    for name in order:
+        registry.named(name).state = "ready"
+        states.append(composite.info().state)
+    assert states == ["unloaded", "ready"]
+
+
+def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
+    """Not of its name, nor of the order in which its members are written."""
+    sources = [served("a", model=SPARSE), served("b"), served("m3", model=M3)]
+    composites = [
+        Composite("c", {"sparse": "a", "dense": "b"}),
+        Composite("d", {"dense": "b", "sparse": "a"}),
+        Composite("e", {"dense": "b", "sparse": "m3"}),
+    ]
+    registry = Registry(sources, composites)
+    first, second, third = (registry.named(name).fingerprint for name in "cde")
+    assert first == second != third
+
+
+def test_to_who_may_use_some_models_the_others_are_not_there():
+    """By whichever of their names; a composite is a name of its own, and its members are not."""
+    registry = Registry([served("a"), served("b", "b2"), served("c")], [Composite("d", {"dense": "a"})])
+    allowed = frozenset({"d", "b2", "unknown"})
+    assert [target.name for target in registry.seen_by(allowed)] == ["b", "d"]
+    assert registry.named("b", allowed).name == registry.named("b2", allowed).name == "b"
+    assert registry.named("d", allowed).name == "d"
+    for name in ("a", "c", "unknown"):
+        with pytest.raises(ModelNotFound) as refused:
+            registry.named(name, allowed)
+        assert refused.value.message.endswith("Served: b, d.")
+    assert registry.resolve(None, lambda target: True, "do it", allowed).name == "b"
+    with pytest.raises(ModelCannot):
+        registry.resolve(None, lambda target: True, "do it", frozenset())
+    assert registry.seen_by(None) == registry.targets

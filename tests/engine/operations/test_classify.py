@@ -1,0 +1,110 @@
+"""Texts and pairs of texts to a score a label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.engine.fakes import (
+    CLASSIFIER,
+    CROSS_ENCODER,
+    JUDGE,
+    SEPARATOR,
+    backend_for,
+    expected_logits,
+    ids_of,
+    serving,
+    serving_one,
+    spec,
+    texts_of,
+)
+
+from vectord.engine.operations.classify import _runs
+from vectord.errors import EmptyInput, InputTooLong, ModelCannot, TooManyInputs
+from vectord.schema import Caller, ClassifyRequest, TextOptions
+
+ANYONE = Caller()
+MIXED = ["one", ("left", "right"), ("a", "b"), "two", "three", ("", "x")]
+
+
+def logits(one: str | tuple[str, str], labels: int = 3) -> np.ndarray:
+    if isinstance(one, str):
+        return expected_logits(ids_of(one), labels)
+    return expected_logits(np.array([*one[0].encode(), SEPARATOR, *one[1].encode()], np.int32), labels)
+
+
+async def test_single_texts_and_pairs_may_come_mixed():
+    """Each read as what it is, and answered in its place."""
+    async with serving_one(CLASSIFIER) as (engine, backend):
+        result = await engine.answer(ClassifyRequest(inputs=MIXED, raw=True), ANYONE)
+    np.testing.assert_allclose(result.scores, [logits(one) for one in MIXED], rtol=1e-6)
+    assert (result.labels, result.kind) == (("bad", "fair", "good"), "logit")
+    (batch,) = backend.batches
+    types = [set(part.tolist()) for part in np.split(batch.texts.type_ids, batch.texts.cu_seqlens[1:-1])]
+    assert [1 in part for part in types] == [isinstance(one, tuple) for one in MIXED]
+    assert result.usage.tokens == sum(map(len, texts_of(batch.texts)))
+    assert result.usage.characters == sum(len(one) if isinstance(one, str) else sum(map(len, one)) for one in MIXED)
+
+
+@pytest.mark.parametrize(
+    ("activation", "raw", "expected", "kind"),
+    [
+        ("softmax", False, lambda x: np.exp(x) / np.exp(x).sum(), "probability"),
+        ("sigmoid", False, lambda x: 1 / (1 + np.exp(-x)), "probability"),
+        ("identity", False, lambda x: x, "logit"),
+        ("softmax", True, lambda x: x, "logit"),
+        ("sigmoid", True, lambda x: x, "logit"),
+    ],
+)
+async def test_logits_become_what_the_model_makes_of_them_unless_raw(activation, raw, expected, kind):
+    """Softmax over labels that exclude each other, sigmoid for those that do not, or the numbers as they are."""
+    model = spec(("scores",), labels=("a", "b", "c"), score_activation=activation)
+    async with serving_one(model) as (engine, _):
+        result = await engine.answer(ClassifyRequest(inputs=["text"], raw=raw), ANYONE)
+    np.testing.assert_allclose(result.scores, [expected(logits("text").astype(np.float64))], rtol=1e-5)
+    assert result.kind == kind
+
+
+async def test_one_label_is_a_score_of_its_own():
+    """A cross-encoder classifies pairs."""
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ClassifyRequest(inputs=[("q", "d")]), ANYONE)
+    assert result.scores.shape == (1, 1)
+    assert result.labels == ("relevant",)
+
+
+async def test_a_model_without_labels_does_not_classify():
+    """A language model that says yes or no has none; without a name the first that has some answers."""
+    models = [spec(("dense",)), JUDGE, CLASSIFIER]
+    async with serving(*map(backend_for, models), models=models) as engine:
+        for name in ("m0", "m1"):
+            with pytest.raises(ModelCannot):
+                await engine.answer(ClassifyRequest(inputs=["a"], model=name), ANYONE)
+        assert (await engine.answer(ClassifyRequest(inputs=["a"]), ANYONE)).model == "m2"
+
+
+@pytest.mark.parametrize(("inputs", "error"), [([], EmptyInput), (["a"] * 3, TooManyInputs)])
+async def test_inputs_are_counted_before_anything_is_read(inputs, error):
+    """Of all that could be too many."""
+    async with serving_one(CLASSIFIER, max_client_batch_size=2) as (engine, backend):
+        with pytest.raises(error) as refused:
+            await engine.answer(ClassifyRequest(inputs=inputs), ANYONE)
+    assert refused.value.field == "inputs"
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("one", ["x" * 90, ("x" * 50, "y" * 50)], ids=["text", "pair"])
+async def test_what_is_too_long_is_named_by_its_place_among_all(one):
+    """Not by its place in the run of texts or pairs that it was encoded with."""
+    request = ClassifyRequest(inputs=["a", ("b", "c"), "d", one], text=TextOptions(truncate=False))
+    async with serving_one(CLASSIFIER) as (engine, _):
+        with pytest.raises(InputTooLong) as refused:
+            await engine.answer(request, ANYONE)
+    assert refused.value.index == 3
+
+
+def test_runs_cover_a_part_in_order_each_of_one_sort():
+    """Whatever part of the request it is."""
+    for part in (range(len(MIXED)), range(1, 4), range(2, 3), range(0)):
+        runs = _runs(MIXED, part)
+        assert [index for run in runs for index in run] == list(part)
+        assert all(len({isinstance(MIXED[index], str) for index in run}) == 1 for run in runs)

@@ -1,0 +1,384 @@
+"""Texts to every kind of vector, from one model or from several under one name."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+from tests.engine.fakes import (
+    COLBERT_WIDTH,
+    JUDGE,
+    M3,
+    MAX_TOKENS,
+    WIDTH,
+    FakeBackend,
+    Recorder,
+    backend_for,
+    close_gate,
+    entered,
+    expected_colbert,
+    expected_row,
+    expected_weights,
+    ids_of,
+    serving,
+    serving_one,
+    settle,
+    spec,
+)
+
+from vectord.checkpoints.spec import Colbert
+from vectord.engine.models.registry import Composite
+from vectord.errors import (
+    EmptyInput,
+    FingerprintMismatch,
+    InferenceFailed,
+    InputTooLong,
+    InvalidField,
+    ModelCannot,
+    TooManyInputs,
+)
+from vectord.schema import (
+    Caller,
+    ChunkOptions,
+    DocumentsRequest,
+    EmbedRequest,
+    SimilarityRequest,
+    TextOptions,
+)
+
+ANYONE = Caller()
+ALL = frozenset({"dense", "sparse", "colbert", "tokens"})
+COLBERT = spec(("colbert", "tokens"), colbert=Colbert(dimensions=COLBERT_WIDTH))
+DENSE_ONE = spec(("dense",), fingerprint="d" * 16)
+SPARSE_ONE = spec(("splade",), fingerprint="5" * 16, max_tokens=32)
+BOTH = Composite("both", {"dense": "m0", "sparse": "m1"})
+
+
+# --- kinds ----------------------------------------------------------------------------------------------------
+
+
+async def test_all_vectors_come_from_one_pass():
+    """A text is read once, whatever is asked about it."""
+    async with serving_one(M3) as (engine, backend):
+        result = await engine.answer(EmbedRequest(inputs=["ab", "cde"], outputs=ALL, normalize=False), ANYONE)
+    assert backend.texts_run() == ["ab", "cde"]
+    np.testing.assert_array_equal(result.dense["float"], [expected_row("ab"), expected_row("cde")])
+    assert [one.indices.tolist() for one in result.sparse] == [[97], [99, 100, 101]]  # 98 weighs nothing
+    np.testing.assert_array_equal(result.sparse[0].values, expected_weights(ids_of("a")))
+    np.testing.assert_array_equal(result.colbert[1], expected_colbert(ids_of("de")))  # BGE-M3 drops the first
+    assert [rows.shape for rows in result.tokens] == [(2, WIDTH), (3, WIDTH)]
+    assert set(result.sources) == ALL
+    assert result.usage.tokens == 5
+
+
+async def test_requests_for_different_kinds_share_a_batch():
+    """And each gets its own and nothing else."""
+    async with serving_one(M3, cache_bytes=0) as (engine, backend):
+        close_gate(backend)
+        blocker = asyncio.create_task(engine.answer(EmbedRequest(inputs=["blocker"]), ANYONE))
+        await entered(backend)
+        kinds = [frozenset({"dense"}), frozenset({"sparse"}), frozenset({"colbert", "dense"}), frozenset({"tokens"})]
+        asked = [asyncio.create_task(engine.answer(EmbedRequest(inputs=["ab"], outputs=k), ANYONE)) for k in kinds]
+        await settle()
+        backend.gate.set()
+        await blocker
+        results = await asyncio.gather(*asked)
+    assert len(backend.batches) == 2
+    for result, outputs in zip(results, kinds, strict=True):
+        given = {"dense": result.dense or None, "sparse": result.sparse}
+        given |= {"colbert": result.colbert, "tokens": result.tokens}
+        assert {kind for kind, value in given.items() if value is not None} == outputs
+
+
+@pytest.mark.parametrize("outputs", [{"dense"}, {"sparse"}, {"tokens", "sparse"}])
+async def test_what_a_model_does_not_make_is_refused(outputs):
+    """The message says what it does make; nothing is run."""
+    async with serving_one(spec(("colbert",))) as (engine, backend):
+        request = EmbedRequest(inputs=["a"], outputs=frozenset(outputs), model="m0")
+        with pytest.raises(ModelCannot, match="colbert"):
+            await engine.answer(request, ANYONE)
+    assert not backend.batches
+
+
+async def test_without_a_name_the_first_model_that_can_answers():
+    """For vectors the first that makes all of them."""
+    models = [JUDGE, DENSE_ONE, M3]
+    async with serving(*map(backend_for, models), models=models) as engine:
+        by_kinds = [
+            (await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset(outputs)), ANYONE)).model
+            for outputs in ({"dense"}, {"sparse"}, {"dense", "colbert"})
+        ]
+        assert by_kinds == ["m1", "m2", "m2"]
+        assert (await engine.answer(SimilarityRequest(source="a", sentences=["b"]), ANYONE)).model == "m1"
+        documents = DocumentsRequest(documents=["ab"], chunks=ChunkOptions(max_tokens=1))
+        assert (await engine.answer(documents, ANYONE)).model == "m1"
+
+
+async def test_without_a_model_that_can_the_request_is_refused():
+    """In words, not with a server error."""
+    async with serving_one(JUDGE) as (engine, _):
+        for request in (EmbedRequest(inputs=["a"]), SimilarityRequest(source="a", sentences=["b"])):
+            with pytest.raises(ModelCannot):
+                await engine.answer(request, ANYONE)
+
+
+async def test_a_model_named_for_similarity_must_make_dense_vectors():
+    """It is refused before anything is run."""
+    async with serving_one(JUDGE) as (engine, backend):
+        with pytest.raises(ModelCannot):
+            await engine.answer(SimilarityRequest(source="a", sentences=["b"], model="m0"), ANYONE)
+    assert not backend.batches
+
+
+@pytest.mark.parametrize(
+    ("request_", "field", "index"),
+    [
+        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source", 0),
+        (SimilarityRequest(source="a", sentences=["b", "x" * 100]), "sentences", 1),
+    ],
+)
+async def test_similarity_names_the_text_that_is_too_long(request_, field, index):
+    """By its field and its place there."""
+    async with serving_one(DENSE_ONE) as (engine, _):
+        with pytest.raises(InputTooLong) as refused:
+            await engine.answer(request_, ANYONE)
+    assert (refused.value.field, refused.value.index) == (field, index)
+
+
+@pytest.mark.parametrize(
+    ("source", "sentences", "place"),
+    [("no!", ["b", "c"], ("source", 0)), ("a", ["b", "no!"], ("sentences", 1)), ("a", ["no!"], ("sentences", 0))],
+    ids=["the source", "a sentence", "the only sentence"],
+)
+async def test_similarity_names_the_text_that_fails(source, sentences, place):
+    """It runs beside the others, the source before the sentences, and is counted among its own kind."""
+    async with serving_one(DENSE_ONE) as (engine, backend):
+        backend.poison = ord("!")
+        with pytest.raises(InferenceFailed) as failed:
+            await engine.answer(SimilarityRequest(source=source, sentences=sentences), ANYONE)
+    assert (failed.value.field, failed.value.index) == place
+
+
+@pytest.mark.parametrize("name", [None, "m1"], ids=["the first that embeds", "by name"])
+async def test_without_outputs_no_model_is_asked(name):
+    """An answer without vectors names the model, bills nothing, and does not even have it loaded."""
+    backends = [backend_for(JUDGE), FakeBackend()]
+    async with serving(*backends, models=[JUDGE, DENSE_ONE], model_loading="first-use") as engine:
+        result = await engine.answer(EmbedRequest(inputs=["ab", "c"], outputs=frozenset(), model=name), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded", "m1": "unloaded"}
+    assert (result.model, result.fingerprint) == ("m1", "d" * 16)
+    assert (result.usage.tokens, list(result.usage.lengths), result.usage.characters) == (0, [], 3)
+    assert (result.dense, result.sparse, result.colbert, result.tokens) == ({}, None, None, None)
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
+async def test_without_outputs_inputs_are_counted_all_the_same(count, error):
+    """What cannot be served is no better for asking nothing."""
+    async with serving_one(DENSE_ONE, max_client_batch_size=2) as (engine, _):
+        with pytest.raises(error):
+            await engine.answer(EmbedRequest(inputs=["a"] * count, outputs=frozenset()), ANYONE)
+
+
+async def test_without_a_model_that_embeds_nothing_is_refused_too():
+    """In words that make sense."""
+    async with serving_one(JUDGE) as (engine, _):
+        with pytest.raises(ModelCannot, match="make any vectors"):
+            await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset()), ANYONE)
+
+
+async def test_colbert_vectors_need_special_tokens():
+    """Alone or beside others; the request is refused before its model is loaded."""
+    text = TextOptions(add_special_tokens=False)
+    async with serving(FakeBackend(), models=[M3], model_loading="first-use") as engine:
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset({"dense", "colbert"}), text=text), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded"}
+        await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset({"dense", "sparse"}), text=text), ANYONE)
+    assert refused.value.field == "add_special_tokens"
+
+
+# --- dimensions, bits, spaces ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("matryoshka", "dimensions", "forced", "allowed"),
+    [
+        (None, 3, False, True),
+        ((4, 2), 4, False, True),
+        ((4, 2), WIDTH, False, True),
+        ((4, 2), 3, False, False),
+        ((4, 2), 3, True, True),
+        ((), 4, False, False),
+        ((), WIDTH, False, True),
+        ((), 4, True, True),
+        ((4, 2), WIDTH + 1, True, False),
+        (None, 0, True, False),
+    ],
+)
+async def test_a_vector_is_cut_only_where_the_model_was_trained_to_be(matryoshka, dimensions, forced, allowed):
+    """Where nothing is known of that, the caller decides; and who insists gets it all the same."""
+    request = EmbedRequest(inputs=["a"], dimensions=dimensions, force_dimensions=forced)
+    async with serving_one(spec(matryoshka=matryoshka)) as (engine, backend):
+        if allowed:
+            result = await engine.answer(request, ANYONE)
+            assert result.dense["float"].shape == (1, dimensions)
+        else:
+            with pytest.raises(InvalidField) as refused:
+                await engine.answer(request, ANYONE)
+            assert refused.value.field == "dimensions"
+            assert not backend.batches
+
+
+async def test_one_request_may_ask_for_several_precisions():
+    """Of the same vectors, cut first."""
+    precisions = ("float", "int8", "ubinary")
+    async with serving_one(DENSE_ONE) as (engine, _):
+        result = await engine.answer(EmbedRequest(inputs=["a", "b"], precisions=precisions), ANYONE)
+    assert {name: (rows.dtype, rows.shape) for name, rows in result.dense.items()} == {
+        "float": (np.float32, (2, WIDTH)),
+        "int8": (np.int8, (2, WIDTH)),
+        "ubinary": (np.uint8, (2, WIDTH // 8)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("dimensions", "space"), [(None, "d" * 16), (WIDTH, "d" * 16), (4, "d" * 16 + ":4")], ids=["all", "full", "cut"]
+)
+async def test_an_answer_names_its_space_and_who_expects_another_is_refused(dimensions, space):
+    """Vectors of another model or width must not reach an index; the check costs no forward."""
+    request = EmbedRequest(inputs=["a"], dimensions=dimensions)
+    async with serving_one(DENSE_ONE) as (engine, backend):
+        assert (await engine.answer(request, Caller(expect_fingerprint=space))).fingerprint == space
+        backend.batches.clear()
+        with pytest.raises(FingerprintMismatch) as refused:
+            await engine.answer(request, Caller(expect_fingerprint="another"))
+    assert space in refused.value.message
+    assert "another" not in refused.value.message.replace("another space", "")
+    assert not backend.batches
+
+
+# --- composites -----------------------------------------------------------------------------------------------
+
+
+def backends_of_both() -> tuple[FakeBackend, FakeBackend]:
+    return FakeBackend(), FakeBackend()
+
+
+async def embed_with_both(engine, *texts: str, **options: object):
+    request = EmbedRequest(inputs=texts, model="both", outputs=frozenset({"dense", "sparse"}), **options)
+    return await engine.answer(request, ANYONE)
+
+
+async def test_each_model_of_a_composite_reads_each_text_once():
+    """And answers for its own kind, under one name; the lengths are told by model."""
+    dense, sparse = backends_of_both()
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
+        result = await embed_with_both(engine, "ab", "c", normalize=False)
+    assert dense.texts_run() == sparse.texts_run() == ["ab", "c"]
+    np.testing.assert_array_equal(result.dense["float"], [expected_row("ab"), expected_row("c")])
+    assert [one.indices.tolist() for one in result.sparse] == [[97, 98], [99]]
+    assert (result.model, result.sources) == ("both", {"dense": "m0", "sparse": "m1"})
+    assert {name: [length.kept for length in lengths] for name, lengths in result.lengths.items()} == {
+        "m0": [2, 1],
+        "m1": [2, 1],
+    }
+    assert result.limits == {"m0": MAX_TOKENS, "m1": 32}
+    assert result.usage.tokens == 2 * 3
+
+
+async def test_one_model_for_two_kinds_of_a_composite_reads_each_text_once():
+    """Members are models, not kinds."""
+    backend = FakeBackend()
+    three = Composite("three", {"dense": "m0", "sparse": "m0", "colbert": "m0"})
+    async with serving(backend, models=[M3], composites=[three]) as engine:
+        request = EmbedRequest(inputs=["ab"], model="three", outputs=frozenset({"dense", "sparse", "colbert"}))
+        result = await engine.answer(request, ANYONE)
+    assert backend.texts_run() == ["ab"]
+    assert result.usage.tokens == 2
+    assert set(result.lengths) == {"m0"}
+
+
+async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
+    """What still waits for the other model leaves its queue, and nobody is in its hands any more."""
+    dense, sparse = backends_of_both()
+    observer = Recorder()
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
+        sparse.poison = ord("!")
+        close_gate(dense)
+        blocker = asyncio.create_task(engine.answer(EmbedRequest(inputs=["blocker"], model="m0"), ANYONE))
+        await entered(dense)
+        with pytest.raises(InferenceFailed) as failed:
+            await embed_with_both(engine, "fine", "no!")
+        assert failed.value.index == 1
+        assert observer.queues[-1] == (0, 0)
+        assert [served.users for served in engine._registry.models] == [1, 0]
+        dense.gate.set()
+        await blocker
+    assert dense.texts_run() == ["blocker"]
+
+
+async def test_a_caller_who_leaves_a_composite_leaves_all_its_models():
+    """Nothing waits for nobody."""
+    dense, sparse = backends_of_both()
+    observer = Recorder()
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
+        close_gate(dense)
+        close_gate(sparse)
+        blockers = [
+            asyncio.create_task(engine.answer(EmbedRequest(inputs=["b"], model="m0"), ANYONE)),
+            asyncio.create_task(
+                engine.answer(EmbedRequest(inputs=["b"], model="m1", outputs=frozenset({"sparse"})), ANYONE)
+            ),
+        ]
+        await entered(dense)
+        await entered(sparse)
+        leaver = asyncio.create_task(embed_with_both(engine, "xx"))
+        await settle()
+        assert observer.queues[-1] == (2, 4)
+        leaver.cancel()
+        await settle()
+        assert observer.queues[-1] == (0, 0)
+        for backend in (dense, sparse):
+            backend.gate.set()
+        await asyncio.gather(*blockers)
+        assert [served.users for served in engine._registry.models] == [0, 0]
+
+
+async def test_a_composite_is_a_space_of_its_own_and_its_dense_model_answers_for_it_elsewhere():
+    """Documents and similarities are of the dense member, in that member's own space."""
+    dense, sparse = backends_of_both()
+    async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
+        both = await embed_with_both(engine, "a")
+        assert both.fingerprint not in {DENSE_ONE.fingerprint, SPARSE_ONE.fingerprint}
+        await engine.answer(EmbedRequest(inputs=["a"], model="both"), Caller(expect_fingerprint=both.fingerprint))
+        request = DocumentsRequest(documents=["ab"], chunks=ChunkOptions(max_tokens=2), model="both")
+        documents = await engine.answer(request, Caller(expect_fingerprint=DENSE_ONE.fingerprint))
+        assert (documents.model, documents.fingerprint) == ("both", DENSE_ONE.fingerprint)
+        scores = await engine.answer(SimilarityRequest(source="a", sentences=["a"], model="both"), ANYONE)
+        assert scores.scores == pytest.approx([1])
+
+
+async def test_a_composite_refuses_what_none_of_its_models_makes():
+    """Even where a member's model could: the operator said which makes what."""
+    async with serving(*backends_of_both(), models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
+        with pytest.raises(ModelCannot, match="both"):
+            await engine.answer(EmbedRequest(inputs=["a"], model="both", outputs=frozenset({"colbert"})), ANYONE)
+
+
+async def test_dimensions_of_a_composite_are_those_of_its_dense_model():
+    """The other members have none."""
+    async with serving(*backends_of_both(), models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
+        result = await embed_with_both(engine, "a", dimensions=3)
+        assert result.dense["float"].shape == (1, 3)
+        assert result.fingerprint.endswith(":3")
+
+
+async def test_too_many_inputs_load_no_model():
+    """What can be refused at once costs nothing: no load, and no other model's place."""
+    async with serving(FakeBackend(), model_loading="first-use", max_client_batch_size=2) as engine:
+        with pytest.raises(TooManyInputs):
+            await engine.answer(EmbedRequest(inputs=["a"] * 3), ANYONE)
+        with pytest.raises(InvalidField):
+            await engine.answer(EmbedRequest(inputs=["a"], dimensions=99), ANYONE)
+        assert engine.readiness() == {"m0": "unloaded"}

@@ -1,0 +1,95 @@
+"""How a text is read: what stands before it, what is pooled of it, which of its rows count."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from tests.engine.fakes import (
+    COLBERT_WIDTH,
+    DOCUMENT_MARK,
+    M3,
+    MASK,
+    MAX_TOKENS,
+    QUERY_LENGTH,
+    QUERY_MARK,
+    expected_colbert,
+    expected_row,
+    ids_of,
+    serving_one,
+    spans_of,
+    spec,
+)
+
+from vectord.checkpoints.spec import Colbert
+from vectord.schema import Caller, EmbedRequest, TextOptions
+
+ANYONE = Caller()
+COLBERT = spec(("colbert", "tokens"), colbert=Colbert(dimensions=COLBERT_WIDTH))
+DENSE_ONE = spec(("dense",), fingerprint="d" * 16)
+
+
+async def test_a_prompt_may_stand_before_the_text_without_counting():
+    """Where the model leaves its prompt out of the mean, only the text's rows are pooled."""
+    asked = EmbedRequest(inputs=["abc"], text=TextOptions(prompt="Q: "), normalize=False)
+    async with serving_one(spec(include_prompt=False)) as (engine, backend):
+        result = await engine.answer(asked, ANYONE)
+        (span,) = spans_of(backend.batches[-1])
+    assert (span.start, span.stop) == (3, 6)
+    np.testing.assert_array_equal(result.dense["float"], [expected_row("abc")])
+
+
+async def test_a_text_that_is_all_prompt_still_has_a_row_to_pool():
+    """A prompt longer than the model reads leaves no token of the text; a mean of nothing would not be finite."""
+    text = TextOptions(prompt="p" * (MAX_TOKENS + 9), truncate=True)
+    async with serving_one(spec(include_prompt=False)) as (engine, backend):
+        await engine.answer(EmbedRequest(inputs=["abc"], text=text), ANYONE)
+        (span,) = spans_of(backend.batches[-1])
+    assert (span.start, span.stop) == (MAX_TOKENS - 1, MAX_TOKENS)
+
+
+async def test_the_cache_knows_what_was_pooled():
+    """The same tokens with and without a prompt that counts are two answers."""
+    async with serving_one(spec(include_prompt=False)) as (engine, backend):
+        with_prompt = EmbedRequest(inputs=["b"], text=TextOptions(prompt="a"), normalize=False)
+        first = await engine.answer(with_prompt, ANYONE)
+        second = await engine.answer(EmbedRequest(inputs=["ab"], normalize=False), ANYONE)
+        again = await engine.answer(with_prompt, ANYONE)
+    assert backend.texts_run() == ["ab", "ab"]
+    np.testing.assert_array_equal(first.dense["float"], [expected_row("b")])
+    np.testing.assert_array_equal(second.dense["float"], [expected_row("ab")])
+    np.testing.assert_array_equal(again.dense["float"], first.dense["float"])
+
+
+async def test_the_cache_keeps_sparse_vectors_too():
+    """A text asked for twice in the same kinds runs once; in others it runs again."""
+    async with serving_one(M3) as (engine, backend):
+        for outputs in ({"sparse"}, {"sparse"}, {"dense", "sparse"}, {"dense", "sparse"}):
+            result = await engine.answer(EmbedRequest(inputs=["ac"], outputs=frozenset(outputs)), ANYONE)
+            assert result.sparse[0].indices.tolist() == [97, 99]
+    assert backend.texts_run() == ["ac"] * 2
+
+
+async def test_a_colbert_model_marks_queries_and_documents():
+    """A query is filled up with tokens nobody attends to; the mark's own vector does not count."""
+    async with serving_one(COLBERT) as (engine, backend):
+        asked = EmbedRequest(inputs=["ab"], outputs=frozenset({"colbert"}), text=TextOptions(kind="query"))
+        query = await engine.answer(asked, ANYONE)
+        document = await engine.answer(EmbedRequest(inputs=["ab"], outputs=frozenset({"colbert"})), ANYONE)
+    read, stored = (batch.texts for batch in backend.batches)
+    assert read.ids.tolist() == [QUERY_MARK, 97, 98] + [MASK] * (QUERY_LENGTH - 3)
+    assert read.keys.tolist() == [3]
+    assert stored.ids.tolist() == [DOCUMENT_MARK, 97, 98]
+    assert stored.keys is None
+    assert [len(query.colbert[0]), len(document.colbert[0])] == [QUERY_LENGTH - 1, 2]
+    np.testing.assert_array_equal(document.colbert[0], expected_colbert(ids_of("ab")))
+
+
+async def test_texts_under_a_long_prompt_are_not_read_on_the_loop():
+    """The prompt is read once for each of them: 60 empty texts would hold it for 0.1 s."""
+    async with serving_one(DENSE_ONE) as (engine, _):
+        encoder = engine._registry.models[0].runner.encoder
+        encoder.threads.clear()
+        text = TextOptions(prompt="p" * 60)
+        await engine.answer(EmbedRequest(inputs=[""] * 60, text=text), ANYONE)
+        assert threading.current_thread().name not in encoder.threads

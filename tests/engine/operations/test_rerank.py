@@ -1,0 +1,415 @@
+"""One door for every kind of reranker: what each method scores, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.engine.fakes import (
+    CLASSIFIER,
+    COLBERT_WIDTH,
+    CROSS_ENCODER,
+    JUDGE,
+    M3,
+    SEPARATOR,
+    YES_NO,
+    FakeBackend,
+    backend_for,
+    expected_colbert,
+    expected_logits,
+    expected_row,
+    expected_weights,
+    ids_of,
+    serving,
+    serving_one,
+    spec,
+    texts_of,
+)
+
+from vectord.checkpoints.spec import Colbert
+from vectord.engine.models.registry import Composite
+from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
+from vectord.schema import Caller, ChunkOptions, Float32, RerankRequest, Span, TextOptions
+
+ANYONE = Caller()
+QUERY = "what is it"
+PASSAGES = ["this", "that one", "it is what it is", "abba"]
+COLBERT = spec(("colbert",), colbert=Colbert(dimensions=COLBERT_WIDTH))
+LANGUAGE_MODEL_WITH_A_HEAD = replace(CROSS_ENCODER, yes_no=replace(YES_NO, token_ids=None), score_activation="identity")
+
+
+def ask(**changes: object) -> RerankRequest:
+    return RerankRequest(**({"query": QUERY, "passages": PASSAGES} | changes))  # type: ignore[arg-type]
+
+
+def pair(query: str, passage: str) -> np.ndarray:
+    return np.array([*query.encode(), SEPARATOR, *passage.encode()], np.int32)
+
+
+def logits(query: str = QUERY, labels: int = 1) -> Float32:
+    return np.stack([expected_logits(pair(query, passage), labels) for passage in PASSAGES])
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+# --- methods --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"), [(None, "logit"), (True, "logit"), (False, "probability")], ids=["as usual", "raw", "not raw"]
+)
+async def test_a_cross_encoder_scores_each_pair(raw, kind):
+    """Its logit, or the probability on demand; the query is billed with every passage."""
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        result = await engine.answer(ask(raw=raw), ANYONE)
+    expected = logits()[:, 0]
+    np.testing.assert_allclose(result.scores, expected if kind == "logit" else sigmoid(expected), rtol=1e-5)
+    assert (result.kind, result.model, result.spans) == (kind, "m0", None)
+    assert result.usage.tokens == sum(len(pair(QUERY, passage)) for passage in PASSAGES)
+    assert result.query.kept == len(QUERY)
+    assert [length.kept for length in result.passages] == [len(passage) for passage in PASSAGES]
+    assert all(batch.texts.parents is None for batch in backend.batches)
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind"),
+    [(None, "probability"), (False, "probability"), (True, "logit")],
+    ids=["as usual", "not raw", "raw"],
+)
+async def test_a_language_model_weighs_yes_against_no(raw, kind):
+    """The probability of yes of the two, or the difference of their logits."""
+    async with serving_one(JUDGE) as (engine, _):
+        result = await engine.answer(ask(raw=raw), ANYONE)
+    both = logits(f"Judge: {QUERY}", labels=2)
+    odds = both[:, 1] - both[:, 0]
+    np.testing.assert_allclose(result.scores, odds if kind == "logit" else sigmoid(odds), rtol=1e-5)
+    assert result.kind == kind
+
+
+async def test_a_language_model_with_a_head_has_one_logit():
+    """It is asked in the same words, and its head's number is that of yes."""
+    async with serving_one(LANGUAGE_MODEL_WITH_A_HEAD) as (engine, _):
+        result = await engine.answer(ask(), ANYONE)
+    np.testing.assert_allclose(result.scores, sigmoid(logits(f"Judge: {QUERY}")[:, 0]), rtol=1e-5)
+    assert result.kind == "probability"
+
+
+async def test_pairs_of_a_causal_model_share_the_tokens_they_begin_with():
+    """The words before the passages run once a batch."""
+    async with serving_one(JUDGE) as (engine, backend):
+        await engine.answer(ask(), ANYONE)
+    (batch,) = backend.batches
+    begun = pair(f"Judge: {QUERY}", "")
+    texts = [ids.tolist() for ids in texts_of(batch.texts)]
+    assert texts == [begun.tolist(), *[list(passage.encode()) for passage in PASSAGES]]
+    assert batch.texts.parents.tolist() == [-1, 0, 0, 0, 0]
+
+
+async def test_of_equal_passages_each_keeps_a_token_of_its_own():
+    """Something must be left to read behind what is shared."""
+    async with serving_one(JUDGE, cache_bytes=0) as (engine, backend):
+        result = await engine.answer(ask(passages=["same", "same"]), ANYONE)
+    assert result.scores[0] == result.scores[1]
+    assert [len(ids) for ids in texts_of(backend.batches[0].texts)][1:] == [1, 1]
+
+
+@pytest.mark.parametrize("cost", ["packed", "padded"])
+async def test_a_backend_that_pads_shares_nothing(cost):
+    """It reads every text on its own in any case."""
+    backend = backend_for(JUDGE, cost=cost)
+    async with serving(backend, models=[JUDGE]) as engine:
+        result = await engine.answer(ask(raw=True), ANYONE)
+    assert (backend.batches[0].texts.parents is None) == (cost == "padded")
+    both = logits(f"Judge: {QUERY}", labels=2)
+    np.testing.assert_allclose(result.scores, both[:, 1] - both[:, 0], rtol=1e-5)
+
+
+def cosines() -> list[float]:
+    query, *rows = [expected_row(text) / np.linalg.norm(expected_row(text)) for text in (QUERY, *PASSAGES)]
+    return [float(query @ row) for row in rows]
+
+
+def products() -> list[float]:
+    def weights(text: str) -> dict[int, float]:
+        return dict(zip(ids_of(text).tolist(), expected_weights(ids_of(text)).tolist(), strict=True))
+
+    query = weights(QUERY)
+    return [sum(w * query.get(word, 0) for word, w in weights(passage).items()) for passage in PASSAGES]
+
+
+def matches(drop: int) -> list[float]:
+    query, *passages = [expected_colbert(ids_of(text))[drop:] for text in (QUERY, *PASSAGES)]
+    return [float((query @ passage.T).max(axis=1).sum()) for passage in passages]
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "expected"),
+    [
+        ("dense", "cosine", cosines()),
+        ("sparse", "dot", products()),
+        ("colbert", "maxsim", [total / (len(QUERY) - 1) for total in matches(drop=1)]),  # FlagEmbedding: the mean
+    ],
+    ids=["dense", "sparse", "colbert"],
+)
+async def test_each_kind_of_vector_ranks(method, kind, expected):
+    """The query's against each passage's, both read in one go; the query's tokens are billed once."""
+    async with serving_one(M3) as (engine, _):
+        result = await engine.answer(ask(method=method), ANYONE)
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-5)
+    assert result.kind == kind
+    assert result.usage.tokens == len(QUERY) + sum(map(len, PASSAGES))
+
+
+@pytest.mark.parametrize("weights", [None, (1.0, 0.3, 1.0), (0.0, 0.0, 5.0), (1e308, 1.0, 0.0)])
+async def test_the_weighted_method_is_a_mean_of_the_three(weights):
+    """Weights need not sum to 1, nor be small."""
+    async with serving_one(M3) as (engine, _):
+        result = await engine.answer(ask(weights=weights), ANYONE)
+    shares = np.array(weights or (1.0, 1.0, 1.0))
+    shares = shares / shares.sum()
+    mean_matches = np.array(matches(drop=1)) / (len(QUERY) - 1)
+    expected = np.stack([cosines(), products(), mean_matches], axis=1) @ shares
+    np.testing.assert_allclose(result.scores, expected, rtol=1e-5)
+    assert result.kind == "weighted"
+
+
+@pytest.mark.parametrize(
+    "weights", [(0.0, 0.0, 0.0), (-1.0, 1.0, 1.0), (float("nan"), 1.0, 1.0), (1e308, 1e308, 1e308)]
+)
+async def test_weights_that_make_no_mean_are_refused(weights):
+    """They would make scores that are no numbers."""
+    async with serving_one(M3) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(weights=weights), ANYONE)
+    assert refused.value.field == "weights"
+    assert not backend.batches
+
+
+async def test_a_colbert_model_sums_its_matches():
+    """As pylate does; the marks of query and document do not count."""
+    async with serving_one(COLBERT) as (engine, _):
+        result = await engine.answer(ask(), ANYONE)
+    np.testing.assert_allclose(result.scores, matches(drop=0), rtol=1e-5)
+    assert result.kind == "maxsim"
+
+
+# --- which model, which method --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answers"),
+    [(None, "m2"), ("scores", "m2"), ("dense", "m1"), ("weighted", "m3"), ("colbert", "m3")],
+)
+async def test_without_a_name_a_model_with_scores_of_its_own_is_preferred(wanted, answers):
+    """Else the first that has the vectors that the method needs."""
+    models = [CLASSIFIER, spec(("dense",)), CROSS_ENCODER, M3]
+    async with serving(*map(backend_for, models), models=models) as engine:
+        assert (await engine.answer(ask(method=wanted), ANYONE)).model == answers
+
+
+async def test_without_scores_anywhere_vectors_rank():
+    """The first model that can rank at all."""
+    models = [CLASSIFIER, spec(("dense",))]
+    async with serving(*map(backend_for, models), models=models) as engine:
+        result = await engine.answer(ask(), ANYONE)
+    assert (result.model, result.kind) == ("m1", "cosine")
+
+
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [(CLASSIFIER, None), (CROSS_ENCODER, "dense"), (spec(("dense",)), "scores"), (COLBERT, "weighted")],
+    ids=["labels are no scores", "no vectors", "no scores", "not all vectors"],
+)
+async def test_a_model_without_the_method_is_refused(model, method):
+    """By name or not, before anything is run."""
+    async with serving_one(model) as (engine, backend):
+        for name in ("m0", None):
+            with pytest.raises(ModelCannot):
+                await engine.answer(ask(method=method, model=name), ANYONE)
+    assert not backend.batches
+
+
+async def test_a_composite_ranks_by_its_dense_model():
+    """Under the composite's name, in the dense model's space."""
+    models = [spec(("splade",)), spec(("dense",), fingerprint="d" * 16)]
+    both = Composite("both", {"sparse": "m0", "dense": "m1"})
+    async with serving(*map(backend_for, models), models=models, composites=[both]) as engine:
+        result = await engine.answer(ask(model="both"), ANYONE)
+    assert (result.model, result.kind, result.fingerprint) == ("both", "cosine", "d" * 16)
+
+
+# --- refused, and why -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "method"), [(CROSS_ENCODER, None), (M3, "dense")], ids=["pairs", "vectors"])
+async def test_an_instruction_for_a_model_that_reads_none_is_refused(model, method):
+    """Leaving it out in silence would be another question."""
+    async with serving_one(model) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(instruction="Find cats", method=method), ANYONE)
+    assert refused.value.field == "instruction"
+    assert not backend.batches
+
+
+async def test_a_language_model_reads_the_instruction():
+    """In place of its own."""
+    async with serving_one(JUDGE) as (engine, _):
+        result = await engine.answer(ask(instruction="Find cats", raw=True), ANYONE)
+    both = logits(f"Find cats: {QUERY}", labels=2)
+    np.testing.assert_allclose(result.scores, both[:, 1] - both[:, 0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
+async def test_passages_are_counted_before_anything_is_read(count, error):
+    """Of all that could be too many."""
+    async with serving_one(CROSS_ENCODER, max_client_batch_size=2) as (engine, backend):
+        with pytest.raises(error) as refused:
+            await engine.answer(ask(passages=["a"] * count), ANYONE)
+    assert refused.value.field == "passages"
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
+async def test_a_poison_passage_is_named(model):
+    """By its place among the passages, whatever was run beside it."""
+    async with serving_one(model) as (engine, backend):
+        backend.poison = ord("!")
+        with pytest.raises(InferenceFailed) as failed:
+            await engine.answer(ask(passages=["fine", "fine too", "no!"]), ANYONE)
+    assert (failed.value.field, failed.value.index) == ("passages", 2)
+
+
+# --- chunks ---------------------------------------------------------------------------------------------------
+
+FOURS = ChunkOptions(max_tokens=4)
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
+async def test_a_passages_best_chunk_counts(model):
+    """Its score, its span and its length are the passage's."""
+    passages = ["abcdefghij", "it", "zzzzyyyyxxxx"]
+    async with serving_one(model) as (engine, _):
+        result = await engine.answer(ask(passages=passages, chunks=FOURS), ANYONE)
+        for i, passage in enumerate(passages):
+            pieces = [passage[start : start + 4] for start in range(0, len(passage), 4)]
+            scores = (await engine.answer(ask(passages=pieces), ANYONE)).scores
+            best = int(np.argmax(scores))
+            assert result.scores[i] == pytest.approx(float(scores[best]), rel=1e-6)
+            assert result.spans[i] == Span(4 * best, min(4 * best + 4, len(passage)))
+            assert result.passages[i].kept == len(pieces[best])
+
+
+async def test_of_equal_chunks_the_first_wins():
+    """The same every time."""
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=["abcdabcdabcd"], chunks=FOURS), ANYONE)
+    assert result.spans == [Span(0, 4)]
+
+
+async def test_an_empty_passage_is_scored_as_it_is():
+    """It has no chunk, and every passage has a score."""
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=["", "abcdefgh"], chunks=FOURS), ANYONE)
+    assert result.scores[0] == pytest.approx(float(expected_logits(pair(QUERY, ""), 1)[0]), rel=1e-6)
+    assert result.spans[0] == Span(0, 0)
+
+
+async def test_chunks_are_counted_too():
+    """A request cannot carry more pieces than it could carry passages."""
+    async with serving_one(CROSS_ENCODER, max_client_batch_size=3) as (engine, backend):
+        with pytest.raises(TooManyInputs, match="chunks") as refused:
+            await engine.answer(ask(passages=["a" * 8, "b" * 8], chunks=FOURS), ANYONE)
+    assert (refused.value.limit, refused.value.given) == (3, 4)
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
+async def test_an_error_about_a_chunk_names_its_passage(model):
+    """The caller knows no chunks."""
+    async with serving_one(model) as (engine, backend):
+        backend.poison = ord("!")
+        with pytest.raises(InferenceFailed) as failed:
+            await engine.answer(ask(passages=["fine" * 3, "fine" * 2 + "no!"], chunks=FOURS), ANYONE)
+    assert failed.value.index == 1
+
+
+async def test_a_pair_that_is_too_long_names_its_passage():
+    """Where the caller wants nothing cut."""
+    request = ask(passages=["ok", "x" * 90], text=TextOptions(truncate=False))
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        with pytest.raises(InputTooLong) as refused:
+            await engine.answer(request, ANYONE)
+    assert (refused.value.field, refused.value.index) == ("passages", 1)
+    assert not backend.batches
+
+
+async def test_ties_are_ties():
+    """Equal passages have equal scores, however they were batched."""
+    backend = FakeBackend(max_batch_tokens=40)
+    async with serving(backend, models=[CROSS_ENCODER], cache_bytes=0) as engine:
+        result = await engine.answer(ask(passages=["same", "other", "same", "same"]), ANYONE)
+    assert result.scores[0] == result.scores[2] == result.scores[3] != result.scores[1]
+
+
+# --- long passages --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", [CROSS_ENCODER, M3, JUDGE, COLBERT], ids=["pairs", "vectors", "words", "colbert"])
+async def test_a_passage_is_cut_to_what_the_request_allows(model):
+    """Its score is that of its beginning, by whatever method; its length says what there was, and so does the bill."""
+    passages = ["this", "that one", "it is"]
+    async with serving_one(model) as (engine, _):
+        result = await engine.answer(ask(passages=passages, max_passage_tokens=4), ANYONE)
+        short = await engine.answer(ask(passages=[passage[:4] for passage in passages]), ANYONE)
+    np.testing.assert_array_equal(result.scores, short.scores)
+    assert [length.seen - length.kept for length in result.passages] == [0, 4, 1]
+    assert [length.seen - length.kept for length in result.usage.lengths] == [0, 4, 1]
+    assert [length.kept for length in result.passages] == [length.kept for length in short.passages]
+    assert result.usage.tokens == short.usage.tokens
+
+
+async def test_a_long_passage_is_cut_even_where_nothing_else_is():
+    """Whether the request truncates or not: this limit never refuses."""
+    text = TextOptions(truncate=False)
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=["x" * 500], max_passage_tokens=10, text=text), ANYONE)
+        assert (result.passages[0].seen, result.passages[0].kept) == (500, 10)
+        with pytest.raises(InputTooLong):
+            await engine.answer(ask(passages=["x" * 500], text=text), ANYONE)
+
+
+async def test_chunks_are_those_of_what_is_left():
+    """What was cut off is told once, of the chunk that was left last, and of the passage."""
+    passages = ["abcdefghijkl", "it"]
+    async with serving_one(CROSS_ENCODER) as (engine, _):
+        result = await engine.answer(ask(passages=passages, chunks=FOURS, max_passage_tokens=6), ANYONE)
+        short = await engine.answer(ask(passages=["abcdef", "it"], chunks=FOURS), ANYONE)
+    assert result.spans == short.spans
+    np.testing.assert_array_equal(result.scores, short.scores)
+    assert result.passages[0].seen - result.passages[0].kept == 6
+    assert [length.seen - length.kept for length in result.usage.lengths] == [0, 6, 0]
+
+
+@pytest.mark.parametrize("max_passage_tokens", [0, -1, -(10**30)])
+async def test_a_passage_without_any_token_is_no_passage(max_passage_tokens):
+    """It is refused before anything is run."""
+    async with serving_one(CROSS_ENCODER) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(max_passage_tokens=max_passage_tokens), ANYONE)
+    assert refused.value.field == "max_passage_tokens"
+    assert not backend.batches
+
+
+@pytest.mark.parametrize("method", ["colbert", "weighted"])
+async def test_colbert_vectors_need_special_tokens(method):
+    """BGE-M3 leaves its first out: without it, that would be a word. Its other vectors do not mind."""
+    text = TextOptions(add_special_tokens=False)
+    async with serving_one(M3) as (engine, backend):
+        with pytest.raises(InvalidField) as refused:
+            await engine.answer(ask(method=method, text=text), ANYONE)
+        assert not backend.batches
+        await engine.answer(ask(method="dense", text=text), ANYONE)
+    assert refused.value.field == "add_special_tokens"

@@ -1,0 +1,144 @@
+"""What the operations share: work side by side, and errors that name the right input."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from vectord.engine.operations.task import INLINE_NUMBERS, PARTS_AT_ONCE, blaming, compute, in_turns, together
+from vectord.errors import InferenceFailed, InputTooLong
+from vectord.schema import TextLength, Usage
+
+
+async def give(value: int) -> int:
+    await asyncio.sleep(0)
+    return value
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_results_come_back_in_order(count):
+    """Whichever ended first."""
+    assert await together([give(n) for n in range(count)]) == list(range(count))
+
+
+async def test_a_failure_ends_the_others_before_it_is_told():
+    """When the caller learns of it, nothing of the request is under way any more."""
+    ended = asyncio.Event()
+
+    async def wait_for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fail() -> None:
+        await asyncio.sleep(0)
+        raise InferenceFailed("no")
+
+    with pytest.raises(InferenceFailed):
+        await together([wait_for_ever(), fail()])
+    assert ended.is_set()
+
+
+async def test_who_leaves_ends_all():
+    """Cancelling the whole cancels every part of it."""
+    ended: list[int] = []
+
+    async def wait_for_ever(n: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(n)
+
+    task = asyncio.create_task(together([wait_for_ever(0), wait_for_ever(1)]))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended == [0, 1]
+
+
+async def test_of_thousands_only_so_many_are_under_way():
+    """Each is made when it is its turn; the results are in order all the same."""
+    under_way = most = 0
+
+    async def work(n: int) -> int:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        for _ in range(40 + n % 5):
+            await asyncio.sleep(0)
+        under_way -= 1
+        return n
+
+    assert await in_turns(work(n) for n in range(1000)) == list(range(1000))
+    assert 1 < most <= PARTS_AT_ONCE
+
+
+async def test_others_get_their_turn_between_thousands():
+    """Though none of them waits for anything."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def work() -> int:
+        return turns
+
+    counting = asyncio.create_task(count())
+    seen = await in_turns(work() for _ in range(1000))
+    counting.cancel()
+    assert max(seen.count(turn) for turn in set(seen)) <= PARTS_AT_ONCE
+
+
+async def test_after_a_failure_none_of_thousands_begins():
+    """And those under way have ended before it is told."""
+    begun: list[int] = []
+    ended: list[int] = []
+
+    async def work(n: int) -> None:
+        begun.append(n)
+        try:
+            if n == 20:
+                raise InferenceFailed("no")
+            await asyncio.Event().wait()
+        finally:
+            ended.append(n)
+
+    with pytest.raises(InferenceFailed):
+        await in_turns(work(n) for n in range(1000))
+    assert len(begun) <= PARTS_AT_ONCE
+    assert sorted(ended) == begun
+
+
+@pytest.mark.parametrize(("numbers", "inline"), [(INLINE_NUMBERS, True), (INLINE_NUMBERS + 1, False)])
+async def test_long_work_is_done_off_the_loop(numbers, inline):
+    """And short work where it is."""
+    thread = await compute(numbers, threading.current_thread)
+    assert (thread is threading.current_thread()) is inline
+
+
+def test_an_error_about_a_piece_names_its_input():
+    """A client knows its documents, and nothing of their chunks."""
+    with pytest.raises(InputTooLong) as refused, blaming([0, 0, 1, 4]):
+        raise InputTooLong("`documents[3]` is too long", field="documents", index=3)
+    assert refused.value.index == 4
+    assert refused.value.message == "`documents[4]` is too long"
+
+
+def test_an_error_about_no_piece_stays_as_it_is():
+    """The query's, for one."""
+    with pytest.raises(InputTooLong) as refused, blaming([7]):
+        raise InputTooLong("too long", field="query")
+    assert refused.value.index is None
+
+
+def test_tokens_billed_are_all_that_were_run():
+    """Those of a second model, or of a query, beside those of the inputs."""
+    assert Usage(lengths=[TextLength(5, 3), TextLength(2, 2)], characters=9, further_tokens=4).tokens == 9

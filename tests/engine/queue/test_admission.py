@@ -1,0 +1,183 @@
+"""Refused early, and told honestly when to come back."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.engine.queue.admission import MAX_PATIENT, MAX_QUEUED_TOKENS, Admission, Speed, check_room, check_wait
+from vectord.errors import Overloaded, Unavailable
+
+
+async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
+    """Someone who asks for a place, and has begun to wait for it."""
+    waiter = asyncio.create_task(admission.enter())
+    await asyncio.sleep(0)
+    return waiter
+
+
+async def test_places_are_counted_and_given_back():
+    """The request above the limit is refused; when one leaves, the next may come in."""
+    admission = Admission(1)
+    await admission.enter()
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter()
+    assert refused.value.retry_after_s >= 1
+    admission.leave()
+    await admission.enter()
+    assert admission.under_way == 1
+    admission.leave()
+    assert admission.under_way == 0
+
+
+async def test_who_waits_gets_a_place_in_turn():
+    """First come, first served; never are more inside than may be, and nobody new goes before them."""
+    admission = Admission(2, queue_timeout_s=60)
+    await admission.enter()
+    await admission.enter()
+    first, second = [await wait_for_place(admission) for _ in range(2)]
+    admission.leave()
+    await first
+    assert not second.done()
+    assert admission.under_way == 2
+    newcomer = await wait_for_place(admission)
+    admission.leave()
+    await second
+    assert not newcomer.done()
+    admission.leave()
+    await newcomer
+    admission.leave()
+    admission.leave()
+    assert admission.under_way == 0
+
+
+async def test_the_patient_wait_where_others_are_refused():
+    """Behind one place, too; their number is bounded, and so is their wait."""
+    admission = Admission(1, patience_s=60)
+    await admission.enter()
+    with pytest.raises(Overloaded):
+        await admission.enter()
+    waiters = [asyncio.create_task(admission.enter(patient=True)) for _ in range(MAX_PATIENT)]
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await admission.enter(patient=True)
+    for waiter in waiters:
+        admission.leave()
+        await waiter
+    hurried = Admission(1, patience_s=0.001)
+    await hurried.enter()
+    with pytest.raises(Overloaded):
+        await hurried.enter(patient=True)
+
+
+async def test_a_place_that_does_not_become_free_in_time_is_refused():
+    """With the time it waited as the time after which to ask again."""
+    admission = Admission(1, queue_timeout_s=0.001)
+    await admission.enter()
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter()
+    assert refused.value.retry_after_s == 1
+    admission.leave()
+    assert admission.under_way == 0
+    assert Admission(1, queue_timeout_s=7.5)._full().retry_after_s == 7.5
+
+
+async def test_no_more_wait_than_there_are_places():
+    """Each of them holds its body: the room must have an end."""
+    admission = Admission(1, queue_timeout_s=60)
+    await admission.enter()
+    waiter = await wait_for_place(admission)
+    with pytest.raises(Overloaded):
+        await admission.enter()
+    admission.leave()
+    await waiter
+
+
+async def test_who_leaves_the_room_leaves_no_gap():
+    """The place goes to the next one, also where it had just been given to whoever leaves."""
+    admission = Admission(3, queue_timeout_s=60)
+    for _ in range(3):
+        await admission.enter()
+    gone, going, staying = [await wait_for_place(admission) for _ in range(3)]
+    gone.cancel()
+    admission.leave()  # to `going`, for `gone` has left
+    going.cancel()  # who has not yet noticed
+    await asyncio.wait([gone, going])
+    assert gone.cancelled()
+    assert going.cancelled()
+    await asyncio.wait_for(staying, 5)
+    assert admission.under_way == 3
+
+
+async def test_draining_refuses_who_waits():
+    """They were not accepted; those inside are answered."""
+    admission = Admission(1, queue_timeout_s=60)
+    await admission.enter()
+    waiter = await wait_for_place(admission)
+    draining = asyncio.create_task(admission.drain())
+    with pytest.raises(Unavailable):
+        await waiter
+    assert not draining.done()
+    admission.leave()
+    await asyncio.wait_for(draining, 5)
+
+
+async def test_draining_waits_for_those_inside_and_lets_nobody_in():
+    """`drain` returns with the last request, not before."""
+    admission = Admission(10)
+    await admission.enter()
+    draining = asyncio.create_task(admission.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    with pytest.raises(Unavailable):
+        await admission.enter()
+    admission.leave()
+    await asyncio.wait_for(draining, 5)
+
+
+def test_speed_is_unknown_until_measured_then_that_of_all_streams():
+    """A server that was never busy refuses nobody; afterwards two streams of 500 tokens/s make 1,000."""
+    speed = Speed(streams=2)
+    assert speed.tokens_per_s == math.inf
+    check_wait(1e9, speed.tokens_per_s, max_wait_s=1)
+    for _ in range(3):
+        speed.ran(100, 0.2)
+    assert speed.tokens_per_s == pytest.approx(1000)
+
+
+def test_speed_follows_the_device():
+    """A device that has become ten times slower is known to be so after some batches."""
+    speed = Speed(streams=1)
+    for _ in range(100):
+        speed.ran(1000, 1)
+    for _ in range(60):
+        speed.ran(1000, 10)
+    assert speed.tokens_per_s == pytest.approx(100, rel=0.1)
+
+
+@given(st.floats(0, 1e7), st.floats(1, 1e6), st.floats(0.1, 100))
+@settings(deadline=None, max_examples=100)
+def test_a_refusal_says_when_the_wait_would_be_short_enough(ahead, tokens_per_s, max_wait_s):
+    """Refused exactly when the wait exceeds the limit; after retry_after_s of work, the same would be accepted."""
+    if ahead / tokens_per_s <= max_wait_s:
+        check_wait(ahead, tokens_per_s, max_wait_s)
+        return
+    with pytest.raises(Overloaded) as refused:
+        check_wait(ahead, tokens_per_s, max_wait_s)
+    retry_after_s = refused.value.retry_after_s
+    assert retry_after_s >= 1
+    left = max(0.0, ahead - retry_after_s * tokens_per_s)
+    check_wait(left, tokens_per_s, max_wait_s * (1 + 1e-6) + 1e-6)  # rounding
+
+
+def test_the_queue_has_a_hard_bound():
+    """However many clients ask: what waits cannot fill the memory."""
+    check_room(MAX_QUEUED_TOKENS - 1, 1, 1000.0)
+    check_room(0, MAX_QUEUED_TOKENS + 1, 1000.0)
+    with pytest.raises(Overloaded) as refused:
+        check_room(MAX_QUEUED_TOKENS - 1, 5001, 1000.0)
+    assert refused.value.retry_after_s == pytest.approx(5)

@@ -1,0 +1,357 @@
+"""Several devices over one queue: all of them work, each in turn, and what one does wrong is nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.engine.fakes import FakeBackend, Recorder, close_gate, entered, expected_row, serving, source, spec
+from tests.engine.queue.test_worker import Desk, device_of, item
+
+from vectord.compute.backends.base import TokenBatch
+from vectord.config import EngineConfig
+from vectord.engine.engine import Engine
+from vectord.engine.queue.batch import Item
+from vectord.engine.queue.devices import MOST_BLAMED, Device, Devices, Place
+from vectord.engine.queue.execution import Execution
+from vectord.engine.queue.scheduler import BatchLimits, Scheduler
+from vectord.engine.queue.worker import MOST_HUNG, Outcome, Worker
+from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
+from vectord.schema import ANYONE, EmbedRequest
+
+BUDGET = 64
+
+PATIENCE_S = 120.0
+
+
+def some(*streams: int, pipelined: bool = False) -> Devices:
+    """Devices that nobody asks to run anything."""
+    execution = cast(Execution, None)
+    return Devices([Device(n, f"d{n}", execution, streams, pipelined) for n, streams in enumerate(streams)])
+
+
+def take(devices: Devices, scheduler: Scheduler) -> dict[Place, list[Item]]:
+    """What all that may take something take, until nobody does."""
+    taken: dict[Place, list[Item]] = {}
+    found = True
+    while found:
+        found = False
+        for place in devices.places:
+            device = place.device
+            if place in taken or place in devices._busy or place in devices._away or not devices.is_next(device):
+                continue
+            least = devices.busy_tokens(device) * devices.sharers(device)
+            batch = scheduler.next_batch(
+                0.0, device.index, idle_streams=devices.sharers(device), busy_tokens=least, busy_streams=0
+            )
+            if batch is not None:
+                devices.began(place, batch.tokens)
+                taken[place] = list(batch.items)
+                found = True
+    return taken
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.lists(st.integers(1, 100), min_size=1, max_size=8)),
+        st.tuples(st.just("end"), st.integers(0, 9)),
+        st.tuples(st.just("away"), st.integers(0, 9)),
+        st.tuples(st.just("back"), st.integers(0, 9)),
+        st.tuples(st.just("lose"), st.integers(0, 9)),
+    ),
+    max_size=40,
+)
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.booleans(), steps)
+@settings(deadline=None, max_examples=150)
+def test_no_device_idles_while_something_waits(streams, pipelined, steps):
+    """Whatever comes, ends, hangs or dies: each text runs once, and who could run it does not wait for a busier one."""
+    devices = some(*streams, pipelined=pipelined)
+    scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET, pipelined=pipelined) for _ in streams])
+    added, run = 0, 0
+    for step, value in steps:
+        place = devices.places[value % len(devices.places)] if isinstance(value, int) else None
+        if step == "add":
+            for tokens in value:
+                scheduler.add(item("x" * tokens), 0.0)
+                added += 1
+        elif step == "end" and place in devices._busy:
+            devices.ended(place)
+        elif step == "away" and place not in devices._busy:
+            devices.leave(place)
+        elif step == "back" and not devices.is_lost(place):
+            devices.come_back(place)
+        elif step == "lose" and place not in devices._busy:
+            devices.lose(place)
+        run += sum(map(len, take(devices, scheduler).values()))
+        assert run + len(scheduler) == added
+        if len(scheduler):
+            spare = [device for device in devices.all if devices._spare(device)]
+            assert not any(pipelined is False or not devices.busy_streams(device) for device in spare)
+
+
+@given(st.lists(st.integers(1, BUDGET), min_size=20, max_size=60), st.integers(2, 4))
+@settings(deadline=None, max_examples=50)
+def test_equal_devices_run_equal_shares(sizes, count):
+    """Texts one by one, each done before the next comes: nobody is warm while another is cold."""
+    devices = some(*[1] * count)
+    scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET)] * count)
+    for tokens in sizes:
+        scheduler.add(item("x" * tokens), 0.0)
+        (place,) = take(devices, scheduler)
+        devices.ended(place)
+    shares = [devices._run_tokens[device] for device in devices.all]
+    assert max(shares) - min(shares) <= max(sizes)
+
+
+def test_the_least_loaded_is_next_whatever_it_has_run_before():
+    """Tokens that run count first; of an away stream nobody waits for anything."""
+    devices = some(2, 2)
+    first, second = devices.all
+    devices.began(Place(first, 0), 10)
+    devices.began(Place(second, 0), 30)
+    assert devices.is_next(first)
+    assert not devices.is_next(second)
+    devices.leave(Place(first, 1))
+    assert devices.is_next(second)
+
+
+@asynccontextmanager
+async def working(*backends: FakeBackend, forward_timeout_s: float = 0.0) -> AsyncIterator[Desk]:
+    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    changes: list[bool] = []
+    scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens) for backend in backends])
+    worker = Worker(
+        "m",
+        [device_of(backend, index) for index, backend in enumerate(backends)],
+        scheduler,
+        asyncio.get_running_loop(),
+        forward_timeout_s=forward_timeout_s,
+        deliver=outcomes.put_nowait,
+        stalled_changed=changes.append,
+    )
+    worker.start()
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            yield Desk(worker, outcomes, changes)
+    finally:
+        worker.stop()
+        for backend in backends:
+            backend.gate.set()
+        assert await asyncio.to_thread(worker.join, 60)
+
+
+def broken(tokens: TokenBatch) -> None:
+    raise RuntimeError("an illegal memory access was encountered")
+
+
+def full(tokens: TokenBatch) -> None:
+    raise MemoryError
+
+
+def poisoned(tokens: TokenBatch) -> None:
+    if ord("!") in tokens.texts.ids:
+        raise RuntimeError("poison")
+
+
+async def one_by_one(desk: Desk, count: int) -> list[object]:
+    """The answers to so many texts, each alone."""
+    answers: list[object] = []
+    for _ in range(count):
+        desk.worker.put([item("x")])
+        answers += (await desk.answers(1)).values()
+    return answers
+
+
+async def test_tokens_spread_over_equal_devices():
+    """Within a fifth, whichever thread the system favours: what comes while all are idle is halved."""
+    backends = [FakeBackend(max_batch_tokens=64) for _ in range(2)]
+    async with working(*backends) as desk:
+        for wave in range(40):
+            items = [item("x" * ((wave * 7 + n * 3) % 20 + 1)) for n in range(4)]
+            desk.worker.put(items)
+            assert set(await desk.answers(4)) == set(items)
+    tokens = [sum(len(batch.texts.ids) for batch in backend.batches) for backend in backends]
+    assert max(tokens) - min(tokens) < 0.2 * max(tokens)
+
+
+async def test_a_device_that_hangs_takes_no_other_with_it():
+    """Its own batch fails; all that comes later is the others', and the model is not stalled."""
+    stuck, fine = FakeBackend(), FakeBackend()
+    stuck.renew = lambda stream: 1 / 0  # type: ignore[method-assign]
+    stuck.gate.clear()
+    async with working(stuck, fine, forward_timeout_s=1e-9) as desk:
+        hung = item("a")
+        desk.worker.put_on(0, [hung])
+        await entered(stuck)
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 20))
+        desk.worker.give_up_hung()
+        assert isinstance((await desk.answers(1))[hung], InferenceTimedOut)
+        while desk.worker.states["d0"] != "lost":
+            await asyncio.sleep(0.001)
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 20))
+        assert desk.worker.states == {"d0": "lost", "d1": "ready"}
+        assert not (desk.worker.stalled or desk.worker.gone or any(desk.changes))
+        late = item("b")
+        desk.worker.put_on(0, [late])
+        assert isinstance((await desk.answers(1))[late], InferenceTimedOut)
+
+
+async def test_each_device_has_hangs_of_its_own_to_be_forgiven():
+    """Those of one do not keep another from being replaced."""
+    stuck, fine = FakeBackend(), FakeBackend()
+    gates = []
+    async with working(stuck, fine, forward_timeout_s=1e-9) as desk:
+        for count in range(1, MOST_HUNG + 2):
+            stuck.gate.clear()
+            gates.append(stuck.gate)
+            desk.worker.put_on(0, [item("a")])
+            await entered(stuck)
+            desk.worker.give_up_hung()
+            await desk.answers(1)
+            while count <= MOST_HUNG and (stuck.renewed < count or desk.worker.states["d0"] != "ready"):
+                await asyncio.sleep(0.001)
+        fine.gate.clear()
+        gates.append(fine.gate)
+        desk.worker.put([item("b")])
+        await entered(fine)
+        desk.worker.give_up_hung()
+        await desk.answers(1)
+        assert isinstance((await one_by_one(desk, 1))[0], Mapping)
+        assert desk.worker.states == {"d0": "lost", "d1": "ready"}
+        for gate in gates:
+            gate.set()
+
+
+async def test_a_device_whose_batches_fail_draws_no_more_of_them():
+    """Nobody hears of it: another answers. After some in a row it is given up, and its threads end."""
+    bad, good = FakeBackend(fail=broken), FakeBackend()
+    async with working(bad, good) as desk:
+        answers = await one_by_one(desk, 6 * MOST_BLAMED)
+        assert all(isinstance(answer, Mapping) for answer in answers)
+        assert desk.worker.states == {"d0": "lost", "d1": "ready"}
+        ran = len(bad.batches)
+        await one_by_one(desk, 10)
+        assert len(bad.batches) == ran
+        assert not any(desk.changes)
+        desk.worker._threads[Place(desk.worker._devices.all[0], 0)].join(60)
+
+
+async def test_a_device_without_room_is_not_blamed():
+    """Another runs what does not fit; what fits it goes on running."""
+    small, large = FakeBackend(fail=full), FakeBackend()
+    async with working(small, large) as desk:
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6 * MOST_BLAMED))
+        assert desk.worker.states == {"d0": "ready", "d1": "ready"}
+
+
+async def test_a_poison_text_fails_everywhere_and_nobody_is_blamed():
+    """Twice, and then its sender is told; who shared its batch has an answer from where it ran first."""
+    backends = [FakeBackend(fail=poisoned), FakeBackend(fail=poisoned)]
+    async with working(*backends) as desk:
+        for _ in range(2 * MOST_BLAMED):
+            guilty, innocent = item("!"), item("x")
+            desk.worker.put([guilty, innocent])
+            answers = await desk.answers(2)
+            assert isinstance(answers[guilty], InferenceFailed)
+            assert isinstance(answers[innocent], Mapping)
+        assert desk.worker.states == {"d0": "ready", "d1": "ready"}
+
+
+async def test_a_text_that_fits_nowhere_is_told_so():
+    """It is out of memory on each device, and so it reads."""
+    async with working(FakeBackend(fail=full), FakeBackend(fail=full)) as desk:
+        (answer,) = await one_by_one(desk, 1)
+        assert isinstance(answer, OutOfMemory)
+
+
+async def test_a_thread_that_dies_leaves_the_other_device_alone():
+    """The text that kills is tried alone, and the model is never stalled."""
+
+    def kill(tokens: TokenBatch) -> None:
+        if ord("!") in tokens.texts.ids:
+            raise SystemExit
+
+    async with working(FakeBackend(fail=kill), FakeBackend(fail=kill)) as desk:
+        guilty, innocent = item("!"), item("x")
+        desk.worker.put_on(0, [innocent, guilty])
+        answers = await desk.answers(2)
+        assert isinstance(answers[guilty], InferenceFailed)
+        assert isinstance(answers[innocent], Mapping)
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 10))
+
+
+async def test_what_waits_for_another_device_can_be_cancelled():
+    """As all that waits."""
+    bad, good = FakeBackend(fail=broken), FakeBackend()
+    close_gate(good)
+    async with working(bad, good) as desk:
+        desk.worker.put_on(1, [item("a")])
+        await entered(good)
+        waiting = item("bb")
+        desk.worker.put([waiting])
+        while desk.worker.queued() != (1, 2) or len(bad.batches) < 1:
+            await asyncio.sleep(0.001)
+        assert desk.worker.cancel([waiting]) == [waiting]
+        assert desk.worker.queued() == (0, 0)
+
+
+async def test_a_model_on_several_devices_answers_as_on_one():
+    """Whichever runs a text; its device, its metrics' names and its limits say what there is."""
+    backends = [
+        FakeBackend(device="cuda:0", max_batch_tokens=90),
+        FakeBackend(device="cuda:1"),
+        FakeBackend(device="cuda:1"),
+    ]
+    observer = Recorder()
+    async with serving(backends, observer=observer) as engine:
+        texts = [f"text {n}" for n in range(60)]
+        result = await engine.answer(EmbedRequest(inputs=texts, normalize=False), ANYONE)
+        for text, row in zip(texts, result.dense["float"], strict=True):
+            assert row == pytest.approx(expected_row(text), rel=1e-5)
+        served = engine.models()
+        (info,) = served.models
+    assert info.device == "cuda:0,cuda:1"
+    assert info.devices == dict.fromkeys(["cuda:0", "cuda:1/0", "cuda:1/1"], "ready")
+    assert served.limits.max_batch_tokens == 90
+    assert {report.device for report in observer.batch_reports} == set(info.devices)
+    assert {report.streams for report in observer.batch_reports} == {3}
+    assert all(backend.closed for backend in backends)
+
+
+@pytest.mark.parametrize("fail", [broken, None], ids=["fails", "answers otherwise"])
+async def test_every_device_is_tested_before_the_model_is_ready(fail: Callable[[TokenBatch], None] | None):
+    """One that fails, or gives one text another answer than the first does, is none to be served with."""
+    good, bad = FakeBackend(), FakeBackend(fail=fail)
+    if fail is None:
+        bad._answers = lambda batch, poison: {  # type: ignore[method-assign]
+            output: rows[:, ::-1].copy() for output, rows in good._answers(batch, poison).items()
+        }
+    engine = Engine([source([good, bad], "m", model=spec(("dense",)))], EngineConfig())
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 60)
+    assert engine.readiness() == {"m": "failed"}
+    assert good.closed and bad.closed
+    await engine.close()
+
+
+async def test_a_lost_device_is_told_and_counts_no_more():
+    """The model stays ready on the other, its speed is that of what is left, and whoever watches is told."""
+    bad, good = FakeBackend(device="cuda:0"), FakeBackend(device="cuda:1")
+    observer = Recorder()
+    async with serving([bad, good], observer=observer, cache_bytes=0) as engine:
+        told = len(observer.states)
+        bad.fail = broken
+        for n in range(8 * MOST_BLAMED):
+            await engine.answer(EmbedRequest(inputs=[f"text {n}"]), ANYONE)
+        (info,) = engine.models().models
+        assert info.devices == {"cuda:0": "lost", "cuda:1": "ready"}
+        assert info.state == "ready"
+        assert observer.states[told:] == [("m0", "ready")]
+        assert engine._registry.models[0].runner._speed.streams == 1

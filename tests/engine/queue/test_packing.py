@@ -1,0 +1,163 @@
+"""Items end to end, whatever is asked of each, and every item's own part of the answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.checkpoints.spec import Output
+from vectord.compute.backends.base import Answers, PackedTexts
+from vectord.compute.ops.base import AttentionSpec
+from vectord.compute.ops.numpy import NumpyOps
+from vectord.compute.ops.numpy import pack as numpy_tokens
+from vectord.engine.queue.batch import Item, Kind, Prefix
+from vectord.engine.queue.packing import pack
+from vectord.schema import Int32
+
+WORDS, WIDTH = 12, 6
+KINDS: frozenset[Kind] = frozenset({"dense", "tokens"})
+OUTPUTS: Mapping[Kind, Output] = {"dense": "dense", "tokens": "tokens"}
+
+
+def ids(values: Sequence[int]) -> Int32:
+    return np.array(values, np.int32)
+
+
+def item(
+    own: Sequence[int],
+    *,
+    spans: Sequence[tuple[int, int]] | None = None,
+    keys: int | None = None,
+    prefix: Prefix | None = None,
+    kinds: frozenset[Kind] = KINDS,
+) -> Item:
+    begun = 0 if prefix is None else len(prefix.ids)
+    return Item(
+        ids(own),
+        ids([0] * len(own)),
+        begun + len(own),
+        kinds,
+        "",
+        "interactive",
+        spans=None if spans is None else ids(spans),
+        keys=keys,
+        prefix=prefix,
+    )
+
+
+def alone(one: Item) -> Item:
+    """The same text without a shared prefix: all of its tokens are its own."""
+    if one.prefix is None:
+        return one
+    begun = len(one.prefix.ids)
+    spans = ids([(0, len(one.ids))]) if one.spans is None else one.spans
+    return item(
+        [*one.prefix.ids, *one.ids],
+        spans=(spans + begun).tolist(),
+        keys=None if one.keys is None else begun + one.keys,
+    )
+
+
+def causal_network(seed: int = 0) -> Callable[[PackedTexts], Answers]:
+    """Two layers of causal attention over random numbers, in float64."""
+    rng = np.random.default_rng(seed)
+    words, places = rng.normal(size=(WORDS, WIDTH)), rng.normal(size=(64, WIDTH))
+    layers = rng.normal(size=(2, 3, WIDTH, WIDTH))
+    attention = AttentionSpec(heads=2, head_size=WIDTH // 2, causal=True)
+    ops = NumpyOps()
+
+    def run(texts: PackedTexts) -> Answers:
+        tokens = numpy_tokens(texts)
+        x = words[tokens.ids] + places[tokens.positions]
+        for q, k, v in layers:
+            x = x + ops.attention(x @ q, x @ k, x @ v, tokens, attention)
+        return {"tokens": x, "dense": ops.mean(x, tokens)}
+
+    return run
+
+
+NETWORK = causal_network()
+tokens_of_a_text = st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=6)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[Item]:
+    """Items with and without prefixes, of which several share one; spans and keys now and then."""
+    prefixes = [Prefix(ids(draw(tokens_of_a_text))) for _ in range(draw(st.integers(0, 2)))]
+    return [draw(items(prefixes)) for _ in range(draw(st.integers(1, 6)))]
+
+
+@st.composite
+def items(draw: st.DrawFn, prefixes: Sequence[Prefix]) -> Item:
+    own = draw(tokens_of_a_text)
+    starts = st.integers(0, len(own) - 1)
+    spans = starts.flatmap(lambda start: st.tuples(st.just(start), st.integers(start + 1, len(own))))
+    return item(
+        own,
+        spans=draw(st.none() | st.lists(spans, min_size=1, max_size=3)),
+        keys=draw(st.none() | st.integers(1, len(own))),
+        prefix=draw(st.sampled_from([None, *prefixes])),
+    )
+
+
+@given(batches())
+@settings(deadline=None, max_examples=150)
+def test_every_item_gets_its_own_rows_whoever_it_shares_with(batch):
+    """In a batch, with shared prefixes, as alone without one: a causal network's numbers are the same."""
+    packed = pack(batch, OUTPUTS, alone=False)
+    answers = NETWORK(packed.batch.texts)
+    for index, one in enumerate(batch):
+        by_itself = pack([alone(one)], OUTPUTS, alone=True)
+        expected = NETWORK(by_itself.batch.texts)
+        np.testing.assert_allclose(
+            packed.part(answers, "dense", index), by_itself.part(expected, "dense", 0), rtol=1e-9, atol=1e-9
+        )
+        own_tokens = expected["tokens"][-len(one.ids) :]
+        np.testing.assert_allclose(packed.part(answers, "tokens", index), own_tokens, rtol=1e-9, atol=1e-9)
+
+
+@given(batches())
+@settings(deadline=None, max_examples=100)
+def test_a_prefix_comes_once_a_batch(batch):
+    """However many texts begin with it; every text comes once, in order, behind its parent."""
+    texts = pack(batch, OUTPUTS, alone=False).batch.texts
+    prefixes = {one.prefix for one in batch if one.prefix is not None}
+    assert len(texts.ids) == sum(len(one.ids) for one in batch) + sum(len(prefix.ids) for prefix in prefixes)
+    parents = [-1] * (len(texts.cu_seqlens) - 1) if texts.parents is None else texts.parents.tolist()
+    assert all(parent < place and (parent < 0 or parents[parent] < 0) for place, parent in enumerate(parents))
+
+
+@given(batches())
+@settings(deadline=None, max_examples=100)
+def test_answers_are_as_many_as_the_items_ask_for(batch):
+    """A row a span, and none for a text that is a mere prefix."""
+    packed = pack(batch, OUTPUTS, alone=False)
+    spans = sum(1 if one.spans is None else len(one.spans) for one in batch)
+    assert packed.pooled_rows == spans == len(packed.batch.texts.pooled)
+
+
+def test_plain_texts_have_nothing_but_their_tokens():
+    """No spans, keys or parents where nobody asks for any: a backend's usual way, and nothing padded."""
+    packed = pack([item([1, 2]), item([3]), item([4, 5, 6])], OUTPUTS, alone=True)
+    texts = packed.batch.texts
+    assert texts.ids.tolist() == [1, 2, 3, 4, 5, 6]
+    assert texts.cu_seqlens.tolist() == [0, 2, 3, 6]
+    assert (texts.spans, texts.keys, texts.parents) == (None, None, None)
+    assert {texts.ids.dtype, texts.type_ids.dtype, texts.cu_seqlens.dtype} == {np.dtype(np.int32)}
+    assert packed.batch.alone
+
+
+def test_all_kinds_of_all_items_are_asked_of_the_batch():
+    """By the names the network has for them."""
+    outputs: Mapping[Kind, Output] = {"dense": "dense", "sparse": "lexical"}
+    batch = [item([1], kinds=frozenset({"dense"})), item([2], kinds=frozenset({"sparse"}))]
+    assert pack(batch, outputs, alone=False).batch.outputs == {"dense", "lexical"}
+
+
+def test_two_prefixes_of_the_same_tokens_are_two():
+    """They are told apart by identity, which costs nothing; two requests with one query do not share it."""
+    batch = [item([1], prefix=Prefix(ids([7, 8]))), item([2], prefix=Prefix(ids([7, 8])))]
+    assert pack(batch, OUTPUTS, alone=False).batch.texts.ids.tolist() == [7, 8, 1, 7, 8, 2]

@@ -1,0 +1,155 @@
+"""One model at work: what it shares with other models, and how texts become items."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from tests.engine.fakes import (
+    JUDGE,
+    ByteEncoder,
+    FakeBackend,
+    backend_for,
+    close_gate,
+    entered,
+    expected_logits,
+    expected_row,
+    ids_of,
+    settle,
+    sizes,
+    spans_of,
+    spec,
+)
+
+from vectord.checkpoints.spec import ModelSpec
+from vectord.config import EngineConfig
+from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.observer import Silent
+from vectord.engine.queue.batch import Prefix
+from vectord.engine.queue.runner import ModelRunner, Text
+from vectord.errors import Unavailable
+from vectord.schema import Caller, Span
+
+DENSE_MODEL = spec(("dense",))
+
+
+@asynccontextmanager
+async def running(
+    backend: FakeBackend,
+    cache: AnswerCache | None = None,
+    max_batch_requests: int | None = None,
+    model: ModelSpec = DENSE_MODEL,
+) -> AsyncIterator[ModelRunner]:
+    runner = ModelRunner(
+        "m",
+        model,
+        ByteEncoder(),
+        [backend],
+        config=EngineConfig(),
+        max_batch_requests=max_batch_requests,
+        cache=AnswerCache(0) if cache is None else cache,
+        observer=Silent(),
+        stalled_changed=lambda stalled: None,
+        queue_changed=lambda: None,
+    )
+    try:
+        yield runner
+    finally:
+        runner.stop()
+        backend.gate.set()
+        await asyncio.to_thread(runner.close, 10)
+
+
+def text(words: str, **how: object) -> Text:
+    return Text(ids=ids_of(words), type_ids=np.zeros(len(words), np.int32), **how)  # type: ignore[arg-type]
+
+
+def run(runner: ModelRunner, *texts: Text) -> asyncio.Task:
+    return asyncio.create_task(runner.run(texts, runner.kinds, Caller(), "input"))
+
+
+async def test_a_text_under_way_in_another_runner_is_not_waited_for():
+    """It may be the same model, unloaded with a forward that never ends; what is cached is shared all the same."""
+    cache = AnswerCache(2**20)
+    old, new = FakeBackend(), FakeBackend()
+    async with running(old, cache) as before, running(new, cache) as after:
+        close_gate(old)
+        waiting = run(before, text("ab"))
+        await entered(old)
+        ran = await asyncio.wait_for(run(after, text("ab")), 10)
+        np.testing.assert_array_equal(ran.rows("dense"), [expected_row("ab")])
+        before.stop()
+        with pytest.raises(Unavailable):
+            await waiting
+        await run(after, text("ab"))
+    assert new.texts_run() == ["ab"]
+
+
+@pytest.mark.parametrize(
+    ("configured", "largest", "most"), [(None, None, 12), (5, None, 5), (None, 3, 3), (5, 3, 3), (2, 3, 2)]
+)
+async def test_a_batch_holds_no_more_texts_than_operator_and_device_allow(configured, largest, most):
+    """A device that answers with a whole vocabulary a text has room for few."""
+    backend = FakeBackend(max_batch_texts=largest)
+    async with running(backend, max_batch_requests=configured) as runner:
+        await run(runner, *[text("x" * n) for n in range(1, 13)])
+    assert max(len(sizes(batch)) for batch in backend.batches) == most
+
+
+async def test_spans_and_keys_are_counted_behind_the_prefix():
+    """The prefix is no part of the text in the batch."""
+    begun = Prefix(ids_of("begun "))
+    spans = np.array([[0, 2], [3, 4]], np.int32)
+    backend = FakeBackend()
+    async with running(backend) as runner:
+        ran = await run(runner, text("begun abcd", prefix=begun, spans=spans, keys=3), text("begun e", prefix=begun))
+    (batch,) = backend.batches
+    assert sizes(batch) == [6, 4, 1]
+    assert spans_of(batch) == [Span(6, 8), Span(9, 10), Span(10, 11)]
+    assert batch.texts.keys.tolist() == [6, 3, 1]
+    assert [len(answer["dense"]) for answer in ran.answers] == [2, 1]
+    np.testing.assert_array_equal(ran.rows("dense"), [expected_row("ab"), expected_row("d"), expected_row("e")])
+
+
+async def test_a_text_that_ran_with_a_prefix_is_known_without_one():
+    """A language model's judgement of the same tokens is the same, however they were brought to the device."""
+    backend = backend_for(JUDGE)
+    async with running(backend, AnswerCache(2**20), model=JUDGE) as runner:
+        first = await run(runner, text("begun a", prefix=Prefix(ids_of("begun "))))
+        again = await run(runner, text("begun a"))
+    assert len(backend.batches) == 1
+    for ran in (first, again):
+        np.testing.assert_array_equal(ran.rows("scores"), [expected_logits(ids_of("begun a"), 2)])
+
+
+async def test_what_is_read_otherwise_is_another_text():
+    """Other rows pooled, or fewer of them attended to."""
+    cache = AnswerCache(2**20)
+    backend = FakeBackend()
+    spans = np.array([[1, 2]], np.int32)
+    readings = [text("ab"), text("ab", spans=spans), text("ab", keys=1), text("ab", spans=spans, keys=1)]
+    async with running(backend, cache) as runner:
+        for reading in readings * 2:
+            await run(runner, reading)
+    assert backend.texts_run() == ["ab"] * 4
+
+
+async def test_who_left_and_comes_back_is_served():
+    """A text that left the queue with its only caller is not waited for."""
+    backend = FakeBackend()
+    async with running(backend, AnswerCache(2**20)) as runner:
+        close_gate(backend)
+        blocker = run(runner, text("blocker"))
+        await entered(backend)
+        leaver = run(runner, text("left"))
+        await settle()
+        leaver.cancel()
+        await settle()
+        again = run(runner, text("left"))
+        await settle()
+        backend.gate.set()
+        await asyncio.wait_for(asyncio.gather(blocker, again), 10)
+    assert backend.texts_run() == ["blocker", "left"]

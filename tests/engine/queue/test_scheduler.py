@@ -1,0 +1,432 @@
+"""The laws of the queue, on the pure scheduler."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.engine.queue.batch import Batch, Item
+from vectord.engine.queue.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, BatchLimits, Scheduler
+from vectord.schema import Lane
+
+BUDGET = 64
+
+
+def queue(*, max_age_s: float = 5.0, batch_window_s: float = 0.0, **limits: Any) -> Scheduler:
+    """Of one device."""
+    return Scheduler([BatchLimits(**limits)], max_age_s=max_age_s, batch_window_s=batch_window_s)
+
+
+def item(tokens: int, client: str = "a", lane: Lane = "interactive") -> Item:
+    ids = np.ones(tokens, np.int32)
+    return Item(ids, ids, tokens, frozenset({"dense"}), client, lane)
+
+
+def drain(scheduler: Scheduler, now_s: float = 0.0, idle_streams: int = 1) -> list[Batch]:
+    batches = []
+    while (batch := scheduler.next_batch(now_s, idle_streams=idle_streams)) is not None:
+        batches.append(batch)
+    return batches
+
+
+def tokens_by_client(batches: list[Batch]) -> dict[str, int]:
+    total: dict[str, int] = defaultdict(int)
+    for batch in batches:
+        for taken in batch.items:
+            total[taken.client] += taken.tokens
+    return total
+
+
+items = st.builds(item, st.integers(1, 100), st.sampled_from("abc"), st.sampled_from(["interactive", "bulk"]))
+# What may happen to a queue, in any order: texts come, one of them leaves, a stream asks for a batch, time passes.
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), items),
+        st.tuples(st.just("cancel"), st.integers(0, 50)),
+        st.tuples(st.just("batch"), st.integers(1, 3)),
+        st.tuples(st.just("pass"), st.floats(0, 3)),
+    ),
+    max_size=60,
+)
+schedulers = st.builds(
+    queue,
+    max_batch_tokens=st.just(BUDGET),
+    cost=st.sampled_from(["packed", "padded"]),
+    max_batch_requests=st.sampled_from([None, 1, 3]),
+    max_age_s=st.sampled_from([2.0, 1000.0]),
+)
+
+
+@given(schedulers, steps)
+@settings(deadline=None, max_examples=150)
+def test_every_item_leaves_once_by_a_batch_or_by_cancelling(scheduler, steps):
+    """Nothing is lost, nothing runs twice, nothing cancelled runs, and the count of what waits is exact."""
+    waiting: list[Item] = []
+    now_s = 0.0
+    for step, value in steps:
+        if step == "add":
+            scheduler.add(value, now_s)
+            waiting.append(value)
+        elif step == "cancel" and waiting:
+            gone = waiting.pop(value % len(waiting))
+            assert scheduler.cancel(gone)
+            assert not scheduler.cancel(gone)
+        elif step == "batch":
+            batch = scheduler.next_batch(now_s, idle_streams=value)
+            assert (batch is None) == (not waiting)
+            for taken in batch.items if batch else ():
+                waiting.remove(taken)
+                assert not scheduler.cancel(taken)
+        elif step == "pass":
+            now_s += value
+        assert len(scheduler) == len(waiting)
+        assert scheduler.tokens == sum(one.tokens for one in waiting)
+    left = [taken for batch in drain(scheduler, now_s) for taken in batch.items]
+    assert sorted(map(id, left)) == sorted(map(id, waiting))
+    assert scheduler.tokens == 0
+    assert scheduler.tokens_ahead("bulk", "a", 1) == 0
+
+
+@given(st.lists(items, min_size=1, max_size=40), st.sampled_from(["packed", "padded"]), st.integers(1, 4))
+@settings(deadline=None, max_examples=100)
+def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
+    """Budget by the backend's own rule, texts a batch, the share of idle streams: only a text alone may exceed."""
+    scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_requests=5)
+    for text in texts:
+        scheduler.add(text, 0.0)
+    queued = sum(text.tokens for text in texts)
+    for batch in drain(scheduler, idle_streams=idle_streams):
+        sizes = [taken.tokens for taken in batch.items]
+        assert batch.tokens == sum(sizes)
+        if len(sizes) > 1:
+            assert (max(sizes) * len(sizes) if cost == "padded" else sum(sizes)) <= BUDGET
+            assert len(sizes) <= 5
+            assert sum(sizes) <= math.ceil(queued / idle_streams)
+        queued -= sum(sizes)
+
+
+@given(st.lists(items, min_size=1, max_size=60))
+@settings(deadline=None, max_examples=100)
+def test_a_client_is_served_in_its_own_order(texts):
+    """Within one client and lane, first come is first served."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for text in texts:
+        scheduler.add(text, 0.0)
+    place = {id(text): n for n, text in enumerate(texts)}
+    seen = defaultdict(list)
+    for batch in drain(scheduler):
+        for taken in batch.items:
+            seen[taken.client, taken.lane].append(place[id(taken)])
+    assert all(order == sorted(order) for order in seen.values())
+
+
+def test_nothing_waits_behind_a_strangers_long_job():
+    """A newcomer of the same lane is in the next batch, however much another client has waiting."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for _ in range(10_000):
+        scheduler.add(item(16, "indexer", "bulk"), 0.0)
+    for _ in range(20):
+        scheduler.next_batch(0.0)
+    newcomer = item(16, "newcomer", "bulk")
+    scheduler.add(newcomer, 0.0)
+    first, second = scheduler.next_batch(0.0), scheduler.next_batch(0.0)
+    assert newcomer in [*first.items, *second.items]
+
+
+@pytest.mark.parametrize("sizes", [{"a": 4, "b": 32}, {"a": 32, "b": 5, "c": 13}])
+def test_clients_share_tokens_not_texts(sizes):
+    """While several clients wait, each is served the same number of tokens, whatever the size of its texts."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for client, size in sizes.items():
+        for _ in range(2000 // size):
+            scheduler.add(item(size, client), 0.0)
+    served = tokens_by_client([scheduler.next_batch(0.0) for _ in range(15)])
+    assert max(served.values()) - min(served.values()) <= 2 * max(sizes.values())
+
+
+def test_a_client_saves_up_no_credit_while_it_is_away():
+    """Who comes back after an hour shares from now on; the others do not stand still until it has caught up."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    scheduler.add(item(8, "rare"), 0.0)
+    for _ in range(2000):
+        scheduler.add(item(8, "steady"), 0.0)
+    for _ in range(100):
+        scheduler.next_batch(0.0)
+    for _ in range(200):
+        scheduler.add(item(8, "rare"), 0.0)
+    served = tokens_by_client([scheduler.next_batch(0.0) for _ in range(10)])
+    assert abs(served["rare"] - served["steady"]) <= 16
+
+
+def test_asking_for_one_text_at_a_time_wins_no_larger_share():
+    """A client whose queue runs empty between its long texts still owes for them while others wait."""
+    scheduler = queue(max_batch_tokens=1)  # one text a batch
+    for _ in range(1000):
+        scheduler.add(item(8, "backlog"), 0.0)
+    batches = []
+    for _ in range(200):
+        if scheduler.tokens_ahead("interactive", "one by one", 0) == 0:
+            scheduler.add(item(32, "one by one"), 0.0)
+        batches.append(scheduler.next_batch(0.0))
+    served = tokens_by_client(batches)
+    assert served["one by one"] / served["backlog"] == pytest.approx(1, rel=0.1)
+
+
+def test_the_interactive_lane_goes_first_and_bulk_goes_on():
+    """While both lanes wait, interactive gets its weight in tokens for each one of bulk: neither stands still."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for _ in range(2000):
+        scheduler.add(item(8, "searcher", "interactive"), 0.0)
+        scheduler.add(item(8, "indexer", "bulk"), 0.0)
+    served = tokens_by_client([scheduler.next_batch(0.0) for _ in range(90)])
+    assert served["searcher"] / served["indexer"] == pytest.approx(INTERACTIVE_WEIGHT, rel=0.05)
+
+
+def test_a_query_overtakes_bulk_work_at_once():
+    """The first batch after a query arrives begins with the query."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for _ in range(1000):
+        scheduler.add(item(16, "indexer", "bulk"), 0.0)
+    scheduler.next_batch(0.0)
+    query = item(12, "searcher")
+    scheduler.add(query, 0.0)
+    assert query in scheduler.next_batch(0.0).items
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["interactive", "bulk"])), min_size=2, max_size=30)
+)
+@settings(deadline=None, max_examples=100)
+def test_no_client_stands_still_past_the_age_guard(arrivals):
+    """Past the guard, clients are served in the order in which they were last served or began to wait."""
+    scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
+    waiting_since: dict[tuple[str, str], float] = {}
+    for now_s, (client, lane) in enumerate(arrivals):
+        waiting_since.setdefault((client, lane), now_s)
+        scheduler.add(item(8, client, lane), now_s)
+    left = defaultdict(int)
+    for arrival in arrivals:
+        left[arrival] += 1
+    now_s = len(arrivals) + 5.0
+    while left:
+        taken = scheduler.next_batch(now_s).items[0]
+        client = (taken.client, taken.lane)
+        longest = min(waiting_since, key=waiting_since.get)
+        if now_s - waiting_since[longest] >= 5.0:
+            assert client == longest
+        left[client] -= 1
+        waiting_since[client] = now_s
+        if not left[client]:
+            del left[client], waiting_since[client]
+        now_s += 0.5
+
+
+def test_bulk_is_not_starved_by_newcomers():
+    """With an endless stream of fresh interactive clients, each bulk client's next text runs within the guard."""
+    scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
+    indexers = [f"indexer {n}" for n in range(20)]
+    for indexer in indexers:
+        scheduler.add(item(8, indexer, "bulk"), 0.0)
+    served = set()
+    for tick in range(70):
+        now_s = tick / 10
+        for stranger in range(3):
+            scheduler.add(item(8, f"{tick} {stranger}"), now_s)
+        served |= {taken.client for taken in scheduler.next_batch(now_s).items}
+    assert served >= set(indexers)
+
+
+def test_a_question_is_not_run_with_a_batch_full_of_bulk():
+    """It would be answered when they all are: an eighth of a batch is what it takes along."""
+    scheduler = queue(max_batch_tokens=64)
+    for _ in range(100):
+        scheduler.add(item(2, "indexer", "bulk"), 0.0)
+    scheduler.add(item(4, "searcher"), 0.0)
+    batch = scheduler.next_batch(0.0)
+    assert [each.lane for each in batch.items] == ["interactive", "bulk", "bulk"]
+    assert batch.tokens == 64 // FILL_SHARE
+
+
+def test_bulk_runs_in_short_batches_while_somebody_asks():
+    """So that the next question waits for a part of a batch, until nobody has asked for a while."""
+    scheduler = queue(max_batch_tokens=64)
+    scheduler.add(item(4, "searcher"), 10.0)
+    scheduler.next_batch(10.0)
+    for _ in range(100):
+        scheduler.add(item(2, "indexer", "bulk"), 10.0)
+    assert scheduler.next_batch(10.0 + RECENT_S).tokens == 64 // BULK_SHARE // 2 * 2  # whole texts
+    assert scheduler.next_batch(10.1 + RECENT_S).tokens == 64
+
+
+def test_questions_alone_fill_whole_batches():
+    """The rule is about bulk: interactive texts share a batch as ever."""
+    scheduler = queue(max_batch_tokens=64)
+    for n in range(100):
+        scheduler.add(item(2, f"searcher {n % 7}"), 0.0)
+    assert scheduler.next_batch(0.0).tokens == 64
+
+
+def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
+    """Every text of a long job grows old while its client is served; a newcomer still does not wait behind it."""
+    scheduler = queue(max_batch_tokens=BUDGET, max_age_s=5.0)
+    for _ in range(1000):
+        scheduler.add(item(16, "indexer", "bulk"), 0.0)
+    for tick in range(100):
+        scheduler.next_batch(tick / 10)
+    query = item(16, "searcher")
+    scheduler.add(query, 10.0)
+    assert query in scheduler.next_batch(10.0).items
+
+
+def test_a_long_text_is_not_starved_by_short_ones():
+    """A batch stops at the first text that does not fit, so the next batch begins with it."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    long = item(60)
+    scheduler.add(item(10), 0.0)
+    scheduler.add(long, 0.0)
+    scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0).items) == 1
+    assert scheduler.next_batch(0.0).items == [long]
+
+
+def test_idle_streams_are_left_their_share():
+    """Of twelve equal texts, three idle streams get four each."""
+    scheduler = queue(max_batch_tokens=1000)
+    for _ in range(12):
+        scheduler.add(item(10), 0.0)
+    taken = [len(scheduler.next_batch(0.0, idle_streams=idle, busy_streams=3 - idle).items) for idle in (3, 2, 1)]
+    assert taken == [4, 4, 4]
+
+
+def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
+    """The next batch is taken when it is as large as the one that runs."""
+    scheduler = queue(max_batch_tokens=100, pipelined=True)
+    for _ in range(4):
+        scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0).items) == 4
+    for _ in range(3):
+        scheduler.add(item(10), 0.0)
+    assert scheduler.next_batch(0.0, busy_streams=1, busy_tokens=40) is None
+    assert scheduler.hold_s(0.0, busy_tokens=40) is None
+    scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0, busy_streams=1, busy_tokens=40).items) == 4
+    for _ in range(10):
+        scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0, busy_streams=1, busy_tokens=5000).items) == 10, "a full batch never waits"
+    scheduler.add(item(10), 0.0)
+    assert len(scheduler.next_batch(0.0).items) == 1, "nothing runs"
+
+
+@pytest.mark.parametrize(
+    ("texts", "busy_streams", "alone"),
+    [(1, 0, True), (1, 1, False), (2, 0, False)],
+    ids=["one text on an idle device", "another stream at work", "two texts"],
+)
+def test_alone_means_nothing_else_runs_or_waits(texts, busy_streams, alone):
+    """Only then may one batch have the whole device."""
+    scheduler = queue(max_batch_tokens=1000)
+    for _ in range(texts):
+        scheduler.add(item(10), 0.0)
+    assert scheduler.next_batch(0.0, busy_streams=busy_streams).alone is alone
+
+
+def test_one_text_taken_while_more_waits_is_not_alone():
+    """The share of other idle streams may leave one text; they will run at the same time."""
+    scheduler = queue(max_batch_tokens=1000)
+    scheduler.add(item(10), 0.0)
+    scheduler.add(item(10), 0.0)
+    first = scheduler.next_batch(0.0, idle_streams=2)
+    assert (len(first.items), first.alone, first.pressed) == (1, False, True)
+
+
+def test_the_window_holds_a_batch_until_it_is_over_or_full():
+    """A lone text waits for company as long as it was told to, and no longer than until a batch is full."""
+    scheduler = queue(max_batch_tokens=BUDGET, batch_window_s=0.010)
+    scheduler.add(item(10), 1.000)
+    assert scheduler.next_batch(1.004) is None
+    assert scheduler.hold_s(1.004) == pytest.approx(0.006)
+    assert len(scheduler.next_batch(1.010).items) == 1
+    scheduler.add(item(30), 2.000)
+    scheduler.add(item(34), 2.000)
+    assert len(scheduler.next_batch(2.000).items) == 2
+    assert scheduler.hold_s(2.000) is None
+
+
+def test_without_a_window_nothing_waits():
+    """A free stream takes what is there now."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    scheduler.add(item(10), 1.0)
+    assert scheduler.hold_s(1.0) == 0.0
+    assert scheduler.next_batch(1.0) is not None
+
+
+def test_tokens_ahead_are_those_that_are_served_before():
+    """Of each other client no more than one's own, of the other lane its share: not all that waits is ahead."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for _ in range(100):
+        scheduler.add(item(100, "indexer", "bulk"), 0.0)
+        scheduler.add(item(1, "searcher"), 0.0)
+    assert scheduler.tokens_ahead("interactive", "newcomer", 10) == 10 + 3  # (10 + 10) / 8 of bulk
+    assert scheduler.tokens_ahead("interactive", "searcher", 10) == 100 + 14  # its own, all of it
+    assert scheduler.tokens_ahead("bulk", "newcomer", 10) == 10 + 100  # interactive has no more than 100
+    assert scheduler.tokens_ahead("bulk", "newcomer", 50_000) == 10_000 + 100
+
+
+@given(st.lists(items, max_size=30), items)
+@settings(deadline=None, max_examples=100)
+def test_tokens_ahead_never_exceed_what_waits(texts, newcomer):
+    """And an empty queue has nothing ahead, however large the request: its own size is not held against it."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    for text in texts:
+        scheduler.add(text, 0.0)
+    ahead = scheduler.tokens_ahead(newcomer.lane, newcomer.client, newcomer.tokens)
+    assert 0 <= ahead <= scheduler.tokens
+
+
+@given(st.lists(items, min_size=1, max_size=40), st.integers(1, 40))
+@settings(deadline=None, max_examples=100)
+def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
+    """Against the queue itself: what runs before a newcomer is what was foretold, give or take a text a client."""
+    scheduler = queue(max_batch_tokens=1, max_age_s=1000.0)  # one text a batch
+    for text in texts:
+        scheduler.add(text, 0.0)
+    newcomer = item(tokens, "newcomer")
+    foretold = scheduler.tokens_ahead("interactive", "newcomer", tokens)
+    scheduler.add(newcomer, 0.0)
+    before = 0
+    while (taken := scheduler.next_batch(0.0).items[0]) is not newcomer:
+        before += taken.tokens
+    assert before <= foretold + 100 * 6  # three clients, two lanes, each at most one text early
+
+
+def test_promotion_takes_a_bulk_text_to_the_front():
+    """A text that someone in the interactive lane waits for too does not wait behind its bulk neighbours."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    job = [item(16, "indexer", "bulk") for _ in range(100)]
+    for text in job:
+        scheduler.add(text, 0.0)
+    scheduler.promote(job[99], "searcher", 0.0)
+    assert scheduler.next_batch(0.0).items == [job[99]]
+    assert len(scheduler) == 99
+    scheduler.promote(job[99], "searcher", 0.0)  # it runs: nothing to move
+    assert len(scheduler) == 99
+
+
+@pytest.mark.parametrize("clients", [1, 5000])
+def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
+    """Every operation is O(log clients): seconds would mean that one of them is not."""
+    scheduler = queue(max_batch_tokens=1024)
+    texts = [item(3, str(n % clients), "bulk") for n in range(100_000)]
+    started_s = time.thread_time()
+    for text in texts:
+        scheduler.add(text, 0.0)
+    ran = sum(len(batch.items) for batch in drain(scheduler, idle_streams=2))
+    assert ran == 100_000
+    assert time.thread_time() - started_s < 10  # of the processor; 0.4 s is usual

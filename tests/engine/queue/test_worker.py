@@ -1,0 +1,311 @@
+"""The device's threads: everything put in is delivered on the loop, whatever the backend does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import numpy as np
+import pytest
+from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, spec
+
+from vectord.compute.backends.base import TokenBatch
+from vectord.engine.queue.batch import Item
+from vectord.engine.queue.devices import Device, Place
+from vectord.engine.queue.execution import Execution
+from vectord.engine.queue.scheduler import BatchLimits, Scheduler
+from vectord.engine.queue.worker import MOST_HUNG, Outcome, Worker
+from vectord.errors import InferenceFailed, InferenceTimedOut
+
+
+def item(text: str) -> Item:
+    ids = np.array(list(text.encode()), np.int32)
+    return Item(ids, np.zeros_like(ids), len(ids), frozenset({"dense"}), "", "interactive")
+
+
+def device_of(backend: FakeBackend, index: int = 0) -> Device:
+    execution = Execution(backend, spec(), SPECIAL_IDS)
+    return Device(index, f"d{index}", execution, backend.facts.streams, backend.facts.pipelined)
+
+
+class Desk:
+    """Where outcomes arrive."""
+
+    def __init__(self, worker: Worker, outcomes: asyncio.Queue[Outcome], changes: list[bool]) -> None:
+        self.worker = worker
+        self.outcomes = outcomes
+        self.changes = changes
+
+    async def answers(self, count: int) -> dict[Item, object]:
+        """The next `count` answers."""
+        answers: dict[Item, object] = {}
+        while len(answers) < count:
+            outcome = await asyncio.wait_for(self.outcomes.get(), 10)
+            answers |= zip(outcome.batch.items, outcome.answers, strict=True)
+        return answers
+
+
+@asynccontextmanager
+async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits: float) -> AsyncIterator[Desk]:
+    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    changes: list[bool] = []
+    scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens)], **limits)
+    loop = asyncio.get_running_loop()
+    worker = Worker(
+        "m",
+        [device_of(backend)],
+        scheduler,
+        loop,
+        forward_timeout_s=forward_timeout_s,
+        deliver=outcomes.put_nowait,
+        stalled_changed=changes.append,
+    )
+    worker.start()
+    try:
+        yield Desk(worker, outcomes, changes)
+    finally:
+        worker.stop()
+        backend.gate.set()
+        assert await asyncio.to_thread(worker.join, 10)
+
+
+def kill(tokens: TokenBatch) -> None:
+    if ord("!") in tokens.texts.ids:
+        raise SystemExit
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+async def test_every_item_is_delivered_on_the_loop(streams):
+    """Once each, by whichever stream."""
+    async with working(FakeBackend(streams=streams, max_batch_tokens=16)) as desk:
+        items = [item("x" * (n % 20 + 1)) for n in range(200)]
+        for start in range(0, 200, 25):
+            desk.worker.put(items[start : start + 25])
+        answers = await desk.answers(200)
+    assert set(answers) == set(items)
+    assert all(isinstance(answer, Mapping) for answer in answers.values())
+
+
+async def test_streams_run_at_the_same_time():
+    """Two texts on two idle streams are two forwards at once."""
+    backend = FakeBackend(streams=2)
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item("a"), item("b")])
+        await entered(backend, 2)
+        backend.gate.set()
+        await desk.answers(2)
+    assert not any(tokens.alone for tokens in backend.batches)
+
+
+async def test_a_stream_is_free_from_the_end_of_its_batch():
+    """What passes until it takes the next counts as that one's, where it was not for lack of texts."""
+    backend = FakeBackend(max_batch_tokens=1)
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item(text) for text in "abc"])
+        await entered(backend, 1)
+        backend.gate.set()
+        first, *others = [await asyncio.wait_for(desk.outcomes.get(), 10) for _ in "abc"]
+        assert [each.free_s for each in others] == [first.ended_s, others[0].ended_s]
+        rested_s = desk.worker.now_s()
+        desk.worker.put([item("d")])
+        after_rest = await asyncio.wait_for(desk.outcomes.get(), 10)
+    assert after_rest.free_s >= rested_s
+    assert all(each.free_s <= each.started_s <= each.ended_s for each in (first, *others, after_rest))
+
+
+async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
+    """A cancelled item is neither run nor delivered, and frees its tokens at once."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend) as desk:
+        running, waiting, other = item("a"), item("bb"), item("c")
+        desk.worker.put([running])
+        await entered(backend, 1)
+        desk.worker.put([waiting, other])
+        assert desk.worker.queued() == (2, 3)
+        assert desk.worker.cancel([running, waiting]) == [waiting]
+        assert desk.worker.queued() == (1, 1)
+        backend.gate.set()
+        assert set(await desk.answers(2)) == {running, other}
+    assert backend.texts_run() == ["a", "c"]
+
+
+async def test_a_thread_that_dies_fails_the_guilty_text_and_is_replaced():
+    """Who shared its batch is run again alone; the worker is stalled until a new thread serves."""
+    async with working(FakeBackend(fail=kill)) as desk:
+        guilty, innocent = item("!"), [item("x"), item("z")]
+        desk.worker.put([innocent[0], guilty, innocent[1]])
+        answers = await desk.answers(3)
+        assert isinstance(answers[guilty], InferenceFailed)
+        assert all(isinstance(answers[one], Mapping) for one in innocent)
+        desk.worker.put([item("y")])
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, Mapping)
+        assert not desk.worker.stalled
+        assert desk.changes == [True, False] * 2
+
+
+async def test_a_forward_that_hangs_fails_its_batch_and_is_replaced():
+    """Its thread is left to itself: what it answers when it comes back is nobody's any more."""
+    backend = FakeBackend(streams=2)
+    backend.gate.clear()
+    hung = backend.gate
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        stuck, fine = [item("a"), item("b")], item("c")
+        desk.worker.put(stuck[:1])
+        await entered(backend, 1)
+        desk.worker.give_up_hung()
+        assert isinstance((await desk.answers(1))[stuck[0]], InferenceTimedOut)
+        desk.worker.put([fine])
+        answers = await desk.answers(1)
+        assert isinstance(answers[fine], Mapping)
+        hung.set()
+        desk.worker.put([item("d")])
+        await desk.answers(1)
+        assert desk.outcomes.empty()
+        assert backend.renewed == 1
+        assert desk.changes == [True, False]
+
+
+async def test_a_forward_within_its_time_is_left_alone():
+    """However often somebody looks."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend, forward_timeout_s=60) as desk:
+        desk.worker.put([item("a")])
+        await entered(backend, 1)
+        desk.worker.give_up_hung()
+        backend.gate.set()
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, Mapping)
+        assert not desk.changes
+
+
+async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
+    """Each costs a thread and memory that nobody can take back; the worker stays stalled."""
+    backend = FakeBackend()
+    gates = []
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        for _ in range(MOST_HUNG + 1):
+            backend.gate.clear()
+            gates.append(backend.gate)
+            desk.worker.put([item("a")])
+            await entered(backend, 1)
+            desk.worker.give_up_hung()
+            await desk.answers(1)
+            await renewed(desk, backend, len(gates))
+        assert desk.worker.stalled
+        assert desk.worker.gone
+        assert backend.renewed == MOST_HUNG
+        late = item("b")
+        desk.worker.put([late])
+        assert isinstance((await desk.answers(1))[late], InferenceTimedOut)
+        assert desk.worker.queued() == (0, 0)
+        for gate in gates:
+            gate.set()
+
+
+async def test_what_waits_for_a_stream_that_cannot_be_renewed_fails():
+    """As the operator's own class, which one thread at a time calls: nobody else will ever run it."""
+    backend = FakeBackend()
+    backend.renew = lambda stream: 1 / 0  # type: ignore[method-assign]
+    backend.gate.clear()
+    async with working(backend, forward_timeout_s=1e-9) as desk:
+        hung, waiting = item("a"), item("b")
+        desk.worker.put([hung])
+        await entered(backend, 1)
+        desk.worker.put([waiting])
+        desk.worker.give_up_hung()
+        answers = await desk.answers(2)
+        assert all(isinstance(answers[one], InferenceTimedOut) for one in (hung, waiting))
+        assert desk.worker.gone
+        assert desk.worker.stalled
+
+
+async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
+    """Until the thread that takes the place has told so, where one does."""
+    while times <= MOST_HUNG and (backend.renewed < times or desk.worker.stalled):
+        await asyncio.sleep(0.001)
+
+
+async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
+    """Readiness tells the truth in between."""
+    async with working(FakeBackend(fail=kill)) as desk:
+        seen: list[bool] = []
+        start_thread = desk.worker._start_thread
+        monkeypatch.setattr(
+            desk.worker, "_start_thread", lambda place: (seen.append(desk.worker.stalled), start_thread(place))
+        )
+        desk.worker.put([item("!")])
+        await desk.answers(1)
+        desk.worker.put([item("y")])
+        await desk.answers(1)
+        assert seen == [True]
+        assert not desk.worker.stalled
+
+
+async def test_without_a_new_thread_the_old_one_goes_on(monkeypatch):
+    """A system out of threads must not leave the queue without anybody."""
+
+    def no_thread(place: Place) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with working(FakeBackend(fail=kill)) as desk:
+        monkeypatch.setattr(desk.worker, "_start_thread", no_thread)
+        desk.worker.put([item("!")])
+        await desk.answers(1)
+        desk.worker.put([item("y")])
+        (answer,) = (await desk.answers(1)).values()
+        assert isinstance(answer, Mapping)
+        assert not desk.worker.stalled
+
+
+async def test_an_idle_stream_waits_for_company_as_long_as_the_window():
+    """Two texts that come one after the other within it run together."""
+    backend = FakeBackend()
+    async with working(backend, batch_window_s=0.3) as desk:
+        desk.worker.put([item("a")])
+        desk.worker.put([item("b")])
+        await desk.answers(2)
+    assert len(backend.batches) == 1
+
+
+async def test_a_stopped_worker_runs_nothing_more():
+    """The queue is emptied, the threads end after the forward they are in."""
+    backend = FakeBackend()
+    backend.gate.clear()
+    async with working(backend) as desk:
+        desk.worker.put([item("a")])
+        await entered(backend, 1)
+        desk.worker.put([item("b")])
+        desk.worker.stop()
+        assert desk.worker.queued() == (0, 0)
+        assert not await asyncio.to_thread(desk.worker.join, 0.01)
+    assert backend.texts_run() == ["a"]
+
+
+def test_an_outcome_for_a_closed_loop_is_dropped():
+    """A forward that outlives its server ends its thread quietly: pytest fails on what a thread raises."""
+    backend = FakeBackend()
+    backend.gate.clear()
+
+    async def leave_a_forward_behind() -> Worker:
+        scheduler = Scheduler([BatchLimits(max_batch_tokens=16)])
+        loop = asyncio.get_running_loop()
+        worker = Worker("m", [device_of(backend)], scheduler, loop, deliver=_never, stalled_changed=_never)
+        worker.start()
+        worker.put([item("a")])
+        await entered(backend, 1)
+        worker.stop()
+        return worker
+
+    worker = asyncio.run(leave_a_forward_behind())
+    backend.gate.set()
+    assert worker.join(10)
+
+
+def _never(*args: Sequence[object]) -> None:
+    raise AssertionError("called on a closed loop")

@@ -1,0 +1,133 @@
+"""Log lines, as people and as collectors read them."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from vectord.config import TelemetryConfig
+from vectord.observability.logs import configure, log_answer, log_failure
+
+
+@pytest.fixture(autouse=True)
+def logging_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def answered(
+    level: int = logging.INFO, model: str | None = "m", tokens: int | None = 7, embedded: int | None = None
+) -> None:
+    log_answer(
+        level,
+        request_id="id-1",
+        method="POST",
+        route="/v1/embeddings",
+        status=200,
+        seconds=0.00321,
+        model=model,
+        tokens=tokens,
+        embedded=embedded,
+    )
+
+
+def written(**settings: str) -> io.StringIO:
+    stream = io.StringIO()
+    configure(TelemetryConfig(**settings), stream)  # type: ignore[arg-type]
+    return stream
+
+
+def test_a_line_for_people() -> None:
+    """Time, level, event, and what there is to know as name=value."""
+    stream = written()
+    answered()
+    pattern = (
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} info    answered id=id-1 method=POST route=/v1/embeddings "
+        r"status=200 latency_ms=3.21 model=m tokens=7\n"
+    )
+    assert re.fullmatch(pattern, stream.getvalue())
+
+
+def test_a_line_for_collectors() -> None:
+    """One JSON object, time in UTC, fields at its top."""
+    stream = written(log_format="json")
+    answered(model=None, tokens=None)
+    line = json.loads(stream.getvalue())
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert line == {
+        "level": "info",
+        "logger": "vectord.requests",
+        "event": "answered",
+        "id": "id-1",
+        "method": "POST",
+        "route": "/v1/embeddings",
+        "status": 200,
+        "latency_ms": 3.21,
+    }
+
+
+def test_an_embedding_is_told_as_simple_inference_server_tells_it() -> None:
+    """Dashboards made for its lines count events called so, with model, latency_ms, batch_size and status."""
+    stream = written(log_format="json")
+    answered(embedded=3)
+    line = json.loads(stream.getvalue())
+    told = {key: line[key] for key in ("event", "model", "latency_ms", "batch_size", "status")}
+    assert told == {"event": "embedding_request", "model": "m", "latency_ms": 3.21, "batch_size": 3, "status": 200}
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_a_failure_keeps_its_traceback_and_its_request(log_format: str) -> None:
+    """In JSON it is one line all the same."""
+    stream = written(log_format=log_format)
+    try:
+        raise RuntimeError("the cause")
+    except RuntimeError as cause:
+        log_failure(cause, request_id="id-1", method="POST", route="/embed")
+    text = stream.getvalue()
+    assert "id-1" in text
+    assert "RuntimeError: the cause" in text
+    assert "test_logs.py" in text
+    if log_format == "json":
+        assert text.count("\n") == 1
+        assert json.loads(text)["level"] == "error"
+
+
+def test_other_libraries_come_out_in_the_same_shape() -> None:
+    """Whatever logs through the standard library, arguments filled in; what cannot be JSON is shown as text."""
+    stream = written(log_format="json")
+    logging.getLogger("some.library").warning("%d of %s", 3, object)
+    line = json.loads(stream.getvalue())
+    assert (line["logger"], line["event"]) == ("some.library", "3 of <class 'object'>")
+
+
+@pytest.mark.parametrize(("level", "lines"), [("debug", 2), ("info", 1), ("warning", 0), ("error", 0)])
+def test_levels(level: str, lines: int) -> None:
+    """Answers are info, answers to probes debug."""
+    stream = written(log_level=level)
+    answered(logging.INFO)
+    answered(logging.DEBUG)
+    assert stream.getvalue().count("\n") == lines
+
+
+def test_uvicorns_own_talk_is_left_out() -> None:
+    """Its lines about its start say nothing that ours do not."""
+    stream = written(log_level="debug")
+    logging.getLogger("uvicorn.error").info("Waiting for application startup.")
+    logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
+    assert stream.getvalue().count("\n") == 1
+
+
+def test_configuring_twice_logs_once() -> None:
+    """A second configuration replaces the first."""
+    first, second = written(), written()
+    answered()
+    assert first.getvalue() == ""
+    assert second.getvalue().count("\n") == 1

@@ -1,0 +1,207 @@
+"""Traces as an OpenTelemetry collector receives them, by both of OTLP's protocols."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from tests.engine.fakes import M3, serving_one
+from tests.observability.collectors import attributes_of, grpc_collector, http_collector, service_of, spans_of
+from tests.real_server import running
+from tests.server.fakes import FakeEngine
+from tests.server.live import Reply, ask, get, live, post
+
+from vectord.config import TelemetryConfig
+from vectord.observability import tracing
+from vectord.observability.metrics import Metrics
+from vectord.observability.tracing import Tracing, open_tracing
+from vectord.products.common.folder import load_dialects
+
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+STEPS = ["parse", "tokenize", "queue", "forward", "render"]
+
+
+@asynccontextmanager
+async def traced(endpoint: str, **settings: Any) -> AsyncIterator[Tracing]:
+    """Traces to this collector, all sent at the end."""
+    opened = open_tracing(TelemetryConfig(otlp_endpoint=endpoint, **settings), "1.2.3")
+    assert opened is not None
+    yield opened
+    await opened.close(10)
+
+
+async def embed(tracer: Tracing, headers: dict[str, str], body: object = None) -> Reply:
+    """The answer of a real engine to one request, by a real socket."""
+    async with (
+        serving_one(M3) as (engine, _),
+        live(engine, load_dialects(("openai",)), tracer=tracer) as server,
+    ):
+        request = post({"model": "m0", "input": ["ab", "cde"]} if body is None else body, "/v1/embeddings", headers)
+        return await ask(server, request)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
+    """In the order in which they happened, within the request, under the trace that the client began."""
+    collecting = grpc_collector() if protocol == "grpc" else http_collector()
+    with collecting as collector:
+        said = "grpc" if protocol == "grpc" else "http/protobuf"
+        async with traced(collector.endpoint, otlp_protocol=said, otlp_service_name="search") as tracer:
+            reply = await embed(tracer, {**SAMPLED, "x-request-id": "id-1"})
+        requests = collector.received()
+    assert reply.status == 200, reply.body
+    spans = spans_of(requests)
+    assert list(spans) == [*STEPS, "POST /v1/embeddings"]
+    server = spans.pop("POST /v1/embeddings")
+    assert (server.trace_id.hex(), server.parent_span_id.hex()) == (TRACE, PARENT)
+    assert server.kind == 2  # SERVER
+    assert reply.headers["traceparent"] == f"00-{TRACE}-{server.span_id.hex()}-01"
+    times = [server.start_time_unix_nano]
+    for name in STEPS:
+        assert (spans[name].trace_id, spans[name].parent_span_id) == (server.trace_id, server.span_id)
+        times += [spans[name].start_time_unix_nano, spans[name].end_time_unix_nano]
+    assert sorted(times) == times
+    assert times[-1] <= server.end_time_unix_nano
+    assert spans["forward"].end_time_unix_nano > spans["forward"].start_time_unix_nano
+    told = attributes_of(server)
+    assert told == {
+        "http.request.method": "POST",
+        "http.route": "/v1/embeddings",
+        "http.response.status_code": 200,
+        "vectord.request_id": "id-1",
+        "vectord.dialect": "openai",
+        "vectord.model": "m0",
+        "vectord.texts": 2,
+        "vectord.tokens": told["vectord.tokens"],
+    }
+    service = service_of(requests[0])
+    assert (service["service.name"], service["service.version"]) == ("search", "1.2.3")
+    if protocol == "http":
+        assert collector.paths == ["/v1/traces"]
+
+
+async def test_a_request_without_a_trace_begins_one() -> None:
+    """Whose name its client learns from the answer; and an error is a span, too, with no steps."""
+    with grpc_collector() as collector:
+        async with traced(collector.endpoint) as tracer:
+            reply = await embed(tracer, {}, body=b"{")
+        spans = spans_of(collector.received())
+    assert reply.status == 400
+    (span,) = spans.values()
+    assert span.parent_span_id == b""
+    named = re.fullmatch("00-([0-9a-f]{32})-([0-9a-f]{16})-0[13]", reply.headers["traceparent"])
+    assert named is not None
+    assert named.groups() == (span.trace_id.hex(), span.span_id.hex())
+    assert attributes_of(span)["error.type"] == "MalformedBody"
+
+
+async def test_what_the_client_does_not_keep_is_not_sent() -> None:
+    """Its flag decides; the answer still says where it belongs. Probes are never sent."""
+    with grpc_collector() as collector:
+        async with traced(collector.endpoint) as tracer:
+            unkept = await embed(tracer, {"traceparent": f"00-{TRACE}-{PARENT}-00"})
+            async with live(FakeEngine(), tracer=tracer) as server:
+                probe = await ask(server, get("/health", SAMPLED))
+        assert collector.received() == []
+    assert re.fullmatch(f"00-{TRACE}-[0-9a-f]{{16}}-00", unkept.headers["traceparent"])
+    assert "traceparent" not in probe.headers
+
+
+async def test_a_collector_that_hangs_holds_up_no_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Closing takes the time it was given, says so, and leaves."""
+    gate = threading.Event()
+    with grpc_collector(gate) as collector:
+        opened = open_tracing(TelemetryConfig(otlp_endpoint=collector.endpoint), "0")
+        assert opened is not None
+        await embed(opened, SAMPLED)
+        with caplog.at_level(logging.WARNING):
+            await opened.close(0.1)
+        assert not gate.is_set()
+        assert "the last traces were not sent" in caplog.text
+        gate.set()
+
+
+def test_a_server_sends_its_last_traces_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user starts it; the SDK's own time to send is ten minutes away."""
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
+    with grpc_collector() as collector:
+        with running(tmp_path / "log", "--otlp-endpoint", collector.endpoint) as (url, _):
+            httpx.post(f"{url}/v1/embeddings", json={"input": "a"}, headers=SAMPLED).raise_for_status()
+        requests = collector.received()
+    assert list(spans_of(requests)) == [*STEPS, "POST /v1/embeddings"]
+    assert service_of(requests[0])["service.name"] == "vectord"
+
+
+async def test_server_errors_are_marked() -> None:
+    """So that a backend for traces finds them."""
+    engine = FakeEngine()
+    engine.error = RuntimeError("boom")
+    with grpc_collector() as collector:
+        async with traced(collector.endpoint) as tracer, live(engine, tracer=tracer) as server:
+            await ask(server, post({"input": "x"}))
+        (span,) = spans_of(collector.received()).values()
+    assert span.status.code == 2  # ERROR
+    assert attributes_of(span)["http.response.status_code"] == 500
+    assert "boom" not in str(span)
+
+
+async def test_exemplars_name_the_servers_own_trace() -> None:
+    """The id under which the value's request is found in the backend for traces."""
+    metrics = Metrics("0")
+    with grpc_collector() as collector:
+        async with traced(collector.endpoint) as tracer, live(FakeEngine(), metrics=metrics, tracer=tracer) as server:
+            reply = await ask(server, post({"input": "x"}))
+            shown = await ask(server, get("/metrics", {"accept": "application/openmetrics-text"}))
+    assert f'trace_id="{reply.headers["traceparent"].split("-")[1]}"'.encode() in shown.body
+
+
+@pytest.mark.parametrize("settings", [{}, {"otlp_endpoint": "http://127.0.0.1:4317", "disable_spans": True}], ids=str)
+def test_nothing_is_traced_unless_it_is_wanted(settings: dict[str, Any]) -> None:
+    """No collector, or DISABLE_SPANS: no SDK, no thread, no connection."""
+    assert open_tracing(TelemetryConfig(**settings), "0") is None
+
+
+def test_a_missing_extra_is_told_and_no_reason_not_to_start(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clusters set OTEL_EXPORTER_OTLP_ENDPOINT everywhere."""
+    monkeypatch.setattr(tracing, "find_spec", lambda name: None)
+    assert open_tracing(TelemetryConfig(otlp_endpoint="http://127.0.0.1:4317"), "0") is None
+    assert "vectord[otlp]" in caplog.text
+
+
+def test_opentelemetry_is_not_imported_until_it_is_used() -> None:
+    """It would take a third of the start."""
+    program = "import sys, vectord.compose; print([name for name in sys.modules if 'opentelemetry' in name])"
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "protocol", "kind"),
+    [
+        ("http://collector:4317", "auto", "grpc"),
+        ("collector:4317", "auto", "grpc"),
+        ("http://collector:4318", "auto", "http"),
+        ("https://collector/v1/traces", "auto", "http"),
+        ("http://collector:4317", "http/protobuf", "http"),
+        ("http://collector:4318", "grpc", "grpc"),
+    ],
+)
+def test_the_protocol_follows_from_the_port_unless_it_is_said(endpoint: str, protocol: str, kind: str) -> None:
+    """4318 and /v1/traces are HTTP's."""
+    exporter = tracing._exporter(endpoint, protocol)
+    assert f".{kind}." in type(exporter).__module__
+    if kind == "http":
+        assert exporter._endpoint.endswith("/v1/traces")  # type: ignore[attr-defined]
+    exporter.shutdown()

@@ -1,0 +1,101 @@
+"""What an engine would answer, made by hand, and bodies as a server would hand them in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vectord.products.common.dialect import Incoming
+from vectord.schema import (
+    ClassifyResult,
+    EmbedResult,
+    Limits,
+    ModelInfo,
+    ModelList,
+    RerankResult,
+    TextLength,
+    Timings,
+    Usage,
+)
+
+# Numbers whose shortest float32 and shortest float64 forms differ, and the edges of float32.
+VECTORS = np.array([[0.1, -0.2, 1 / 3], [1e-45, 3.4028235e38, -0.0]], dtype=np.float32)
+
+
+def incoming(body: object) -> Incoming:
+    return Incoming(body=json.dumps(body).encode())
+
+
+def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:
+    """lengths: tokens seen and kept of each text."""
+    timings = Timings(tokenize_s=0.0019, queue_s=0.0029999, inference_s=0.0351, total_s=1.2345)
+    return Usage(lengths=[TextLength(seen, kept) for seen, kept in lengths], characters=40, timings=timings)
+
+
+def embed_result(vectors: np.ndarray = VECTORS, used: Usage | None = None) -> EmbedResult:
+    return EmbedResult(model="served", fingerprint="f00d", dense={"float": vectors}, usage=used or usage())
+
+
+def rerank_result(*scores: float, **facts: Any) -> RerankResult:
+    """facts: further fields of RerankResult. No text was cut unless they say so."""
+    defaults: dict[str, Any] = {
+        "model": "served",
+        "fingerprint": "f00d",
+        "scores": np.array(scores, np.float32),
+        "kind": "logit",
+        "usage": usage([(9, 9)] * len(scores)),
+        "query": TextLength(2, 2),
+        "passages": [TextLength(7, 7)] * len(scores),
+        "max_tokens": 512,
+    }
+    return RerankResult(**{**defaults, **facts})
+
+
+def classify_result(*rows: Sequence[float], labels: Sequence[str] = ("sad", "glad", "mad")) -> ClassifyResult:
+    used = usage([(3, 3)] * len(rows))
+    scores = np.array(rows, np.float32)
+    return ClassifyResult(
+        model="served", fingerprint="f00d", labels=labels, scores=scores, kind="probability", usage=used
+    )
+
+
+def model_info(name: str = "served", **facts: Any) -> ModelInfo:
+    """A model that makes dense vectors. facts: fields of ModelInfo to change."""
+    defaults: dict[str, Any] = {
+        "name": name,
+        "model_id": "org/model",
+        "revision": "abc123",
+        "fingerprint": "f00d",
+        "architecture": "bert",
+        "outputs": frozenset({"dense", "tokens"}),
+        "reranks": False,
+        "labels": (),
+        "pooling": "mean",
+        "dimensions": 384,
+        "matryoshka": None,
+        "max_input_tokens": 256,
+        "dtype": "bfloat16",
+        "device": "cpu",
+        "backend": "openvino",
+        "state": "ready",
+        "pinned": False,
+        "created_unix_s": 1_700_000_000,
+    }
+    return ModelInfo(**{**defaults, **facts})
+
+
+def model_list(*models: str | ModelInfo, truncates: bool | None = None, starting: bool = False) -> ModelList:
+    """models: by name, or as they are."""
+    limits = Limits(
+        max_inputs_per_request=2048,
+        max_batch_tokens=16_384,
+        max_batch_requests=None,
+        max_concurrent_requests=4096,
+        tokenization_workers=2,
+        truncates=truncates,
+    )
+    infos = [model_info(model) if isinstance(model, str) else model for model in models or ("served",)]
+    return ModelList(models=infos, limits=limits, starting=starting)

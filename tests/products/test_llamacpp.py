@@ -1,0 +1,531 @@
+"""llama.cpp's bodies, answers, norms and error texts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from tests.products.results import VECTORS, embed_result, incoming, model_info, model_list, rerank_result, usage
+
+from vectord import __version__
+from vectord.errors import (
+    EmptyInput,
+    ForeignIds,
+    InferenceFailed,
+    InputTooLong,
+    InvalidField,
+    ModelCannot,
+    ModelNotFound,
+    Overloaded,
+    TooManyInputs,
+    Unauthorized,
+    Unavailable,
+    VectordError,
+    WrongType,
+)
+from vectord.products.common.models import ListedModels
+from vectord.products.common.vectors import to_base64
+from vectord.products.llamacpp import DIALECT, norms, wire
+from vectord.products.llamacpp.errors import ERRORS, render_error
+from vectord.products.llamacpp.requests import (
+    parse_detokenize,
+    parse_native,
+    parse_openai,
+    parse_rerank,
+    parse_tokenize,
+)
+from vectord.schema import (
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    ListModels,
+    RerankRequest,
+    TextOptions,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
+)
+
+MIXED = "a list of integers is one input and holds nothing else; give ids a list of their own."
+ROWS = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
+
+
+def route(method: str, path: str):
+    return next(route for route in DIALECT.routes if (route.method, route.path) == (method, path))
+
+
+def answer(path: str, body: object, result, method: str = "POST"):
+    """What `path` answers to the body when the engine answers with `result`; it is what OpenAPI says it is."""
+    found = route(method, path)
+    rendered = found.parse(incoming(body)).render(result)
+    assert rendered.status == 200
+    msgspec.json.decode(rendered.body, type=found.answer)
+    return json.loads(rendered.body)
+
+
+def models(*names: str):
+    return [model_info(name) for name in names]
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parse", [parse_native, parse_openai], ids=lambda parse: parse.__name__)
+@pytest.mark.parametrize("key", ["content", "input"])
+@pytest.mark.parametrize(
+    ("value", "inputs"),
+    [
+        pytest.param("a", ["a"], id="text"),
+        pytest.param("", [""], id="empty text"),
+        pytest.param([12, 34], [[12, 34]], id="ids are one input"),
+        pytest.param(["a", "b"], ["a", "b"], id="texts"),
+        pytest.param(["a", [12, 34]], ["a", [12, 34]], id="text and ids"),
+        pytest.param([[12], [34]], [[12], [34]], id="lists of ids"),
+        pytest.param({"prompt_string": "a"}, ["a"], id="object"),
+        pytest.param({"prompt_string": "a", "multimodal_data": []}, ["a"], id="object without images"),
+        pytest.param({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, ["a b"], id="parts"),
+        pytest.param(["a", {"prompt_string": "b"}], ["a", "b"], id="text and object"),
+    ],
+)
+def test_the_shapes_of_content(parse, key, value, inputs):
+    """One grammar under both names on every route that embeds; over-long text is an error. Ids are the model's own, but
+    on OpenAI's route, whose clients send those of OpenAI's models."""
+    request = parse(incoming({key: value})).request
+    own_ids = parse is parse_native or key == "content"
+    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=own_ids))
+    assert list(request.inputs) == inputs
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        pytest.param([], EmptyInput, "`content` cannot be empty", id="nothing"),
+        pytest.param([[]], EmptyInput, "`content` cannot be empty", id="no ids"),
+        pytest.param([12, "a"], InvalidField, f"`content[1]`: {MIXED}", id="ids and text"),
+        pytest.param(["a", 12], InvalidField, f"`content[1]`: {MIXED}", id="text and id"),
+        pytest.param([[12, "a"]], WrongType, "`content[0][1]` must be an integer, not a string.", id="mixed inside"),
+        pytest.param({}, WrongType, "`content`: an object must have `prompt_string` or `content`.", id="empty object"),
+        pytest.param(
+            ["a", {}], WrongType, "`content[1]`: an object must have `prompt_string` or `content`.", id="in a list"
+        ),
+        pytest.param(
+            {"content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
+            WrongType,
+            "`content.content[0].type` must be one of the words that /docs lists for it.",
+            id="image",
+        ),
+        pytest.param(
+            [{"prompt_string": "a", "multimodal_data": ["aGk="]}],
+            InvalidField,
+            "`content[0]`: `multimodal_data` is refused: texts only.",
+            id="images",
+        ),
+        pytest.param([-1], WrongType, "`content[0]` must be an integer >= 0.", id="negative id"),
+        pytest.param([2**31], WrongType, "`content[0]` must be an integer <= 2147483647.", id="huge id"),
+    ],
+)
+def test_what_content_may_not_be(value, error, message):
+    """Refused before the engine sees it, and the place is named."""
+    with pytest.raises(error) as raised:
+        parse_native(incoming({"content": value}))
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize("body", [{}, {"content": None, "input": None}, {"embd_normalize": 2}], ids=str)
+def test_neither_content_nor_input(body):
+    """llama.cpp's own words."""
+    with pytest.raises(WrongType) as raised:
+        parse_native(incoming(body))
+    assert raised.value.message == '"input" or "content" must be provided'
+
+
+def test_input_counts_beside_content():
+    """As llama.cpp looks for them."""
+    assert parse_native(incoming({"input": "a", "content": "b"})).request.inputs == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("norm", "normalize"), [(None, True), (2, True), (-1, False), (0, False), (1, False), (3, False)]
+)
+def test_only_the_euclidean_norm_is_the_engines_work(norm, normalize):
+    """For the others it hands out vectors as they come."""
+    assert parse_native(incoming({"content": "a", "embd_normalize": norm})).request.normalize is normalize
+
+
+@pytest.mark.parametrize("norm", [-2, 2**31, 1.5, "2"], ids=str)
+def test_norms_that_are_none(norm):
+    """A norm is an integer from -1 on."""
+    with pytest.raises(WrongType) as raised:
+        parse_native(incoming({"content": "a", "embd_normalize": norm}))
+    assert raised.value.field == "embd_normalize"
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
+@pytest.mark.parametrize("key", ["content", "input"])
+def test_the_native_answer_in_full(path, key):
+    """A bare array of matrices, whatever the key and whatever OpenAI's options say."""
+    body = {key: ["a", "b"], "model": "x", "encoding_format": "base64", "unknown": 1}
+    assert answer(path, body, embed_result(ROWS)) == [
+        {"index": 0, "embedding": [[3.0, -4.0]]},
+        {"index": 1, "embedding": [[0.0, 0.0]]},
+    ]
+
+
+def test_native_numbers_round_trip():
+    """Shortest float32 numbers, edges included."""
+    shown = answer("/embedding", {"content": ["a", "b"]}, embed_result())
+    assert np.array_equal(np.array([one["embedding"][0] for one in shown], np.float32), VECTORS)
+
+
+@pytest.mark.parametrize(
+    ("norm", "vectors"),
+    [
+        pytest.param(-1, [[3.0, -4.0], [0.0, 0.0]], id="raw"),
+        pytest.param(0, [[24570.0, -32760.0], [0.0, 0.0]], id="largest"),
+        pytest.param(1, [[3 / 7, -4 / 7], [0.0, 0.0]], id="taxicab"),
+        pytest.param(3, [[3 / 91 ** (1 / 3), -4 / 91 ** (1 / 3)], [0.0, 0.0]], id="p"),
+        pytest.param(2**31 - 1, [[0.75, -1.0], [0.0, 0.0]], id="p without end"),
+    ],
+)
+def test_the_norms_of_an_answer(norm, vectors):
+    """Each by its formula; a zero vector stays zero."""
+    shown = answer("/embedding", {"content": ["a", "b"], "embd_normalize": norm}, embed_result(ROWS))
+    assert np.allclose([one["embedding"][0] for one in shown], vectors, rtol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [0, 1, 2, 3, 100])
+@pytest.mark.parametrize("size", [1e-45, 1e-30, 1.0, 1e38], ids=str)
+def test_norms_of_tiny_and_huge_vectors(norm, size):
+    """Neither overflows nor vanishes: two equal numbers share the norm."""
+    expected = norms.INT16_SCALE if norm == 0 else 0.5 ** (1 / norm)
+    scaled = norms.scaled(np.full((1, 2), size, np.float32), norm)
+    assert scaled.dtype == np.float32
+    assert np.allclose(scaled, expected, rtol=1e-6)
+
+
+def test_the_euclidean_norm_agrees_with_the_engines():
+    """2 is what the engine does by itself, so both must mean the same."""
+    assert np.allclose(norms.scaled(ROWS[:1], norms.EUCLIDEAN), [[0.6, -0.8]], rtol=1e-6)
+
+
+def test_the_openai_answer_in_full():
+    """The model as the request calls it; usage of what was run, and what was cut."""
+    assert answer("/v1/embeddings", {"input": ["a", "b"], "model": "mine"}, embed_result(ROWS)) == {
+        "model": "mine",
+        "object": "list",
+        "usage": {"prompt_tokens": 7, "total_tokens": 7, "truncated_inputs": [1]},
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": [3.0, -4.0]},
+            {"object": "embedding", "index": 1, "embedding": [0.0, 0.0]},
+        ],
+    }
+
+
+def test_the_openai_answer_in_base64():
+    """Says so in every item."""
+    shown = answer("/v1/embeddings", {"input": ["a"], "encoding_format": "base64"}, embed_result(ROWS[:1]))
+    assert shown["model"] == "served"
+    assert shown["data"] == [
+        {"object": "embedding", "index": 0, "embedding": to_base64(ROWS[0]), "encoding_format": "base64"}
+    ]
+
+
+def test_content_on_openais_path_gets_the_native_answer():
+    """`content` is no key of OpenAI's."""
+    body = {"content": "a", "encoding_format": "int7"}  # which the native answer does not read
+    assert answer("/v1/embeddings", body, embed_result(ROWS[:1])) == [{"index": 0, "embedding": [[3.0, -4.0]]}]
+
+
+def test_an_unknown_encoding():
+    """Refused where it counts."""
+    with pytest.raises(InvalidField) as raised:
+        parse_openai(incoming({"input": "a", "encoding_format": "int7"}))
+    assert raised.value.field == "encoding_format"
+
+
+@pytest.mark.parametrize(
+    ("served", "asked", "used"),
+    [
+        pytest.param(("a",), "whatever", None, id="one model, any name"),
+        pytest.param(("a", "b"), "b", "b", id="several, one of them"),
+        pytest.param(("a", "b"), "whatever", "whatever", id="several, none of them: for the engine to refuse"),
+        pytest.param(("a", "b"), "", None, id="several, no name"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [
+        pytest.param(parse_native, {"content": "a"}, id="embedding"),
+        pytest.param(parse_openai, {"input": "a"}, id="openai"),
+        pytest.param(parse_rerank, {"query": "a", "texts": ["b"]}, id="rerank"),
+        pytest.param(parse_tokenize, {"content": "a"}, id="tokenize"),
+        pytest.param(parse_detokenize, {"tokens": [1]}, id="detokenize"),
+    ],
+)
+def test_which_model_is_asked(parse, body, served, asked, used):
+    """Of one model every name is good, as with llama.cpp; of several it must be right."""
+    asking = replace(incoming(body | {"model": asked}), models=models(*served))
+    assert parse(asking).request.model == used
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+RERANK_PATHS = ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"]
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+def test_documents_are_answered_as_jina_would(path):
+    """Logits, best first, equals in order, no documents."""
+    body = {"query": "q", "documents": ["a", "b", "c"], "model": "mine", "return_text": True}
+    assert answer(path, body, rerank_result(-1.5, 2.5, 2.5)) == {
+        "model": "mine",
+        "object": "list",
+        "usage": {"prompt_tokens": 27, "total_tokens": 27},
+        "results": [
+            {"index": 1, "relevance_score": 2.5},
+            {"index": 2, "relevance_score": 2.5},
+            {"index": 0, "relevance_score": -1.5},
+        ],
+    }
+
+
+@pytest.mark.parametrize("path", RERANK_PATHS)
+def test_texts_are_answered_as_tei_would(path):
+    """A bare array; the texts with return_text alone."""
+    body = {"query": "q", "texts": ["a", "b"]}
+    ranks = [{"index": 1, "score": 2.5}, {"index": 0, "score": -1.5}]
+    assert answer(path, body, rerank_result(-1.5, 2.5)) == ranks
+    with_texts = answer(path, body | {"return_text": True}, rerank_result(-1.5, 2.5))
+    assert with_texts == [ranks[0] | {"text": "b"}, ranks[1] | {"text": "a"}]
+
+
+@pytest.mark.parametrize(("top_n", "shown"), [(None, 3), (0, 3), (1, 1), (9, 3)])
+def test_the_best_few(top_n, shown):
+    """null and 0 are all; more than there are is all, too. In both shapes."""
+    scores = rerank_result(0.5, 1.5, 2.5)
+    body = {"query": "q", "top_n": top_n}
+    assert len(answer("/rerank", body | {"documents": ["a", "b", "c"]}, scores)["results"]) == shown
+    assert len(answer("/rerank", body | {"texts": ["a", "b", "c"]}, scores)) == shown
+
+
+@pytest.mark.parametrize("key", ["documents", "texts"])
+def test_a_request_to_rerank(key):
+    """For raw scores, over-long text is an error, and errors name the client's key."""
+    assert parse_rerank(incoming({"query": "q", key: ["a"]})).request == RerankRequest(
+        query="q", passages=["a"], raw=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param({"documents": ["a"]}, '"query" must be provided', id="no query"),
+        pytest.param({"query": None, "texts": ["a"]}, '"query" must be provided', id="null query"),
+        pytest.param({"query": "q"}, '"documents" must be a non-empty string array', id="no documents"),
+        pytest.param({"query": "q", "documents": []}, '"documents" must be a non-empty string array', id="none"),
+        pytest.param({"query": "q", "texts": []}, '"documents" must be a non-empty string array', id="no texts"),
+    ],
+)
+def test_what_a_request_to_rerank_must_have(body, message):
+    """llama.cpp's own words."""
+    with pytest.raises((WrongType, EmptyInput)) as raised:
+        parse_rerank(incoming(body))
+    assert raised.value.message == message
+
+
+@pytest.mark.parametrize(
+    "change", [{"documents": [1]}, {"documents": "a"}, {"query": 1}, {"top_n": -1}, {"return_text": "x"}], ids=str
+)
+def test_wrong_types_in_a_request_to_rerank(change):
+    """The field is named."""
+    with pytest.raises(WrongType) as raised:
+        parse_rerank(incoming({"query": "q", "documents": ["a"]} | change))
+    assert raised.value.field == next(iter(change))
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+TOKENS = TokenizeResult(
+    model="served",
+    tokens=[[Token(101, "[CLS]", True, None, None), Token(2924, "bank", False, 0, 4)]],
+    usage=usage([(2, 2)]),
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "specials"), [({}, False), ({"add_special": None}, False), ({"add_special": True}, True)]
+)
+def test_a_request_to_tokenize(said, specials):
+    """Without special tokens unless they are asked for: the other way round than most."""
+    body = {"content": "bank", "parse_special": True, **said}
+    assert parse_tokenize(incoming(body)).request == TokenizeRequest(inputs=["bank"], add_special_tokens=specials)
+
+
+def test_the_tokens_of_a_text():
+    """Bare ids, or with their pieces."""
+    assert answer("/tokenize", {"content": "bank"}, TOKENS) == {"tokens": [101, 2924]}
+    assert answer("/tokenize", {"content": "bank", "with_pieces": True}, TOKENS) == {
+        "tokens": [{"id": 101, "piece": "[CLS]"}, {"id": 2924, "piece": "bank"}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [({}, "content"), ({"content": ["a"]}, "content"), ({"content": "a", "parse_special": False}, "parse_special")],
+    ids=str,
+)
+def test_what_cannot_be_tokenized(body, field):
+    """No text, several texts, and an option that no tokenizer here has."""
+    with pytest.raises(InvalidField) as raised:
+        parse_tokenize(incoming(body))
+    assert raised.value.field == field
+
+
+def test_token_ids_to_text():
+    """Special tokens stay; the text is under vLLM's key, too, whose body on this path is the same."""
+    body = {"tokens": [101, 2924]}
+    assert parse_detokenize(incoming(body)).request == DecodeRequest(ids=[[101, 2924]], skip_special_tokens=False)
+    decoded = DecodeResult(model="served", texts=["[CLS] bank"])
+    assert answer("/detokenize", body, decoded) == {"content": "[CLS] bank", "prompt": "[CLS] bank"}
+
+
+@pytest.mark.parametrize("tokens", [[-1], [2**31], ["a"], 5], ids=str)
+def test_ids_that_are_none(tokens):
+    """Bounded integers, in a list."""
+    with pytest.raises(WrongType):
+        parse_detokenize(incoming({"tokens": tokens}))
+
+
+# --- facts ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/v1/health", "/props", "/slots", "/models", "/v1/models"])
+def test_facts_come_from_the_list_of_models(path):
+    """Nothing else is asked of the engine."""
+    assert route("GET", path).parse(incoming(None)).request == ListModels()
+
+
+def test_health_is_public():
+    """And nothing else is."""
+    assert [route.path for route in DIALECT.routes if route.public] == ["/v1/health"]
+
+
+@pytest.mark.parametrize(
+    "states",
+    [("ready",), ("unloaded",), ("loading",), ("failed", "ready"), ("loading", "ready")],
+    ids="+".join,
+)
+def test_health_while_a_model_answers(states):
+    """One is enough, and one that loads on demand counts."""
+    listed = model_list(*(model_info(state, state=state) for state in states))
+    assert answer("/v1/health", None, listed, "GET") == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("starting", "states", "message"),
+    [
+        (True, ("loading",), "Loading model"),
+        (True, ("ready", "loading"), "Loading model"),
+        (False, ("failed",), "No model could be loaded"),
+    ],
+    ids=str,
+)
+def test_health_while_none_answers(starting, states, message):
+    """503 in llama.cpp's shape, to be tried again."""
+    models = [model_info(f"{place}", state=state) for place, state in enumerate(states)]
+    listed = model_list(*models, starting=starting)
+    rendered = route("GET", "/v1/health").parse(incoming(None)).render(listed)
+    assert rendered.status == 503
+    assert json.loads(rendered.body) == {"error": {"code": 503, "message": message, "type": "unavailable_error"}}
+    assert rendered.headers["retry-after"] == "1"
+
+
+def test_props_are_facts_of_the_first_model():
+    """Only what is known."""
+    assert answer("/props", None, model_list("a", "b"), "GET") == {
+        "default_generation_settings": {"n_ctx": 256},
+        "total_slots": 4096,
+        "model_alias": "a",
+        "model_path": "org/model",
+        "modalities": {"vision": False, "audio": False},
+        "chat_template": "",
+        "build_info": f"vectord {__version__}",
+        "is_sleeping": False,
+    }
+
+
+def test_slots_are_models():
+    """In order, with their state."""
+    listed = model_list("a", model_info("b", state="unloaded"))
+    assert answer("/slots", None, listed, "GET") == [
+        {"id": 0, "n_ctx": 256, "model": "a", "state": "ready"},
+        {"id": 1, "n_ctx": 256, "model": "b", "state": "unloaded"},
+    ]
+
+
+def test_models_have_meta():
+    """What llama.cpp says of a model stands in everyone's list."""
+    shown = answer("/models", None, model_list("a"), "GET")
+    assert shown["data"][0]["meta"] == {"n_ctx_train": 256, "n_embd": 384}
+    assert route("GET", "/models").answer is ListedModels
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message", "kind"),
+    [
+        pytest.param(WrongType("m", field="f"), 400, "m", "invalid_request_error", id="type"),
+        pytest.param(TooManyInputs("m", limit=1, given=2), 400, "m", "invalid_request_error", id="many"),
+        pytest.param(ForeignIds("m"), 400, "m", "invalid_request_error", id="ids"),
+        pytest.param(Unauthorized("m"), 401, "Invalid API Key", "authentication_error", id="key"),
+        pytest.param(ModelNotFound("m"), 404, "m", "not_found_error", id="model"),
+        pytest.param(ModelCannot("m"), 400, "m", "not_supported_error", id="ability"),
+        pytest.param(Overloaded("m", retry_after_s=2), 503, "m", "unavailable_error", id="load"),
+        pytest.param(Unavailable("m"), 503, "m", "unavailable_error", id="start"),
+        pytest.param(InferenceFailed("m"), 500, "m", "server_error", id="failure"),
+        pytest.param(VectordError("m"), 500, "m", "server_error", id="bug"),
+        pytest.param(InputTooLong("m", field="content"), 400, "m", "exceed_context_size_error", id="characters"),
+    ],
+)
+def test_errors_in_full(error, code, message, kind):
+    """A code that is the status, a message, a type."""
+    rendered = render_error(error)
+    assert rendered.status == code == next(ERRORS[kind] for kind in type(error).__mro__ if kind in ERRORS)
+    assert json.loads(rendered.body) == {"error": {"code": code, "message": message, "type": kind}}
+
+
+def test_over_long_text_in_full():
+    """The sizes, in the words that clients look for and as numbers, and the place."""
+    error = InputTooLong("`content[3]` must be less", field="content", index=3, limit=512, given=600)
+    assert json.loads(render_error(error).body) == {
+        "error": {
+            "code": 400,
+            "message": "request (600 tokens) exceeds the available context size (512 tokens), it is too large to "
+            "process. `content[3]` must be less",
+            "type": "exceed_context_size_error",
+            "n_prompt_tokens": 600,
+            "n_ctx": 512,
+        }
+    }
+
+
+# --- routes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", [route for route in DIALECT.routes if route.example], ids=lambda route: route.path)
+def test_examples_are_requests(found):
+    """What docs show can be asked, and has the key the route is told by."""
+    assert found.parse(incoming(found.example)).request
+    assert found.keys & set(found.example)
+
+
+@pytest.mark.parametrize("path", ["/embedding", "/embeddings", "/v1/embeddings"])
+def test_content_tells_the_dialect(path):
+    """Nobody else's body has these keys there."""
+    assert route("POST", path).signs == {"content", "embd_normalize"}
+    assert route("POST", path).body is wire.EmbeddingBody

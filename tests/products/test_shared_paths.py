@@ -1,0 +1,340 @@
+"""Who answers on a path that several dialects have: what clients of each product rely on, row by row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.products.results import incoming, rerank_result
+from tests.server.fakes import FakeEngine
+
+from vectord.config.declared import DIALECTS
+from vectord.config.files import profiles, read_profile
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Dialect, Route
+from vectord.products.common.folder import load_dialects
+from vectord.server.http.app import build_table
+from vectord.server.http.routing import Endpoint, Table
+from vectord.server.http.shutdown import Shutdown
+
+# Path, keys at the top of the body, and who answers in the default order. Of two products' keys in one body, which no
+# client sends, those stand here that somebody could ask about.
+POSTS = """
+/embed                  inputs                              tei
+/embed                  inputs truncate normalize           tei
+/embed                  input                               semantic_explorer
+/embed                  input model                         semantic_explorer
+/embed                  texts                               cohere
+/embed                  inputs input texts                  tei
+/embed                  -                                   tei
+/api/v1/embed           inputs                              embedding_server
+/api/v1/embed           -                                   embedding_server
+/api/embed              text model                          semantic_explorer
+/api/embed              model input                         ollama
+/api/embed              -                                   semantic_explorer
+/api/embed/batch        texts model                         semantic_explorer
+/api/rerank             query documents                     semantic_explorer
+/api/embeddings         model prompt                        ollama
+
+/embeddings             sentences                           smart_embedder
+/embeddings             sentences return_dense              smart_embedder
+/embeddings             sentences input model               smart_embedder
+/embeddings             sentences content                   smart_embedder
+/embeddings             content                             llamacpp
+/embeddings             input embd_normalize                llamacpp
+/embeddings             input model content                 llamacpp
+/embeddings             input                               openai
+/embeddings             input model                         openai
+/embeddings             input model encoding_format user    openai
+/embeddings             input dimensions                    openai
+/embeddings             input model modality                infinity
+/embeddings             input model output_dtype            voyage
+/embeddings             input model task                    jina
+/embeddings             -                                   smart_embedder
+/embedding              content                             llamacpp
+/embedding              input                               llamacpp
+
+/v1/embeddings          input                               openai
+/v1/embeddings          input model                         openai
+/v1/embeddings          input model encoding_format user    openai
+/v1/embeddings          input model input_type truncation   openai
+/v1/embeddings          input model prompt_name truncate    openai
+/v1/embeddings          input model task                    jina
+/v1/embeddings          input model late_chunking           jina
+/v1/embeddings          input model embedding_type          jina
+/v1/embeddings          input model output_dtype            voyage
+/v1/embeddings          input model output_dimension        voyage
+/v1/embeddings          input model truncate_prompt_tokens  vllm
+/v1/embeddings          messages model                      vllm
+/v1/embeddings          input model modality                infinity
+/v1/embeddings          content                             llamacpp
+/v1/embeddings          sentences                           openai
+/v1/embeddings          -                                   openai
+
+/rerank                 query passages                      smart_embedder
+/rerank                 query passages normalize            smart_embedder
+/rerank                 query texts                         tei
+/rerank                 query texts raw_scores return_text  tei
+/rerank                 query documents                     semantic_explorer
+/rerank                 query documents model top_n         semantic_explorer
+/rerank                 query documents return_documents    semantic_explorer
+/rerank                 query documents max_doc_length      jina
+/rerank                 query documents raw_scores          infinity
+/rerank                 query documents top_k               voyage
+/rerank                 query documents use_activation      vllm
+/rerank                 query passages texts documents      smart_embedder
+/rerank                 query passages documents raw_scores smart_embedder
+/rerank                 query texts documents               tei
+/rerank                 query                               smart_embedder
+
+/v1/rerank              query texts                         tei
+/v1/rerank              query documents                     cohere
+/v1/rerank              query documents top_n               cohere
+/v1/rerank              query documents return_documents    cohere
+/v1/rerank              query documents rank_fields         cohere
+/v1/rerank              query documents top_k               voyage
+/v1/rerank              query documents return_len          jina
+/v1/rerank              query documents raw_scores          infinity
+/v1/rerank              query documents use_activation      vllm
+/v1/rerank              query texts documents               tei
+/v2/rerank              query documents model               cohere
+/v2/rerank              query documents max_tokens_per_doc  cohere
+/v2/rerank              query documents use_activation      vllm
+/v1/v2/rerank           query documents model               cohere
+/reranking              query documents                     llamacpp
+/reranking              query texts                         llamacpp
+/v1/reranking           query documents                     llamacpp
+
+/v1/embed               texts                               cohere
+/v2/embed               texts model input_type              cohere
+/v2/embed               inputs model input_type             cohere
+/v1/v2/embed            texts model input_type              cohere
+
+/classify               input                               infinity
+/classify               input model                         infinity
+/classify               input use_activation                vllm
+/classify               messages                            vllm
+/v1/classify            input                               infinity
+/score                  text_1 text_2                       vllm
+/v1/score               queries documents                   vllm
+/pooling                input                               vllm
+/tokenize               inputs                              tei
+/tokenize               content                             llamacpp
+/tokenize               prompt                              vllm
+/tokenize               messages                            vllm
+/tokenize               -                                   tei
+/v1/tokenize            text model                          cohere
+/detokenize             tokens                              vllm
+/v1/detokenize          tokens model                        cohere
+/decode                 ids                                 tei
+/                       inputs                              tei
+/                       query texts                         tei
+/invocations            inputs                              tei
+/vertex                 instances                           tei
+/vectors                text                                weaviate
+/vectors                texts                               weaviate
+/v1/contextualizedembeddings  inputs model                  voyage
+/v1/multi-vector        input                               jina
+"""
+
+GETS = """
+/                       server
+/docs                   server
+/openapi.json           server
+/api-doc/openapi.json   server
+/api/openapi.json       server
+/health                 server
+/health/live            server
+/health/ready           server
+/metrics                server
+/ping                   server
+/models                 openai
+/v1/models              openai
+/v1/models/org/model    openai
+/info                   tei
+/stats                  smart_embedder
+/health/status          semantic_explorer
+/api/embedders          semantic_explorer
+/api/rerankers          semantic_explorer
+/v1/health              llamacpp
+/props                  llamacpp
+/slots                  llamacpp
+/version                vllm
+/api/tags               ollama
+/api/version            ollama
+/meta                   weaviate
+/.well-known/ready      weaviate
+"""
+
+# Other products' words that the dialect openai reads, too. Where those are served the word is theirs.
+BORROWED = {
+    "openai": {
+        "embedding_type",
+        "normalized",
+        "output_dimension",
+        "output_dtype",
+        "task",
+        "truncate_prompt_tokens",
+    }
+}
+
+
+def table_of(order: Sequence[str]) -> Table:
+    return build_table(FakeEngine(), load_dialects(order), Shutdown(), Metrics("0"))
+
+
+def answering(endpoint: Endpoint, keys: Iterable[str]) -> str:
+    if endpoint.page is not None:
+        return "server"
+    assert endpoint.choices, "nothing is served there"
+    return endpoint.choose(json.dumps(dict.fromkeys(keys, 1)).encode()).dialect.name
+
+
+DEFAULT = table_of(DIALECTS)
+POST_ROWS = [line.rsplit(maxsplit=1) for line in POSTS.splitlines() if line]
+GET_ROWS = [line.split() for line in GETS.splitlines() if line]
+
+
+@pytest.mark.parametrize("slash", ["", "/"], ids=["", "slash"])
+@pytest.mark.parametrize(("asked", "dialect"), POST_ROWS, ids=[" ".join(asked.split()) for asked, _ in POST_ROWS])
+def test_the_body_settles_who_answers(asked: str, dialect: str, slash: str) -> None:
+    """In the default order, with and without a slash at the end; a body that nobody knows is the path's owner's."""
+    path, *keys = asked.split()
+    endpoint = DEFAULT.find("POST", path.rstrip("/") + slash).endpoint
+    assert answering(endpoint, set(keys) - {"-"}) == dialect
+
+
+@pytest.mark.parametrize("slash", ["", "/"], ids=["", "slash"])
+@pytest.mark.parametrize(("path", "dialect"), GET_ROWS)
+def test_what_has_no_body_is_settled_by_the_order(path: str, dialect: str, slash: str) -> None:
+    """The server's own pages come before everybody's."""
+    assert answering(DEFAULT.find("GET", path.rstrip("/") + slash).endpoint, ()) == dialect
+
+
+def test_every_shared_path_is_in_the_table() -> None:
+    """A path that a second dialect comes to needs a row that says who answers."""
+    listed = {asked.split()[0] for asked, _ in POST_ROWS}
+    shared = {endpoint.path for endpoint in DEFAULT if len({choice.dialect.name for choice in endpoint.choices}) > 1}
+    assert {path for path in shared if not path.startswith("/dialects/")} <= listed
+
+
+@pytest.mark.parametrize(("profile", "dialect"), [("tei", "tei"), ("embedding-server", "embedding_server")])
+def test_info_is_of_the_routes_of_the_profile(profile: str, dialect: str) -> None:
+    """The two cut over-long texts by opposite rules, and /info says which is in force."""
+    table = table_of(order_of(profile))
+    assert answering(table.find("GET", "/info").endpoint, ()) == dialect
+    assert answering(table.find("POST", "/embed").endpoint, ["inputs"]) == dialect
+
+
+RANKED = {"index": 1, "relevance_score": 0.5, "score": 0.5, "text": "b"}
+
+
+@pytest.mark.parametrize(
+    ("options", "result"),
+    [
+        pytest.param({}, RANKED, id="no document unless asked for"),
+        pytest.param({"return_documents": False}, RANKED, id="nor against it"),
+        pytest.param({"return_documents": True}, RANKED | {"document": {"text": "b"}}, id="but to who asks"),
+    ],
+)
+def test_every_client_of_rerank_reads_the_answer(options: dict[str, bool], result: dict[str, object]) -> None:
+    """At /rerank with `documents`: index and relevance_score (Jina, Cohere, infinity, vLLM), score and text (Semantic
+    Explorer), usage and id around them, and Cohere's meta."""
+    body = {"query": "q", "documents": ["a", "b"], "top_n": 1, **options}
+    choice = DEFAULT.find("POST", "/rerank").endpoint.choose(json.dumps(body).encode())
+    shown = json.loads(choice.route.parse(incoming(body)).answered(rerank_result(0.25, 0.5)).body)
+    assert shown["results"] == [result]
+    assert {"id", "object", "model", "usage", "meta"} <= set(shown)
+    assert shown["usage"] == {"prompt_tokens": 18, "total_tokens": 18}
+
+
+# --- under a dialect's own profile ----------------------------------------------------------------------------
+
+
+def own_posts() -> list[tuple[Dialect, Route]]:
+    return [(dialect, route) for dialect in load_dialects(DIALECTS) for route in dialect.routes if route.body]
+
+
+def order_of(profile: str) -> tuple[str, ...]:
+    order, _ = read_profile(profile, Path()).layer.get("dialects", (DIALECTS, None))
+    return tuple(order)
+
+
+def first(dialect: str) -> Table:
+    """The table under its profile; of a dialect without one, where it comes first."""
+    if dialect not in TABLES:
+        alone = (dialect, *(name for name in DIALECTS if name != dialect))
+        TABLES[dialect] = table_of(next((order for order in ORDERS.values() if order[0] == dialect), alone))
+    return TABLES[dialect]
+
+
+ORDERS = {profile: order_of(profile) for profile in profiles() if profile != "default"}
+TABLES: dict[str, Table] = {}
+OWN = own_posts()
+
+
+@pytest.mark.parametrize(
+    ("dialect", "route"), OWN, ids=[f"{each.name} {route.path} {min(route.keys)}" for each, route in OWN]
+)
+def test_a_dialect_answers_its_own_bodies_under_its_profile(dialect: Dialect, route: Route) -> None:
+    """Whatever fields of its own stand beside a key of its own; so does its example."""
+    assert route.body is not None
+    endpoint = first(dialect.name).find(route.method, route.path).endpoint
+    assert endpoint.choose(json.dumps(route.example).encode()).route is route
+    fields = {field.encode_name for field in msgspec.structs.fields(route.body)} - BORROWED.get(dialect.name, set())
+    strayed = {
+        (key, field): who
+        for key in route.keys
+        for field in fields
+        if (who := answering(endpoint, {key, field})) != dialect.name
+    }
+    assert strayed == {}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_dialect_answers_every_get_of_its_own_under_its_profile(dialect: str) -> None:
+    """But for those that are pages of the server."""
+    table = first(dialect)
+    for route in load_dialects([dialect])[0].routes:
+        if route.method == "GET":
+            endpoint = table.find("GET", route.path.replace("{model:path}", "m")).endpoint
+            assert endpoint.page is not None or endpoint.choices[0].route is route
+
+
+@pytest.mark.parametrize("profile", ORDERS)
+def test_a_profile_takes_no_dialect_away(profile: str) -> None:
+    """Each once."""
+    assert sorted(ORDERS[profile]) == sorted(DIALECTS)
+
+
+@pytest.mark.parametrize(
+    ("asked", "dialect"),
+    [
+        ("/v1/embeddings input", "simple_inference_server"),
+        ("/v1/embeddings input model encoding_format", "simple_inference_server"),
+        ("/v1/rerank query documents", "simple_inference_server"),
+        ("/embedding content", "llamacpp"),
+        ("/embeddings input", "llamacpp"),
+        ("/embeddings input model", "llamacpp"),
+        ("/embeddings sentences", "smart_embedder"),
+        ("/reranking query documents", "llamacpp"),
+    ],
+)
+def test_simple_inference_servers_wish_list_is_llama_cpps(asked: str, dialect: str) -> None:
+    """Its document: POST /embeddings is the API that is not OpenAI's; what is under /v1 stays its own."""
+    path, *keys = asked.split()
+    assert answering(first("simple_inference_server").find("POST", path).endpoint, keys) == dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_under_its_prefix_nobody_else_answers(dialect: str) -> None:
+    """In whatever order: every route of every dialect can be reached."""
+    for route in load_dialects([dialect])[0].routes:
+        path = f"/dialects/{dialect}{route.path}".replace("{model:path}", "m")
+        endpoint = DEFAULT.find(route.method, path).endpoint
+        body = dict.fromkeys(route.keys, 1)
+        assert endpoint.choose(json.dumps(body).encode()).dialect.name == dialect
+        assert any(choice.route is route for choice in endpoint.choices)

@@ -1,0 +1,342 @@
+"""Smart Embedder's bodies, answers, warnings and errors, as its document shows them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from tests.products.results import incoming, model_info, rerank_result, usage
+
+from vectord import errors
+from vectord.products import smart_embedder
+from vectord.products.common.dialect import Guards
+from vectord.products.common.rendered import Rendered
+from vectord.products.smart_embedder import wire
+from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength
+
+ALL = frozenset({"dense", "sparse", "colbert"})
+TRUNCATED = smart_embedder.requests.TRUNCATED
+BGE = model_info("BAAI/bge-m3", outputs=ALL | {"tokens"})
+QWEN = model_info("Qwen/Qwen3-Embedding-0.6B")
+BOTH = model_info("both", outputs=ALL, sources={"dense": QWEN.name, "sparse": BGE.name, "colbert": BGE.name})
+RERANKER = model_info("reranker", outputs=frozenset(), reranks=True, labels=("LABEL_0",))
+JUDGE = replace(RERANKER, labels=())
+
+
+def route(path, method="POST"):
+    (found,) = [one for one in smart_embedder.DIALECT.routes if (one.method, one.path) == (method, path)]
+    return found
+
+
+def call(path, body, models=(BGE, RERANKER), guards=None):
+    return route(path).parse(replace(incoming(body), models=models, guards=guards or Guards()))
+
+
+def answer(path, body, result, models=(BGE, RERANKER)):
+    """The rendered body, which must fit the type that OpenAPI shows."""
+    rendered = call(path, body, models).render(result)
+    msgspec.json.decode(rendered.body, type=route(path).answer)
+    return json.loads(rendered.body)
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------
+
+
+def test_all_three_vectors_are_the_default():
+    """The document's curl sends return_dense alone, and gets everything."""
+    request = call("/embeddings", {"sentences": ["a"], "return_dense": True}).request
+    assert request == EmbedRequest(inputs=["a"], model="BAAI/bge-m3", text=TRUNCATED, outputs=ALL, normalize=True)
+
+
+def test_null_and_unknown_keys_are_as_absent():
+    """As for every dialect."""
+    options = dict.fromkeys(
+        (*(name for name in msgspec.structs.asdict(wire.EmbeddingsBody([])) if name != "sentences"), "x")
+    )
+    assert (
+        call("/embeddings", {"sentences": ["a"], **options}).request
+        == call("/embeddings", {"sentences": ["a"]}).request
+    )
+
+
+@pytest.mark.parametrize("flags", [("dense",), ("sparse", "colbert"), ()], ids=str)
+def test_flags_choose_the_vectors(flags):
+    """All of them off asks for nothing at all."""
+    body = {"sentences": ["a"], **{f"return_{kind}": kind in flags for kind in ALL}}
+    assert call("/embeddings", body).request.outputs == frozenset(flags)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        *((said, True) for said in (True, 1, 1.0, "1", "on", "t", "true", "True", "y", "YES")),
+        *((said, False) for said in (False, 0, 0.0, "0", "off", "f", "false", "FALSE", "n", "No")),
+    ],
+    ids=repr,
+)
+def test_booleans_are_read_as_pydantic_reads_them(said, meant):
+    """In every field that is one: words and numbers, too."""
+    body = {"sentences": ["a"], **{f"return_{kind}": said for kind in ALL}, "normalize_dense": said}
+    request = call("/embeddings", body, (QWEN, BGE, BOTH)).request
+    assert (request.outputs == ALL, request.normalize) == (meant, meant)
+    shown = answer("/embeddings", {"sentences": ["a", "b"], "sparse_as_indices": said}, embedded(sparse=SPARSE))
+    assert ("indices" in shown["data"][0]["embeddings"]["sparse"]) is meant
+    assert call("/rerank", {"query": "q", "passages": ["a"], "normalize": said}).request.raw is not meant
+
+
+@pytest.mark.parametrize("said", [2, -1, 0.5, "", "null", " true", "oui", [], {}], ids=repr)
+@pytest.mark.parametrize(
+    ("path", "field"), [("/embeddings", "return_dense"), ("/embeddings", "sparse_as_indices"), ("/rerank", "normalize")]
+)
+def test_what_pydantic_reads_as_no_boolean_is_refused(path, field, said):
+    """422, at its place."""
+    rendered = refused(path, {"sentences": ["a"], "query": "q", "passages": ["a"], field: said})
+    (fault,) = json.loads(rendered.body)["detail"]
+    assert (rendered.status, fault["loc"]) == (422, ["body", field])
+
+
+@pytest.mark.parametrize(
+    ("models", "flag", "normalize"),
+    [
+        pytest.param((BGE,), False, True, id="BGE-M3 is always of length 1"),
+        pytest.param((QWEN, BGE, BOTH), False, False, id="Qwen as it is"),
+        pytest.param((QWEN, BGE, BOTH), True, True, id="Qwen normalised"),
+    ],
+)
+def test_normalize_dense_matters_for_qwen_alone(models, flag, normalize):
+    """FlagEmbedding gives BGE-M3's vectors at length 1 whatever the flag says."""
+    assert call("/embeddings", {"sentences": ["a"], "normalize_dense": flag}, models).request.normalize is normalize
+
+
+@pytest.mark.parametrize("kinds", [("dense",), ("dense", "sparse"), ("dense", "sparse", "colbert")], ids=str)
+def test_a_composite_is_asked_before_its_parts(kinds):
+    """Or dense vectors would be of another model as soon as sparse ones are asked for beside them."""
+    body = {"sentences": ["a"], **{f"return_{kind}": kind in kinds for kind in ALL}}
+    assert call("/embeddings", body, (QWEN, BGE, BOTH)).request.model == "both"
+
+
+def test_what_nobody_makes_is_for_the_engine_to_refuse():
+    """It knows the words."""
+    assert call("/embeddings", {"sentences": ["a"]}, (QWEN,)).request.model is None
+
+
+def embedded(**facts):
+    return EmbedResult(model="BAAI/bge-m3", fingerprint="f00d", usage=usage(), **facts)
+
+
+SPARSE = [
+    Sparse(np.array([435, 12], np.int32), np.array([0.5, 0.25], np.float32)),
+    Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32)),
+]
+COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]
+
+
+def test_the_answer_of_the_document():
+    """Every key of it; sparse weights in the order in which their tokens stand in the text."""
+    result = embedded(dense={"float": np.array([[0.5, -0.25], [1, 0]], np.float32)}, sparse=SPARSE, colbert=COLBERT)
+    shown = answer("/embeddings", {"sentences": ["Hello world!", "Ciao"]}, result)
+    assert shown["data"][0] == {
+        "id": 0,
+        "text": "Hello world!",
+        "embeddings": {"dense": [0.5, -0.25], "sparse": {"435": 0.5, "12": 0.25}, "colbert": [[1, 0]]},
+    }
+    assert list(shown["data"][0]["embeddings"]["sparse"]) == ["435", "12"]
+    del shown["data"]
+    assert shown == {
+        **dict.fromkeys(("model_name", "dense_model_name", "sparse_model_name", "colbert_model_name"), "BAAI/bge-m3"),
+        "processing_time_ms": 1234.5,
+        "warnings": [],
+    }
+
+
+def test_sparse_as_indices_is_qdrants_form():
+    """Two lists."""
+    shown = answer("/embeddings", {"sentences": ["a", "b"], "sparse_as_indices": True}, embedded(sparse=SPARSE))
+    assert shown["data"][0]["embeddings"]["sparse"] == {"indices": [435, 12], "values": [0.5, 0.25]}
+
+
+def test_what_was_not_asked_for_is_null():
+    """The keys stay."""
+    shown = answer("/embeddings", {"sentences": ["a", "b"]}, embedded())
+    assert [each["embeddings"] for each in shown["data"]] == [{"dense": None, "sparse": None, "colbert": None}] * 2
+
+
+def test_each_models_name_stands_beside_its_vectors():
+    """With Qwen selected only dense changes."""
+    shown = answer("/embeddings", {"sentences": ["a", "b"]}, embedded(), (QWEN, BGE, BOTH))
+    assert {name: model for name, model in shown.items() if name.endswith("name")} == {
+        "model_name": QWEN.name,
+        "dense_model_name": QWEN.name,
+        "sparse_model_name": BGE.name,
+        "colbert_model_name": BGE.name,
+    }
+
+
+def test_a_warning_for_each_sentence_and_model_that_cut():
+    """The document's own example: 9,000 tokens for BGE-M3, none for Qwen, which reads more."""
+    result = embedded(
+        lengths={
+            BGE.name: [TextLength(9000, 8192), TextLength(3, 3)],
+            QWEN.name: [TextLength(9100, 9100), TextLength(40000, 32768)],
+        },
+        limits={BGE.name: 8192, QWEN.name: 32768},
+    )
+    first, second = answer("/embeddings", {"sentences": ["a", "b"]}, result, (QWEN, BGE, BOTH))["warnings"]
+    assert first == {
+        "code": "input_truncated",
+        "severity": "warning",
+        "message": "Input text was truncated to the model token limit.",
+        "target": {"field": "sentences", "index": 0, "pointer": "/sentences/0"},
+        "details": {
+            "model": "BAAI/bge-m3",
+            "max_tokens": 8192,
+            "original_tokens": 9000,
+            "truncated_tokens": 808,
+            "truncation_side": "end",
+        },
+    }
+    assert (second["target"]["pointer"], second["details"]["model"]) == ("/sentences/1", QWEN.name)
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+PASSAGES = {"query": "q", "passages": ["a", "b", "c"]}
+
+
+@pytest.mark.parametrize(
+    ("models", "normalize", "raw"),
+    [
+        pytest.param((RERANKER,), None, True, id="logits by default"),
+        pytest.param((RERANKER,), True, False, id="probabilities"),
+        pytest.param((JUDGE,), False, None, id="a language model has probabilities only"),
+        pytest.param((BGE,), True, False, id="no reranker"),
+    ],
+)
+def test_normalize_chooses_the_scores(models, normalize, raw):
+    """Of BGE's reranker; for Qwen's it does nothing."""
+    request = call("/rerank", {**PASSAGES, "normalize": normalize}, models).request
+    assert request == RerankRequest(query="q", passages=["a", "b", "c"], text=TRUNCATED, raw=raw)
+
+
+def test_every_passage_is_ranked():
+    """Best first, equal ones in their order."""
+    shown = answer("/rerank", PASSAGES, replace(rerank_result(0.5, 2, 0.5), model="reranker", usage=usage()))
+    assert shown == {
+        "results": [
+            {"index": 1, "passage": "b", "score": 2.0},
+            {"index": 0, "passage": "a", "score": 0.5},
+            {"index": 2, "passage": "c", "score": 0.5},
+        ],
+        "model_name": "reranker",
+        "processing_time_ms": 1234.5,
+        "warnings": [],
+    }
+
+
+def test_what_was_cut_of_query_and_passages_is_warned_of():
+    """Each with its pointer."""
+    result = rerank_result(
+        1, 2, 3, query=TextLength(90, 64), passages=[TextLength(7, 7), TextLength(700, 400), TextLength(7, 7)]
+    )
+    query, passage = answer("/rerank", PASSAGES, result)["warnings"]
+    assert (query["code"], query["target"]) == (
+        "query_truncated",
+        {"field": "query", "index": None, "pointer": "/query"},
+    )
+    assert query["details"]["truncated_tokens"] == 26
+    assert (passage["code"], passage["target"]["pointer"]) == ("passage_truncated", "/passages/1")
+    assert passage["details"]["original_tokens"] - passage["details"]["max_tokens"] == 300
+
+
+# --- stats ----------------------------------------------------------------------------------------------------
+
+
+def test_stats_are_the_engines():
+    """The hours are not cut at a day."""
+    asked = route("/stats", "GET").parse(incoming({}))
+    assert asked.request == ShowStatistics()
+    figures = Statistics(
+        uptime_s=90_187.9, embed_requests=3, embed_texts=9, batches=2, refused_requests=1, device="cpu"
+    )
+    rendered = asked.render(figures)
+    msgspec.json.decode(rendered.body, type=wire.StatsAnswer)
+    assert json.loads(rendered.body) == {
+        "uptime": "25h 3m 7s",
+        "uptime_seconds": 90_187,
+        "total_requests": 3,
+        "total_sentences": 9,
+        "total_batches": 2,
+        "rejected_requests": 1,
+        "hardware": "CPU",
+    }
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def refused(path, body, guards=None) -> Rendered:
+    with pytest.raises(errors.VectordError) as caught:
+        call(path, body, guards=guards)
+    return smart_embedder.render_error(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "detail"),
+    [
+        ("/embeddings", {"sentences": []}, "The 'sentences' list cannot be empty."),
+        ("/rerank", {"query": " \n", "passages": ["a"]}, "The 'query' field cannot be empty."),
+        ("/rerank", {"query": "q", "passages": []}, "The 'passages' list cannot be empty."),
+    ],
+)
+def test_nothing_to_do_is_400_in_its_own_words(path, body, detail):
+    """Verbatim: scripts compare them."""
+    rendered = refused(path, body)
+    assert (rendered.status, json.loads(rendered.body)) == (400, {"detail": detail})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "place"),
+    [
+        ({}, "missing", ["body", "sentences"]),
+        ({"sentences": ["a", 1]}, "value_error", ["body", "sentences", 1]),
+        ({"sentences": "a"}, "value_error", ["body", "sentences"]),
+    ],
+    ids=str,
+)
+def test_a_wrong_shape_is_fastapis_list(body, kind, place):
+    """422; where FastAPI repeats what was sent there is null."""
+    rendered = refused("/embeddings", body)
+    (fault,) = json.loads(rendered.body)["detail"]
+    assert (rendered.status, fault["type"], fault["loc"], fault["input"]) == (422, kind, place, None)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [("/embeddings", {"sentences": ["a"] * 3}), ("/rerank", {"query": "q", "passages": ["a"] * 3})]
+)
+def test_a_guard_counts_items(path, body):
+    """Only where one is set."""
+    call(path, body)
+    call(path, body, guards=Guards(max_sentences=3, max_passages=3))
+    rendered = refused(path, body, Guards(max_sentences=2, max_passages=2))
+    assert rendered.status == 422
+    assert "at most 2 items; got 3" in json.loads(rendered.body)["detail"][0]["msg"]
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "detail"),
+    [
+        (errors.Unauthorized("No key."), 401, "Invalid or missing bearer token."),
+        (errors.Overloaded("Full.", retry_after_s=1), 503, "Server is overloaded. Please retry later."),
+        (errors.ShuttingDown(), 503, "Server is shutting down"),
+        (errors.Unavailable("The model is still loading."), 503, "The model is still loading."),
+        (errors.InferenceFailed("It broke."), 500, "Internal server error."),
+    ],
+    ids=str,
+)
+def test_its_other_errors_are_sentences(error, status, detail):
+    """Those of its document, verbatim."""
+    rendered = smart_embedder.render_error(error)
+    assert (rendered.status, json.loads(rendered.body)) == (status, {"detail": detail})

@@ -1,0 +1,176 @@
+"""Weaviate's text2vec-transformers: the bodies of its Go client, and what that reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from tests.products.results import embed_result, incoming, model_info, model_list
+
+from vectord import errors
+from vectord.errors import WrongType
+from vectord.products.common.dialect import Incoming, Route
+from vectord.products.weaviate import DIALECT
+from vectord.schema import EmbedRequest, ListModels, TextOptions
+
+CUTS = TextOptions(truncate_by_default=True)
+RERANKER = model_info("ranks", outputs=frozenset(), reranks=True)
+
+
+def route(path: str, key: str = "") -> Route:
+    (found,) = (route for route in DIALECT.routes if route.path == path and (not key or key in route.keys))
+    return found
+
+
+def parse(key: str, body: object) -> Any:
+    return route("/vectors", key).parse(incoming(body))
+
+
+def get(path: str, result: object) -> Any:
+    call = route(path).parse(Incoming())
+    assert call.request == ListModels()
+    return call.render(result)
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "request_"),
+    [
+        pytest.param(
+            "text",
+            {
+                "text": "a",
+                "dims": 0,
+                "vector": None,
+                "error": "",
+                "config": {"pooling_strategy": "masked_mean", "task_type": "query", "dimensions": 128},
+            },
+            EmbedRequest(
+                inputs=["a"],
+                text=TextOptions(truncate_by_default=True, kind="query"),
+                dimensions=128,
+            ),
+            id="Weaviate's",
+        ),
+        pytest.param("text", {"text": "a"}, EmbedRequest(inputs=["a"], text=CUTS), id="curl's"),
+        pytest.param(
+            "text",
+            {"text": "a", "config": {"pooling_strategy": None, "task_type": "", "dimensions": None}},
+            EmbedRequest(inputs=["a"], text=CUTS),
+            id="a config that says nothing",
+        ),
+        pytest.param(
+            "texts",
+            {"texts": ["a", "b"], "config": {"task_type": "passage"}},
+            EmbedRequest(inputs=["a", "b"], text=TextOptions(truncate_by_default=True, kind="document")),
+            id="a batch",
+        ),
+    ],
+)
+def test_bodies(key, body, request_):
+    """The task picks the model's prompt; the pooling is the model's own, whatever the client's default."""
+    assert parse(key, body).request == request_
+
+
+@pytest.mark.parametrize(
+    ("key", "body", "field"),
+    [
+        pytest.param("text", {"text": ["a"]}, "text", id="a list as text"),
+        pytest.param("texts", {"texts": "a"}, "texts", id="a text as list"),
+        pytest.param("text", {"text": "a", "config": {"dimensions": -1}}, "config.dimensions", id="negative width"),
+    ],
+)
+def test_what_is_refused_before_the_engine(key, body, field):
+    """The error names the field."""
+    with pytest.raises(WrongType) as refused:
+        parse(key, body)
+    assert refused.value.field == field
+
+
+def test_a_vector():
+    """The text comes back. `dims` is what Weaviate reads, `dim` what the container says."""
+    rendered = parse("text", {"text": "a"}).render(embed_result(embed_result().dense["float"][:1]))
+    assert rendered.body == b'{"text":"a","vector":[0.1,-0.2,0.33333334],"dim":3,"dims":3}'
+
+
+def test_vectors():
+    """As many as there were texts, in their order."""
+    rendered = parse("texts", {"texts": ["a", "b"]}).render(embed_result())
+    assert rendered.body == b'{"vectors":[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]],"dims":3}'
+
+
+@pytest.mark.parametrize("key", ["text", "texts"])
+def test_the_descriptions_of_answers_are_complete(key):
+    """OpenAPI shows every key that is written, and no other; examples are taken."""
+    route_ = route("/vectors", key)
+    result = embed_result(embed_result().dense["float"][:1])
+    body = route_.parse(incoming(route_.example)).render(result).body
+    assert msgspec.to_builtins(msgspec.json.decode(body, type=route_.answer)) == json.loads(body)
+
+
+# --- the model ------------------------------------------------------------------------------------------------
+
+
+def test_meta_is_of_the_model_that_answers():
+    """The first that makes dense vectors, which is whom requests go to."""
+    assert json.loads(get("/meta", model_list(RERANKER, "embeds")).body) == {
+        "model": {
+            "model_name": "embeds",
+            "model_type": "bert",
+            "pooling": "mean",
+            "dimensions": 384,
+            "max_input_tokens": 256,
+        },
+        "model_path": "org/model",
+    }
+
+
+def test_meta_is_an_object_whatever_is_served():
+    """Weaviate reads no other JSON."""
+    assert get("/meta", model_list(RERANKER)).body == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("models", "status"),
+    [
+        pytest.param([model_info(state="ready")], 204, id="ready"),
+        pytest.param([model_info(state="unloaded")], 204, id="loads on its next use"),
+        pytest.param([model_info(state="loading")], 204, id="its first use loads it"),
+        pytest.param([model_info(state="failed")], 503, id="failed"),
+        pytest.param([model_info(state="failed"), model_info("second")], 503, id="another would not be asked"),
+        pytest.param([RERANKER, model_info("second")], 204, id="not the first served"),
+        pytest.param([RERANKER], 503, id="none that embeds"),
+    ],
+)
+def test_ready_when_a_text_would_be_answered(models, status):
+    """Weaviate waits for it at its start."""
+    rendered = get("/.well-known/ready", model_list(*models))
+    assert rendered.status == status
+    assert rendered.body == (b"" if status == 204 else b'{"error":"No model that embeds is ready."}')
+
+
+def test_not_ready_while_the_server_starts():
+    """Requests would be refused."""
+    loading = model_list(model_info(state="loading"), starting=True)
+    assert get("/.well-known/ready", loading).status == 503
+
+
+def test_live_whatever_the_models_do():
+    """204, as the container says it."""
+    rendered = get("/.well-known/live", model_list(model_info(state="failed")))
+    assert (rendered.status, rendered.body) == (204, b"")
+
+
+def test_only_the_probes_are_public():
+    """They say nothing of the models but whether one answers."""
+    assert [route.path for route in DIALECT.routes if route.public] == ["/.well-known/live", "/.well-known/ready"]
+
+
+def test_errors_are_under_the_key_that_weaviate_shows():
+    """With the statuses that all dialects share."""
+    rendered = DIALECT.render_error(errors.InputTooLong("It has 9 tokens."))
+    assert (rendered.status, json.loads(rendered.body)) == (400, {"error": "It has 9 tokens."})

@@ -1,0 +1,319 @@
+"""Who asks too often, and what they are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FakeEngine, dialect, route
+from tests.server.live import Reply
+
+from vectord.config import ServerConfig
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Rate
+from vectord.products.common.folder import load_dialects
+from vectord.schema import TextLength
+from vectord.server.admission.buckets import Buckets, Draw
+from vectord.server.http.app import create_app
+
+SMART_EMBEDDER, EMBEDDING_SERVER, OPENAI = load_dialects(("smart_embedder", "embedding_server", "openai"))
+
+
+@pytest.fixture(autouse=True)
+def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time that passes when it is told to, and a microsecond at each look."""
+    import throttled
+
+    now = [1000.0]
+
+    def look() -> float:
+        passes(1e-6)
+        return now[0]
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(throttled.utils, "now_mono_f", look)
+
+    return passes
+
+
+def limited(amount: int, burst: int, *, per_key: bool = False) -> Any:
+    """A dialect of its own with `amount` requests a minute."""
+    rate = Rate(amount, period_s=60, burst=burst, per_key=per_key)
+    return type(EMBED)(
+        name="slow",
+        title="",
+        routes=(
+            route("slow", "/slow"),
+            route("slow", "/shared", keys=("slow",)),
+            route("slow", "/up", "GET", public=True),
+        ),
+        render_error=EMBED.render_error,
+        rate=rate,
+    )
+
+
+FAST = dialect("fast", route("fast", "/shared", keys=("fast",)), route("fast", "/fast"))
+
+
+def keys_file(folder: Path, **limits: object) -> str:
+    """One named key, `secret`, with these limits."""
+    path = folder / "keys.toml"
+    lines = [f"{name} = {value}" for name, value in limits.items()]
+    digest = sha256(b"secret").hexdigest()
+    path.write_text("\n".join(["[[keys]]", 'name = "team"', f'sha256 = "{digest}"', *lines]))
+    path.chmod(0o600)
+    return str(path)
+
+
+class Server:
+    """An app whose answers are counted by what they are."""
+
+    def __init__(
+        self, *dialects: Any, engine: FakeEngine | None = None, metrics: Metrics | None = None, **settings: Any
+    ):
+        self.engine = engine or FakeEngine()
+        self.app = create_app(self.engine, dialects or (EMBED,), ServerConfig(**settings), metrics)
+
+    async def ask(
+        self, path: str = "/v1/embed", body: object = {"input": "x"}, *, peer: str = "10.0.0.1", **headers: str
+    ) -> Reply:
+        named: Mapping[str, str] = {name.replace("_", "-"): value for name, value in headers.items()}
+        content = json.dumps(body).encode() if body is not None else b""
+        method = "GET" if body is None else "POST"
+        return await call(self.app, method, path, content, headers=named, client=(peer, 1))
+
+    async def statuses(self, number: int, *arguments: Any, **named: Any) -> list[int]:
+        return [(await self.ask(*arguments, **named)).status for _ in range(number)]
+
+
+# --- addresses, by the settings -------------------------------------------------------------------------------
+
+
+async def test_by_default_nobody_is_limited_on_most_routes() -> None:
+    """What is more than the device can do is refused by the queue."""
+    assert set(await Server(EMBED).statuses(300)) == {200}
+
+
+async def test_a_rate_that_is_set_holds_on_every_route(stopped: Callable[[float], None]) -> None:
+    """For each address; unserved paths, wrong bodies and guessed keys count, too."""
+    server = Server(EMBED, FAST, rate_limit_requests_per_minute=60, rate_limit_burst_size=4, api_key="k")
+    assert await server.statuses(2, x_api_key="k") == [200, 200]
+    assert await server.statuses(1, "/nothing", x_api_key="k") == [404]
+    assert await server.statuses(1, "/fast", x_api_key="guess") == [401]
+    assert await server.statuses(2, x_api_key="k") == [429, 429]
+    assert await server.statuses(1, "/fast", x_api_key="guess") == [429]
+    assert await server.statuses(1, x_api_key="k", peer="10.0.0.2") == [200]
+    stopped(2.0)
+    assert await server.statuses(3, x_api_key="k") == [200, 200, 429]
+
+
+async def test_probes_and_pages_are_never_limited() -> None:
+    """A flood must not make a server look dead."""
+    server = Server(EMBED, rate_limit_requests_per_minute=1, rate_limit_burst_size=1)
+    await server.ask()
+    for path in ("/health/live", "/health", "/docs", "/openapi.json"):
+        assert await server.statuses(3, path, None) == [200, 200, 200]
+
+
+async def test_what_is_refused_reaches_nobody() -> None:
+    """Neither the engine nor the parser."""
+    server = Server(EMBED, rate_limit_requests_per_minute=1, rate_limit_burst_size=1)
+    await server.ask()
+    reply = await server.ask(body="no object")
+    assert (reply.status, reply.json["error"], len(server.engine.callers)) == (429, "RateLimited", 1)
+
+
+async def test_behind_a_proxy_its_clients_are_limited_and_not_the_proxy() -> None:
+    """Each by the address that the proxy tells."""
+    settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 1}
+    server = Server(EMBED, trusted_proxies=("10.0.0.1",), **settings)
+    for client in ("1.1.1.1", "2.2.2.2"):
+        assert await server.statuses(2, x_forwarded_for=client) == [200, 429]
+
+
+async def test_zero_is_no_limit_at_all() -> None:
+    """Neither the settings' nor the products' own."""
+    server = Server(limited(1, 1), rate_limit_requests_per_minute=0)
+    assert await server.statuses(3, "/slow") == [200, 200, 200]
+
+
+# --- the products' own ----------------------------------------------------------------------------------------
+
+
+async def test_a_products_rate_holds_on_its_own_routes() -> None:
+    """On a shared path for the bodies that are its own; its public routes are free."""
+    server = Server(limited(60, 3), FAST)
+    assert await server.statuses(2, "/slow") == [200, 200]
+    assert await server.statuses(2, "/shared", {"slow": "x"}) == [200, 429]
+    assert set(await server.statuses(5, "/shared", {"fast": "x"})) == {200}
+    assert await server.statuses(1, "/slow") == [429]
+    assert await server.statuses(2, "/up", None) == [200, 200]
+
+
+async def test_a_flood_is_refused_before_its_keys_are_judged() -> None:
+    """429 before 401, as Smart Embedder does."""
+    server = Server(limited(60, 2), api_key="k")
+    assert await server.statuses(3, "/slow", x_api_key="guess") == [401, 401, 429]
+
+
+async def test_a_rate_for_keys_takes_addresses_where_there_are_none() -> None:
+    """One key from two addresses is one client; without keys addresses are told apart."""
+    server = Server(limited(60, 2, per_key=True), api_key="k")
+    found = [
+        await server.statuses(1, "/slow", x_api_key="k", peer=peer) for peer in ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    ]
+    assert found == [[200], [200], [429]]
+    open_server = Server(limited(60, 2, per_key=True))
+    for peer in ("10.0.0.1", "10.0.0.2"):
+        assert await open_server.statuses(3, "/slow", peer=peer, x_api_key="made up") == [200, 200, 429]
+
+
+@pytest.mark.parametrize(
+    ("settings", "burst"), [({}, 120), ({"rate_limit_burst_size": 7}, 7), ({"rate_limit_requests_per_minute": 9}, 120)]
+)
+async def test_smart_embedders_limit(settings: dict[str, int], burst: int) -> None:
+    """Its document's numbers, text, header and key; its settings change them."""
+    server = Server(SMART_EMBEDDER, **settings)
+    replies = [await server.ask("/rerank", {"query": "q", "passages": []}) for _ in range(burst + 1)]
+    assert [reply.status for reply in replies] == [400] * burst + [429]
+    amount = settings.get("rate_limit_requests_per_minute", 3600)
+    expected = {"detail": f"Rate limit exceeded. Max {amount} requests per minute.", "retry_after": 60}
+    assert (replies[-1].json, replies[-1].headers["retry-after"]) == (expected, "60")
+
+
+async def test_embedding_servers_limit() -> None:
+    """50 at once and 80 a second, for each key; TEI's shape and a wait in seconds."""
+    server = Server(EMBEDDING_SERVER, api_key="k")
+    replies = [await server.ask("/api/v1/embed", {"inputs": 3}, authorization="Bearer k") for _ in range(51)]
+    assert [reply.status for reply in replies] == [422] * 50 + [429]
+    assert replies[-1].json["error"] == "Rate limit exceeded. Max 80 requests per second."
+    assert replies[-1].headers["retry-after"] == "1"
+
+
+async def test_every_dialect_says_when_to_come_back() -> None:
+    """429, what the limit is, and a wait: on each one's first route."""
+    for each in load_dialects(ServerConfig().dialects):
+        server = Server(each, rate_limit_requests_per_minute=1, rate_limit_burst_size=1, api_key="k")
+        path = next(route.path for route in each.routes if route.method == "POST" and "{" not in route.path)
+        await server.ask(path)
+        reply = await server.ask(path)
+        assert reply.status == 429, each.name
+        assert b"Rate limit exceeded. Max 1 requests per minute." in reply.body, each.name
+        assert 1 <= int(reply.headers["retry-after"]) <= 60, each.name
+
+
+async def test_refusals_are_counted() -> None:
+    """By the route's template and a reason that the metrics know."""
+    heard = []
+
+    class Recording(Metrics):
+        def rejected(self, route: str, reason: str) -> None:
+            heard.append((route, reason))
+
+    server = Server(limited(60, 2), metrics=Recording("0"), api_key="k")
+    await server.statuses(3, "/slow", x_api_key="guess")
+    assert heard == [("/slow", "auth"), ("/slow", "auth"), ("/slow", "rate_limit")]
+
+
+# --- quotas of keys -------------------------------------------------------------------------------------------
+
+
+async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None]) -> None:
+    """A minute's worth at once, then evenly; from wherever it asks, on every route. Other keys are not counted."""
+    server = Server(EMBED, FAST, api_keys_file=keys_file(tmp_path, requests_per_minute=3), api_key="other")
+    assert await server.statuses(2, x_api_key="secret") == [200, 200]
+    assert await server.statuses(2, "/fast", x_api_key="secret", peer="10.0.0.2") == [200, 429]
+    assert set(await server.statuses(9, x_api_key="other")) == {200}
+    stopped(20.0)
+    assert await server.statuses(2, x_api_key="secret") == [200, 429]
+    assert await server.statuses(3, "/health", None, x_api_key="secret") == [200, 200, 200]
+
+
+async def test_a_keys_tokens(tmp_path: Path, stopped: Callable[[float], None]) -> None:
+    """What was asked within the quota is answered whole; then the key waits until it has made up for it."""
+    engine = FakeEngine([TextLength(300, 250)])
+    server = Server(EMBED, engine=engine, api_keys_file=keys_file(tmp_path, tokens_per_minute=100))
+    assert await server.statuses(2, x_api_key="secret") == [200, 429]
+    reply = await server.ask(x_api_key="secret")
+    assert reply.json["message"] == "Token quota exceeded. Max 100 tokens per minute."
+    stopped(89.0)  # 250 tokens are owed for from above 100: 1.5 minutes
+    assert await server.statuses(1, x_api_key="secret") == [429]
+    stopped(2.0)
+    assert await server.statuses(2, x_api_key="secret") == [200, 429]
+
+
+async def test_a_refused_request_takes_no_tokens(tmp_path: Path) -> None:
+    """What failed has cost nothing that could be counted."""
+    server = Server(EMBED, api_keys_file=keys_file(tmp_path, tokens_per_minute=3))
+    assert await server.statuses(5, "/v1/embed", [1], x_api_key="secret") == [400] * 5
+    assert await server.statuses(2, x_api_key="secret") == [200, 429]
+
+
+# --- buckets --------------------------------------------------------------------------------------------------
+
+
+async def refused_for_s(buckets: Buckets, rate: Rate, bucket: str, amount: int = 1) -> float:
+    refusal = await buckets.draw([Draw(rate, bucket, amount)])
+    return 0.0 if refusal is None else refusal.wait_s
+
+
+async def test_a_bucket_that_owes_gives_nothing_until_it_is_even(stopped: Callable[[float], None]) -> None:
+    """The wait that is told is the one that is needed."""
+    buckets, rate = Buckets(), Rate(60, period_s=60, burst=10)
+    await buckets.spend(rate, "a", 30)
+    wait_s = await refused_for_s(buckets, rate, "a", 0)
+    assert wait_s == pytest.approx(21.0, abs=1e-4)  # until there is one again
+    stopped(wait_s - 0.1)
+    assert await refused_for_s(buckets, rate, "a", 0) == pytest.approx(0.1, abs=1e-4)
+    stopped(0.101)
+    assert await refused_for_s(buckets, rate, "a", 0) == 0
+    assert await refused_for_s(buckets, rate, "b", 0) == 0
+
+
+async def test_draws_end_at_the_first_that_fails() -> None:
+    """Those before it are taken, those behind it not."""
+    buckets, many, one = Buckets(), Rate(60, period_s=60, burst=10), Rate(1, period_s=60, burst=1)
+    draws = [Draw(many, "first"), Draw(one, "second"), Draw(one, "third")]
+    assert await buckets.draw([draws[1]]) is None
+    refusal = await buckets.draw(draws)
+    assert refusal is not None
+    assert (refusal.place, refusal.wait_s) == (1, pytest.approx(60, abs=1e-3))
+    assert await refused_for_s(buckets, many, "first", 10) > 0
+    assert await refused_for_s(buckets, one, "third") == 0
+
+
+async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses can be made up: the longest unused bucket makes room."""
+    from vectord.server.admission import own_buckets as module
+
+    monkeypatch.setattr(module, "MAX_BUCKETS", 100)
+    buckets, rate = Buckets(), Rate(1, period_s=60, burst=1)
+    for number in range(1000):
+        assert await refused_for_s(buckets, rate, str(number)) == 0
+    assert await refused_for_s(buckets, rate, "999") > 0
+    assert await refused_for_s(buckets, rate, "901") > 0
+    assert await refused_for_s(buckets, rate, "899") == 0
+
+
+@pytest.mark.parametrize(
+    ("dialect", "settings", "imports"),
+    [
+        (EMBED, {}, False),
+        (EMBED, {"rate_limit_requests_per_minute": 9}, True),
+        (SMART_EMBEDDER, {}, True),
+        (SMART_EMBEDDER, {"rate_limit_requests_per_minute": 0}, False),
+    ],
+    ids=["nothing is limited", "an address is", "a dialect is", "switched off"],
+)
+async def test_the_start_imports_what_limits_need(dialect: Any, settings: dict[str, int], imports: bool) -> None:
+    """So that no request waits for it; and nothing where nothing is limited."""
+    app = create_app(FakeEngine(), [dialect], ServerConfig(**settings))
+    async with app.router.lifespan_context(app):
+        assert (app.state.gate.limits._buckets._opening is not None) == imports

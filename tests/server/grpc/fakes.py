@@ -1,0 +1,161 @@
+"""An engine that answers every request of tei.v1, a real server over it, and a client made from the proto itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from google.protobuf.message_factory import GetMessageClass
+from tests.products.results import classify_result, embed_result, model_list, rerank_result, usage
+
+from vectord.config import ServerConfig
+from vectord.schema import (
+    ANYONE,
+    Caller,
+    ClassifyRequest,
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    ListModels,
+    ModelList,
+    Request,
+    RerankRequest,
+    Result,
+    Sparse,
+    Token,
+    TokenizeRequest,
+    TokenizeResult,
+)
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.server import serve_grpc
+from vectord.server.http.shutdown import Shutdown
+
+PATIENCE_S = 60.0
+METHODS = {
+    f"/{service.full_name}/{method.name}": method
+    for service in pb.DESCRIPTOR.services_by_name.values()
+    for method in service.methods
+}
+
+
+class FakeEngine:
+    """Its numbers are the lengths of texts, so that an answer shows whose it is.
+
+    gate: while it is not set, answers wait. failures: what the next answers are instead.
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+        self.callers: list[Caller] = []
+        self.failures: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Semaphore(0)
+        self.cancelled = asyncio.Semaphore(0)
+        self.running = 0
+        self.most_running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.draining = asyncio.Event()
+
+    async def answer(self, request: Request, caller: Caller) -> Result:
+        self.requests.append(request)
+        self.callers.append(caller)
+        self.running += 1
+        self.idle.clear()
+        self.most_running = max(self.most_running, self.running)
+        self.entered.release()
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.release()
+            raise
+        finally:
+            self.running -= 1
+            if not self.running:
+                self.idle.set()
+        if self.failures:
+            raise self.failures.pop(0)
+        return result_of(request)
+
+    def readiness(self) -> dict[str, str]:
+        return {"served": "ready"}
+
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        return model_list()
+
+    async def drain(self) -> None:
+        self.draining.set()
+        await self.idle.wait()
+
+
+def result_of(request: Request) -> Result:
+    match request:
+        case EmbedRequest(inputs=[text], outputs=outputs):
+            return _vectors(len(text), outputs)
+        case ClassifyRequest():
+            return classify_result([0.2, 0.7, 0.1])
+        case RerankRequest(passages=passages):
+            return rerank_result(*map(len, passages))
+        case TokenizeRequest(inputs=[text]):
+            tokens = [Token(101, "[CLS]", True, None, None), Token(7, text, False, 0, len(text))]
+            return TokenizeResult(model="served", tokens=[tokens], usage=usage([(2, 2)]))
+        case DecodeRequest(ids=[ids]):
+            return DecodeResult(model="served", texts=[" ".join(map(str, ids))])
+        case ListModels():
+            return model_list()
+    raise AssertionError(f"tei.v1 asks for no {request}")
+
+
+def _vectors(number: int, outputs: frozenset[str]) -> EmbedResult:
+    if outputs == {"dense"}:
+        return embed_result(np.array([[number, 0.1]], np.float32), usage([(9, 4)]))
+    if outputs == {"sparse"}:
+        words = Sparse(np.array([number, 3], np.int32), np.array([0.1, 2], np.float32))
+        return EmbedResult(model="served", fingerprint="f00d", usage=usage([(9, 4)]), sparse=[words])
+    tokens = np.full((2, 3), number, np.float32)
+    return EmbedResult(model="served", fingerprint="f00d", usage=usage([(9, 4)]), tokens=[tokens])
+
+
+@dataclass
+class Live:
+    """A server that answers, and one connection to it."""
+
+    channel: grpc.aio.Channel
+    port: int
+    shutdown: Shutdown
+
+    def call(self, path: str, messages: Any, **options: Any) -> Any:
+        """A method as tei.proto declares it. messages: one message, or an iterable where the method takes a stream."""
+        method = METHODS[path]
+        kind = _KINDS[method.client_streaming, method.server_streaming]
+        send, receive = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+        stub = getattr(self.channel, kind)(
+            path, request_serializer=send.SerializeToString, response_deserializer=receive.FromString
+        )
+        return stub(messages, **options)
+
+
+_KINDS = {
+    (False, False): "unary_unary",
+    (True, False): "stream_unary",
+    (True, True): "stream_stream",
+}
+
+
+@asynccontextmanager
+async def live(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Live]:
+    """settings: fields of ServerConfig. What takes longer than PATIENCE_S fails instead of hanging."""
+    shutdown = Shutdown()
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serve_grpc(engine or FakeEngine(), ServerConfig(grpc_port=0, **settings), shutdown) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        yield Live(channel, port, shutdown)

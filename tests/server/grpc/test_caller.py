@@ -1,0 +1,54 @@
+"""Who calls."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from vectord.errors import InvalidField
+from vectord.schema import Caller
+from vectord.server.admission.caller import caller_of
+from vectord.server.grpc.caller import address_of, headers_of
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("ipv4:10.0.0.1:50000", "10.0.0.1"),
+        ("ipv6:[::1]:50000", "::1"),
+        ("ipv6:%5B2001:db8::1%5D:50000", "2001:db8::1"),
+        ("unix:/tmp/socket", "unix:/tmp/socket"),
+        ("unix:", "unix:"),
+    ],
+)
+def test_a_client_is_its_address(peer, client):
+    """As over HTTP, whichever port it calls from."""
+    assert address_of(peer) == client
+
+
+def test_metadata_say_what_http_headers_say():
+    """Lane, vector space and the request's name."""
+    metadata = [
+        ("x-vectord-lane", "bulk"),
+        ("x-request-id", "mine"),
+        ("x-vectord-expect-fingerprint", "0123abcd"),
+        ("trace-bin", b"\xff"),
+    ]
+    assert caller_of(headers_of(metadata), "unix:") == Caller(
+        client="unix:", lane="bulk", request_id="mine", expect_fingerprint="0123abcd"
+    )
+
+
+@pytest.mark.parametrize("header", ["x-vectord-lane", "x-vectord-expect-fingerprint"])
+def test_what_they_cannot_say_is_refused(header):
+    """By the name of the metadata, without the value."""
+    with pytest.raises(InvalidField) as caught:
+        caller_of({header: "nonsense!"}, "unix:")
+    assert header in caught.value.message
+    assert "nonsense" not in caught.value.message
+
+
+def test_a_value_that_is_no_latin_1_is_one_like_any_other():
+    """HTTP hands on bytes, gRPC may hand on any letter; a key check must not trip over it."""
+    assert headers_of([("authorization", "Bearer ключ")]) == {"authorization": "Bearer ключ".encode().decode("latin-1")}

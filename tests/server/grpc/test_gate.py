@@ -1,0 +1,122 @@
+"""Named keys, limits, proxies and TLS over gRPC: HTTP's, from the same buckets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
+import trustme
+from tests.server.grpc.fakes import FakeEngine, live
+
+from vectord.config import ServerConfig
+from vectord.server.admission.gate import Gate
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.server import serve_grpc
+from vectord.server.http.shutdown import Shutdown
+
+EMBED = "/tei.v1.Embed/Embed"
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> str:
+    """One key, `secret`, with every limit there is."""
+    path = tmp_path / "keys.toml"
+    digest = sha256(b"secret").hexdigest()
+    path.write_text(
+        f'[[keys]]\nname = "team"\nsha256 = "{digest}"\nmodels = ["m"]\nlane = "bulk"\nrequests_per_minute = 2'
+    )
+    path.chmod(0o600)
+    return str(path)
+
+
+def embed(running: Any, **metadata: str) -> Any:
+    sent = tuple((name.replace("_", "-"), value) for name, value in metadata.items())
+    return running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=sent)
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    try:
+        await call
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
+
+
+async def test_a_named_key_is_the_client(keys: str) -> None:
+    """With its lane and its models; the wrong one is nobody."""
+    engine = FakeEngine()
+    async with live(engine, api_keys_file=keys) as running:
+        assert await code_of(embed(running)) == grpc.StatusCode.UNAUTHENTICATED
+        await embed(running, authorization="Bearer secret")
+    (caller,) = engine.callers
+    assert (caller.client, caller.lane, caller.models) == ("team", "bulk", {"m"})
+
+
+async def test_a_keys_requests_are_counted_with_those_of_http(keys: str) -> None:
+    """One gate for the process: what HTTP took is not there for a call."""
+    config = ServerConfig(api_keys_file=keys, grpc_port=0)
+    gate = Gate(config)
+    await gate.limits.check("10.0.0.1", gate.keys.known({"x-api-key": "secret"}), None)
+    async with (
+        serve_grpc(FakeEngine(), config, Shutdown(), gate) as port,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        call = channel.unary_unary(EMBED)
+        message = pb.EmbedRequest(inputs="abc").SerializeToString()
+        await call(message, metadata=(("x-api-key", "secret"),))
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await call(message, metadata=(("x-api-key", "secret"),))
+    assert refused.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert refused.value.details() == "Rate limit exceeded. Max 2 requests per minute."
+    assert int(dict(refused.value.trailing_metadata() or ())["grpc-retry-pushback-ms"]) > 0
+
+
+async def test_each_message_of_a_stream_counts(keys: str) -> None:
+    """A stream that asks too often waits instead of failing, as where the server is full."""
+    engine = FakeEngine()
+
+    async def messages() -> AsyncIterator[pb.EmbedRequest]:
+        for _ in range(3):
+            yield pb.EmbedRequest(inputs="abc")
+
+    async with live(engine, api_keys_file=keys) as running:
+        call = running.call("/tei.v1.Embed/EmbedStream", messages(), metadata=(("x-api-key", "secret"),), timeout=1)
+        answers = []
+        with pytest.raises(grpc.aio.AioRpcError) as late:
+            async for answer in call:
+                answers.append(answer)
+    assert (len(answers), late.value.code()) == (2, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+async def test_a_proxys_word_counts_if_it_is_trusted() -> None:
+    """As over HTTP."""
+    engine = FakeEngine()
+    async with live(engine, trusted_proxies=("127.0.0.0/8",)) as running:
+        await embed(running, x_forwarded_for="6.6.6.6, 1.2.3.4")
+    async with live(engine) as running:
+        await embed(running, x_forwarded_for="6.6.6.6, 1.2.3.4")
+    assert [caller.client for caller in engine.callers] == ["1.2.3.4", "127.0.0.1"]
+
+
+async def test_the_certificate_is_shown_here_too(tmp_path: Path) -> None:
+    """Where HTTP is HTTPS, nothing of this server goes in the clear."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    issued.private_key_pem.write_to_path(key)
+    issued.cert_chain_pems[0].write_to_path(chain)
+    config = ServerConfig(grpc_port=0, tls_cert_file=str(chain), tls_key_file=str(key))
+    trusting = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
+    message = pb.EmbedRequest(inputs="abc").SerializeToString()
+    async with serve_grpc(FakeEngine(), config, Shutdown()) as port:
+        async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
+            await channel.unary_unary(EMBED)(message)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as plain:
+            assert await code_of(plain.unary_unary(EMBED)(message)) == grpc.StatusCode.UNAVAILABLE

@@ -1,0 +1,73 @@
+"""What orchestrators ask of the gRPC port."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("grpc_health")
+
+import grpc
+from grpc_health.v1 import health_pb2 as pb
+from grpc_health.v1.health_pb2_grpc import HealthStub
+from grpc_reflection.v1alpha import reflection_pb2
+from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
+from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
+
+from vectord.server.grpc import health
+from vectord.server.grpc.health import SERVICES, Health
+from vectord.server.http.shutdown import Shutdown
+
+SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
+
+
+@pytest.mark.parametrize("service", ["", *sorted(SERVICES)])
+async def test_a_server_that_answers_is_serving(service):
+    """As a whole and each of TEI's services, and without a key."""
+    async with live(api_key="hush") as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        answer = await HealthStub(channel).Check(pb.HealthCheckRequest(service=service))
+    assert answer.status == SERVING
+
+
+async def test_an_unknown_service_is_not_found():
+    """By the protocol's own rule."""
+    async with live() as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await HealthStub(channel).Check(pb.HealthCheckRequest(service="tei.v2.Embed"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_a_watcher_hears_of_the_end(monkeypatch):
+    """Serving, then not, once the server shuts down."""
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.001)
+    async with asyncio.timeout(PATIENCE_S):
+        shutdown = Shutdown()
+        watching = Health(FakeEngine(), shutdown).Watch(pb.HealthCheckRequest(), None)
+        assert (await anext(watching)).status == SERVING
+        shutdown.begin()
+        assert (await anext(watching)).status == NOT_SERVING
+        await watching.aclose()
+
+
+async def listed(port: int, metadata: tuple[tuple[str, str], ...] = ()) -> set[str]:
+    request = reflection_pb2.ServerReflectionRequest(list_services="")
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        (answer,) = [
+            each async for each in ServerReflectionStub(channel).ServerReflectionInfo([request], metadata=metadata)
+        ]
+    return {service.name for service in answer.list_services_response.service}
+
+
+async def test_tools_find_the_services_by_reflection():
+    """grpcurl needs no file then."""
+    async with live() as running:
+        assert await listed(running.port) >= SERVICES
+
+
+async def test_behind_a_key_there_is_no_reflection():
+    """grpc would answer it to anybody."""
+    async with live(api_key="hush") as running:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await listed(running.port, (("authorization", "Bearer hush"),))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,107 @@
+"""tei.proto, what is generated of it, and what is served."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from tests.server.grpc.fakes import METHODS
+
+from vectord.server import grpc as rpc
+from vectord.server.grpc import methods
+from vectord.server.grpc import tei_pb2 as pb
+
+PROTO = (Path(rpc.__file__).parent / "tei.proto").read_text("utf-8")
+
+_BLOCK = re.compile(r"^(?P<kind>service|message|enum) (?P<name>\w+) \{(?:\}|\n(?P<body>.*?)^\})", re.M | re.S)
+_RPC = re.compile(r"rpc (\w+)\((stream )?(\w+)\) returns \((stream )?(\w+)\)")
+_FIELD = re.compile(r"^  (?:(optional|repeated) )?(\w+) (\w+) = (\d+);", re.M)
+_VALUE = re.compile(r"^  (\w+) = (\d+);", re.M)
+
+
+def blocks(kind: str) -> Iterator[tuple[str, str]]:
+    """Name and body of each."""
+    for block in _BLOCK.finditer(PROTO):
+        if block["kind"] == kind:
+            yield block["name"], block["body"] or ""
+
+
+def test_the_generated_messages_are_those_of_the_proto():
+    """Names, numbers, types and labels; who changes the one and forgets the other is told here."""
+    declared = {
+        name: {(label, kind, field, int(number)) for label, kind, field, number in _FIELD.findall(body)}
+        for name, body in blocks("message")
+    }
+    assert declared == {
+        message.name: {(_label(field), _type(field), field.name, field.number) for field in message.fields}
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+    }
+
+
+def _label(field) -> str:
+    if field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED:
+        return "repeated"
+    return "optional" if field.has_presence and field.message_type is None else ""
+
+
+def _type(field) -> str:
+    named = field.message_type or field.enum_type
+    return named.name if named is not None else _TYPES[field.type]
+
+
+_TYPES = {9: "string", 8: "bool", 13: "uint32", 4: "uint64", 2: "float"}  # of google.protobuf.FieldDescriptorProto
+
+
+def test_the_generated_enums_are_those_of_the_proto():
+    """Clients send numbers."""
+    declared = {name: {(word, int(number)) for word, number in _VALUE.findall(body)} for name, body in blocks("enum")}
+    assert declared == {
+        enum.name: {(value.name, value.number) for value in enum.values}
+        for enum in pb.DESCRIPTOR.enum_types_by_name.values()
+    }
+
+
+def test_the_generated_services_are_those_of_the_proto():
+    """And the table that is served has each of their methods."""
+    declared = {
+        f"/tei.v1.{service}/{name}": (bool(sends), asked, bool(receives), answered)
+        for service, body in blocks("service")
+        for name, sends, asked, receives, answered in _RPC.findall(body)
+    }
+    assert declared == {
+        path: (method.client_streaming, method.input_type.name, method.server_streaming, method.output_type.name)
+        for path, method in METHODS.items()
+    }
+    served = {method.path: (method.streams, method.kind.DESCRIPTOR.name, method.streams) for method in methods.METHODS}
+    assert served == {path: declared[path][:3] for path in declared if path != methods.RERANK_STREAM}
+    assert declared[methods.RERANK_STREAM] == (True, "RerankStreamRequest", False, "RerankResponse")
+
+
+NUMBERS = {
+    "EmbedRequest": "inputs truncate normalize truncation_direction prompt_name dimensions",
+    "EmbedResponse": "embeddings metadata",
+    "Metadata": "compute_chars compute_tokens total_time_ns tokenization_time_ns queue_time_ns inference_time_ns",
+    "EmbedSparseRequest": "inputs truncate truncation_direction prompt_name",
+    "SparseValue": "index value",
+    "RerankRequest": "query texts truncate raw_scores return_text truncation_direction",
+    "RerankStreamRequest": "query text truncate raw_scores return_text truncation_direction",
+    "Rank": "index text score",
+    "PredictRequest": "inputs truncate raw_scores truncation_direction",
+    "PredictPairRequest": "inputs truncate raw_scores truncation_direction",
+    "Prediction": "score label",
+    "EncodeRequest": "inputs add_special_tokens prompt_name",
+    "SimpleToken": "id text special start stop",
+    "DecodeRequest": "ids skip_special_tokens",
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_never_change(name):
+    """Clients of TEI were compiled with these, from 1 on."""
+    fields = {field.number: field.name for field in pb.DESCRIPTOR.message_types_by_name[name].fields}
+    assert fields == dict(enumerate(NUMBERS[name].split(), 1))

@@ -1,0 +1,68 @@
+"""Messages on their way have places, and nobody keeps one for ever where others wait."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from tests.server.grpc.fakes import PATIENCE_S
+
+from vectord.errors import UploadTooSlow
+from vectord.server.grpc.receipts import Receipts
+
+
+class Slow:
+    """A message that comes when it is told to."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def sent(self) -> AsyncIterator[bytes]:
+        self.asked.set()
+        await self.gate.wait()
+        yield b"it"
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_so_many_are_read_at_once() -> None:
+    """The next is not even asked for until one has come."""
+    receipts, sent = Receipts(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
+    reading = [asyncio.create_task(receipts.read(one.sent())) for one in sent]
+    await settle()
+    assert [one.asked.is_set() for one in sent] == [True, True, False]
+    sent[1].gate.set()
+    assert await reading[1] == b"it"
+    await settle()
+    assert sent[2].asked.is_set()
+    sent[0].gate.set()
+    sent[2].gate.set()
+    assert await asyncio.gather(*reading) == [b"it"] * 3
+
+
+async def test_who_dawdles_makes_way_for_who_waits() -> None:
+    """Once it has had its time; alone it may take as long as it likes."""
+    receipts, slow, quick = Receipts(1, grace_s=0.0), Slow(), Slow()
+    dawdling = asyncio.create_task(receipts.read(slow.sent()))
+    await slow.asked.wait()
+    await settle()
+    assert not dawdling.done()
+    quick.gate.set()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await receipts.read(quick.sent()) == b"it"
+        with pytest.raises(UploadTooSlow):
+            await dawdling
+
+
+async def test_a_message_may_take_only_so_long() -> None:
+    """Where a call of one message never sends it."""
+    with pytest.raises(UploadTooSlow):
+        await Receipts(1, grace_s=PATIENCE_S, longest_s=0.0).read(Slow().sent())

@@ -1,0 +1,198 @@
+"""tei.v1's messages, read."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge
+from vectord.schema import (
+    ClassifyRequest,
+    DecodeRequest,
+    EmbedRequest,
+    ListModels,
+    RerankRequest,
+    TextOptions,
+    TokenizeRequest,
+)
+from vectord.server.grpc import requests
+from vectord.server.grpc import tei_pb2 as pb
+
+AS_SENT = TextOptions(truncate=False)
+LEFT = pb.TRUNCATION_DIRECTION_LEFT
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "request_"),
+    [
+        pytest.param(
+            requests.embed,
+            pb.EmbedRequest(inputs="a"),
+            EmbedRequest(inputs=["a"], text=AS_SENT),
+            id="embed",
+        ),
+        pytest.param(
+            requests.embed,
+            pb.EmbedRequest(
+                inputs="a", truncate=True, normalize=False, truncation_direction=LEFT, prompt_name="q", dimensions=8
+            ),
+            EmbedRequest(
+                inputs=["a"],
+                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
+                normalize=False,
+                dimensions=8,
+            ),
+            id="embed with everything",
+        ),
+        pytest.param(
+            requests.embed,
+            pb.EmbedRequest(inputs="a", normalize=True, prompt_name=""),
+            EmbedRequest(inputs=["a"], text=TextOptions(truncate=False, prompt_name="")),
+            id="embed with defaults said",
+        ),
+        pytest.param(
+            requests.embed_sparse,
+            pb.EmbedSparseRequest(inputs="a", truncate=True, truncation_direction=LEFT, prompt_name="q"),
+            EmbedRequest(
+                inputs=["a"],
+                text=TextOptions(truncate=True, truncate_side="left", prompt_name="q"),
+                outputs=frozenset({"sparse"}),
+            ),
+            id="embed_sparse",
+        ),
+        pytest.param(
+            requests.embed_all,
+            pb.EmbedAllRequest(inputs="a"),
+            EmbedRequest(inputs=["a"], text=AS_SENT, outputs=frozenset({"tokens"})),
+            id="embed_all",
+        ),
+        pytest.param(
+            requests.predict,
+            pb.PredictRequest(inputs="a"),
+            ClassifyRequest(inputs=["a"], text=AS_SENT),
+            id="predict",
+        ),
+        pytest.param(
+            requests.predict_pair,
+            pb.PredictPairRequest(inputs=["a", ""], raw_scores=True, truncate=True, truncation_direction=LEFT),
+            ClassifyRequest(inputs=[("a", "")], text=TextOptions(truncate=True, truncate_side="left"), raw=True),
+            id="predict a pair",
+        ),
+        pytest.param(
+            requests.predict_pair,
+            pb.PredictPairRequest(inputs=["a"]),
+            ClassifyRequest(inputs=["a"], text=AS_SENT),
+            id="predict a pair of one",
+        ),
+        pytest.param(
+            requests.rerank,
+            pb.RerankRequest(query="q", texts=["a", ""], raw_scores=True),
+            RerankRequest(query="q", passages=["a", ""], text=AS_SENT, raw=True),
+            id="rerank",
+        ),
+        pytest.param(
+            requests.tokenize,
+            pb.EncodeRequest(inputs="a"),
+            TokenizeRequest(inputs=["a"], add_special_tokens=False),
+            id="tokenize",
+        ),
+        pytest.param(
+            requests.tokenize,
+            pb.EncodeRequest(inputs="a", add_special_tokens=True, prompt_name="q"),
+            TokenizeRequest(inputs=["a"], add_special_tokens=True, prompt_name="q"),
+            id="tokenize with everything",
+        ),
+        pytest.param(
+            requests.decode,
+            pb.DecodeRequest(ids=[1, 2]),
+            DecodeRequest(ids=[[1, 2]], skip_special_tokens=False),
+            id="decode",
+        ),
+        pytest.param(requests.info, pb.InfoRequest(), ListModels(), id="info"),
+    ],
+)
+def test_a_message_is_read(parse, message, request_):
+    """What proto3 leaves out is false, but for `normalize`."""
+    assert parse(message).request == request_
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "text"),
+    [
+        pytest.param(requests.embed, pb.EmbedRequest(), "`inputs` cannot be empty", id="embed"),
+        pytest.param(requests.embed_all, pb.EmbedAllRequest(), "`inputs` cannot be empty", id="embed_all"),
+        pytest.param(requests.embed_sparse, pb.EmbedSparseRequest(), "`inputs` cannot be empty", id="embed_sparse"),
+        pytest.param(requests.predict, pb.PredictRequest(), "`inputs` cannot be empty", id="predict"),
+        pytest.param(
+            requests.predict_pair, pb.PredictPairRequest(inputs=["", ""]), "`inputs` cannot be empty", id="predict pair"
+        ),
+        pytest.param(requests.rerank, pb.RerankRequest(query="q"), "`texts` cannot be empty", id="rerank"),
+        pytest.param(requests.rerank, pb.RerankRequest(texts=["a", ""]), "`texts` cannot be empty", id="rerank a pair"),
+        pytest.param(requests.tokenize, pb.EncodeRequest(), "`inputs` cannot be empty", id="tokenize"),
+        pytest.param(requests.decode, pb.DecodeRequest(), "`ids` cannot be empty", id="decode"),
+    ],
+)
+def test_emptiness_is_refused(parse, message, text):
+    """In TEI's words, as over HTTP."""
+    with pytest.raises(EmptyInput) as caught:
+        parse(message)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("parse", "message", "text"),
+    [
+        pytest.param(
+            requests.embed,
+            pb.EmbedRequest(inputs="a", dimensions=0),
+            "`dimensions` should be positive",
+            id="dimensions",
+        ),
+        pytest.param(
+            requests.embed,
+            pb.EmbedRequest(inputs="a", truncation_direction=7),
+            "`truncation_direction` must be RIGHT or LEFT",
+            id="an enum proto3 does not check",
+        ),
+        pytest.param(
+            requests.predict_pair,
+            pb.PredictPairRequest(inputs=["a", "b", "c"]),
+            "`inputs` must have a single or two elements. Given: 3",
+            id="three",
+        ),
+        pytest.param(
+            requests.predict_pair,
+            pb.PredictPairRequest(),
+            "`inputs` must have a single or two elements. Given: 0",
+            id="none",
+        ),
+    ],
+)
+def test_a_bad_value_is_refused(parse, message, text):
+    """By its field."""
+    with pytest.raises(InvalidField) as caught:
+        parse(message)
+    assert caught.value.message == text
+
+
+@pytest.mark.parametrize(
+    ("parse", "kind", "content"),
+    [
+        pytest.param(requests.rerank, pb.RerankRequest, b"\x12\x00" * 250_001, id="texts of two bytes"),
+        pytest.param(requests.decode, pb.DecodeRequest, b"\x0a\xc1\x84\x3d" + bytes(1_000_001), id="ids of one byte"),
+    ],
+)
+def test_too_many_items_are_refused_by_their_count(parse, kind, content):
+    """A few bytes each on the wire, far more as values of ours."""
+    with pytest.raises(PayloadTooLarge):
+        parse(requests.decoded(kind, content))
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"], ids=["no tag", "cut off", "no UTF-8"])
+def test_what_is_no_message_is_refused(content):
+    """Without a word of it."""
+    with pytest.raises(MalformedBody) as caught:
+        requests.decoded(pb.EmbedRequest, content)
+    assert caught.value.message == "The message is no tei.v1.EmbedRequest."
+    assert caught.value.__cause__ is None

@@ -1,0 +1,108 @@
+"""The port opens and closes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
+from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
+
+from vectord.config import ServerConfig
+from vectord.errors import ConfigError
+from vectord.server.grpc import server
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.server import serve_grpc
+from vectord.server.http.shutdown import Shutdown
+
+
+async def test_a_taken_port_is_an_error_of_the_configuration():
+    """And is not shared with whoever has it."""
+    async with live() as running:
+        with pytest.raises(ConfigError, match=f"--grpc-port {running.port} "):
+            async with serve_grpc(FakeEngine(), ServerConfig(grpc_port=running.port), Shutdown()):
+                pass
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    """Ends wait for nobody but the engine."""
+    monkeypatch.setattr(server, "FAREWELL_S", 0.0)
+    monkeypatch.setattr(server, "LAST_WORDS_S", 0.01)
+
+
+async def opened(engine: FakeEngine, closing: asyncio.Event, **settings: Any) -> AsyncIterator[int]:
+    """A server that closes when told to."""
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serve_grpc(engine, ServerConfig(grpc_port=0, **settings), Shutdown()) as port,
+    ):
+        yield port
+        await closing.wait()
+
+
+async def test_what_was_accepted_is_answered_before_the_port_closes():
+    """The block waits for the engine."""
+    engine, closing = FakeEngine(), asyncio.Event()
+    engine.gate.clear()
+    life = opened(engine, closing)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await anext(life)}") as channel:
+        call = channel.unary_unary("/tei.v1.Embed/Embed")(pb.EmbedRequest(inputs="abc").SerializeToString())
+        await engine.entered.acquire()
+        closing.set()
+        ending = asyncio.create_task(anext(life, None))
+        await engine.draining.wait()
+        engine.gate.set()
+        assert pb.EmbedResponse.FromString(await call).embeddings[0] == 3
+        await ending
+
+
+async def test_what_runs_out_of_time_is_cut_off():
+    """And its work with it."""
+    engine, closing = FakeEngine(), asyncio.Event()
+    engine.gate.clear()
+    life = opened(engine, closing, shutdown_timeout_secs=0.0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await anext(life)}") as channel:
+        call = channel.unary_unary("/tei.v1.Embed/Embed")(pb.EmbedRequest(inputs="abc").SerializeToString())
+        await engine.entered.acquire()
+        closing.set()
+        await anext(life, None)
+        with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+            await call
+    async with asyncio.timeout(PATIENCE_S):
+        await engine.cancelled.acquire()
+    assert engine.running == 0
+
+
+async def test_a_port_may_open_into_the_end():
+    """A signal may come while the server starts."""
+    shutdown = Shutdown()
+    shutdown.begin()
+    engine = FakeEngine()
+    async with serve_grpc(engine, ServerConfig(grpc_port=0), shutdown):
+        pass
+    assert engine.draining.is_set()
+
+
+async def test_a_silent_stream_does_not_keep_the_port_open():
+    """A client may keep one for ever."""
+    engine, closing = FakeEngine(), asyncio.Event()
+    life = opened(engine, closing)
+    for_ever = asyncio.Event()
+
+    async def one_and_no_more() -> AsyncIterator[bytes]:
+        yield pb.EmbedRequest(inputs="abc").SerializeToString()
+        await for_ever.wait()
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{await anext(life)}") as channel:
+        stream = channel.stream_stream("/tei.v1.Embed/EmbedStream")(one_and_no_more())
+        assert await stream.read()
+        closing.set()
+        await anext(life, None)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stream.read()

@@ -1,0 +1,328 @@
+"""tei.v1 on a real port: every method, its errors, keys, streams and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+pytest.importorskip("grpc")
+
+import grpc
+from grpc import StatusCode
+from tests.server.grpc.fakes import METHODS, FakeEngine, live
+
+from vectord.errors import InferenceFailed, ModelCannot, Overloaded
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.methods import LARGE_AT_ONCE, SHORT_AT_ONCE
+from vectord.server.http.hardening.body_room import BODIES_AT_ONCE
+
+EMBED = "/tei.v1.Embed/Embed"
+EMBED_STREAM = "/tei.v1.Embed/EmbedStream"
+
+# A message of each kind, and where in its answer the fake engine's number, the length of "abc", stands.
+EXAMPLES = {
+    "InfoRequest": (pb.InfoRequest(), lambda answer: answer.max_input_length == 256),
+    "EmbedRequest": (pb.EmbedRequest(inputs="abc"), lambda answer: answer.embeddings[0] == 3),
+    "EmbedSparseRequest": (pb.EmbedSparseRequest(inputs="abc"), lambda answer: answer.sparse_embeddings[0].index == 3),
+    "EmbedAllRequest": (pb.EmbedAllRequest(inputs="abc"), lambda answer: answer.token_embeddings[1].embeddings[2] == 3),
+    "PredictRequest": (pb.PredictRequest(inputs="abc"), lambda answer: answer.predictions[0].label == "glad"),
+    "PredictPairRequest": (
+        pb.PredictPairRequest(inputs=["abc", "d"]),
+        lambda answer: answer.predictions[0].label == "glad",
+    ),
+    "RerankRequest": (pb.RerankRequest(query="q", texts=["abc"]), lambda answer: answer.ranks[0].score == 3),
+    "RerankStreamRequest": (pb.RerankStreamRequest(query="q", text="abc"), lambda answer: answer.ranks[0].score == 3),
+    "EncodeRequest": (pb.EncodeRequest(inputs="abc"), lambda answer: answer.tokens[1].stop == 3),
+    "DecodeRequest": (pb.DecodeRequest(ids=[1, 2]), lambda answer: answer.text == "1 2"),
+}
+
+
+async def answers(running, path, **options):
+    """All answers of a method to its example."""
+    message, _ = EXAMPLES[METHODS[path].input_type.name]
+    method = METHODS[path]
+    call = running.call(path, [message] if method.client_streaming else message, **options)
+    return [answer async for answer in call] if method.server_streaming else [await call]
+
+
+async def failed(awaitable):
+    """The status a call ended with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await awaitable
+    return caught.value
+
+
+async def and_no_more(*messages):
+    """A stream that stays open. grpc's client calls it an internal error to have sent what nobody reads any more."""
+    for message in messages:
+        yield message
+    await asyncio.Event().wait()
+
+
+async def drained(call):
+    return [answer async for answer in call]
+
+
+# --- methods --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", METHODS)
+async def test_every_method_answers(path):
+    """As tei.proto declares it, streaming or not."""
+    async with live() as running:
+        (answer,) = await answers(running, path)
+    is_right = EXAMPLES[METHODS[path].input_type.name][1]
+    assert is_right(answer), answer
+
+
+async def test_an_answer_says_what_it_cost_twice():
+    """In the message, and as HTTP's headers do, with the honest length beside it."""
+    async with live() as running:
+        call = running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=(("x-request-id", "mine"),))
+        answer = await call
+        told = dict([*await call.initial_metadata()])
+    assert (answer.metadata.compute_chars, answer.metadata.compute_tokens) == (40, 4)
+    assert answer.metadata.total_time_ns == 1_234_500_000
+    assert (told["x-request-id"], told["x-vectord-fingerprint"]) == ("mine", "f00d")
+    assert (told["x-vectord-tokens-seen"], told["x-vectord-truncated"], told["x-compute-tokens"]) == ("9", "1", "4")
+
+
+async def test_the_engine_hears_who_calls():
+    """By address, lane and the request's name."""
+    engine = FakeEngine()
+    async with live(engine) as running:
+        metadata = (("x-vectord-lane", "bulk"), ("x-request-id", "mine"))
+        await running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=metadata)
+    (caller,) = engine.callers
+    assert (caller.client, caller.lane, caller.request_id) == ("127.0.0.1", "bulk", "mine")
+
+
+async def test_an_unknown_method_is_unimplemented():
+    """In a service of ours too."""
+    async with live() as running:
+        for path in ("/tei.v1.Embed/EmbedMore", "/other.v1.Embed/Embed"):
+            assert (await failed(running.channel.unary_unary(path)(b""))).code() is StatusCode.UNIMPLEMENTED
+
+
+# --- keys -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)], ids=["no key", "wrong key"])
+async def test_every_method_demands_the_key(path, metadata):
+    """Before a message is read, and before the engine hears of it."""
+    engine = FakeEngine()
+    message, _ = EXAMPLES[METHODS[path].input_type.name]
+    async with live(engine, api_key="right") as running:
+        call = running.call(path, and_no_more() if METHODS[path].client_streaming else message, metadata=metadata)
+        assert await call.code() is StatusCode.UNAUTHENTICATED
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize(
+    "metadata", [("authorization", "Bearer right"), ("authorization", "right"), ("x-api-key", "right")], ids=str
+)
+async def test_a_key_may_come_as_over_http(metadata):
+    """In each of the three ways."""
+    async with live(api_key="right") as running:
+        assert await answers(running, EMBED, metadata=(metadata,))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "details"),
+    [
+        (ModelCannot("No."), StatusCode.FAILED_PRECONDITION, "Backend error: No."),
+        (InferenceFailed("No."), StatusCode.FAILED_PRECONDITION, "Backend error: No."),
+        (Overloaded("No.", retry_after_s=2), StatusCode.RESOURCE_EXHAUSTED, "Model is overloaded"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+async def test_an_error_is_a_status_in_teis_words(failure, code, details):
+    """With the request's name, and when to come back."""
+    engine = FakeEngine()
+    engine.failures.append(failure)
+    async with live(engine) as running:
+        error = await failed(answers(running, EMBED, metadata=(("x-request-id", "mine"),)))
+    assert (error.code(), error.details()) == (code, details)
+    trailers = dict([*error.trailing_metadata()])
+    assert trailers["x-request-id"] == "mine"
+    assert trailers.get("grpc-retry-pushback-ms") == ("2000" if isinstance(failure, Overloaded) else None)
+
+
+async def test_what_nobody_foresaw_stays_in_the_log(caplog):
+    """The client learns that it happened, the log what."""
+    engine = FakeEngine()
+    engine.failures.append(RuntimeError("secret"))
+    async with live(engine) as running:
+        error = await failed(answers(running, EMBED, metadata=(("x-request-id", "mine"),)))
+    assert error.code() is StatusCode.INTERNAL
+    assert "secret" not in error.details()
+    (logged,) = [record for record in caplog.records if record.name == "vectord.failures"]
+    assert logged.fields["id"] == "mine"
+    assert "secret" in str(logged.exc_info[1])
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        pytest.param(b"\xff\xff", StatusCode.INVALID_ARGUMENT, id="no message"),
+        pytest.param(bytes(2000), StatusCode.RESOURCE_EXHAUSTED, id="too many bytes"),
+    ],
+)
+async def test_what_is_no_message_harms_nobody(content, code):
+    """The next call on the connection is answered."""
+    async with live(payload_limit=1024) as running:
+        assert (await failed(running.channel.unary_unary(EMBED)(content))).code() is code
+        assert await answers(running, EMBED)
+
+
+async def test_messages_under_way_hold_so_many_bytes_together():
+    """What would be more is refused, until others have been answered."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    large = pb.EmbedRequest(inputs="x" * 1000)
+    async with live(engine, payload_limit=1024) as running:
+        accepted = [running.call(EMBED, large) for _ in range(BODIES_AT_ONCE)]
+        for _ in accepted:
+            await engine.entered.acquire()
+        assert (await failed(running.call(EMBED, large))).code() is StatusCode.RESOURCE_EXHAUSTED
+        engine.gate.set()
+        for call in accepted:
+            await call
+        assert (await running.call(EMBED, large)).embeddings[0] == 1000
+
+
+async def test_metadata_that_mean_nothing_are_refused():
+    """A lane there is none of."""
+    async with live() as running:
+        error = await failed(answers(running, EMBED, metadata=(("x-vectord-lane", "fast"),)))
+    assert error.code() is StatusCode.INVALID_ARGUMENT
+
+
+async def test_compressed_messages_are_not_read():
+    """A few bytes of gzip could be gigabytes; what a server does not read is UNIMPLEMENTED."""
+    async with live() as running:
+        error = await failed(answers(running, EMBED, compression=grpc.Compression.Gzip))
+    assert error.code() is StatusCode.UNIMPLEMENTED
+
+
+async def test_a_call_is_a_line_in_the_log(caplog):
+    """With its method and status as gRPC numbers them, and without a word of what was sent."""
+    caplog.set_level(logging.INFO)
+    engine = FakeEngine()
+    async with live(engine) as running:
+        await running.call(EMBED, pb.EmbedRequest(inputs="private"))
+        await failed(running.call(EMBED, pb.EmbedRequest()))
+        await drained(running.call(EMBED_STREAM, [pb.EmbedRequest(inputs="private")] * 3))
+    lines = [record.fields for record in caplog.records if record.name == "vectord.requests"]
+    shown = [(line["method"], line["route"], line["status"], line.get("tokens")) for line in lines]
+    assert shown == [("gRPC", EMBED, 0, 4), ("gRPC", EMBED, 3, None), ("gRPC", EMBED_STREAM, 0, 12)]
+    assert "private" not in str(lines)
+
+
+# --- streams --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "message", "at_once"),
+    [
+        (EMBED_STREAM, pb.EmbedRequest, SHORT_AT_ONCE),
+        ("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, LARGE_AT_ONCE),
+        ("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, LARGE_AT_ONCE),
+    ],
+    ids=["short answers", "vectors of all tokens", "pieces of all tokens"],
+)
+async def test_a_stream_is_answered_in_order(path, message, at_once):
+    """Many messages, bounded in flight, the more tightly the larger answers may be, each its own answer."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running:
+        call = running.call(path, [message(inputs="x" * n) for n in range(1, 201)])
+        for _ in range(at_once):
+            await engine.entered.acquire()
+        engine.gate.set()
+        answered = await drained(call)
+    assert [size_told_by(answer) for answer in answered] == list(range(1, 201))
+    assert engine.most_running == at_once
+
+
+def size_told_by(answer):
+    """The length of the text that the fake engine was asked for."""
+    if isinstance(answer, pb.EmbedResponse):
+        return answer.embeddings[0]
+    return answer.tokens[1].stop if isinstance(answer, pb.EncodeResponse) else answer.token_embeddings[1].embeddings[2]
+
+
+async def test_a_stream_waits_where_a_lone_call_is_refused():
+    """Every message of it is answered in the end."""
+    engine = FakeEngine()
+    engine.failures += [Overloaded("busy", retry_after_s=0.001)] * 5
+    async with live(engine) as running:
+        call = running.call(EMBED_STREAM, [pb.EmbedRequest(inputs="x" * n) for n in (1, 2, 3)])
+        assert [answer.embeddings[0] for answer in await drained(call)] == [1, 2, 3]
+    assert len(engine.requests) == 8
+
+
+async def test_a_bad_message_ends_its_stream_after_the_answers_before_it():
+    """And with its own status."""
+    heard = []
+    async with live() as running:
+        call = running.call(EMBED_STREAM, and_no_more(*(pb.EmbedRequest(inputs=text) for text in ("a", "bb", ""))))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for answer in call:
+                heard.append(answer.embeddings[0])
+    assert heard == [1, 2]
+    assert (caught.value.code(), caught.value.details()) == (StatusCode.INVALID_ARGUMENT, "`inputs` cannot be empty")
+
+
+async def test_texts_of_a_stream_are_ranked_together():
+    """By their places in it; what an overloaded engine refuses is asked again."""
+    engine = FakeEngine()
+    engine.failures.append(Overloaded("busy", retry_after_s=0.001))
+    async with live(engine) as running:
+        texts = ("aa", "dddd", "c")
+        messages = [pb.RerankStreamRequest(query="q", text=text, return_text=True) for text in texts]
+        answer = await running.call("/tei.v1.Rerank/RerankStream", messages)
+    assert [(rank.index, rank.text, rank.score) for rank in answer.ranks] == [(1, "dddd", 4), (0, "aa", 2), (2, "c", 1)]
+
+
+# --- ends -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [EMBED, EMBED_STREAM, "/tei.v1.Rerank/RerankStream"])
+async def test_a_cancelled_call_cancels_its_work(path, caplog):
+    """Nothing runs for nobody, and nobody has failed."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    message, _ = EXAMPLES[METHODS[path].input_type.name]
+    streams = METHODS[path].client_streaming
+    async with live(engine) as running:
+        call = running.call(path, [message] * 3 if streams else message)
+        for _ in range(3 if streams else 1):
+            await engine.entered.acquire()
+        call.cancel()
+        for _ in range(3 if streams else 1):
+            await engine.cancelled.acquire()
+        assert engine.running == 0
+        engine.gate.set()
+        assert await answers(running, EMBED)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+async def test_a_server_on_its_way_out_takes_nothing_new():
+    """What it has accepted is answered."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running:
+        accepted = running.call(EMBED, pb.EmbedRequest(inputs="abc"))
+        await engine.entered.acquire()
+        running.shutdown.begin()
+        error = await failed(answers(running, EMBED))
+        assert (error.code(), error.details()) == (StatusCode.UNAVAILABLE, "unhealthy")
+        engine.gate.set()
+        assert (await accepted).embeddings[0] == 3

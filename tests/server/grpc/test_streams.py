@@ -1,0 +1,166 @@
+"""Streams keep their order, their bounds and nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from tests.server.grpc.fakes import PATIENCE_S
+
+from vectord.server.grpc.streams import in_order
+
+AT_ONCE = 8
+
+
+async def ordered(messages, answer, deliver, limit_bytes):
+    await in_order(messages, answer, deliver, at_once=AT_ONCE, limit_bytes=limit_bytes)
+
+
+async def sent(messages: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for message in messages:
+        yield message
+
+
+async def until(it_holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not it_holds():
+            await asyncio.sleep(0)
+
+
+async def ended(stream: Awaitable[None]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await stream
+
+
+class Answers:
+    """Answers a message when it is told to, and keeps what was delivered."""
+
+    def __init__(self) -> None:
+        self.gates: dict[bytes, asyncio.Event] = {}
+        self.running = 0
+        self.most_running = 0
+        self.delivered: list[bytes] = []
+
+    async def answer(self, message: bytes) -> bytes:
+        gate = self.gates.setdefault(message, asyncio.Event())
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await gate.wait()
+        finally:
+            self.running -= 1
+        if message.startswith(b"bad"):
+            raise ValueError(message)
+        return message.upper()
+
+    async def deliver(self, answer: bytes) -> None:
+        self.delivered.append(answer)
+
+    def release(self, *messages: bytes) -> None:
+        for message in messages:
+            self.gates.setdefault(message, asyncio.Event()).set()
+
+
+async def test_answers_come_in_the_order_of_the_messages():
+    """Whichever is ready first."""
+    answers = Answers()
+    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, answers.deliver, 100))
+    await until(lambda: answers.running == 3)
+    answers.release(b"c", b"b")
+    await until(lambda: answers.running == 1)
+    assert answers.delivered == []
+    answers.release(b"a")
+    await ended(running)
+    assert answers.delivered == [b"A", b"B", b"C"]
+
+
+async def test_an_answer_does_not_wait_for_the_next_message():
+    """A client may wait for each answer before it asks again."""
+    answers = Answers()
+    answers.release(b"a", b"b")
+    heard = asyncio.Event()
+
+    async def asking() -> AsyncIterator[bytes]:
+        yield b"a"
+        await heard.wait()
+        yield b"b"
+
+    running = asyncio.create_task(ordered(asking(), answers.answer, answers.deliver, 100))
+    await until(lambda: answers.delivered == [b"A"])
+    heard.set()
+    await ended(running)
+    assert answers.delivered == [b"A", b"B"]
+
+
+@pytest.mark.parametrize(
+    ("size", "limit_bytes", "most"),
+    [pytest.param(3, 10**6, AT_ONCE, id="messages"), pytest.param(300, 1000, 4, id="bytes")],
+)
+async def test_no_more_run_at_once(size, limit_bytes, most):
+    """However fast they come in."""
+    answers = Answers()
+    messages = [b"%0*d" % (size, number) for number in range(200)]
+    running = asyncio.create_task(ordered(sent(messages), answers.answer, answers.deliver, limit_bytes))
+    for _ in range(2000):  # turns of the loop: far more than it takes to begin all of them
+        await asyncio.sleep(0)
+    assert answers.running == most
+    answers.release(*messages)
+    await ended(running)
+    assert answers.most_running == most
+    assert answers.delivered == messages
+
+
+async def test_a_failure_comes_after_the_answers_before_it():
+    """And ends what runs behind it."""
+    answers = Answers()
+    running = asyncio.create_task(ordered(sent([b"a", b"bad", b"c"]), answers.answer, answers.deliver, 100))
+    await until(lambda: answers.running == 3)
+    answers.release(b"bad")
+    await until(lambda: answers.running == 2)
+    assert answers.delivered == []
+    answers.release(b"a")
+    with pytest.raises(ValueError, match="bad"):
+        await ended(running)
+    assert answers.delivered == [b"A"]
+    assert answers.running == 0
+
+
+async def test_several_failures_are_one():
+    """The first in order; of the others nobody hears."""
+    answers = Answers()
+    answers.release(b"bad 1", b"bad 2")
+    with pytest.raises(ValueError, match="bad 1"):
+        await ended(ordered(sent([b"bad 1", b"bad 2", b"c"]), answers.answer, answers.deliver, 100))
+    assert answers.running == 0
+
+
+@pytest.mark.parametrize("delivering", [False, True], ids=["answering", "delivering"])
+async def test_a_cancelled_stream_leaves_nothing_behind(delivering):
+    """Its answers are cancelled with it, wherever it stood."""
+    answers = Answers()
+    begun = asyncio.Event()
+
+    async def deliver(answer: bytes) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, deliver, 100))
+    await until(lambda: answers.running == 3)
+    if delivering:
+        answers.release(b"a")
+        await begun.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ended(running)
+    assert answers.running == 0
+
+
+async def test_a_stream_without_messages_ends():
+    """With no answer."""
+    answers = Answers()
+    await ordered(sent([]), answers.answer, answers.deliver, 100)
+    assert answers.delivered == []

@@ -1,0 +1,261 @@
+"""Bodies: all of them, never more than the limit, before or after decompression."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import tracemalloc
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
+from vectord.server.http.hardening import body_limit, body_room
+from vectord.server.http.hardening.body_limit import LEAST_BYTES, Body, ClientLeft
+from vectord.server.http.hardening.body_room import BODIES_AT_ONCE, BodyRoom
+from vectord.server.http.hardening.inflate import inflate
+
+LIMIT_BYTES = 1000
+
+
+def freely(n_bytes: int) -> None:
+    """There is always room."""
+
+
+def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True) -> Body:
+    """A body that arrives in `parts`; the client leaves after them unless it `ends`."""
+    messages: list[dict[str, Any]] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    if ends:
+        messages[-1]["more_body"] = False
+    waiting = iter(messages)
+
+    async def receive() -> dict[str, Any]:
+        return next(waiting, {"type": "http.disconnect"})
+
+    return Body(receive, {"transfer-encoding": "chunked"} if headers is None else headers)
+
+
+@given(parts=st.lists(st.binary(max_size=100), min_size=1, max_size=10))
+@settings(deadline=None, max_examples=100)
+async def test_a_body_is_its_parts(parts: list[bytes]) -> None:
+    """However the network cuts it, the whole arrives; and what was held while it came is given back."""
+    room = BodyRoom(LIMIT_BYTES)
+    reading = body(*parts)
+    assert await reading.read(room) == b"".join(parts)
+    reading.release()
+    assert room.held_bytes == 0
+
+
+@pytest.mark.parametrize("parts", [[b"x" * 1001], [b"x" * 600, b"x" * 401], [b"x"] * 1001], ids=["one", "two", "many"])
+async def test_a_byte_too_many(parts: Sequence[bytes]) -> None:
+    """Chunked bodies are counted as they come."""
+    room = BodyRoom(LIMIT_BYTES)
+    with pytest.raises(PayloadTooLarge):
+        await body(*parts).read(room)
+    assert room.held_bytes == 0
+
+
+async def test_a_declared_length_is_judged_before_reading() -> None:
+    """Content-Length above the limit is refused with nothing read."""
+
+    async def receive() -> dict[str, Any]:
+        raise AssertionError("read")
+
+    with pytest.raises(PayloadTooLarge):
+        await Body(receive, {"content-length": "1001"}).read(BodyRoom(LIMIT_BYTES))
+
+
+async def test_exactly_the_limit_is_served() -> None:
+    """The limit is the most that is allowed, not the least that is not."""
+    assert len(await body(b"x" * LIMIT_BYTES).read(BodyRoom(LIMIT_BYTES))) == LIMIT_BYTES
+
+
+async def test_a_body_cut_off_says_where() -> None:
+    """Fewer bytes than Content-Length says are an error with both numbers."""
+    with pytest.raises(MalformedBody, match="after 3 of 10 bytes"):
+        await body(b"abc", headers={"content-length": "10"}).read(BodyRoom(LIMIT_BYTES))
+
+
+async def test_a_client_that_leaves_within_its_body() -> None:
+    """There is nobody to answer, and nothing stays held."""
+    room = BodyRoom(LIMIT_BYTES)
+    with pytest.raises(ClientLeft):
+        await body(b"abc", ends=False).read(room)
+    assert room.held_bytes == 0
+
+
+async def test_what_a_body_becomes_is_held_until_it_is_parsed() -> None:
+    """A thousand bytes of gzip are a megabyte of memory; without room for that they are refused."""
+    room = BodyRoom(2**20)
+    sent = gzip.compress(b"a" * 2**20)
+    reading = body(sent, headers={"content-encoding": "gzip", "content-length": str(len(sent))})
+    assert await reading.read(room) == b"a" * 2**20
+    assert room.held_bytes == 2**20
+    room.hold(room.room_bytes - room.held_bytes)
+    with pytest.raises(Overloaded):
+        await body(sent, headers={"content-encoding": "gzip"}).read(room)
+    reading.release()
+    reading.release()
+    assert room.held_bytes == room.room_bytes - 2**20
+
+
+async def test_a_body_that_trickles_loses_its_place_to_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first, and only once it has had its time."""
+    room = BodyRoom(LIMIT_BYTES)
+    arrived = asyncio.Event()
+
+    async def trickle() -> dict[str, Any]:
+        if arrived.is_set():
+            await asyncio.Event().wait()
+        arrived.set()
+        return {"type": "http.request", "body": b"a" * LIMIT_BYTES, "more_body": True}
+
+    slow = asyncio.create_task(Body(trickle, {"transfer-encoding": "chunked"}).read(room))
+    await arrived.wait()
+    await asyncio.sleep(0)
+    room.hold(room.room_bytes - room.held_bytes)
+    with pytest.raises(Overloaded):
+        await body(b"b", b"c").read(room)
+    monkeypatch.setattr(body_room, "GRACE_S", 0.0)
+    assert await body(b"b", b"c").read(room) == b"bc"
+    with pytest.raises(UploadTooSlow):
+        await slow
+
+
+async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has less than LEAST_BYTES for PACE_S has left, or means ill."""
+    monkeypatch.setattr(body_limit, "PACE_S", 0.05)
+    room = BodyRoom(LIMIT_BYTES)
+    parts = iter([b"a", b"b"])
+
+    async def trickle() -> dict[str, Any]:
+        if (part := next(parts, None)) is None:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": part, "more_body": True}
+
+    with pytest.raises(UploadTooSlow, match=f"Less than {LEAST_BYTES} bytes"):
+        await Body(trickle, {"transfer-encoding": "chunked"}).read(room)
+    assert room.held_bytes == 0
+
+
+async def test_all_bodies_together_are_bounded() -> None:
+    """When slow bodies hold all the room there is, the next is told to come back, and small ones in one piece pass."""
+    room = BodyRoom(LIMIT_BYTES)
+    room.hold(BODIES_AT_ONCE * LIMIT_BYTES)
+    with pytest.raises(Overloaded):
+        await body(b"a", b"b").read(room)
+    assert await body(b"a").read(room) == b"a"
+
+
+def deflated(content: bytes, window: int) -> bytes:
+    packer = zlib.compressobj(wbits=window)
+    return packer.compress(content) + packer.flush()
+
+
+ENCODERS = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.compress,
+    "x-gzip": gzip.compress,
+    "GZIP": gzip.compress,
+    "deflate": zlib.compress,
+    "identity": bytes,
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODERS)
+async def test_encodings(encoding: str) -> None:
+    """What Content-Encoding names is undone."""
+    sent = ENCODERS[encoding](b"some body")
+    headers = {"content-encoding": encoding, "content-length": str(len(sent))}
+    assert await body(sent, headers=headers).read(BodyRoom(LIMIT_BYTES)) == b"some body"
+
+
+@pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "compress", "aws-chunked", "\x00"])
+async def test_an_unknown_encoding(encoding: str) -> None:
+    """It is refused before the body is read, and not echoed."""
+    with pytest.raises(UnsupportedMediaType) as caught:
+        await body(b"x", headers={"content-encoding": encoding, "content-length": "1"}).read(BodyRoom(LIMIT_BYTES))
+    assert encoding not in caught.value.message.replace("zstd, gzip, deflate", "")
+
+
+@given(content=st.binary(max_size=2000), window=st.sampled_from([zlib.MAX_WBITS, -zlib.MAX_WBITS]))
+@settings(deadline=None, max_examples=100)
+async def test_deflate_is_read_with_and_without_its_header(content: bytes, window: int) -> None:
+    """RFC 9110 means the zlib format; clients send the bare stream too."""
+    assert await inflate(deflated(content, window), "deflate", 2000, freely) == content
+
+
+@given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=16))
+@settings(deadline=None, max_examples=50)
+async def test_gzip_members_follow_each_other(members: list[bytes]) -> None:
+    """A gzip body may be several, end to end, as gzip files may."""
+    assert await inflate(b"".join(map(gzip.compress, members)), "gzip", 10_000, freely) == b"".join(members)
+
+
+async def test_many_gzip_members_are_refused() -> None:
+    """Each costs a copy of all behind it: a million empty ones would keep the loop busy for minutes."""
+    with pytest.raises(MalformedBody, match="members"):
+        await inflate(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely)
+
+
+@pytest.mark.parametrize("limit_bytes", [1000, 1_000_000], ids=["on the loop", "in a thread"])
+async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> None:
+    """200 MB in 200 kB: refused when it passes the limit, having held little more than that."""
+    bomb = gzip.compress(bytes(200_000_000), 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadTooLarge):
+            await inflate(bomb, "gzip", limit_bytes, freely)
+        assert tracemalloc.get_traced_memory()[1] < 4 * limit_bytes + 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"not gzip", gzip.compress(b"some body")[:-3], gzip.compress(b"a") + b"tail", b"\x1f\x8b", b""],
+    ids=["something else", "cut off", "a tail", "two bytes", "nothing"],
+)
+async def test_what_is_not_gzip(sent: bytes) -> None:
+    """It is a malformed body, whatever is wrong with it."""
+    with pytest.raises(MalformedBody):
+        await inflate(sent, "gzip", LIMIT_BYTES, freely)
+
+
+@pytest.mark.parametrize("limit_bytes", [1000, 200_000], ids=["on the loop", "in a thread"])
+async def test_a_zstd_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> None:
+    """A few kB that stand for 500 MB are refused after a few MB."""
+    bomb = zstandard.compress(bytes(500_000_000))
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadTooLarge):
+            await inflate(bomb, "zstd", limit_bytes, freely)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 20 * 2**20
+
+
+FRAME = zstandard.compress(b"some body")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"not zstd", FRAME[:-3], FRAME + b"tail", FRAME + FRAME, FRAME[:4], b""], ids=lambda sent: str(len(sent))
+)
+async def test_what_is_not_one_zstd_frame(sent: bytes) -> None:
+    """Neither another format, nor a part of a frame, nor more than one."""
+    with pytest.raises(MalformedBody):
+        await inflate(sent, "zstd", LIMIT_BYTES, freely)
+
+
+async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None:
+    """Before its room is made: 2 GiB that no body of ours needs."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+    writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    with pytest.raises(MalformedBody):
+        await inflate(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES, freely)

@@ -1,0 +1,253 @@
+"""The HTTP/1.1 protocol's bounds, each over a real socket, since they lean on what uvicorn does not promise."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from tests.server.fakes import FakeEngine
+from tests.server.live import ask, connected, get, live, post, until
+
+from vectord.server.http.hardening import http_protocol
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, MAX_PIPELINED
+
+HELLO = {"input": "hello"}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nbig: " + b"a" * 3000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 800 + b"\r\n",
+    ],
+    ids=["path", "value", "many"],
+)
+async def test_a_head_over_the_limit_is_431(head: bytes) -> None:
+    """Request line and headers count together; the connection closes behind the answer."""
+    async with live(header_limit_bytes=2048) as running, connected(running) as client:
+        client.send(head)
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (431, "close")
+        assert await client.closed()
+
+
+async def test_a_head_within_the_limit_is_served() -> None:
+    """The limit does not bite below itself."""
+    async with live(header_limit_bytes=2048) as running:
+        assert (await ask(running, get("/health", {"big": "a" * 1500}))).status == 200
+
+
+CHUNKED = post(b"", headers={"content-length": "", "transfer-encoding": "chunked"})
+CHUNKS = b'11\r\n{"input":"hello"}\r\n0\r\n'
+
+
+async def test_trailers_are_not_headers() -> None:
+    """Fields behind a chunked body change nothing: a proxy in front has not seen them."""
+    async with live() as running, connected(running) as client:
+        client.send(CHUNKED + CHUNKS + b"x-request-id: evil\r\ncontent-encoding: br\r\n\r\n")
+        reply = await client.reply()
+        assert (reply.status, reply.headers["x-request-id"] == "evil") == (200, False)
+
+
+async def test_trailers_without_end_are_cut_off() -> None:
+    """They are bounded like headers, and the connection goes."""
+    async with live(header_limit_bytes=2048) as running, connected(running) as client:
+        client.send(CHUNKED + CHUNKS)
+        client.send(b"a: b\r\n" * 1000)
+        assert await client.closed()
+
+
+async def test_too_many_headers_are_431() -> None:
+    """Their number is bounded even where their bytes are not."""
+    async with live() as running:
+        few = {f"h{index}": "v" for index in range(MAX_HEADERS - 1)}
+        assert (await ask(running, get("/health", few))).status == 200
+        assert (await ask(running, get("/health", {**few, "one": "more"}))).status == 431
+
+
+async def test_a_head_without_end_is_cut_off() -> None:
+    """A client that sends header bytes for ever is told 431 long before memory is felt."""
+    async with live(header_limit_bytes=2048) as running, connected(running) as client:
+        client.send(b"GET / HTTP/1.1\r\nendless: ")
+        sent_bytes = 0
+        reply = asyncio.create_task(client.reply())
+        while not reply.done():
+            client.send(b"a" * 1000)
+            sent_bytes += 1000
+            await asyncio.sleep(0)
+            assert sent_bytes < 10_000_000
+        assert (await reply).status == 431
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"HELLO\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+        b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nbad name: x\r\n\r\n",
+        b"CONNECT example.com:443 HTTP/1.1\r\n\r\n",
+    ],
+    ids=[
+        "TLS",
+        "no HTTP",
+        "version",
+        "length",
+        "two lengths",
+        "two framings",
+        "chunk size",
+        "header name",
+        "a tunnel",
+    ],
+)
+async def test_what_is_not_http_is_400(garbage: bytes) -> None:
+    """Two readings of one request, as in smuggling, are none."""
+    async with live() as running, connected(running) as client:
+        client.send(garbage)
+        assert (await client.reply()).status == 400
+        assert await client.closed()
+
+
+async def test_garbage_behind_a_request_does_not_touch_its_answer() -> None:
+    """A body longer than its Content-Length: the answer to what was declared is whole, then the connection ends."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO), b"\x00garbage\r\n\r\n")
+        await engine.entered.acquire()
+        engine.gate.set()
+        reply = await client.reply()
+        assert reply.json["inputs"] == ["hello"]
+        assert await client.closed()
+
+
+async def test_a_body_cut_off_is_answered() -> None:
+    """A client that closes its side within its body is told so, if it still listens."""
+    engine = FakeEngine()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO)[:-4])
+        client.writer.write_eof()
+        reply = await client.reply()
+        assert (reply.status, reply.json["error"]) == (400, "MalformedBody")
+        assert "cut off after 14 of 18" in reply.json["message"]
+        assert await client.closed()
+    assert engine.callers == []
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        post(b"", headers={"content-length": "", "transfer-encoding": "chunked"}) + b"5\r\nhel",
+        b"POST /v1/embed HT",
+    ],
+    ids=["chunked", "head"],
+)
+async def test_other_ends_cut_off_are_closed(request_bytes: bytes) -> None:
+    """Where nothing can be said for sure, the connection just ends."""
+    async with live() as running, connected(running) as client:
+        client.send(request_bytes)
+        client.writer.write_eof()
+        assert await client.closed()
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    """Several requests sent ahead are served one after the other."""
+    async with live() as running, connected(running) as client:
+        client.send(*(post({"input": f"text {index}"}) for index in range(5)))
+        answers = [(await client.reply()).json["inputs"] for _ in range(5)]
+        assert answers == [[f"text {index}"] for index in range(5)]
+
+
+async def test_requests_sent_ahead_are_bounded() -> None:
+    """Beyond the bound nothing more is read; the one under way is answered, and the connection closes."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO) * (MAX_PIPELINED + 10))
+        await engine.entered.acquire()
+        (protocol,) = running.server._connections()
+        assert len(protocol.pipeline) <= MAX_PIPELINED
+        engine.gate.set()
+        assert (await client.reply()).status == 200
+        assert await client.closed()
+
+
+async def test_an_offer_to_upgrade_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Java's HTTP client offers h2c with each first request: it is served as HTTP/1.1, and no log line complains."""
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAAAAMAAAAA"}
+    async with live() as running, connected(running) as client:
+        for body in ("one", "two", "Upgrade: three"):
+            client.send(post({"input": body}, headers=offer))
+            assert (await client.reply()).json["inputs"] == [body]
+    assert caplog.records == []
+
+
+# --- clients that take their time --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def hour(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The server's sweep sees every clock an hour ahead."""
+    real = http_protocol.HttpProtocol.drop_if_stalled
+    monkeypatch.setattr(
+        http_protocol.HttpProtocol, "drop_if_stalled", lambda self, now_s: real(self, now_s + 3600 * self._late)
+    )
+    monkeypatch.setattr(http_protocol.HttpProtocol, "_late", 1, raising=False)
+    yield
+
+
+@pytest.mark.usefixtures("hour")
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"POST /v1/em", b"POST /v1/embed HTTP/1.1\r\nhost: x\r\n", post(HELLO)[:-4]],
+    ids=["nothing", "line", "head", "body"],
+)
+async def test_a_client_that_stops_sending_is_let_go(sent: bytes) -> None:
+    """Whatever it stopped in the middle of, its connection does not stay."""
+    async with live() as running, connected(running) as client:
+        client.send(sent)
+        assert await client.closed()
+
+
+@pytest.mark.usefixtures("hour")
+async def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
+    """However long the engine takes, the sweep leaves the waiting alone."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO))
+        await engine.entered.acquire()
+        (protocol,) = running.server._connections()
+        protocol.drop_if_stalled(0)
+        engine.gate.set()
+        assert (await client.reply()).status == 200
+
+
+async def test_a_client_that_does_not_read_is_let_go() -> None:
+    """Answers that nobody takes do not stay in memory for ever."""
+    engine = FakeEngine(dimensions=1_000_000)
+    async with live(engine) as running, connected(running) as client:
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send(post(HELLO))
+        (protocol,) = running.server._connections()
+        await until(lambda: protocol.transport.get_write_buffer_size() > 0)
+        now_s = asyncio.get_running_loop().time()
+        protocol.drop_if_stalled(now_s)
+        assert not protocol.transport.is_closing()
+        protocol.drop_if_stalled(now_s + http_protocol.WRITE_STALL_S + 1)
+        assert protocol.transport.is_closing()
+        await until(lambda: not running.server._connections())
+
+
+async def test_keep_alive_connections_are_reused() -> None:
+    """Request after request on one connection, refused ones among them."""
+    async with live() as running, connected(running) as client:
+        for body, status in [(HELLO, 200), (b"{", 400), (HELLO, 200)]:
+            client.send(post(body))
+            assert (await client.reply()).status == status

@@ -1,0 +1,73 @@
+"""Pages of other origins in a browser."""
+
+from __future__ import annotations
+
+import pytest
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FakeEngine
+from tests.server.live import Reply
+
+from vectord.config import ServerConfig
+from vectord.products.common.folder import load_dialects
+from vectord.server.http.app import build_table, create_app
+from vectord.server.http.shutdown import Shutdown
+
+PAGE = "https://page.test"
+ROUTES = sorted({endpoint.path for endpoint in build_table(FakeEngine(), load_dialects(("tei",)), Shutdown(), None)})
+
+
+async def ask(method: str, origins: tuple[str, ...], path: str = "/v1/embed", **headers: str) -> Reply:
+    config = ServerConfig(cors_allow_origin=origins, api_key="k")
+    app = create_app(FakeEngine(), [EMBED, *load_dialects(("tei",))], config)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await call(app, method, path, b'{"input": "x"}' if method == "POST" else b"", headers=sent)
+
+
+PREFLIGHT = {
+    "origin": PAGE,
+    "access_control_request_method": "POST",
+    "access_control_request_headers": "authorization,content-type,x-vectord-lane",
+}
+
+
+async def test_by_default_browsers_are_told_nothing() -> None:
+    """So that they let no page of another origin read an answer, or ask with a key."""
+    preflight = await ask("OPTIONS", (), **PREFLIGHT)
+    answer = await ask("POST", (), origin=PAGE, authorization="Bearer k")
+    assert (preflight.status, answer.status) == (401, 200)
+    assert not any(name.startswith("access-control") for name in (*preflight.headers, *answer.headers))
+
+
+@pytest.mark.parametrize("path", [path for path in ROUTES if "{" not in path])
+async def test_a_preflight_needs_no_key(path: str) -> None:
+    """Browsers send none with it. Every route, and any header that the page wants to send."""
+    reply = await ask("OPTIONS", (PAGE,), path, **PREFLIGHT)
+    assert reply.status == 200
+    assert reply.headers["access-control-allow-origin"] == PAGE
+    assert "POST" in reply.headers["access-control-allow-methods"]
+    assert "authorization" in reply.headers["access-control-allow-headers"]
+    assert "x-vectord-lane" in reply.headers["access-control-allow-headers"]
+
+
+@pytest.mark.parametrize("status", [200, 401])
+async def test_a_page_may_read_answers_and_refusals(status: int) -> None:
+    """With the headers that say what happened."""
+    key = {"authorization": "Bearer k"} if status == 200 else {}
+    reply = await ask("POST", (PAGE,), origin=PAGE, **key)
+    assert (reply.status, reply.headers["access-control-allow-origin"]) == (status, PAGE)
+    assert "x-request-id" in reply.headers["access-control-expose-headers"]
+
+
+async def test_other_pages_may_not() -> None:
+    """Whatever they call themselves; and a star allows all."""
+    for origin in ("https://other.test", "https://page.test.evil", "null"):
+        assert "access-control-allow-origin" not in (await ask("POST", (PAGE,), origin=origin)).headers
+        assert (await ask("OPTIONS", (PAGE,), **PREFLIGHT | {"origin": origin})).status == 400
+        assert (await ask("POST", ("*",), origin=origin)).headers["access-control-allow-origin"] == "*"
+
+
+async def test_who_is_no_browser_sees_no_difference() -> None:
+    """Nothing is sent to those who name no origin."""
+    reply = await ask("POST", (PAGE,), authorization="Bearer k")
+    assert reply.status == 200
+    assert not any(name.startswith("access-control") for name in reply.headers)

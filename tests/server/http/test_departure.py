@@ -1,0 +1,101 @@
+"""Work stops when its client leaves, and only then."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from vectord.server.http import departure
+from vectord.server.http.departure import while_connected
+from vectord.server.http.hardening.body_limit import ClientLeft
+
+
+class Line:
+    """The client's end of ASGI's receive."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+        self.watched = asyncio.Event()
+
+    async def receive(self) -> dict[str, Any]:
+        self.watched.set()
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+
+@pytest.fixture(autouse=True)
+def watch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.0)
+
+
+async def test_quick_work_is_never_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that is there before the watch begins costs no task."""
+    monkeypatch.setattr(departure, "WATCH_AFTER_S", 60.0)
+    line = Line()
+    before = len(asyncio.all_tasks())
+    assert await while_connected(asyncio.sleep(0, "done"), line.receive) == "done"
+    assert len(asyncio.all_tasks()) == before
+    assert not line.watched.is_set()
+
+
+async def test_work_whose_client_stays_is_finished() -> None:
+    """The result comes back and nothing of the watch is left."""
+    line = Line()
+
+    async def work() -> str:
+        await line.watched.wait()
+        return "done"
+
+    assert await while_connected(work(), line.receive) == "done"
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_work_whose_client_leaves_is_cancelled() -> None:
+    """The work sees CancelledError, the caller ClientLeft, and the caller's task can go on."""
+    line = Line()
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        try:
+            line.gone.set()
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    with pytest.raises(ClientLeft):
+        async with asyncio.timeout(5):
+            await while_connected(work(), line.receive)
+    assert cancelled.is_set()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_an_error_of_the_work_is_its_own() -> None:
+    """The watch hides nothing."""
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        await while_connected(work(), Line().receive)
+
+
+async def test_a_cancellation_from_outside_stays_one() -> None:
+    """A shutdown that cancels the task is not taken for a client that left."""
+    line = Line()
+    task = asyncio.create_task(_cancelled_by_others(line))
+    await line.watched.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def _cancelled_by_others(line: Line) -> None:
+    await while_connected(asyncio.Event().wait(), line.receive)

@@ -1,0 +1,320 @@
+"""One request, from its headers to its answer, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
+from tests.server.live import Reply
+
+from vectord.config import ServerConfig
+from vectord.errors import InputTooLong, Overloaded
+from vectord.observability.exchange import Exchange
+from vectord.observability.metrics import Metrics
+from vectord.products.common.dialect import Call, Incoming
+from vectord.schema import EmbedRequest, Request, TextLength
+from vectord.server.http.app import create_app
+
+CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
+DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
+
+
+async def ask(
+    body: object = {"input": "hello"},
+    *,
+    engine: FakeEngine | None = None,
+    method: str = "POST",
+    path: str = "/v1/embed",
+    headers: dict[str, str] | None = None,
+    config: ServerConfig | None = None,
+    dialects: tuple[Any, ...] = (EMBED, CAT, DOG),
+    **scope: Any,
+) -> Reply:
+    app = create_app(engine or FakeEngine(), dialects, config or ServerConfig())
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return await call(app, method, path, content, headers=headers, **scope)
+
+
+async def test_an_answer_has_the_engines_result_in_the_dialects_words() -> None:
+    """Body in, vectors out, with the request's name and the lengths in headers."""
+    reply = await ask({"input": "hello"}, headers={"x-request-id": "me-1"})
+    assert reply.status == 200
+    assert reply.json["dialect"] == "first"
+    assert reply.json["inputs"] == ["hello"]
+    assert reply.headers["x-request-id"] == "me-1"
+    assert reply.headers["x-vectord-tokens-seen"] == "3"
+    assert reply.headers["content-type"] == "application/json"
+    assert int(reply.headers["content-length"]) == len(reply.body)
+
+
+async def test_the_engine_is_told_who_asks() -> None:
+    """Address, request id and lane, and never the key."""
+    engine = FakeEngine()
+    await ask(engine=engine, headers={"x-request-id": "me-1", "x-vectord-lane": "bulk", "authorization": "Bearer k"})
+    (caller,) = engine.callers
+    assert (caller.client, caller.request_id, caller.lane) == ("10.0.0.1", "me-1", "bulk")
+
+
+async def test_an_unknown_lane_is_refused() -> None:
+    """A wrong word in a header is told, not guessed at, and not echoed."""
+    reply = await ask(headers={"x-vectord-lane": "express"})
+    assert (reply.status, reply.json["error"]) == (400, "InvalidField")
+    assert b"express" not in reply.body
+
+
+async def test_an_answer_names_the_space_of_its_vectors() -> None:
+    """In a header, whatever the dialect."""
+    assert (await ask()).headers["x-vectord-fingerprint"] == FINGERPRINT
+
+
+async def test_the_engine_is_told_which_space_is_expected() -> None:
+    """It alone knows which model answers, and so whether the expectation holds."""
+    engine = FakeEngine()
+    await ask(engine=engine, headers={"x-vectord-expect-fingerprint": f"{FINGERPRINT}:256"})
+    assert [caller.expect_fingerprint for caller in engine.callers] == [f"{FINGERPRINT}:256"]
+
+
+@pytest.mark.parametrize("value", ["", "zq9", "A0", "a" * 41, "0 1"], ids=repr)
+async def test_what_is_no_fingerprint_is_refused(value: str) -> None:
+    """Nothing runs, and nothing is echoed."""
+    engine = FakeEngine()
+    reply = await ask(engine=engine, headers={"x-vectord-expect-fingerprint": value})
+    assert (reply.status, reply.json["error"], engine.callers) == (400, "InvalidField", [])
+    assert b"zq9" not in reply.body
+
+
+async def test_a_route_may_look_at_the_models() -> None:
+    """A body's meaning may hang on what is served."""
+    seen = []
+    plain = route("first", "/v1/embed")
+
+    def parse(incoming: Incoming) -> Request:
+        seen.extend(info.name for info in incoming.models)
+        return plain.parse(incoming)
+
+    await ask(dialects=(dialect("first", replace(plain, parse=parse)),))
+    assert seen == [MODEL]
+
+
+@pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", None)])
+async def test_errors_come_from_the_dialect_that_the_body_chose(key: str, speaker: str | None) -> None:
+    """On a shared path the body decides who says no; where it does not, all shapes are in the answer."""
+    engine = FakeEngine()
+    engine.error = Overloaded("Busy.", retry_after_s=1)
+    reply = await ask({key: "x"}, engine=engine, path="/say")
+    assert (reply.status, reply.json.get("dialect")) == (429, speaker)
+    assert speaker or {"detail", "error", "message"} <= set(reply.json)
+
+
+async def test_path_values_reach_the_dialect() -> None:
+    """A GET has no body; its path is its question."""
+    assert (await ask(b"", method="GET", path="/dogs/rex")).json["inputs"] == ["rex"]
+
+
+async def test_a_root_path_is_not_part_of_the_path() -> None:
+    """Behind a proxy that serves us under a prefix, paths are found without it."""
+    assert (await ask(path="/models/v1/embed", root_path="/models")).status == 200
+
+
+async def test_what_nobody_foresaw_is_500_and_logged_under_the_request_id(caplog: pytest.LogCaptureFixture) -> None:
+    """The client learns the id and nothing else; the log has the traceback with the same id."""
+    engine = FakeEngine()
+    engine.error = RuntimeError("secret: /etc/passwd")
+    with caplog.at_level(logging.ERROR):
+        reply = await ask(engine=engine, headers={"x-request-id": "me-1"})
+    assert (reply.status, reply.json["dialect"]) == (500, "first")
+    assert b"secret" not in reply.body
+    (record,) = caplog.records
+    assert record.fields["id"] == "me-1"  # type: ignore[attr-defined]
+    assert record.exc_info is not None
+    assert record.exc_info[1] is engine.error
+
+
+async def test_a_renderer_that_fails_is_answered_too() -> None:
+    """A bug in a dialect is a 500 in that dialect."""
+    broken = replace(route("first", "/v1/embed"), parse=lambda _: Call(EmbedRequest(inputs=["a"]), lambda _: 1 / 0))
+    reply = await ask(dialects=(dialect("first", broken),))
+    assert (reply.status, reply.json["dialect"]) == (500, "first")
+
+
+async def test_no_error_echoes_what_was_sent() -> None:
+    """Neither path nor body nor header comes back in any refusal."""
+    marker = "zq9marker"
+    replies = [
+        await ask(path=f"/{marker}"),
+        await ask(marker.encode()),
+        await ask(headers={"content-type": f"image/{marker}"}),
+        await ask(headers={"content-encoding": marker}),
+        await ask(headers={"authorization": marker}, config=ServerConfig(api_key="k")),
+        await ask(method=marker),
+    ]
+    assert [reply.status for reply in replies] == [404, 400, 415, 415, 401, 405]
+    assert not any(marker.encode() in reply.body for reply in replies)
+    assert not any(marker in value for reply in replies for value in reply.headers.values())
+
+
+@pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
+async def test_gzip_is_for_large_answers_to_those_who_take_it(size: int) -> None:
+    """From compress_min_bytes on the answer is compressed; caches are told that it depends on the header."""
+    engine = FakeEngine(dimensions=size // 20)
+    plain = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096))
+    packed = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096), headers={"accept-encoding": "gzip"})
+    if size < 4096:
+        assert "content-encoding" not in packed.headers
+        assert "vary" not in packed.headers
+    else:
+        assert packed.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(packed.body) == plain.body
+        assert plain.headers["vary"] == packed.headers["vary"] == "accept-encoding"
+        assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body)
+
+
+async def test_gzip_can_be_switched_off() -> None:
+    """compress_min_bytes 0 compresses nothing."""
+    engine = FakeEngine(dimensions=5000)
+    reply = await ask(engine=engine, config=ServerConfig(compress_min_bytes=0), headers={"accept-encoding": "gzip"})
+    assert "content-encoding" not in reply.headers
+
+
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    """Content-Length says what GET would send."""
+    shown = await ask(b"", method="GET", path="/health/live")
+    head = await ask(b"", method="HEAD", path="/health/live")
+    assert head.body == b""
+    assert head.headers["content-length"] == shown.headers["content-length"]
+
+
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "DELETE", "PATCH", "TRACE"])
+async def test_other_methods_are_told_which_are_right(method: str) -> None:
+    """405 in the path's own dialect; nothing is read, nothing runs."""
+    reply = await ask(b"", method=method)
+    assert (reply.status, reply.json["dialect"]) == (405, "first")
+
+
+@pytest.mark.parametrize("path", ["*", "", "//", "/../etc/passwd", "/v1/embed/../../x", "/\x00", "/%2e", "/\udcff"])
+async def test_odd_paths_are_just_not_served(path: str) -> None:
+    """404 with a request id, whatever a path looks like; nothing resolves it."""
+    reply = await ask(path=path)
+    assert (reply.status, "x-request-id" in reply.headers) == ((405 if path in ("", "//") else 404), True)
+
+
+async def test_websockets_are_declined() -> None:
+    """A server that speaks them is told no, in its own protocol."""
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "websocket.connect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    app = create_app(FakeEngine(), [EMBED], ServerConfig())
+    await app({"type": "websocket", "path": "/v1/embed", "headers": []}, receive, send)
+    assert sent == [{"type": "websocket.close", "code": 1003}]
+
+
+async def test_while_shutting_down_new_requests_are_refused_in_their_dialect() -> None:
+    """503 and Connection: close, so that the client takes its next request elsewhere."""
+    app = create_app(FakeEngine(), [EMBED], ServerConfig())
+    app.state.shutdown.begin()
+    reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
+    assert (reply.status, reply.json["dialect"], reply.headers["connection"]) == (503, "first", "close")
+    ready = await call(app, "GET", "/health/ready")
+    assert (ready.status, ready.json["status"], ready.json["draining"]) == (503, "not_ready", True)
+
+
+async def test_a_cancelled_request_is_answered_503() -> None:
+    """When the time to finish is over, what still runs says so instead of saying nothing."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    app = create_app(engine, [EMBED], ServerConfig())
+    request = asyncio.create_task(call(app, "POST", "/v1/embed", b'{"input": "x"}', parts=[b'{"input": "x"}']))
+    await engine.entered.acquire()
+    request.cancel()
+    reply = await request
+    assert (reply.status, reply.json["error"]) == (503, "ShuttingDown")
+
+
+class Recording(Metrics):
+    """Keeps what the server tells of HTTP."""
+
+    def __init__(self) -> None:
+        super().__init__("0")
+        self.heard: list[tuple[str, str, int]] = []
+
+    def http_answered(self, exchange: Exchange) -> None:
+        self.heard.append((exchange.dialect, exchange.route, exchange.status))
+
+
+async def test_metrics_hear_of_every_answer() -> None:
+    """Dialect, the path's template and status: never the path itself, which clients choose."""
+    engine, metrics = FakeEngine(), Recording()
+    app = create_app(engine, [EMBED, DOG], ServerConfig(), metrics)
+    await call(app, "POST", "/v1/embed", b'{"input": "x"}')
+    await call(app, "GET", "/dogs/rex")
+    await call(app, "GET", "/some/random/path")
+    engine.error = InputTooLong("Too long.")
+    await call(app, "POST", "/v1/embed/", b'{"input": "x"}')
+    assert metrics.heard == [
+        ("first", "/v1/embed", 200),
+        ("dog", "/dogs/{name}", 200),
+        ("server", "", 404),
+        ("first", "/v1/embed", 400),
+    ]
+
+
+async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCaptureFixture) -> None:
+    """It names id, route, status, time, model and tokens."""
+    with caplog.at_level(logging.INFO):
+        await ask(
+            {"input": "zqsecret"}, headers={"authorization": "Bearer zqkey"}, engine=FakeEngine([TextLength(9, 4)])
+        )
+    (record,) = [record for record in caplog.records if record.name == "vectord.requests"]
+    fields: dict[str, Any] = record.fields  # type: ignore[attr-defined]
+    assert fields | {"id": 0, "latency_ms": 0} == {
+        "tokenize_ms": 0.0,
+        "queue_ms": 0.0,
+        "inference_ms": 0.0,
+        "id": 0,
+        "method": "POST",
+        "route": "/v1/embed",
+        "status": 200,
+        "latency_ms": 0,
+        "model": MODEL,
+        "tokens": 4,
+        "batch_size": 1,
+    }
+    assert "zq" not in repr(vars(record))
+
+
+async def test_a_client_that_names_bytes_gets_bytes() -> None:
+    """Whatever the dialect writes for others; and numbers are not compressed."""
+    headers = {"accept": "application/octet-stream", "accept-encoding": "gzip"}
+    reply = await ask(engine=FakeEngine(dimensions=4096), headers=headers)
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/octet-stream")
+    assert len(reply.body) == 4096 * 4
+    assert "content-encoding" not in reply.headers
+    assert reply.headers["x-vectord-fingerprint"] == FINGERPRINT
+
+
+async def test_a_form_of_answer_that_does_not_exist_is_refused_in_the_dialect() -> None:
+    """Before the engine is asked."""
+    engine = FakeEngine()
+    reply = await ask(engine=engine, headers={"accept": "application/octet-stream;dtype=int3"})
+    assert (reply.status, reply.json["error"]) == (406, "NotAcceptable")
+    assert not engine.callers
+
+
+async def test_a_public_route_needs_no_key() -> None:
+    """A dialect's own health routes; its others do."""
+    both = dialect("first", route("first", "/open", "GET", public=True), route("first", "/shut", "GET"))
+    config = ServerConfig(api_key="k")
+    assert (await ask(method="GET", path="/open", dialects=(both,), config=config)).status == 200
+    assert (await ask(method="GET", path="/shut", dialects=(both,), config=config)).status == 401

@@ -1,0 +1,130 @@
+"""What orchestrators see at each stage of a server's life."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.products.results import model_info, model_list
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.config.declared import DIALECTS
+from vectord.products.common.folder import load_dialects
+from vectord.server.http.app import create_app
+from vectord.server.http.probes import _smart_embedder_facts
+
+
+def app(*, starting: bool = False, **states: str) -> Any:
+    """Of an engine whose models are in these states, with every product's probes."""
+    engine = FakeEngine()
+    engine.states = states
+    engine.starting = starting
+    return create_app(engine, [EMBED, *load_dialects(DIALECTS)], ServerConfig())
+
+
+# Every route that says by its status whether requests will be answered, of the server and of products.
+READY_ROUTES = ["/health", "/health/ready", "/ping", "/", "/v1/health", "/.well-known/ready"]
+
+
+@pytest.mark.parametrize("path", READY_ROUTES)
+@pytest.mark.parametrize(
+    ("starting", "states", "ready"),
+    [
+        (False, {"a": "ready", "b": "ready"}, True),
+        (True, {"a": "ready", "b": "loading"}, False),
+        (True, {"a": "loading"}, False),
+        (False, {"a": "loading"}, True),
+        (False, {"a": "unloaded"}, True),
+        (False, {"a": "ready", "b": "unloaded"}, True),
+        (False, {"a": "failed"}, False),
+        (False, {"a": "stalled"}, False),
+        (False, {"a": "ready", "b": "failed"}, True),
+        (False, {"a": "unloaded", "b": "stalled"}, True),
+        (False, {"a": "failed", "b": "stalled"}, False),
+    ],
+    ids=str,
+)
+async def test_ready_means_that_requests_will_be_answered(
+    path: str, starting: bool, states: dict[str, str], ready: bool
+) -> None:
+    """The loading of the start is over and one model answers, be it after its first use has loaded it; one that failed
+    or stalled takes the server away from nobody else. The same on every route that health checks ask."""
+    served = app(starting=starting, **states)
+    assert ((await call(served, "GET", path)).status < 300) is ready
+    assert (await call(served, "GET", "/health/status")).json["embedding_ready"] is ready
+    assert (await call(served, "GET", "/health/ready")).json["embedding"] is ready
+
+
+async def test_alive_whatever_the_models_do() -> None:
+    """/health/live is red for no model's sake: a restart would not help it load."""
+    assert (await call(app(a="failed"), "GET", "/health/live")).status == 200
+
+
+async def test_health_serves_every_products_reader() -> None:
+    """status for Smart Embedder, models for Simple Inference Server, unix for infinity, and 503 in TEI's words."""
+    body = (await call(app(a="ready"), "GET", "/health")).json
+    assert body["status"] == "healthy"
+    assert body["models"] == ["a"]
+    assert body["unix"] > 1_700_000_000
+    assert (body["model"], body["dense_embedding_model"], body["reranker_model"]) == ("a", "a", None)
+    assert (body["gpu"]["available"], body["gpu"]["configured_devices"]) == (False, ["cpu"])
+    assert body["max_input_length"] == 256
+    body = (await call(app(starting=True, a="loading"), "GET", "/health")).json
+    assert (body["error"], body["error_type"], body["status"]) == ("unhealthy", "Unhealthy", "unhealthy")
+    assert body["detail"] == "The server is not ready."
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest", "batch_size", "max_requests"),
+    [
+        pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
+        pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
+        pytest.param({"max_batch_tokens": 16_384, "max_batch_requests": 8}, 512, 8, 8, id="the setting"),
+        pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
+    ],
+)
+def test_health_tells_the_batches_that_run(limits: Any, longest: int, batch_size: int, max_requests: int) -> None:
+    """Smart Embedder's two figures, from the limits in force."""
+    served = model_list(model_info(max_input_tokens=longest))
+    facts = _smart_embedder_facts(replace(served, limits=replace(served.limits, **limits)))
+    assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
+
+
+def test_health_guesses_no_device() -> None:
+    """Before a model is loaded there is none to name."""
+    gpu = _smart_embedder_facts(model_list(model_info(device="unknown")))["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["configured_devices"]) == (False, "unknown", [])
+    gpu = _smart_embedder_facts(model_list(model_info(device="NVIDIA H200"), model_info(device="cpu")))["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["device_count"]) == (True, "NVIDIA H200", 1)
+
+
+def test_health_counts_the_gpus_that_run_models() -> None:
+    """Each once, however many models or replicas are on it."""
+    both = model_info(device="cuda:0,cuda:1")
+    gpu = _smart_embedder_facts(model_list(both, model_info(device="cuda:1")))["gpu"]
+    assert (gpu["device_count"], gpu["multi_gpu_enabled"]) == (2, True)
+    assert gpu["configured_devices"] == ["cuda:0", "cuda:1"]
+
+
+async def test_ready_names_every_state() -> None:
+    """The state of each model, by its served name, whether the server is ready or not."""
+    body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json
+    states = {"a": "ready", "b": "failed"}
+    assert body == {"status": "ok", "embedding": True, "reranker": False, "draining": False, "models": states}
+    body = (await call(app(starting=True, a="ready", b="loading"), "GET", "/health/ready")).json
+    assert (body["status"], body["models"]) == ("not_ready", {"a": "ready", "b": "loading"})
+
+
+async def test_probes_are_never_cached() -> None:
+    """A proxy must not keep an old state."""
+    for path in ("/health", "/health/live", "/health/ready", "/"):
+        assert (await call(app(a="ready"), "GET", path)).headers["cache-control"] == "no-store"
+
+
+async def test_ping_has_no_body() -> None:
+    """As TEI's and SageMaker's."""
+    reply = await call(app(a="ready"), "GET", "/ping")
+    assert (reply.body, reply.headers["content-length"]) == (b"", "0")

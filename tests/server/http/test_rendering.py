@@ -1,0 +1,104 @@
+"""Where an answer is made, and that the event loop goes on while a large one is."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+from tests.server.fakes import FINGERPRINT, MODEL
+
+from vectord.errors import Overloaded
+from vectord.products.common.dialect import Call
+from vectord.products.common.rendered import Rendered
+from vectord.products.common.vectors import dump_json
+from vectord.schema import (
+    ChunkedDocument,
+    DecodeResult,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Result,
+    SeveralResults,
+    TextLength,
+    Usage,
+)
+from vectord.server.http.hardening.unsent import Unsent
+from vectord.server.http.rendering import RENDERED_ON_LOOP_NUMBERS, SMALL_NUMBERS, Rendering, numbers_of
+
+USED = Usage(lengths=[TextLength(1, 1)], characters=1)
+
+
+def embedded(numbers: int) -> EmbedResult:
+    rows = np.ones((numbers, 1), np.float32)
+    return EmbedResult(model=MODEL, fingerprint=FINGERPRINT, usage=USED, dense={"float": rows})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "on_loop"),
+    [(1, True), (RENDERED_ON_LOOP_NUMBERS, True), (RENDERED_ON_LOOP_NUMBERS + 1, False)],
+    ids=["one", "most", "more"],
+)
+async def test_large_answers_are_made_beside_the_loop(numbers: int, on_loop: bool) -> None:
+    """And nothing else is: a thread costs more than a usual answer does."""
+    seen: list[threading.Thread] = []
+
+    def render(result: Result) -> Rendered:
+        seen.append(threading.current_thread())
+        return Rendered(body=b"made")
+
+    made = await Rendering(Unsent(0)).answer(Call(EmbedRequest(inputs=["a"]), render), embedded(numbers))
+    assert made.body == b"made"
+    assert (seen == [threading.current_thread()]) is on_loop
+
+
+async def test_the_loop_goes_on_within_a_large_answer() -> None:
+    """The thread hands the interpreter on between two rows: the loop turns many times until the answer is there."""
+    rows = np.random.default_rng(0).standard_normal((20_000, 384), np.float32)
+    result = EmbedResult(model=MODEL, fingerprint=FINGERPRINT, usage=USED, dense={"float": rows})
+    call = Call(EmbedRequest(inputs=["a"]), lambda result: Rendered(body=dump_json(rows)))
+    making = asyncio.create_task(Rendering(Unsent(0)).answer(call, result))
+    turns = 0
+    while not making.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert (await making).body == dump_json(rows)
+    assert turns > 10  # 2 or 3 where it is dumped at once; at least one in 5 ms, some 40, where it is not
+
+
+async def test_a_large_answer_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is made. A small one is not."""
+    monkeypatch.setattr("vectord.server.http.hardening.unsent.WAIT_S", 0.0)
+    unsent = Unsent(0)
+    unsent.room_bytes = 0
+    made: list[Result] = []
+
+    def render(result: Result) -> Rendered:
+        made.append(result)
+        return Rendered(body=b"")
+
+    call = Call(EmbedRequest(inputs=["a"]), render)
+    await Rendering(unsent).answer(call, embedded(SMALL_NUMBERS))
+    with pytest.raises(Overloaded, match="large answers"):
+        await Rendering(unsent).answer(call, embedded(SMALL_NUMBERS + 1))
+    assert len(made) == 1
+
+
+def test_all_vectors_of_a_result_are_counted() -> None:
+    """Whatever it holds them as."""
+    rows = np.ones((3, 4), np.float32)
+    every = EmbedResult(
+        model=MODEL,
+        fingerprint=FINGERPRINT,
+        usage=USED,
+        dense={"float": rows, "int8": rows},
+        tokens=[rows],
+        colbert=[rows],
+    )
+    document = ChunkedDocument(chunks=[], vectors={"float": rows})
+    documents = DocumentsResult(model=MODEL, fingerprint=FINGERPRINT, documents=[document, document], usage=USED)
+    assert numbers_of(every) == 48
+    assert numbers_of(documents) == 24
+    assert numbers_of(SeveralResults(results=[every, every], usage=USED)) == 96
+    assert numbers_of(DecodeResult(model=MODEL, texts=["a"])) == 0

@@ -1,0 +1,216 @@
+"""The table: whose endpoint a method and a path are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.fakes import dialect, route
+
+from vectord.errors import MethodNotAllowed, NoSuchRoute
+from vectord.products.common.dialect import Dialect
+from vectord.products.common.plain import render_error
+from vectord.products.common.rendered import Rendered
+from vectord.server.http.routing import Page, Table
+
+CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
+DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
+OWL = dialect("owl", route("owl", "/say", keys=("hoot", "purr")), route("owl", "/owls/{name:path}", "GET"))
+
+
+def table(*dialects: Dialect, pages: Sequence[Page] = ()) -> Table:
+    return Table(dialects, pages, render_error)
+
+
+def speaker(body: object, *dialects: Dialect) -> str:
+    endpoint = table(*dialects).find("POST", "/say").endpoint
+    return endpoint.choose(json.dumps(body).encode()).dialect.name
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"woof": 1}, "dog"),
+        ({"hoot": 1}, "owl"),
+        ({"meow": 1}, "cat"),
+        ({"hoot": 1, "woof": 1}, "dog"),
+        ({"purr": 1}, "cat"),
+        ({"moo": 1}, "cat"),
+        ({"deep": {"woof": 1}}, "cat"),
+        (["woof"], "cat"),
+        ({}, "cat"),
+    ],
+    ids=str,
+)
+def test_body_keys_settle_a_shared_path(body: object, name: str) -> None:
+    """The first dialect in order one of whose keys is at the top of the body answers; else the first."""
+    assert speaker(body, CAT, DOG, OWL) == name
+
+
+def test_order_settles_a_key_that_two_dialects_read() -> None:
+    """The profile's order, not the dialects' names, decides."""
+    assert speaker({"purr": 1}, CAT, OWL) == "cat"
+    assert speaker({"purr": 1}, OWL, CAT) == "owl"
+
+
+FOX = dialect("fox", route("fox", "/say", keys=("meow", "yip"), signs=("howl",)))
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [({"meow": 1, "howl": 1}, "fox"), ({"meow": 1}, "cat"), ({"yip": 1}, "fox"), ({"purr": 1, "howl": 1}, "cat")],
+    ids=str,
+)
+def test_a_sign_beats_an_earlier_dialects_key(body: object, name: str) -> None:
+    """What only one dialect's bodies have settles who is asked, if the body has what that dialect needs."""
+    assert speaker(body, CAT, FOX) == name
+
+
+@given(
+    orders=st.permutations([CAT, DOG, OWL]),
+    keys=st.sets(st.sampled_from(["meow", "purr", "woof", "hoot", "moo"])),
+)
+@settings(deadline=None, max_examples=100)
+def test_leaving_out_claims_that_never_win_changes_no_winner(orders: list[Dialect], keys: set[str]) -> None:
+    """The table drops claims that an earlier one always beats; who answers is as if it had not."""
+    claims = [(each, each.routes[0].keys) for each in orders]
+    winner = next((each for each, wanted in claims if wanted & keys), orders[0])
+    assert speaker(dict.fromkeys(keys, 1), *orders) == winner.name
+
+
+def test_same_keys_need_no_look_at_the_body() -> None:
+    """A path on which the first dialect always wins is not shared at all."""
+    first, second = dialect("a", route("a", "/say")), dialect("b", route("b", "/say"))
+    assert len(table(first, second).find("POST", "/say").endpoint.choices) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000], ids=lambda body: body[:6])
+def test_what_is_no_object_goes_to_the_owner(body: bytes) -> None:
+    """A broken body is the path's owner's to complain about, however deep it is."""
+    assert table(CAT, DOG).find("POST", "/say").endpoint.choose(body).dialect.name == "cat"
+
+
+def test_every_dialect_has_its_own_prefix() -> None:
+    """Under /dialects/NAME no other dialect answers, whatever the keys."""
+    endpoint = table(CAT, DOG).find("POST", "/dialects/dog/say").endpoint
+    assert endpoint.choose(b'{"meow": 1}').dialect.name == "dog"
+
+
+@pytest.mark.parametrize("path", ["/cat", "/cat/"])
+def test_a_trailing_slash_changes_nothing(path: str) -> None:
+    """With or without it the same endpoint answers; nobody is redirected."""
+    assert table(CAT).find("POST", path).endpoint.path == "/cat"
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("/dogs/rex", {"name": "rex"}),
+        ("/owls/org/model", {"name": "org/model"}),
+        ("/owls/line\nbreak", {"name": "line\nbreak"}),
+        ("/dialects/owl/owls/a/b", {"name": "a/b"}),
+    ],
+)
+def test_placeholders(path: str, values: dict[str, str]) -> None:
+    """{name} takes one segment of a path, {name:path} all that is left."""
+    assert table(DOG, OWL).find("GET", path).values == values
+
+
+@pytest.mark.parametrize("path", ["/dogs/a/b", "/dogs", "/dogs/", "/owls/", "/nothing", "", "//", "/\x00"])
+def test_an_unserved_path_is_an_error_of_its_own(path: str) -> None:
+    """Nothing matches by half."""
+    endpoint = table(DOG, OWL).find("GET", path).endpoint
+    assert type(endpoint.error) is NoSuchRoute
+    assert endpoint.path == ""
+
+
+def test_a_wrong_method_names_the_right_ones() -> None:
+    """The error lists what the path answers, HEAD included wherever GET is."""
+    error = table(DOG).find("POST", "/dogs/rex").endpoint.error
+    assert isinstance(error, MethodNotAllowed)
+    assert error.allowed == ("GET", "HEAD")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "template", "name"),
+    [
+        ("POST", "/m/org/x/load", "/m/{name:path}/load", "org/x"),
+        ("POST", "/m/load/load", "/m/{name:path}/load", "load"),
+        ("GET", "/m/org/x/load", "/m/{name:path}", "org/x/load"),
+        ("HEAD", "/m/org/x/load", "/m/{name:path}", "org/x/load"),
+    ],
+)
+def test_of_two_templates_the_method_decides(method: str, path: str, template: str, name: str) -> None:
+    """A name may hold slashes, and so look like a longer template."""
+    ant = dialect("ant", route("ant", "/m/{name:path}", "GET"), route("ant", "/m/{name:path}/load"))
+    found = table(ant).find(method, path)
+    assert (found.endpoint.path, found.endpoint.error, found.values) == (template, None, {"name": name})
+
+
+def test_one_dialect_may_claim_a_path_twice() -> None:
+    """Told apart by keys, like two dialects; the first one has what nobody's key names."""
+    twice = dialect("a", route("a", "/say", keys=("inputs",)), route("a", "/say", keys=("texts",)))
+    endpoint = table(twice).find("POST", "/say").endpoint
+    assert endpoint.choices[0] is endpoint.choose(b'{"inputs": 1}')
+    assert endpoint.choices[0].route is endpoint.choose(b"{}").route
+    assert endpoint.choices[1] is endpoint.choose(b'{"texts": 1}')
+
+
+def test_head_is_served_by_get() -> None:
+    """HEAD finds what GET would."""
+    assert table(DOG).find("HEAD", "/dogs/rex").endpoint.error is None
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/nothing", {"dialect", "error", "message"}),
+        ("/nothing", {"detail", "error", "error_type", "message"}),
+        ("/vectord/nothing", {"dialect", "error", "message"}),
+        ("/dialects/cat/nothing", {"dialect", "error", "message"}),
+        ("/dialects/cow/nothing", {"detail", "error", "error_type", "message"}),
+    ],
+)
+def test_who_says_that_a_path_does_not_exist(path: str, shape: set[str]) -> None:
+    """OpenAI's shape under /v1, ours under /vectord, a dialect's own under its prefix, all shapes at once elsewhere."""
+    openai = dialect("openai", route("openai", "/v1/embed"))
+    own = dialect("vectord", route("vectord", "/vectord/embed"))
+    endpoint = table(openai, own, CAT).find("GET", path).endpoint
+    assert endpoint.error is not None
+    assert set(json.loads(endpoint.render_error(endpoint.error).body)) == shape
+
+
+def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
+    """GET / is the server's, and a dialect may still own POST /."""
+    page = Page(path="/", show=lambda headers: Rendered(body=b"page"), summary="")
+    both = table(dialect("a", route("a", "/", "GET"), route("a", "/")), pages=[page])
+    assert both.find("GET", "/").endpoint.page is page
+    assert both.find("POST", "/").endpoint.speaker == "a"
+
+
+@pytest.mark.parametrize("path", ["/api/say", "/api/say/", "/api/owls/a/b", "/say"])
+def test_a_url_prefix_serves_every_path_too(path: str) -> None:
+    """On a segment's boundary, and beside the paths without it."""
+    prefixed = Table([CAT, OWL], (), render_error, "/api")
+    method = "GET" if "owls" in path else "POST"
+    assert prefixed.find(method, path).endpoint.error is None
+    assert prefixed.find(method, path.replace("/api/", "/apis/")).endpoint.error is not None or path == "/say"
+
+
+def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
+    """A client whose base URL is /dialects/cat looks for its health there; what is no page has its own routes."""
+    page = Page(path="/health", show=lambda headers: Rendered(body=b""), summary="")
+    served = Table([CAT, DOG], [page], render_error)
+    assert served.find("GET", "/dialects/cat/health/").endpoint.page is page
+    assert served.find("GET", "/dialects/bird/health").endpoint.error is not None
+    assert served.find("GET", "/dialects/cat/dogs/rex").endpoint.error is not None
+
+
+def test_a_path_as_it_is_stands_before_the_prefix() -> None:
+    """/v1/say stays that, also where /v1 is the prefix and /say another's."""
+    both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_error, "/v1")
+    assert both.find("POST", "/v1/say").endpoint.speaker == "v"
+    assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"

@@ -1,0 +1,235 @@
+"""The socket, the signals and the end of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+
+import pytest
+from tests.server.fakes import EMBED, FakeEngine
+from tests.server.live import Client, connected, get, live, post, until
+from tests.server.process import process
+
+from vectord.config import ServerConfig
+from vectord.errors import ConfigError
+from vectord.server.http.app import create_app
+from vectord.server.http.run import bind, serve, url_of
+
+HELLO = {"input": "hello"}
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    """It names the port and the option, and says what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=rf"Port {port} on 127.0.0.1 is in use.*--port") as caught:
+            bind("127.0.0.1", port)
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "a" * 300, "x\x00y", ""])
+def test_a_wrong_host_is_one_line(host: str) -> None:
+    """Addresses that are not this machine's, and what is no name at all, are a bad option and not a traceback."""
+    with pytest.raises(ConfigError) as caught:
+        bind(host, 0)
+    assert "\n" not in caught.value.message
+
+
+def test_an_unknown_host_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that resolves to nothing is the host's fault, and so the option's."""
+
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match="--host 'nowhere'"):
+        bind("nowhere", 0)
+
+
+@pytest.mark.parametrize(
+    ("host", "shown"),
+    [("127.0.0.1", "http://127.0.0.1:"), ("localhost", "http://127.0.0.1:"), ("::1", "http://[::1]:")],
+)
+def test_where_it_listens(host: str, shown: str) -> None:
+    """A name means IPv4 first; IPv6 addresses are written as URLs want them."""
+    try:
+        listener = bind(host, 0)
+    except ConfigError:
+        pytest.skip("no IPv6 here")
+    with listener:
+        assert url_of(listener).startswith(shown)
+        assert int(url_of(listener).rsplit(":", 1)[1]) > 0
+
+
+def test_serve_raises_before_it_starts_anything() -> None:
+    """The lifespan of an app whose port is taken is never entered."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config = ServerConfig(port=taken.getsockname()[1])
+        app = create_app(FakeEngine(), [EMBED], config, lifespan=lambda: 1 / 0)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError):
+            serve(app, config)
+
+
+# --- the end, in one process -------------------------------------------------------------------------------------
+
+
+async def test_what_was_accepted_is_answered() -> None:
+    """A request under way when the end begins is finished, and its connection closes behind it."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO))
+        await engine.entered.acquire()
+        running.stop()
+        await until(lambda: engine.draining)
+        engine.gate.set()
+        reply = await client.reply()
+        assert (reply.status, reply.headers["connection"]) == (200, "close")
+        assert await client.closed()
+        await running.stopped
+
+
+async def test_new_requests_on_open_connections_are_told() -> None:
+    """503 in the dialect that was asked, Retry-After's business aside, and Connection: close."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as busy, connected(running) as idle:
+        busy.send(post(HELLO))
+        idle.send(get("/health/live"))
+        await idle.reply()
+        await engine.entered.acquire()
+        running.stop()
+        idle.send(post(HELLO))
+        reply = await idle.reply()
+        assert (reply.status, reply.json["dialect"], reply.headers["connection"]) == (503, "first", "close")
+        assert await idle.closed()
+        engine.gate.set()
+        assert (await busy.reply()).status == 200
+
+
+async def test_nobody_new_gets_in() -> None:
+    """Once the end has begun the port is closed, while what runs still runs."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine) as running, connected(running) as client:
+        client.send(post(HELLO))
+        await engine.entered.acquire()
+        running.stop()
+        await until(lambda: engine.draining)
+        with pytest.raises(ConnectionError):
+            await asyncio.open_connection("127.0.0.1", running.port)
+        engine.gate.set()
+        assert (await client.reply()).status == 200
+
+
+async def test_a_connection_made_but_not_yet_accepted_is_answered() -> None:
+    """What the kernel had accepted for us when the signal came is not reset."""
+    async with live() as running:
+        with socket.create_connection(("127.0.0.1", running.port)) as waiting:
+            waiting.sendall(post(HELLO))
+            running.stop()
+            client = Client(*await asyncio.open_connection(sock=waiting.dup()))
+            assert (await client.reply()).status == 503
+            client.close()
+
+
+async def test_what_runs_out_of_time_is_told() -> None:
+    """After shutdown_timeout_secs every request left is answered 503, and the engine's work is cancelled."""
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with live(engine, shutdown_timeout_secs=0.3) as running, connected(running) as client:
+        client.send(post(HELLO))
+        await engine.entered.acquire()
+        running.stop()
+        reply = await client.reply()
+        assert (reply.status, reply.json["error"]) == (503, "ShuttingDown")
+        assert await client.closed()
+        await engine.cancelled.acquire()
+        await running.stopped
+
+
+async def test_an_idle_server_ends_at_once() -> None:
+    """Nothing to wait for, nothing waited for: open but idle connections hold nobody up."""
+    async with live(shutdown_timeout_secs=3600) as running, connected(running) as client:
+        client.send(get("/health/live"))
+        await client.reply()
+        began_s = asyncio.get_running_loop().time()
+        running.stop()
+        assert await client.closed()
+        await running.stopped
+        assert asyncio.get_running_loop().time() - began_s < 2
+
+
+# --- the end, of a process ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_well(number: signal.Signals) -> None:
+    """Exit code 0: being told to stop is no failure."""
+    with process() as (server, _):
+        server.send_signal(number)
+        assert server.wait(timeout=10) == 0
+
+
+def test_a_second_signal_ends_it_at_once() -> None:
+    """Whoever asks twice does not wait for the answers."""
+    with process(answer_s=60) as (server, port), socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(post(HELLO))
+        client.settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            client.recv(1)
+        server.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.wait(timeout=0.5)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(timeout=5) == -signal.SIGTERM
+
+
+class Tally:
+    """What became of the requests of all connections."""
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        self.told = 0  # the answer said that the connection closes
+        self.halves = 0
+
+    def count(self, status: int) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 0.01], ids=["most wait to be read", "most wait for the engine"])
+async def test_sigterm_under_load_answers_every_accepted_request(answer_s: float) -> None:
+    """50 connections ask without pause; the signal comes; each request is answered whole, or was never accepted."""
+    tally = Tally()
+    with process(answer_s) as (server, port):
+        clients = [asyncio.create_task(_ask_until_closed(port, tally)) for _ in range(50)]
+        await until(lambda: tally.statuses.get(200, 0) >= 500)
+        server.send_signal(signal.SIGTERM)
+        await asyncio.gather(*clients)
+        assert await asyncio.to_thread(server.wait, 10) == 0
+    assert tally.halves == 0
+    assert set(tally.statuses) <= {200, 503}
+    # Each connection ends with an answer that says so: under load none is idle long enough to be closed unasked.
+    assert tally.told == 50
+
+
+async def _ask_until_closed(port: int, tally: Tally) -> None:
+    client = Client(*await asyncio.open_connection("127.0.0.1", port))
+    try:
+        while True:
+            client.send(post(HELLO))
+            try:
+                reply = await client.reply()
+            except ConnectionError:
+                return
+            except asyncio.IncompleteReadError as cut:  # `expected` is a number inside a body, None inside a head
+                tally.halves += cut.expected is not None or bool(cut.partial)
+                return
+            tally.count(reply.status)
+            if reply.headers.get("connection") == "close":
+                tally.told += 1
+                return
+    finally:
+        client.close()

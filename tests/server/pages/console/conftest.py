@@ -1,0 +1,68 @@
+"""A real server and Debian's Chromium, once for this folder. Where there is no Chromium, the tests say so and skip."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests.real_server import running
+from tests.server.pages.console.visit import HOSTILE, KEY, Visit
+
+CHROMIUM = shutil.which("chromium")
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL: the default model, a tiny BGE-M3, and a reranker with markup for a name."""
+    from tests.reference.reference_models import write_bge_m3, write_bge_reranker
+
+    folder = tmp_path_factory.mktemp("console")
+    tiny = [str(write_bge_m3(folder / "tiny-bge-m3")), str(write_bge_reranker(folder / HOSTILE))]
+    with running(folder / "log", "all-MiniLM-L6-v2", *tiny, "--offline") as (url, _):
+        yield url
+
+
+@pytest.fixture(scope="session")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The base URL of a server that wants a key, under a prefix."""
+    folder: Path = tmp_path_factory.mktemp("locked")
+    options = ("--api-key", KEY, "--url-prefix", "/behind/proxy", "--offline")
+    with running(folder / "log", "all-MiniLM-L6-v2", *options) as (url, _):
+        yield f"{url}/behind/proxy"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Playwright's own event loop counts as running until it is closed: no test of other folders must meet it."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium on this machine: make test installs it as root where there is apt-get")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(chromium: Browser, server: str) -> Iterator[Visit]:
+    """The console as a new visitor sees it, every request and every complaint noted."""
+    with Visit.begun(chromium, server) as begun:
+        yield begun
+
+
+@pytest.fixture
+def page(visit: Visit) -> Page:
+    """The page of `visit`, its models shown."""
+    visit.open()
+    return visit.page

@@ -1,0 +1,188 @@
+"""The page as a whole: it loads, moves under load, asks for a key, obeys the keyboard, and harms nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from tests.server.pages.console.visit import HOSTILE, KEY, Visit, run, use_tool
+
+AXE = Path(__file__).parent / "node" / "node_modules" / "axe-core" / "axe.min.js"
+SHOW = """state => {
+    Object.defineProperty(document, "visibilityState", { value: state, configurable: true });
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+TOOLS = ["Dense", "Sparse", "ColBERT", "Rerank", "Tokenize", "Similarity", "Any call"]
+
+
+@pytest.mark.parametrize("path", ["/", "/console", "/console/", "/dialects/openai/"])
+def test_it_loads_without_a_complaint_from_this_server_alone(visit: Visit, path: str) -> None:
+    """Wherever it is opened, every file and figure comes from where it came from, and the console stays silent."""
+    visit.open(path)
+    expect(visit.page.locator("#state")).to_have_text("ready")
+    expect(visit.page.locator("#code")).to_contain_text("curl")
+    assert visit.complaints == []
+    assert {urlsplit(url).netloc for url in visit.asked} == {urlsplit(visit.url).netloc}
+
+
+def test_charts_move_under_load(page: Page, server: str) -> None:
+    """Requests that are answered are drawn, as lines and in the table that says the same."""
+    page.get_by_text("The same as a table").click()
+    row = page.get_by_role("row", name="Requests a second, answered")
+    expect(row).to_be_visible()
+    for _ in range(20):
+        httpx.post(f"{server}/v1/embeddings", json={"input": "a happy person"}).raise_for_status()
+    expect(row.locator("td").last).not_to_have_text("0")
+    latency = page.get_by_role("row", name="Latency, p50").locator("td").last
+    expect(latency).to_contain_text("s")
+    drawn = page.locator("figure", has_text="Latency").locator("path").first
+    assert "M" in (drawn.get_attribute("d") or "")
+
+
+def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
+    """Each as a chart and as a row of the table. What only a server with two GPUs has is put into the answers here."""
+    forwards = 0
+
+    def told(route: Route) -> None:
+        nonlocal forwards
+        forwards += 10
+        figures = route.fetch().json()
+        figures["devices"] = {
+            "cuda:0": {"used_bytes": 3_000_000_000, "total_bytes": 8_000_000_000},
+            "cuda:1": {"used_bytes": 5_000_000_000, "total_bytes": 8_000_000_000},
+        }
+        figures["queued_tokens"] = {"interactive": 12, "bulk": 345}
+        figures |= {"forwards": forwards, "forward_fill": forwards * 0.25}
+        route.fulfill(json=figures)
+
+    visit.page.route("**/console/live", told)
+    visit.open()
+    visit.page.get_by_text("The same as a table").click()
+    for name, now in {
+        "Queued tokens, interactive": "12",
+        "Queued tokens, bulk": "345",
+        "Batch fill, of a full batch": "25",
+        "Device memory, cuda:0": "3",
+        "Device memory, cuda:1": "5",
+        "Memory, process": "B",
+    }.items():
+        expect(visit.page.get_by_role("row", name=name).locator("td").nth(0)).to_contain_text(now)
+    expect(visit.page.locator("figure", has_text="Device memory")).to_be_visible()
+
+
+def test_nobody_is_asked_while_the_tab_is_hidden(visit: Visit) -> None:
+    """Polling ends when the page is not seen, and goes on when it is."""
+    visit.page.clock.install()
+    visit.open()
+    visit.page.evaluate(SHOW, "hidden")
+    before = len(visit.asked)
+    visit.page.clock.run_for(60_000)
+    assert len(visit.asked) == before
+    with visit.page.expect_request("**/console/live"):
+        visit.page.evaluate(SHOW, "visible")
+
+
+def test_a_key_is_asked_for_and_kept_in_this_tab(chromium: Browser, locked: str) -> None:
+    """The page loads without one, behind a prefix; a wrong one is told; the right one shows all, and is not stored."""
+    with Visit.begun(chromium, locked) as visit:
+        page = visit.page
+        page.goto(f"{locked}/")
+        field = page.get_by_label("API key")
+        expect(field).to_be_focused()
+        field.fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("The server does not know this key.")).to_be_visible()
+        field.fill(KEY)
+        page.keyboard.press("Enter")
+        expect(page.locator("#models-table tbody tr")).to_have_count(1)
+        expect(page.locator("#state")).to_have_text("ready")
+        run(use_tool(page, "Dense", "all-MiniLM-L6-v2"))
+        code = page.locator("#code").inner_text()
+        assert f"{locked}/vectord/embed" in code
+        assert "$VECTORD_API_KEY" in code
+        assert KEY not in page.content()
+        assert page.evaluate("JSON.stringify(localStorage)") == "{}"
+        assert not any(KEY in url for url in visit.asked)
+
+
+def test_markup_in_names_and_texts_stays_text(visit: Visit) -> None:
+    """A model's name, a text, its tokens and an error that hold markup run nothing and make no element."""
+    visit.open()
+    page = visit.page
+    expect(page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
+    panel = use_tool(page, "Rerank", HOSTILE)
+    panel.get_by_role("textbox", name="Passages, one a line").fill(
+        f"{HOSTILE}\n<script>document.title='struck'</script>"
+    )
+    run(panel)
+    expect(panel.get_by_role("cell", name=HOSTILE)).to_be_visible()
+    for tool in ("Tokenize", "Dense"):
+        panel = use_tool(page, tool, "all-MiniLM-L6-v2")
+        panel.get_by_role("textbox", name="Text", exact=True).fill(HOSTILE)
+        run(panel)
+    panel = use_tool(page, "ColBERT", "tiny-bge-m3")
+    panel.get_by_role("textbox", name="Query").fill(HOSTILE)
+    run(panel)
+    assert page.title() == "vectord"
+    assert page.locator("main img, main script").count() == 0
+    assert visit.complaints == []
+
+
+def test_all_is_done_by_keyboard(page: Page) -> None:
+    """The skip link, the tools' tabs by arrow keys, and a run: no pointer is needed, and the focus is seen."""
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+    page.get_by_role("tab", name="Dense").focus()
+    for name in [*TOOLS[1:], TOOLS[0]]:
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_role("tab", name=name)).to_be_focused()
+        expect(page.get_by_role("tab", name=name)).to_have_attribute("aria-selected", "true")
+    style = page.get_by_role("tab", name="Dense").evaluate("node => getComputedStyle(node).outlineStyle")
+    assert style == "solid"
+    for _ in range(3):  # model, over-long texts, the text
+        page.keyboard.press("Tab")
+    expect(page.get_by_role("textbox", name="Text", exact=True)).to_be_focused()
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("img", name="Heat map of 384 numbers")).to_be_visible()
+    page.get_by_role("img", name="Heat map of 384 numbers").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    expect(page.get_by_text("number 65:")).to_be_visible()
+
+
+def test_light_and_dark_follow_the_system_and_the_choice(chromium: Browser, server: str) -> None:
+    """Dark where the system is; what is chosen outranks it, and is kept."""
+    background = "getComputedStyle(document.body).backgroundColor"
+    with Visit.begun(chromium, server, color_scheme="dark") as visit:
+        visit.open()
+        dark = visit.page.evaluate(background)
+        visit.page.get_by_label("Theme").select_option("light")
+        light = visit.page.evaluate(background)
+        visit.open()
+        assert visit.page.evaluate(background) == light != dark
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(chromium: Browser, server: str, scheme: str, width: int) -> None:
+    """axe-core's rules on the whole page, with every tool's answer shown; and nothing is wider than the screen."""
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: make test does that where there is npm")
+    size = {"width": width, "height": 844}
+    with Visit.begun(chromium, server, color_scheme=scheme, viewport=size, bypass_csp=True) as visit:
+        visit.open()
+        page = visit.page
+        page.evaluate(AXE.read_text("utf-8"))
+        page.get_by_text("The same as a table").click()
+        for tool in TOOLS[:-1]:
+            panel = use_tool(page, tool, "tiny-bge-m3")
+            run(panel)
+            for closed in panel.locator("summary").all():
+                closed.click()
+            found = page.evaluate("axe.run().then(({violations}) => violations)")
+            serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+            assert serious == [], tool
+            assert page.evaluate("document.documentElement.scrollWidth") <= width

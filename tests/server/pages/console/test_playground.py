@@ -1,0 +1,203 @@
+"""Each tool of the playground shows what the API answers, and the code beside it asks the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from playwright.sync_api import Page, expect
+from tests.server.pages.console.visit import HOSTILE, run, told, use_tool
+
+MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
+TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
+MINUS = "\u2212"
+
+
+def ask(server: str, path: str, **body: Any) -> Any:
+    return httpx.post(f"{server}/vectord/{path}", json=body).raise_for_status().json()
+
+
+def number(text: str) -> float:
+    return float(text.replace(MINUS, "-"))
+
+
+def test_dense_draws_every_number(page: Page, server: str) -> None:
+    """All numbers of the vector, those of the API, and how long it is."""
+    panel = use_tool(page, "Dense", MINILM)
+    panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
+    run(panel)
+    wanted = ask(server, "embed", model=MINILM, inputs=[TEXT])["data"][0]["dense"]
+    panel.get_by_text("All numbers").click()
+    shown = [float(word) for word in panel.get_by_label("All numbers").inner_text().split(", ")]
+    assert np.allclose(shown, wanted, atol=1e-6)
+    expect(panel).to_contain_text("length 1.0000")
+    assert panel.locator("canvas").evaluate(
+        "map => map.getContext('2d').getImageData(0, 0, map.width, map.height).data.some(value => value > 0)"
+    )
+
+
+def test_sparse_weights_stand_on_the_words_themselves(page: Page, server: str) -> None:
+    """Each token that has a weight shows it; the text around them is whole."""
+    panel = use_tool(page, "Sparse", BGE)
+    panel.get_by_role("textbox", name="Text", exact=True).fill("yes, small birds sing")
+    run(panel)
+    vector = ask(server, "embed", model=BGE, inputs=["yes, small birds sing"], outputs=["sparse"])["data"][0]["sparse"]
+    weights = dict(zip(vector["indices"], vector["values"], strict=True))
+    tokens = ask(server, "tokenize", model=BGE, inputs=["yes, small birds sing"])["data"][0]["tokens"]
+    wanted = [f"{weights[token['id']]:.2f}" for token in tokens if token["id"] in weights]
+    assert panel.locator(".words sub").all_inner_texts() == wanted
+    assert wanted
+
+
+def test_colbert_matches_tokens_as_the_server_scores_them(page: Page, server: str) -> None:
+    """The average of each query token's best match is the score that rerank gives; the best one is marked."""
+    query, passage = "small birds", "the quick brown fox and many small birds"
+    panel = use_tool(page, "ColBERT", BGE)
+    panel.get_by_role("textbox", name="Query").fill(query)
+    panel.get_by_role("textbox", name="Document").fill(passage)
+    run(panel)
+    wanted = ask(server, "rerank", model=BGE, query=query, passages=[passage], method="colbert")["results"][0]["score"]
+    assert number(panel.locator(".told b").last.inner_text()) == pytest.approx(wanted, abs=1e-3)
+    vectors = [
+        np.array(ask(server, "embed", model=BGE, inputs=[text], outputs=["colbert"], kind=kind)["data"][0]["colbert"])
+        for text, kind in ((query, "query"), (passage, "document"))
+    ]
+    best = (vectors[0] @ vectors[1].T).argmax(axis=1)
+    buttons = panel.get_by_role("group", name="Tokens of the query").get_by_role("button")
+    assert buttons.count() == len(best)
+    for index in (0, len(best) - 1):
+        buttons.nth(index).focus()
+        marked = panel.locator(".words span.word").evaluate_all("all => all.findIndex(one => one.matches('.best'))")
+        assert marked == best[index]
+
+
+def test_rerank_lists_passages_best_first_with_the_kind_of_score(page: Page, server: str) -> None:
+    """By the model's own scores, and by another method that it can."""
+    passages = ["rain", "joy", "a glad person"]
+    panel = use_tool(page, "Rerank", MINILM)
+    panel.get_by_role("textbox", name="Query").fill("happy")
+    panel.get_by_role("textbox", name="Passages, one a line").fill("\n".join(passages))
+    run(panel)
+    wanted = ask(server, "rerank", model=MINILM, query="happy", passages=passages)
+    expect(panel).to_contain_text(f"Kind of score: {wanted['score_kind']}")
+    rows = [row.locator("td").all_inner_texts() for row in panel.locator("tbody tr").all()]
+    assert [row[0] for row in rows] == [passages[result["index"]] for result in wanted["results"]]
+    assert [number(row[1]) for row in rows] == pytest.approx([r["score"] for r in wanted["results"]], abs=1e-3)
+    panel = use_tool(page, "Rerank", BGE)
+    panel.get_by_role("combobox", name="By").select_option("weighted")
+    run(panel)
+    expect(panel).to_contain_text("Kind of score: weighted")
+
+
+def test_tokens_show_where_they_stand(page: Page, server: str) -> None:
+    """Every token with its id, on the letters that its bytes are."""
+    panel = use_tool(page, "Tokenize", MINILM)
+    panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
+    run(panel)
+    tokens = ask(server, "tokenize", model=MINILM, inputs=[TEXT])["data"][0]["tokens"]
+    words = panel.locator(".words")
+    assert words.locator("sub").all_inner_texts() == [str(token["id"]) for token in tokens if not token["special"]]
+    surfaces = words.locator(".word").evaluate_all("all => all.map(one => one.firstChild.textContent)")
+    data = TEXT.encode()
+    assert surfaces == [data[token["start"] : token["stop"]].decode() for token in tokens if not token["special"]]
+
+
+def test_similarity_compares_each_with_each(page: Page, server: str) -> None:
+    """Cosines, one on the diagonal."""
+    texts = ["a happy person", "a glad man", "rain"]
+    panel = use_tool(page, "Similarity", MINILM)
+    panel.get_by_role("textbox", name="Texts, one a line").fill("\n".join(texts))
+    run(panel)
+    vectors = np.array([each["dense"] for each in ask(server, "embed", model=MINILM, inputs=texts)["data"]])
+    shown = [[number(cell) for cell in row.locator("td").all_inner_texts()] for row in panel.locator("tbody tr").all()]
+    assert np.allclose(shown, vectors @ vectors.T, atol=0.002)
+
+
+def test_what_a_model_cannot_is_disabled_with_the_reason(page: Page) -> None:
+    """No run, and the words why."""
+    panel = use_tool(page, "Sparse", MINILM)
+    expect(panel.get_by_role("button", name="Run")).to_be_disabled()
+    expect(told(panel)).to_have_text(f"{MINILM} makes no sparse vectors.")
+    panel = use_tool(page, "Dense", HOSTILE)
+    expect(panel.get_by_role("button", name="Run")).to_be_disabled()
+
+
+def test_what_was_cut_is_said(page: Page) -> None:
+    """Tokens seen and read, and which text; refused texts say why."""
+    panel = use_tool(page, "Dense", MINILM)
+    panel.get_by_role("textbox", name="Text", exact=True).fill("rain " * 400)
+    panel.get_by_role("combobox", name="Over-long texts").select_option("cut")
+    run(panel)
+    expect(told(panel)).to_contain_text("402 tokens, 256 read: text 1 cut")
+    panel.get_by_role("combobox", name="Over-long texts").select_option("refuse")
+    panel.get_by_role("button", name="Run").click()
+    expect(told(panel)).to_contain_text("256")
+    expect(told(panel)).to_have_class("note bad")
+
+
+def code_of(page: Page, language: str) -> str:
+    page.get_by_role("combobox", name="As", exact=True).select_option(language)
+    return page.locator("#code").inner_text()
+
+
+def test_the_code_of_every_api_that_can_say_it_is_answered(page: Page, server: str) -> None:
+    """In each API the dense tool's text, quotes and all, is sent by curl and gets its answer."""
+    panel = use_tool(page, "Dense", MINILM)
+    panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
+    choice = page.get_by_role("combobox", name="API")
+    names = choice.locator("option").all_inner_texts()
+    assert len(names) > 15
+    for name in names:
+        choice.select_option(name)
+        code = code_of(page, "curl")
+        done = subprocess.run(["bash", "-c", f"{code} --silent --fail-with-body"], capture_output=True, check=False)
+        assert done.returncode == 0, (name, code, done.stdout)
+        assert json.loads(done.stdout), name
+
+
+@pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
+def test_the_code_of_each_language_gets_the_same_answer(page: Page, server: str, language: str) -> None:
+    """Reranking, in the own API: what the code prints is what the API answers."""
+    panel = use_tool(page, "Rerank", MINILM)
+    panel.get_by_role("textbox", name="Query").fill(TEXT)
+    code = code_of(page, language)
+    printed = subprocess.run(_command(language, code), capture_output=True, text=True, check=False)
+    if language == "JavaScript" and printed.returncode == 127:
+        pytest.skip("there is no Node on this machine")
+    assert printed.returncode == 0, printed.stderr
+    passages = panel.get_by_role("textbox", name="Passages, one a line").input_value().split("\n")
+    wanted = ask(server, "rerank", model=MINILM, query=TEXT, passages=passages)
+    scores = [float(score) for score in re.findall(r"""["']?score["']?: (-?[\d.e-]+)""", _plain(printed.stdout))]
+    assert scores == pytest.approx([result["score"] for result in wanted["results"]], abs=1e-4)
+
+
+def _command(language: str, code: str) -> list[str]:
+    match language:
+        case "curl":
+            return ["bash", "-c", code]
+        case "Python":
+            return [sys.executable, "-c", code]
+        case _:
+            return ["bash", "-c", 'node --input-type=module -e "$0"', code]
+
+
+def _plain(printed: str) -> str:
+    return printed.replace('":', '": ')
+
+
+def test_any_call_sends_its_example(page: Page) -> None:
+    """A route of another API, with its example; the answer as it came."""
+    page.get_by_role("tab", name="Any call").click()
+    panel = page.get_by_role("tabpanel")
+    panel.get_by_role("combobox", name="Call").select_option(label="POST /embed_all")
+    run(panel)
+    expect(panel.get_by_label("Answer")).to_contain_text("[")
+    panel.get_by_role("combobox", name="Call").select_option(label="GET /version")
+    panel.get_by_role("button", name="Run").click()
+    expect(panel.get_by_label("Answer")).to_contain_text('"version"')

@@ -1,0 +1,67 @@
+"""What the console writes down of every dialect is what that dialect reads, and where it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+from tests.server.fakes import FakeEngine
+
+from vectord.products.common.dialect import Incoming
+from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.schema import EmbedRequest, RerankRequest
+from vectord.server.http.app import build_table
+from vectord.server.http.shutdown import Shutdown
+from vectord.server.pages.calls import calls
+
+DIALECTS = load_dialects(dialect_names())
+TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), None)
+CALLS = calls(DIALECTS, TABLE)
+
+
+def name(entry: dict[str, Any]) -> str:
+    return f"{entry['dialect']} {entry['method']} {entry['path']}"
+
+
+def test_no_dialect_is_left_out() -> None:
+    """Each has an entry, none is the operator's, none has a hole in its path."""
+    assert {entry["dialect"] for entry in CALLS} == set(dialect_names())
+    assert not [name(entry) for entry in CALLS if "{" in entry["path"] or "load" in entry["path"].split("/")]
+
+
+@pytest.mark.parametrize("entry", CALLS, ids=name)
+def test_each_path_is_answered_by_its_dialect(entry: dict[str, Any]) -> None:
+    """With the example's body."""
+    body = b"" if entry["body"] is None else orjson.dumps(entry["body"])
+    assert TABLE.find(entry["method"], entry["path"]).endpoint.choose(body).dialect.name == entry["dialect"]
+
+
+@pytest.mark.parametrize("entry", [entry for entry in CALLS if entry.get("operation") in ("embed", "rerank")], ids=name)
+def test_texts_put_at_their_places_are_what_is_asked(entry: dict[str, Any]) -> None:
+    """One text where the example has one, two where it has a list: the dialect reads them there."""
+    places = entry["places"]
+    texts = _put(entry["body"], places["texts"], ["first", "second"])
+    if "query" in places:
+        _put(entry["body"], places["query"], ["asked"])
+    body = orjson.dumps(entry["body"])
+    choice = TABLE.find(entry["method"], entry["path"]).endpoint.choose(body)
+    request = choice.route.parse(Incoming(body=body)).request
+    if isinstance(request, EmbedRequest):
+        assert list(request.inputs) == texts
+    else:
+        assert isinstance(request, RerankRequest)
+        assert (request.query, list(request.passages)) == ("asked", texts)
+
+
+def _put(body: Any, place: list[str], texts: list[str]) -> list[str]:
+    """Writes into `body` as the page does (code.js); which texts it took."""
+    above = body
+    for key in place[:-1]:
+        above = above[key]
+    old = above[place[-1]]
+    if not isinstance(old, list):
+        above[place[-1]] = texts[0]
+        return texts[:1]
+    above[place[-1]] = [{"text": text} for text in texts] if isinstance(old[0], dict) else texts
+    return texts

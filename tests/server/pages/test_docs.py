@@ -1,0 +1,73 @@
+"""/docs opens with no network and runs no script but its own."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from hashlib import sha256
+from importlib.resources import files
+
+import pytest
+from tests.server.asgi import call
+from tests.server.fakes import EMBED, FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.server.http.app import create_app
+
+APP = create_app(FakeEngine(), [EMBED], ServerConfig())
+ASSETS = ["swagger-ui-bundle.js", "swagger-ui.css"]
+
+
+async def test_the_page_names_nothing_beyond_this_server() -> None:
+    """No address of another host; every file it names is served, and its policy lets nothing else in."""
+    page = await call(APP, "GET", "/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert b"//" not in page.body
+    named = re.findall(rb'(?:src|href)="(/[^"]+)"', page.body)
+    assert len(named) == 3
+    for path in named:
+        assert (await call(APP, "GET", path.decode())).status == 200
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert b"<script>" not in page.body
+
+
+async def test_the_start_asks_this_servers_description() -> None:
+    """And no public validator."""
+    start = (await call(APP, "GET", "/docs/start.js")).body
+    assert b'url: "/openapi.json"' in start
+    assert b"validatorUrl: null" in start
+
+
+@pytest.mark.parametrize("name", ASSETS)
+async def test_vendored_files_are_what_their_readme_says(name: str) -> None:
+    """Unmodified: the digest in the table beside them is that of the bytes served, with gzip and without."""
+    readme = files("vectord.server.pages").joinpath("swagger_ui/README.md").read_text()
+    packed = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": "gzip"})
+    plain = await call(APP, "GET", f"/docs/{name}")
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert gzip.decompress(packed.body) == plain.body
+    assert f"| `{name}` | `{sha256(plain.body).hexdigest()}` |" in readme
+
+
+@pytest.mark.parametrize("name", ASSETS)
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_a_browser_that_has_a_file_is_not_sent_it_again(name: str, encoding: str) -> None:
+    """304 on the tag of the same encoding; the other encoding's tag is another file's."""
+    first = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": encoding})
+    again = {"accept-encoding": encoding, "if-none-match": first.headers["etag"]}
+    reply = await call(APP, "GET", f"/docs/{name}", headers=again)
+    assert (reply.status, reply.body, reply.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert "content-length" not in reply.headers
+    other = {**again, "accept-encoding": "identity" if encoding == "gzip" else "gzip"}
+    assert (await call(APP, "GET", f"/docs/{name}", headers=other)).status == 200
+
+
+def test_licences_lie_beside_what_they_cover() -> None:
+    """The package carries Swagger UI's licence and notices."""
+    folder = files("vectord.server.pages").joinpath("swagger_ui")
+    assert "Apache License" in folder.joinpath("LICENSE").read_text()
+    assert "SmartBear" in folder.joinpath("NOTICE").read_text()
+    assert folder.joinpath("swagger-ui-bundle.js.LICENSE.txt").is_file()

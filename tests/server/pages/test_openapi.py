@@ -1,0 +1,205 @@
+"""The description matches what is served."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import schemathesis
+from tests.server.asgi import call
+from tests.server.fakes import FakeEngine
+
+from vectord.config import ServerConfig
+from vectord.errors import MethodNotAllowed, StartError, VectordError
+from vectord.observability.metrics import Metrics
+from vectord.products.common.arrow import ARROW
+from vectord.products.common.folder import load_dialects
+from vectord.products.common.octets import OCTETS
+from vectord.server.http.app import build_table, create_app
+from vectord.server.http.shutdown import Shutdown
+from vectord.server.pages import openapi as described
+from vectord.server.pages import possible_errors
+from vectord.server.pages.openapi import openapi
+from vectord.server.pages.possible_errors import errors_of
+
+DIALECTS = load_dialects(ServerConfig().dialects)
+TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), Metrics("0"))
+DESCRIBED: dict[str, Any] = openapi(TABLE, "1.2.3")
+
+
+def operations() -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (path, method, operation) for path, each in DESCRIBED["paths"].items() for method, operation in each.items()
+    ]
+
+
+def post(path: str) -> dict[str, Any]:
+    found: dict[str, Any] = DESCRIBED["paths"][path]["post"]
+    return found
+
+
+def said(path: str, status: str, content_type: str = "application/json") -> dict[str, Any]:
+    """What each dialect says with `status` at `path`, by its title."""
+    examples = post(path)["responses"][status]["content"][content_type]["examples"]
+    return {title: example["value"] for title, example in examples.items()}
+
+
+def subclasses(kind: type[VectordError]) -> set[type[VectordError]]:
+    return {kind}.union(*(subclasses(child) for child in kind.__subclasses__()))
+
+
+def test_it_is_valid() -> None:
+    """By OpenAPI 3.1's own schema."""
+    schemathesis.openapi.from_dict(DESCRIBED).validate()
+
+
+def test_every_route_is_described() -> None:
+    """What the table serves and what the description lists are the same, the parts of pages aside."""
+    served = {(endpoint.path.replace(":path}", "}"), endpoint.method.lower()) for endpoint in TABLE}
+    parts = {(path, method) for path, method in served if path.startswith(("/docs/", "/console/"))}
+    assert {(path, method) for path, method, _ in operations()} == served - parts
+
+
+@pytest.mark.parametrize("path", ["/openapi.json", "/api-doc/openapi.json", "/api/openapi.json"])
+async def test_it_is_served_without_a_key(path: str) -> None:
+    """At FastAPI's usual place, at TEI's and at Semantic Explorer's."""
+    app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="k"))
+    reply = await call(app, "GET", path)
+    assert (reply.status, reply.json["openapi"]) == (200, "3.1.0")
+
+
+def test_every_reference_leads_somewhere() -> None:
+    """No schema, parameter or header is named that is not there."""
+    references = re.findall(r"'#/components/(\w+)/([^']+)'", repr(DESCRIBED))
+    assert {kind for kind, _ in references} == {"schemas", "parameters", "headers"}
+    for kind, name in references:
+        assert name in DESCRIBED["components"][kind]
+
+
+def test_every_placeholder_is_a_parameter() -> None:
+    """A path's {name} is described, as OpenAPI demands."""
+    for path, _, operation in operations():
+        named = {each["name"] for each in operation.get("parameters", ()) if each.get("in") == "path"}
+        assert named == set(re.findall(r"\{(\w+)\}", path))
+
+
+# --- what a path takes and gives ------------------------------------------------------------------------------
+
+
+def test_a_path_that_dialects_share_takes_any_of_their_bodies() -> None:
+    """The schema of the request is any of theirs, the examples one of each."""
+    shared = [endpoint for endpoint in TABLE if len(endpoint.choices) > 1]
+    assert shared
+    for endpoint in shared:
+        content = post(endpoint.path)["requestBody"]["content"]["application/json"]
+        assert len(content["schema"]["anyOf"]) == len({choice.route.body for choice in endpoint.choices})
+        shown = [example["value"] for example in content["examples"].values()]
+        assert shown == [choice.route.example for choice in endpoint.choices]
+
+
+def test_a_path_that_dialects_share_gives_any_of_their_answers() -> None:
+    """TEI's bare array, Cohere's object and Semantic Explorer's at /embed."""
+    answers = post("/embed")["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert [each.get("type", "object") for each in answers] == ["array", "object", "object"]
+
+
+def test_vectors_come_as_bytes_too() -> None:
+    """Where the example asks for vectors, in the forms that the example allows; their headers are described."""
+    assert set(post("/embed")["responses"]["200"]["content"]) == {"application/json", OCTETS, ARROW}
+    assert set(post("/embed_sparse")["responses"]["200"]["content"]) == {"application/json", ARROW}
+    assert set(post("/vectord/documents")["responses"]["200"]["content"]) == {"application/json", OCTETS}
+    assert set(post("/score")["responses"]["200"]["content"]) == {"application/json"}
+    assert "x-vectord-shape" in post("/embed")["responses"]["200"]["headers"]
+    assert "x-vectord-shape" not in post("/score")["responses"]["200"]["headers"]
+
+
+def test_a_form_that_cannot_be_had_here_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pyarrow there is no Arrow."""
+    monkeypatch.setattr("vectord.products.common.arrow.find_spec", lambda name: None)
+    found = openapi(TABLE, "1.2.3")["paths"]["/embed"]["post"]["responses"]["200"]["content"]
+    assert set(found) == {"application/json", OCTETS}
+
+
+def test_an_answer_without_a_body_is_described_as_such() -> None:
+    """Weaviate's probes say 204."""
+    responses = DESCRIBED["paths"]["/.well-known/ready"]["get"]["responses"]
+    assert "content" not in responses["2XX"]
+    assert "200" not in responses
+
+
+def test_the_headers_are_described() -> None:
+    """Those of the length contract and those a client may send or compare are part of what it may rely on."""
+    operation = post("/v1/embeddings")
+    headers = set(operation["responses"]["200"]["headers"])
+    assert {"x-request-id", "x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncated"} <= headers
+    assert {"x-vectord-fingerprint", "x-vectord-score-kind"} <= headers
+    sent = {parameter["$ref"].rsplit("/", 1)[1] for parameter in operation["parameters"]}
+    assert sent == {"x-request-id", "x-vectord-lane", "x-vectord-expect-fingerprint"}
+
+
+# --- who may ask ----------------------------------------------------------------------------------------------
+
+
+def test_the_operators_routes_are_described_as_such() -> None:
+    """No security requirement of theirs can be left out, and the ordinary key is refused."""
+    operation = post("/vectord/models/{model}/load")
+    assert operation["security"] == [{"bearer": []}, {"x-api-key": []}]
+    assert "403" in operation["responses"]
+    assert "403" not in post("/vectord/embed")["responses"]
+
+
+def test_public_routes_need_no_key() -> None:
+    """None is asked for, and there is no 401 to meet."""
+    operation = DESCRIBED["paths"]["/stats"]["get"]
+    assert operation["security"] == []
+    assert "401" not in operation["responses"]
+    assert "401" in DESCRIBED["paths"]["/info"]["get"]["responses"]
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+
+def test_every_error_can_be_met_somewhere() -> None:
+    """Whoever adds an error says when it happens. A wrong method is no operation; errors of the start meet nobody."""
+    groups = [value for value in vars(possible_errors).values() if isinstance(value, tuple)]
+    kinds = {type(error) for group in groups for error in group}
+    assert kinds == subclasses(VectordError) - subclasses(StartError) - {MethodNotAllowed}
+    met = {
+        type(error)
+        for endpoint in TABLE
+        for choice in endpoint.choices
+        for error in errors_of(endpoint, choice, embeds=True)
+    }
+    assert met == kinds
+
+
+def test_errors_are_shown_as_the_dialect_renders_them() -> None:
+    """OpenAI's error object on its path, TEI's flat pair on its own, with Retry-After where it is sent."""
+    assert said("/v1/embeddings", "429")["OpenAI"]["error"]["type"] == "rate_limit_error"
+    assert "retry-after" in post("/v1/embeddings")["responses"]["429"]["headers"]
+    assert said("/embed_all", "429")["text-embeddings-inference"]["error_type"] == "Overloaded"
+    assert "content" not in post("/embed_all")["responses"]["401"]
+
+
+def test_every_dialect_that_can_answer_a_path_has_its_errors_there() -> None:
+    """One is overloaded with 503 and another with 429; before the body is read the owner speaks alone."""
+    assert set(said("/rerank", "503")) >= {"Smart Embedder", "text-embeddings-inference"}
+    assert set(said("/rerank", "429")) >= {"text-embeddings-inference", "Jina", "infinity"}
+    assert set(said("/rerank", "413")) == {"Smart Embedder"}
+    assert set(said("/v1/embeddings", "406")) >= {"OpenAI", "Jina", "Voyage", "llama.cpp"}
+
+
+def test_a_form_that_does_not_fit_is_refused_where_there_are_forms() -> None:
+    """406 beside vectors only."""
+    assert "406" in post("/embed")["responses"]
+    assert "406" not in post("/score")["responses"]
+
+
+def test_it_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a good part of a second, on the event loop."""
+    made: list[str] = []
+    monkeypatch.setattr(described, "openapi", lambda table, version: made.append(version) or {"openapi": version})
+    pages = described.openapi_pages(lambda: TABLE, "9")
+    assert {page.show({}).body for page in pages} == {b'{"openapi":"9"}'}
+    assert made == ["9"]
