@@ -1,97 +1,159 @@
-"""Every way a request or a start can fail, in the caller's words. No HTTP in here.
+"""Every way in which a request or a start can fail, as data.
 
     VectordError
-    ├── InvalidRequest            what was sent cannot be served, now or later
-    │   ├── MalformedBody             not JSON, cut off, or not UTF-8
-    │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding nobody here reads
-    │   ├── NotAcceptable             a form of answer that this route, or this installation, does not have
+    ├── InvalidRequest            the request cannot be served, now or later
+    │   ├── MalformedBody             not JSON, truncated, or not UTF-8
+    │   ├── UnsupportedMediaType      a Content-Type or Content-Encoding that the server does not read
+    │   ├── NotAcceptable             a response format that this route, or this installation, does not have
     │   ├── PayloadTooLarge           more bytes than the limit, before or after decompression
-    │   ├── InvalidField              a field of the wrong value or combination
-    │   │   └── WrongType                 a field missing, not of its JSON type, or out of its type's range
-    │   ├── EmptyInput                nothing to work on
-    │   ├── TooManyInputs             more inputs than one request may carry
-    │   ├── InputTooLong              more tokens (or characters) than the model reads, and truncation is off
-    │   │   └── TooManyCharacters         more characters than this dialect takes, whatever the model reads
-    │   ├── ForeignIds                token ids that are not of the model's vocabulary
-    │   └── Untokenizable             text or ids that the model's tokenizer cannot turn into tokens
+    │   ├── InvalidField              a field with an invalid value or combination
+    │   │   └── WrongType                 a field not of its JSON type, or out of its type's range
+    │   │       └── MissingField              a required field is absent
+    │   ├── EmptyInput                no inputs
+    │   ├── TooManyInputs             more inputs than one request may contain
+    │   ├── InputTooLong              more tokens or characters than the model reads, and truncation is off
+    │   │   └── TooManyCharacters         more characters than this product accepts, for any model
+    │   ├── ForeignIds                token ids outside the model's vocabulary
+    │   └── Untokenizable             text or ids that the model's tokenizer rejects
     ├── ModelNotFound             no served model has that name
-    ├── ModelCannot               the model exists but does not do what was asked (embed, rerank ...)
+    ├── ModelCannot               the model exists but does not support the operation (embed, rerank, ...)
     ├── FingerprintMismatch       the caller expects vectors of another space than this model's
-    ├── Forbidden                 a key that may not do this
-    ├── Unauthorized              no key, or a wrong one
-    ├── NoSuchRoute               nothing is served at that path
-    │   └── MethodNotAllowed          something is, under another method
-    ├── Overloaded                refused early; retry_after_s says when it would be accepted
-    │   └── RateLimited               not for want of room: this client asks more often than it may
+    ├── Forbidden                 the key lacks the permission
+    ├── Unauthorized              the key is absent or wrong
+    ├── NoSuchRoute               no route has that path
+    │   └── MethodNotAllowed          a route has that path, with another method
+    ├── Overloaded                rejected early; retry_after_s predicts when a retry would be accepted
+    │   └── RateLimited               the client exceeds its rate limit
     ├── Unavailable               not ready yet
-    │   └── ShuttingDown              not any more: what was accepted is answered, and nothing new accepted
-    ├── TimedOut                  not finished by its deadline: the caller's or the server's
-    │   └── UploadTooSlow             a body that trickles, or that does while others wait for its place
-    ├── InferenceFailed           the forward raised, the worker died, or the answer was not finite
-    │   ├── OutOfMemory               the device had no room for even one text
-    │   └── InferenceTimedOut         the forwards did not end in time and were given up
+    │   └── ShuttingDown              the server accepts no new requests
+    ├── TimedOut                  not finished by the deadline of the caller or of the server
+    │   └── UploadTooSlow             the body arrives below the minimum rate
+    ├── InferenceFailed           the forward pass raised, the worker died, or the result was not finite
+    │   ├── OutOfMemory               the device has no room for even one text
+    │   └── InferenceTimedOut         the forward pass did not finish in time
     └── StartError                the process cannot start as configured: one line, exit code 2
-        ├── ConfigError               a bad option, environment value or file
+        ├── ConfigError               an invalid option, environment value or file
         └── ModelUnavailable          a model's files are missing, incomplete or of an unknown kind
 
-A message holds our own words, the caller's field names, and numbers; never a value the caller sent.
-`dialects` render these (one table each, complete by test); the log gets the cause with the request id.
+An error holds a constant template, the place at fault, the limit and the given size. `message` makes the sentence,
+with the field names of the product that renders it. A message contains our own words, field names and numbers, and
+never a value that the client sent. No code reads a message: `products` render errors from one table each.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from copy import copy
+from types import MappingProxyType
+from typing import Any, Self
+
+_PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)*)\}")
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class VectordError(Exception):
-    """Base of every expected failure. `message` may be shown to the client as it is."""
+    """Base of every expected failure.
 
-    def __init__(self, message: str, *, field: str | None = None, index: int | None = None) -> None:
-        """message: one sentence, safe to show; field: the body key at fault; index: which input, from 0."""
-        super().__init__(message)
+    The placeholders of `template`: `{field}` is the place at fault, quoted; `{limit}` and `{given}` are the numbers;
+    `{body.NAME}` is another field of the request, quoted; `{NAME}` is one of `values`.
+    """
+
+    def __init__(
+        self,
+        template: str,
+        *,
+        field: str | None = None,
+        index: int | None = None,
+        limit: float | None = None,
+        given: float | None = None,
+        **values: float | str,
+    ) -> None:
+        """field: the canonical name (schema.py) of the field at fault, or a product's own; index: which input, from 0;
+        limit, given: the number allowed and the number received."""
+        super().__init__(template)
         self.field = field
         self.index = index
-        self.part: int | None = None  # which of several requests that came in one body, from 0
+        self.limit = limit
+        self.given = given
+        self.values = values
+        self.names: Mapping[str, str] = {}
+        self.part: int | None = None  # which request of a MultiRequest, from 0
+
+    @property
+    def template(self) -> str:
+        template: str = self.args[0]
+        return template
 
     @property
     def message(self) -> str:
-        text: str = self.args[0]
-        return text
+        """The sentence for the client, with its product's field names."""
+        return _PLACEHOLDER.sub(self._value_of, self.template)
 
     @message.setter
     def message(self, text: str) -> None:
-        self.args = (text,)  # str() and tracebacks show the same
+        self.args = (text,)
+
+    @property
+    def field_name(self) -> str | None:
+        """The field at fault as the product names it."""
+        return None if self.field is None else self.names.get(self.field, self.field)
+
+    def text(self, names: Mapping[str, str] = _NO_NAMES) -> str:
+        """`message` with these field names."""
+        return self.named(names).message
+
+    def named(self, names: Mapping[str, str]) -> Self:
+        """A copy whose message uses a product's field names. names: canonical field -> the product's field."""
+        named = copy(self)
+        named.names = {**self.names, **names}
+        named.__cause__ = self.__cause__
+        return named
+
+    def at(self, *, field: str | None = None, index: int | None = None, part: int | None = None) -> Self:
+        """A copy with this place; None leaves that part of the place unchanged."""
+        placed = copy(self)
+        placed.field = self.field if field is None else field
+        placed.index = self.index if index is None else index
+        placed.part = self.part if part is None else part
+        placed.__cause__ = self.__cause__
+        return placed
+
+    def __str__(self) -> str:
+        return self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy, or what another process unpickles, has the same attributes, whatever its class takes to be made."""
+        """Copies and unpickled errors have the same attributes, regardless of the arguments of their class."""
         return restored, (type(self), self.args, self.__dict__)
+
+    def _value_of(self, placeholder: re.Match[str]) -> str:
+        name = placeholder[1]
+        if name == "field":
+            return self._place()
+        if name.startswith("body."):
+            canonical = name.removeprefix("body.")
+            return f"`{self.names.get(canonical, canonical)}`"
+        value = {"limit": self.limit, "given": self.given, "index": self.index, **self.values}.get(name)
+        return placeholder[0] if value is None else str(value)
+
+    def _place(self) -> str:
+        if self.field_name is None:
+            return "the input" if self.index is None else f"input {self.index}"
+        return f"`{self.field_name}`" if self.index is None else f"`{self.field_name}[{self.index}]`"
 
 
 UNFORESEEN = "The server failed on this request; its log has the cause under the request id."
 
 
 def restored(kind: type[VectordError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> VectordError:
-    """An error of this class as it was elsewhere, whatever its class takes to be made."""
+    """An error of this class with these attributes; does not call the class's constructor."""
     error = kind.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
 
 
 class InvalidRequest(VectordError):
-    def __init__(
-        self,
-        message: str,
-        *,
-        field: str | None = None,
-        index: int | None = None,
-        limit: int | None = None,
-        given: int | None = None,
-    ) -> None:
-        """limit, given: inputs, tokens or dimensions allowed and asked for; some dialects word these."""
-        super().__init__(message, field=field, index=index)
-        self.limit = limit
-        self.given = given
+    pass
 
 
 class MalformedBody(InvalidRequest):
@@ -115,6 +177,10 @@ class InvalidField(InvalidRequest):
 
 
 class WrongType(InvalidField):
+    pass
+
+
+class MissingField(WrongType):
     pass
 
 
