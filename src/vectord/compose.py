@@ -19,7 +19,6 @@ from importlib.util import find_spec
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.cli import exit_codes
 from vectord.cluster.remote.client import RemoteEngine
 from vectord.cluster.remote.limits import RemoteBuckets
 from vectord.cluster.remote.link import Link
@@ -32,7 +31,7 @@ from vectord.engine.cache.stores.secret import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.models import open_composites, open_models
 from vectord.engine.observer import Observer, Silent
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
@@ -194,7 +193,7 @@ def check_server(config: ServerConfig) -> None:
 
 def exit_code(engine: Engine) -> int:
     """Of a process whose engine has served, or could not."""
-    return exit_codes.NOTHING_SERVED if _nothing_loaded(engine) else 0
+    return ExitCode.NOTHING_SERVED if _nothing_loaded(engine) else 0
 
 
 def run_without_preempting() -> None:

@@ -42,6 +42,7 @@ never a value that the client sent. No code reads a message: `products` render e
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from copy import copy
@@ -50,6 +51,17 @@ from typing import Any, Self
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)*)\}")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
+
+
+class ExitCode(enum.IntEnum):
+    """How a process ends. Each command's help lists the codes that it uses."""
+
+    FAILED = 1  # the command ran and its result is negative
+    NOTHING_SERVED = 1  # no model could be loaded
+    BAD_START = 2  # a bad option, a missing file, no server at the URL
+    CRASHED = 70  # an unexpected error in a child process
+    SIGNALLED = 128  # plus the number of the signal
+    INTERRUPTED = 130
 
 
 class VectordError(Exception):

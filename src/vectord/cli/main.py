@@ -12,11 +12,10 @@ import threading
 from collections.abc import Sequence
 
 from vectord import __version__
-from vectord.cli import exit_codes
 from vectord.cli.commands import command_names, load_command
 from vectord.cli.printing import print_text
 from vectord.config.layer import nearest
-from vectord.errors import ConfigError, StartError
+from vectord.errors import ConfigError, ExitCode, StartError
 
 _TRY = """\
 
@@ -44,18 +43,18 @@ def run(words: Sequence[str]) -> int:
         return _command(list(words))
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return exit_codes.BAD_START
+        return ExitCode.BAD_START
     except KeyboardInterrupt:
-        return exit_codes.INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:  # `vectord models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return exit_codes.FAILED
+        return ExitCode.FAILED
 
 
 def _command(words: list[str]) -> int:
     if not words:
         sys.stderr.write(_help())
-        return exit_codes.BAD_START
+        return ExitCode.BAD_START
     name = words[0]
     if name in {"--help", "-h", "help"}:
         return print_text(_help())

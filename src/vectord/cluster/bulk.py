@@ -15,11 +15,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from vectord.bulk.failures import BulkFailed
-from vectord.cli import exit_codes
 from vectord.cli.bulk_options import config_of, job_of, read_words
 from vectord.cluster.ray.environment import QUIET, check_ray, join, prepare
 from vectord.cluster.ray.options import check_gpus, cluster_parser
-from vectord.errors import ConfigError, StartError
+from vectord.errors import ConfigError, ExitCode, StartError
 
 if TYPE_CHECKING:
     from vectord.bulk.job import Job
@@ -66,10 +65,10 @@ def main(words: Sequence[str]) -> int:
         return run(words)
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return exit_codes.BAD_START
+        return ExitCode.BAD_START
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
-        return exit_codes.FAILED
+        return ExitCode.FAILED
 
 
 def run(words: Sequence[str]) -> int:

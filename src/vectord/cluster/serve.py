@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli import exit_codes
 from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
 from vectord.cluster.ray.options import check_gpus, cluster_parser
 from vectord.cluster.ray.shape import Shape
-from vectord.errors import ConfigError, StartError
+from vectord.errors import ConfigError, ExitCode, StartError
 
 if TYPE_CHECKING:
     from vectord.config import Config
@@ -43,7 +42,7 @@ def main(words: Sequence[str]) -> int:
         return run(words)
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        return exit_codes.BAD_START
+        return ExitCode.BAD_START
 
 
 def run(words: Sequence[str]) -> int:

@@ -11,10 +11,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli import exit_codes
 from vectord.cli.parsing import Parser, seconds, token_of, whole
 from vectord.cli.printing import print_table, print_text
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.tools.bench.figures import Figures
@@ -176,7 +175,7 @@ def _report(url: str, found: Sequence[tuple[Figures, str]], unasked: dict[str, s
         rows = [{**asdict(figures), "api": form} for figures, form in found]
         settings = {"batch_size": options.batch_size, "warmup": options.warmup, "repeat": options.repeat}
         print_text(json.dumps({"url": url, **settings, "scenarios": rows, "not_asked": unasked}, indent=2))
-        return exit_codes.FAILED if failed else 0
+        return ExitCode.FAILED if failed else 0
     print_table(_table([figures for figures, _ in found]))
     for figures, _ in found:
         for why, count in figures.failures.items():
@@ -187,7 +186,7 @@ def _report(url: str, found: Sequence[tuple[Figures, str]], unasked: dict[str, s
             )
     for name, why in unasked.items():
         sys.stderr.write(f"vectord: {name} left out: {why}\n")
-    return exit_codes.FAILED if failed else 0
+    return ExitCode.FAILED if failed else 0
 
 
 def _table(found: Sequence[Figures]) -> Any:

@@ -14,10 +14,9 @@ from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli import exit_codes
 from vectord.cli.bulk_options import config_of, has_bar, job_of, parser, read_words
 from vectord.cli.printing import print_table, print_text
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.bulk.inputs import Source
@@ -61,11 +60,11 @@ def _embed(job: Job, source: Source, options: Namespace, config: Config | None) 
         summary = asyncio.run(_run(job, source, options, config))
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
-        return exit_codes.FAILED
+        return ExitCode.FAILED
     except Stopped as stopped:
         again = " without --restart" if options.restart else ""
         sys.stderr.write(f"vectord: stopped; continue with the same command{again}\n")
-        return exit_codes.SIGNALLED + stopped.signal
+        return ExitCode.SIGNALLED + stopped.signal
     if options.json:
         return print_text(json.dumps(dataclasses.asdict(summary)))
     return print_table(_table(summary))

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli import exit_codes
 from vectord.cli.parsing import Parser, seconds, token_of, whole
 from vectord.cli.printing import console, print_table, print_text, printable
+from vectord.errors import ExitCode
 
 if TYPE_CHECKING:
     from vectord.tools.check.subject import Finding, Limits
@@ -125,7 +125,7 @@ def _summary(url: str, findings: Sequence[Finding], options: Namespace) -> int:
         verdict: sum(one.verdict == verdict for one in findings) for verdict in ("passed", "failed", "not offered")
     }
     ran = count["passed"] + count["failed"]
-    code = exit_codes.FAILED if count["failed"] or not ran else 0
+    code = ExitCode.FAILED if count["failed"] or not ran else 0
     if options.json:
         body = {"url": url, "passed": count["passed"], "failed": count["failed"], "ran": ran}
         body |= {"not_offered": count["not offered"], "checks": [asdict(one) for one in findings]}

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vectord.cli import exit_codes
 from vectord.cli.parsing import Parser, seconds, token_of
 from vectord.cli.printing import print_table, print_text, printable
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.config.sources import Loaded
@@ -131,7 +130,7 @@ def _machine(options: Namespace, rest: Sequence[str]) -> int:
         models=models,
         advice=advice(machine, cache, ports, models, config, list(libraries)),
     )
-    code = exit_codes.FAILED if any(one.level == "problem" for one in findings.advice) else 0
+    code = ExitCode.FAILED if any(one.level == "problem" for one in findings.advice) else 0
     if options.json:
         print_text(json.dumps(dataclasses.asdict(findings), indent=2))
         return code
@@ -233,7 +232,7 @@ def _against(options: Namespace, rest: Sequence[str]) -> int:
     else:
         print_table(_comparison(found))
         print_table(_verdict(found))
-    return 0 if found.interchangeable else exit_codes.FAILED
+    return 0 if found.interchangeable else ExitCode.FAILED
 
 
 @contextmanager

@@ -21,13 +21,13 @@ import uvloop
 from starlette.applications import Starlette
 
 from vectord import compose
-from vectord.cli import exit_codes
 from vectord.cluster.processes.announcing import Announcing
 from vectord.cluster.processes.counting import Counting, Telling
 from vectord.cluster.processes.orders import Orders, end, read_orders, when_alone
 from vectord.cluster.remote.server import EngineServer
 from vectord.engine.engine import Engine
 from vectord.engine.models.backend import is_there
+from vectord.errors import ExitCode
 from vectord.observability import logs
 
 _log = logging.getLogger("vectord")
@@ -41,7 +41,7 @@ def main() -> int:
     compose.check_server(config.server)
     if several and not is_there(config.device.device):  # else another device would take its place, in other numbers
         _log.error("%s is not there", config.device.device)
-        return exit_codes.NOTHING_SERVED
+        return ExitCode.NOTHING_SERVED
     compose.run_without_preempting()
     listener = socket.socket(fileno=orders.listener)
     who: Counting | Telling = Counting()
@@ -52,7 +52,7 @@ def main() -> int:
     composed = compose.build(config, lambda observer: announcing.over(who.over(observer)))
     uvloop.run(_serve(composed, announcing, who, orders, listener))
     if several and _lost(composed.engine):
-        return exit_codes.CRASHED
+        return ExitCode.CRASHED
     return compose.exit_code(composed.engine)
 
 

@@ -16,9 +16,8 @@ from typing import NoReturn
 
 import msgspec
 
-from vectord.cli import exit_codes
 from vectord.config import Config
-from vectord.errors import StartError
+from vectord.errors import ExitCode, StartError
 
 _LENGTH = struct.Struct("<I")
 
@@ -63,12 +62,12 @@ def end(main: Callable[[], int]) -> NoReturn:
         code = main()
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
-        code = exit_codes.BAD_START
+        code = ExitCode.BAD_START
     except EOFError:  # the parent is gone before anything began
         code = 0
     except Exception:
         _log.exception("this process failed")
-        code = exit_codes.CRASHED
+        code = ExitCode.CRASHED
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -29,12 +29,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vectord import compose
-from vectord.cli import exit_codes
 from vectord.cluster.processes.orders import Orders
 from vectord.compute.processor import thread_budget
 from vectord.config import Config
 from vectord.engine.models.backend import settle_device
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode
 from vectord.server.http.run import BACKLOG, bind
 
 FIRST_PAUSE_S = 0.1  # before a process that has ended is started again; twice as long each time
@@ -155,8 +154,8 @@ class Supervisor:
             code = await self._one(name, module, config, listener)
             if self._stopping.is_set():
                 return
-            (self._serving_nothing.add if code == exit_codes.NOTHING_SERVED else self._serving_nothing.discard)(name)
-            if code == exit_codes.BAD_START or self._serving_nothing.issuperset(one.name for one in self._engines):
+            (self._serving_nothing.add if code == ExitCode.NOTHING_SERVED else self._serving_nothing.discard)(name)
+            if code == ExitCode.BAD_START or self._serving_nothing.issuperset(one.name for one in self._engines):
                 self._stop(code)
                 return
             pause_s = FIRST_PAUSE_S if loop.time() - began_s >= STEADY_S else pause_s
