@@ -35,7 +35,7 @@ from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.folder import all_dialects, load_dialects
 from vectord.server.admission.buckets import Buckets
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import create_app
@@ -241,15 +241,13 @@ async def _stop_if_nothing_loads(engine: Engine, app: Starlette) -> None:
         log.error("no model could be loaded: stopping")
         app.state.shutdown.begin()
         return
-    # The words that scripts wait for: those of Smart Embedder's users, and of text-embeddings-inference's.
-    if any(model.reranks and model.state == "ready" for model in engine.models().models):
-        log.info("Reranker ready.")
-    log.info("Server ready to accept requests")
-    log.info("Ready")
+    for dialect in all_dialects():
+        for line in dialect.ready_lines(engine.models().models) if dialect.ready_lines else ():
+            log.info("%s", line)
 
 
 def _tell_settings(config: Config) -> None:
-    """What this process was started as, in one line; its name is Simple Inference Server's."""
+    """Logs the settings in force."""
     fields = {
         "models": ",".join(config.model.in_order),
         "device": config.device.device,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-from tests.products.results import incoming, model_info, rerank_result, usage
+from tests.products.results import incoming, model_info, model_list, rerank_result, usage
 
 from vectord import errors
 from vectord.products import smart_embedder
 from vectord.products.common.dialect import Guards
 from vectord.products.common.rendered import Rendered
 from vectord.products.smart_embedder import wire
+from vectord.products.smart_embedder.health import health
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength
 
 ALL = frozenset({"dense", "sparse", "colbert"})
@@ -340,3 +342,38 @@ def test_its_other_errors_are_sentences(error, status, detail):
     """Those of its document, verbatim."""
     rendered = smart_embedder.render_error(error)
     assert (rendered.status, json.loads(rendered.body)) == (status, {"detail": detail})
+
+
+# --- health ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest", "batch_size", "max_requests"),
+    [
+        pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
+        pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
+        pytest.param({"max_batch_tokens": 16_384, "max_batch_requests": 8}, 512, 8, 8, id="the setting"),
+        pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
+    ],
+)
+def test_health_reports_the_batch_limits(limits: Any, longest: int, batch_size: int, max_requests: int) -> None:
+    """Both figures follow from the limits in force."""
+    served = model_list(model_info(max_input_tokens=longest))
+    facts = health(replace(served, limits=replace(served.limits, **limits)), True)
+    assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
+
+
+def test_health_names_devices_of_loaded_models_only() -> None:
+    """Before a model is loaded the device is "unknown"."""
+    gpu = health(model_list(model_info(device="unknown")), True)["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["configured_devices"]) == (False, "unknown", [])
+    gpu = health(model_list(model_info(device="NVIDIA H200"), model_info(device="cpu")), True)["gpu"]
+    assert (gpu["available"], gpu["device_info"], gpu["device_count"]) == (True, "NVIDIA H200", 1)
+
+
+def test_health_counts_each_gpu_once() -> None:
+    """Several models or replicas may share a GPU."""
+    both = model_info(device="cuda:0,cuda:1")
+    gpu = health(model_list(both, model_info(device="cuda:1")), True)["gpu"]
+    assert (gpu["device_count"], gpu["multi_gpu_enabled"]) == (2, True)
+    assert gpu["configured_devices"] == ["cuda:0", "cuda:1"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.products.results import model_info, model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FakeEngine
 
@@ -14,7 +12,6 @@ from vectord.config import ServerConfig
 from vectord.config.declared import DIALECTS
 from vectord.products.common.folder import load_dialects
 from vectord.server.http.app import create_app
-from vectord.server.http.probes import _smart_embedder_facts
 
 
 def app(*, starting: bool = False, **states: str) -> Any:
@@ -75,38 +72,6 @@ async def test_health_serves_every_products_reader() -> None:
     body = (await call(app(starting=True, a="loading"), "GET", "/health")).json
     assert (body["error"], body["error_type"], body["status"]) == ("unhealthy", "Unhealthy", "unhealthy")
     assert body["detail"] == "The server is not ready."
-
-
-@pytest.mark.parametrize(
-    ("limits", "longest", "batch_size", "max_requests"),
-    [
-        pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
-        pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
-        pytest.param({"max_batch_tokens": 16_384, "max_batch_requests": 8}, 512, 8, 8, id="the setting"),
-        pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
-    ],
-)
-def test_health_tells_the_batches_that_run(limits: Any, longest: int, batch_size: int, max_requests: int) -> None:
-    """Smart Embedder's two figures, from the limits in force."""
-    served = model_list(model_info(max_input_tokens=longest))
-    facts = _smart_embedder_facts(replace(served, limits=replace(served.limits, **limits)))
-    assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
-
-
-def test_health_guesses_no_device() -> None:
-    """Before a model is loaded there is none to name."""
-    gpu = _smart_embedder_facts(model_list(model_info(device="unknown")))["gpu"]
-    assert (gpu["available"], gpu["device_info"], gpu["configured_devices"]) == (False, "unknown", [])
-    gpu = _smart_embedder_facts(model_list(model_info(device="NVIDIA H200"), model_info(device="cpu")))["gpu"]
-    assert (gpu["available"], gpu["device_info"], gpu["device_count"]) == (True, "NVIDIA H200", 1)
-
-
-def test_health_counts_the_gpus_that_run_models() -> None:
-    """Each once, however many models or replicas are on it."""
-    both = model_info(device="cuda:0,cuda:1")
-    gpu = _smart_embedder_facts(model_list(both, model_info(device="cuda:1")))["gpu"]
-    assert (gpu["device_count"], gpu["multi_gpu_enabled"]) == (2, True)
-    assert gpu["configured_devices"] == ["cuda:0", "cuda:1"]
 
 
 async def test_ready_names_every_state() -> None:

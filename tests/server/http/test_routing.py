@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -174,11 +175,11 @@ def test_head_is_served_by_get() -> None:
         ("/dialects/cow/nothing", {"detail", "error", "error_type", "message"}),
     ],
 )
-def test_who_says_that_a_path_does_not_exist(path: str, shape: set[str]) -> None:
-    """OpenAI's shape under /v1, ours under /vectord, a dialect's own under its prefix, all shapes at once elsewhere."""
-    openai = dialect("openai", route("openai", "/v1/embed"))
-    own = dialect("vectord", route("vectord", "/vectord/embed"))
-    endpoint = table(openai, own, CAT).find("GET", path).endpoint
+def test_an_unserved_path_is_refused_in_the_shape_of_its_prefix(path: str, shape: set[str]) -> None:
+    """The prefix is one that a dialect declares or /dialects/NAME; elsewhere the body has the keys of all shapes."""
+    first = replace(dialect("bee", route("bee", "/v1/embed")), prefix="/v1/")
+    second = replace(dialect("ant", route("ant", "/vectord/embed")), prefix="/vectord/")
+    endpoint = table(first, second, CAT).find("GET", path).endpoint
     assert endpoint.error is not None
     assert set(json.loads(endpoint.render_error(endpoint.error).body)) == shape
 

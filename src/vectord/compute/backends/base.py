@@ -37,7 +37,7 @@ class BackendOptions:
     device_memory_mib: int | None = None  # CUDA: what the process may take; None: all there is
     graph_memory_mib: int = 512  # CUDA: for the graphs of one model; 0: none
     capacity_s: float = 10.0  # CUDA: for the warm-up that finds max_batch_tokens; 0: none
-    batch_sizes: str = "measured"  # CUDA: measured, or smart-embedder: texts a forward by that product's tables
+    texts_by_memory: bool = False  # CUDA: texts per forward from a table by device memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

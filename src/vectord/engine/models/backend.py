@@ -123,7 +123,7 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
             device_memory_mib=device.device_memory_mib,
             graph_memory_mib=device.graph_memory_mib,
             capacity_s=device.capacity_s,
-            batch_sizes=device.batch_sizes if device.max_batch_requests is None else "measured",
+            texts_by_memory=device.batch_sizes != "measured" and device.max_batch_requests is None,
         )
         for name in names
     ]

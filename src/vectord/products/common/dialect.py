@@ -16,7 +16,7 @@ import msgspec
 from vectord.errors import VectordError
 from vectord.products.common.rendered import Rendered
 from vectord.products.common.wording import worded
-from vectord.schema import EmbedResult, ModelInfo, Request, Result
+from vectord.schema import EmbedResult, ModelInfo, ModelList, Request, Result
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +72,7 @@ class Call:
 
 Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
 RenderError: TypeAlias = Callable[[VectordError], Rendered]
+Health: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]  # the served models, whether the server is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +151,6 @@ class Dialect:
     routes: tuple[Route, ...]
     render_error: RenderError
     rate: Rate | None = None  # on its own routes, as its product has it
+    prefix: str | None = None  # unserved paths below it are refused in this dialect's form
+    health: Health | None = None  # further keys of the server's /health
+    ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer

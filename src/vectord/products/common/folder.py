@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
 
 from vectord import products as dialects
@@ -15,6 +16,12 @@ def load_dialects(names: Sequence[str]) -> list[Dialect]:
     """The dialects of these names, in this order. Raises ConfigError, which lists the folder, for any other name."""
     modules = {module.name for module in pkgutil.iter_modules(dialects.__path__)}
     return [_load(name, modules) for name in names]
+
+
+@cache
+def all_dialects() -> Sequence[Dialect]:
+    """Every dialect, by name. Imports every product."""
+    return load_dialects(dialect_names())
 
 
 def dialect_names() -> list[str]:

@@ -37,4 +37,5 @@ DIALECT = Dialect(
         ),
     ),
     render_error=render_error,
+    prefix="/v1/",
 )

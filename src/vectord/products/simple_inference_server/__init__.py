@@ -40,4 +40,5 @@ DIALECT = Dialect(
         *get("/v1/models", parse=parse_models, summary="List served models", answer=ListedModels),
     ),
     render_error=render_error,
+    health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
 )

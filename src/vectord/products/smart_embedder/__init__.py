@@ -9,6 +9,7 @@ from __future__ import annotations
 from vectord.products.common.dialect import Dialect, Rate, get, post
 from vectord.products.smart_embedder import requests, wire
 from vectord.products.smart_embedder.errors import render_error, render_rerank_error
+from vectord.products.smart_embedder.health import health, ready_lines
 
 DIALECT = Dialect(
     name="smart_embedder",
@@ -49,4 +50,6 @@ DIALECT = Dialect(
     ),
     render_error=render_error,
     rate=Rate(3600, period_s=60, burst=120),
+    health=health,
+    ready_lines=ready_lines,
 )

@@ -176,4 +176,6 @@ DIALECT = Dialect(
         ),
     ),
     render_error=render_error,
+    health=lambda served, ready: {} if ready else {"error": "unhealthy", "error_type": "Unhealthy"},
+    ready_lines=lambda models: ["Ready"],
 )

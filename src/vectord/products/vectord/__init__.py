@@ -109,4 +109,5 @@ DIALECT = Dialect(
         ),
     ),
     render_error=render_error,
+    prefix="/vectord/",
 )

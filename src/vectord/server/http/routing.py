@@ -17,7 +17,6 @@ from vectord.errors import MethodNotAllowed, NoSuchRoute
 from vectord.products.common.dialect import Dialect, RenderError, Route
 from vectord.products.common.rendered import Rendered
 
-_OWNERS = {"/v1/": "openai", "/vectord/": "vectord"}
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -190,13 +189,13 @@ class Table:
         return replace(endpoint, render_error=self._speaker(endpoint.path))
 
     def _speaker(self, path: str) -> RenderError:
-        """Who says what is wrong where nobody else can: by the path's prefix, OpenAI under /v1."""
-        for prefix, name in _OWNERS.items():
-            if path.startswith(prefix) and name in self._dialects:
-                return self._dialects[name].render_error
+        """Renders errors where no route is chosen: the dialect whose prefix the path has, else the plain renderer."""
+        for dialect in self._dialects.values():
+            if dialect.prefix and path.startswith(dialect.prefix):
+                return dialect.render_error
         if path.startswith("/dialects/"):
-            dialect = self._dialects.get(path.split("/", 3)[2])
-            return dialect.render_error if dialect else self._plain
+            named = self._dialects.get(path.split("/", 3)[2])
+            return named.render_error if named else self._plain
         return self._plain
 
 

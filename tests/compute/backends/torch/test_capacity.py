@@ -19,7 +19,7 @@ from vectord.compute.backends.torch.capacity import (
     choose_budget,
     measure,
     sample_texts,
-    smart_embedder_texts,
+    texts_by_memory,
 )
 
 PLENTY = 2**60
@@ -113,6 +113,6 @@ def test_a_sample_has_as_many_tokens_as_asked(tokens: int, longest: int) -> None
 @pytest.mark.parametrize(
     ("gib", "short", "long"), [(4, 16, 3), (5, 32, 6), (6, 32, 6), (7, 64, 6), (8, 64, 6), (24, 128, 12)]
 )
-def test_smart_embedders_tables(gib: int, short: int, long: int) -> None:
-    """As that product sizes its batches."""
-    assert (smart_embedder_texts(gib * GIB, 512), smart_embedder_texts(gib * GIB, 8192)) == (short, long)
+def test_texts_by_memory(gib: int, short: int, long: int) -> None:
+    """The tables have one row per step of memory."""
+    assert (texts_by_memory(gib * GIB, 512), texts_by_memory(gib * GIB, 8192)) == (short, long)

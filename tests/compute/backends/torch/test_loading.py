@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -73,22 +72,21 @@ def test_a_network_is_asked_whether_it_has_a_flat_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "own_limit", "texts"),
-    [("measured", 7, 7), ("measured", None, None), ("smart-embedder", None, 64), ("smart-embedder", 7, 7)],
+    ("by_memory", "own_limit", "texts"), [(False, 7, 7), (False, None, None), (True, None, 64), (True, 7, 7)]
 )
-def test_smart_embedders_table_bounds_a_forward_where_it_is_wanted(
-    table: Literal["measured", "smart-embedder"],
+def test_the_table_by_memory_limits_a_forward_when_enabled(
+    by_memory: bool,
     own_limit: int | None,
     texts: int | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a GPU of 7 GiB, for a model of short texts; a lower limit of the model's own stays."""
+    """On a GPU with 7 GiB, for a model of short texts; a lower limit of the model stays."""
     memory = DeviceMemory(allocated=0, reserved=0, free=0, total=7 * GIB)
     monkeypatch.setattr(loading, "memory_of", lambda device: memory)
     spec = write_plain(tmp_path)
     facts = replace(load(spec, BackendOptions(device="cpu", threads=1)).facts, max_batch_texts=own_limit)
-    options = BackendOptions(device="cuda", batch_sizes=table)
+    options = BackendOptions(device="cuda", texts_by_memory=by_memory)
     assert loading._by_table(facts, spec, options, torch.device("cuda")).max_batch_texts == texts
 
 

@@ -20,7 +20,7 @@ MOST_TOKENS = 131_072
 LEAST_GAIN = 1.05  # in tokens a second, for twice the tokens: less is not worth twice the wait
 GIB = 2**30
 
-# Smart Embedder's: texts a forward on GPUs of more GiB than so many.
+# Texts per forward by device memory: (GiB exceeded, texts), for models of at most 512 tokens and for longer ones.
 SHORT_TEXTS = ((8, 128), (6, 64), (4, 32), (0, 16))
 LONG_TEXTS = ((8, 12), (4, 6), (0, 3))
 
@@ -90,7 +90,7 @@ def sample_texts(tokens: int, longest: int, vocabulary: int) -> PackedTexts:
     return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=np.append(0, ends).astype(np.int32))
 
 
-def smart_embedder_texts(memory_bytes: int, longest_tokens: int) -> int:
-    """Texts a forward, by Smart Embedder's tables: by the GPU's memory, for models of short and of long texts."""
+def texts_by_memory(memory_bytes: int, longest_tokens: int) -> int:
+    """Texts per forward from the tables above."""
     table = SHORT_TEXTS if longest_tokens <= 512 else LONG_TEXTS
     return next(texts for above_gib, texts in table if memory_bytes > above_gib * GIB)

@@ -20,7 +20,7 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import BackendFacts, BackendOptions, TokenBatch, max_batch_texts
 from vectord.compute.backends.torch.backend import TorchBackend
-from vectord.compute.backends.torch.capacity import Point, choose_budget, measure, sample_texts, smart_embedder_texts
+from vectord.compute.backends.torch.capacity import Point, choose_budget, measure, sample_texts, texts_by_memory
 from vectord.compute.backends.torch.device import (
     MIB,
     cap_memory,
@@ -163,9 +163,9 @@ def _prepare(device: torch.device, options: BackendOptions) -> None:
 
 
 def _by_table(facts: BackendFacts, spec: ModelSpec, options: BackendOptions, device: torch.device) -> BackendFacts:
-    if options.batch_sizes != "smart-embedder":
+    if not options.texts_by_memory:
         return facts
-    texts = smart_embedder_texts(memory_of(device).total, spec.max_tokens)
+    texts = texts_by_memory(memory_of(device).total, spec.max_tokens)
     return replace(facts, max_batch_texts=min(texts, facts.max_batch_texts or texts))
 
 
