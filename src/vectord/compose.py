@@ -11,7 +11,7 @@ import gc
 import ipaddress
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -19,11 +19,6 @@ from importlib.util import find_spec
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.cluster.remote.client import RemoteEngine
-from vectord.cluster.remote.limits import RemoteBuckets
-from vectord.cluster.remote.link import Link
-from vectord.cluster.remote.metrics import RemoteMetrics
-from vectord.cluster.remote.several import RemoteEngines
 from vectord.compute.processor import thread_budget
 from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
 from vectord.engine.cache.stores.redis import RedisStore
@@ -39,7 +34,6 @@ from vectord.products.common.folder import all_dialects, load_dialects
 from vectord.server.admission.buckets import Buckets
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import create_app
-from vectord.server.http.shutdown import Shutdown
 from vectord.server.http.tls import certificate_of
 
 log = logging.getLogger("vectord")
@@ -93,45 +87,6 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
 
     app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return Composition(app, engine, metrics, buckets)
-
-
-def build_front_end(
-    config: Config, links: Sequence[Link], when_alone: Callable[[Callable[[], None]], None]
-) -> Starlette:
-    """The app of a process that has no engine of its own; its lifespan connects `links`. Raises StartError.
-
-    links: to each engine, that with the limits and figures of all first. when_alone: calls what it is given once nobody
-    is left to serve for; used on the running loop.
-    """
-    dialects = load_dialects(config.server.dialects)
-    gate = Gate(config.server, dialects, RemoteBuckets(links[0]))
-    metrics = RemoteMetrics(links[0]) if config.telemetry.enable_metrics else None
-    tracing = open_tracing(config.telemetry, __version__)
-
-    @asynccontextmanager
-    async def lifespan() -> AsyncIterator[None]:
-        shutdown: Shutdown = app.state.shutdown
-        for link in links:
-            shutdown.on_begin(link.give_up)
-        when_alone(shutdown.begin)
-        others = [asyncio.create_task(link.open()) for link in links[1:]]  # each joins when it is there
-        await links[0].open()
-        try:
-            yield
-        finally:
-            if metrics is not None:
-                metrics.flush()
-            for other in others:
-                other.cancel()
-            for link in links:
-                await link.close()
-            if tracing is not None:
-                await tracing.close(config.server.shutdown_timeout_secs)
-
-    engines = [RemoteEngine(link) for link in links]
-    engine = engines[0] if len(engines) == 1 else RemoteEngines(engines, turn=os.getpid())
-    app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
-    return app
 
 
 def _engine(config: Config, observer: Observer | None) -> Engine:

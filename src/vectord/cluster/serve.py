@@ -50,9 +50,7 @@ def run(words: Sequence[str]) -> int:
     options, rest = parser().parse_known_args(words)
     check_ray()
     loaded = _load(rest)
-    prepare({**QUIET, **PATIENT})
-    if options.models_at_once is None:  # HAProxy knows no models
-        prepare(DIRECT)
+    prepare({**QUIET, **PATIENT, **DIRECT})
     join(options.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
     from ray import serve  # noqa: PLC0415
@@ -103,9 +101,9 @@ def shape_of(options: Namespace) -> Shape:
     most = options.max_replicas if options.max_replicas is not None else max(least, options.num_replicas)
     if not 1 <= least <= most:
         raise ConfigError(f"--min-replicas {least}, --max-replicas {most}: expected 1 or more, and no less at most")
-    for name in ("cpus", "waiting_tokens", "models_at_once"):
+    for name in ("cpus", "waiting_tokens"):
         value = getattr(options, name)
-        if value is not None and value < 1:
+        if value < 1:
             raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {value}")
     check_gpus(options.gpus)
     return Shape(
@@ -116,7 +114,6 @@ def shape_of(options: Namespace) -> Shape:
         waiting_tokens=options.waiting_tokens,
         upscale_delay_s=options.upscale_delay_s,
         downscale_delay_s=options.downscale_delay_s,
-        models_at_once=options.models_at_once,
     )
 
 
@@ -141,13 +138,6 @@ def parser() -> ArgumentParser:
     )
     add("--upscale-delay-s", metavar="S", type=float, default=10.0, help="how long load must last (default: 10)")
     add("--downscale-delay-s", metavar="S", type=float, default=300.0, help="or stay away (default: 300)")
-    add(
-        "--models-at-once",
-        metavar="N",
-        type=int,
-        help="keep so many models in a replica's memory, and send requests where theirs is: they name it in the "
-        "header serve_multiplexed_model_id, too (default: every replica has all)",
-    )
     add("--proxies", choices=("every", "head"), default="every", help="which nodes listen (default: every)")
     return own
 

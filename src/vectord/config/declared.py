@@ -490,10 +490,6 @@ class ServerConfig:
         at_least=0,
         at_most=64,
     )
-    device_processes: bool = setting(
-        False,
-        "With several devices: a process for each, instead of one for all, behind those of front_ends (at least one).",
-    )
     grpc_port: int | None = setting(
         None,
         "Port of TEI's gRPC services; 0: any free one; default: none.",

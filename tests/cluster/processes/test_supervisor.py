@@ -13,21 +13,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from tests.real_server import running, wait_for
 
-from vectord.cluster.processes.supervisor import engine_configs
-from vectord.config import Config, DeviceConfig, ServerConfig
-from vectord.errors import ConfigError
-
 FAKE = ("--backend", "fake")
 SEVERAL = ("--front-ends", "2", *FAKE)
-ON_TWO_DEVICES = (*SEVERAL, "--device", "cpu,cpu", "--device-processes")
 
 OWN = re.compile(rb'"id":"[^"]*"|"created":\d+')  # what no two answers share
 
@@ -131,57 +125,6 @@ def test_limits_are_those_of_the_whole_server(tmp_path: Path) -> None:
         assert statuses == {200: 5, 429: 7}
 
 
-# --- a process for each device --------------------------------------------------------------------------------
-
-
-def test_each_engine_has_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And its share of the processor's threads; a card that is named twice has the model twice; the first has the
-    ports of all."""
-    monkeypatch.setattr("vectord.cluster.processes.supervisor.settle_device", lambda device: device)
-    device = DeviceConfig(device="cuda:0,cuda:1,cuda:0", num_threads=7)
-    server = ServerConfig(device_processes=True, grpc_port=0, prometheus_port=9)
-    found = dict(engine_configs(Config(device=device, server=server)))
-    assert {name: (own.device.device, own.device.device_replicas) for name, own in found.items()} == {
-        "engine-1": ("cuda:0", 2),
-        "engine-2": ("cuda:1", 1),
-    }
-    assert {own.device.num_threads for own in found.values()} == {3}
-    assert [own.server.grpc_port for own in found.values()] == [0, None]
-    assert [own.server.prometheus_port for own in found.values()] == [9, None]
-    alone = Config(device=device)
-    assert engine_configs(alone) == [("engine", alone)]
-    with pytest.raises(ConfigError, match="several kinds"):
-        engine_configs(Config(device=replace(device, device="cpu,cuda:0"), server=server))
-
-
-def both_ready(url: str) -> bool:
-    (model,) = httpx.get(f"{url}/vectord/models").json()["models"]
-    return bool(model["devices"] == {"cpu": "ready", "cpu/1": "ready"})
-
-
-def test_engines_of_several_devices_are_one_server(tmp_path: Path) -> None:
-    """One list of models, one page of metrics; an engine that dies, whichever, costs what it had under way, and comes
-    back."""
-    log = tmp_path / "log"
-    with running(log, *ON_TWO_DEVICES) as (url, process):
-        wait_for(lambda: both_ready(url), process)
-        with Load(url) as load:
-            wait_for(lambda: load.seen[200] > 50, process)
-        counted = re.compile(r'vectord_requests_total\{dialect="tei",route="/embed",status="200"\} (\d+)')
-        wait_for(lambda: int(counted.findall(httpx.get(f"{url}/metrics").text)[0]) == load.seen[200], process)
-        for place in (1, 0):
-            dying = children(process.pid)["engine"][place]
-            with Load(url) as load:
-                wait_for(lambda load=load: load.seen[200] > 20, process)
-                os.kill(dying, signal.SIGKILL)
-                before = load.seen[200]
-                wait_for(lambda load=load, before=before: load.seen[200] > before + 50, process)
-                assert set(load.seen) <= {200, 503}
-                assert load.seen[503] <= 6  # what each client had under way with it, at most
-            wait_for(lambda dying=dying: dying not in children(process.pid)["engine"] and both_ready(url), process)
-    assert log.read_text().count("stopped") == 4
-
-
 # --- processes that die ---------------------------------------------------------------------------------------
 
 
@@ -235,15 +178,14 @@ def test_a_signal_ends_it_when_all_is_answered(tmp_path: Path, number: int) -> N
     assert "out of time" not in log.read_text()
 
 
-@pytest.mark.parametrize(("options", "processes"), [(SEVERAL, 3), (ON_TWO_DEVICES, 4)], ids=["one", "two"])
-def test_without_their_parent_the_processes_end(tmp_path: Path, options: Sequence[str], processes: int) -> None:
-    """A killed parent leaves nobody behind, however many engines there are."""
+def test_without_their_parent_the_processes_end(tmp_path: Path) -> None:
+    """A killed supervisor leaves no process running."""
     log = tmp_path / "log"
-    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *options]
+    command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *SEVERAL]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         wait_for(lambda: "listening" in log.read_text(), process)
         family = [pid for pids in children(process.pid).values() for pid in pids]
-        assert len(family) == processes
+        assert len(family) == 3
         process.kill()
     deadline_s = time.monotonic() + 60
     while any(alive(pid) for pid in family):

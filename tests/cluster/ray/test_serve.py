@@ -28,7 +28,6 @@ def test_replicas_are_many_or_follow_the_load() -> None:
         "--min-replicas 3 --max-replicas 2",
         "--cpus 0",
         "--gpus -1",
-        "--models-at-once 0",
         "--cpus x",
     ],
 )

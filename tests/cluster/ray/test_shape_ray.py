@@ -1,4 +1,4 @@
-"""Replicas that follow the load, and replicas that keep some models of many: on a real cluster of two nodes."""
+"""The number of replicas follows the load, on a real cluster of two nodes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from tests.cluster.ray.conftest import cluster, free_port
-from tests.opening import minilm_folder
 
 from vectord.cluster.ray.environment import PATIENT, QUIET
 from vectord.cluster.ray.shape import Shape
-from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
+from vectord.config import Config, EngineConfig, ServerConfig
 
 PATIENCE_S = 240.0
 
@@ -93,25 +90,3 @@ def test_their_number_follows_the_load(port: int) -> None:
         assert set(statuses) == {200}
         wait_for(lambda: running_replicas() == 1)
         assert httpx.post(f"{url}/v1/embeddings", json={"input": "still here"}, timeout=60).status_code == 200
-
-
-def test_one_model_of_two_is_in_memory(port: int, tmp_path: Path) -> None:
-    """Whichever is asked for is loaded and answers; the other makes room."""
-    folders = [str(minilm_folder(tmp_path / name)) for name in ("first", "second")]
-    config = replace(
-        Config(),
-        model=replace(ModelConfig(), models=tuple(folders)),
-        device=replace(DeviceConfig(), backend="fake"),
-    )
-    with served(port, config, Shape(models_at_once=1)) as url:
-        for name in ("first", "second", "first"):
-            header = {"serve_multiplexed_model_id": name}
-            body: dict[str, Any] = {"input": "hello", "model": name}
-            answer = httpx.post(f"{url}/v1/embeddings", json=body, headers=header, timeout=60)
-            assert (answer.status_code, answer.json()["model"]) == (200, name)
-            wait_for(lambda name=name: ready(url) == {name})
-
-
-def ready(url: str) -> set[str]:
-    models = httpx.get(f"{url}/vectord/models").json()["models"]
-    return {model["name"] for model in models if model["state"] == "ready"}

@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
 
     logs.configure(loaded.config.telemetry)
     loaded.tell()
-    if loaded.config.server.front_ends > 1 or loaded.config.server.device_processes:
+    if loaded.config.server.front_ends > 1:
         from vectord.cluster.processes.supervisor import supervise  # noqa: PLC0415
 
         return supervise(loaded.config)

@@ -1,7 +1,7 @@
 """The process that has the models: `python -m vectord.cluster.processes.engine`, started by supervisor.py.
 
 The server as it is in one process, but that nobody speaks HTTP to it: the front-ends come by its socket, gRPC has its
-port here. Of several engines the first counts for all, and the others tell it (counting.py).
+port here.
 On SIGTERM new requests are refused and what was accepted is answered; without a parent, first the front-ends finish,
 which then end as well.
 """
@@ -13,8 +13,6 @@ import logging
 import signal
 import socket
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from types import FrameType
 
 import uvloop
@@ -22,12 +20,8 @@ from starlette.applications import Starlette
 
 from vectord import compose
 from vectord.cluster.processes.announcing import Announcing
-from vectord.cluster.processes.counting import Counting, Telling
 from vectord.cluster.processes.orders import Orders, end, read_orders, when_alone
 from vectord.cluster.remote.server import EngineServer
-from vectord.engine.engine import Engine
-from vectord.engine.models.backend import is_there
-from vectord.errors import ExitCode
 from vectord.observability import logs
 
 _log = logging.getLogger("vectord")
@@ -36,48 +30,27 @@ _log = logging.getLogger("vectord")
 def main() -> int:
     """The exit code: 0, or 1 if no model could be loaded. Raises StartError."""
     orders = read_orders()
-    config, several = orders.config, len(orders.engine_sockets) > 1
+    config = orders.config
     logs.configure(config.telemetry, process=orders.name)
     compose.check_server(config.server)
-    if several and not is_there(config.device.device):  # else another device would take its place, in other numbers
-        _log.error("%s is not there", config.device.device)
-        return ExitCode.NOTHING_SERVED
     compose.run_without_preempting()
-    listener = socket.socket(fileno=orders.listener)
-    who: Counting | Telling = Counting()
-    if listener.getsockname() != orders.engine_sockets[0]:
-        config = replace(config, telemetry=replace(config.telemetry, enable_metrics=False))
-        who = Telling(Path(orders.engine_sockets[0]))
     announcing = Announcing()
-    composed = compose.build(config, lambda observer: announcing.over(who.over(observer)))
-    uvloop.run(_serve(composed, announcing, who, orders, listener))
-    if several and _lost(composed.engine):
-        return ExitCode.CRASHED
+    composed = compose.build(config, announcing.over)
+    uvloop.run(_serve(composed, announcing, orders, socket.socket(fileno=orders.listener)))
     return compose.exit_code(composed.engine)
 
 
 async def _serve(
-    composed: compose.Composition,
-    announcing: Announcing,
-    who: Counting | Telling,
-    orders: Orders,
-    listener: socket.socket,
+    composed: compose.Composition, announcing: Announcing, orders: Orders, listener: socket.socket
 ) -> None:
     app, engine = composed.app, composed.engine
     timeout_s = orders.config.server.shutdown_timeout_secs
-    server = EngineServer(engine, engine.names, composed.buckets, composed.metrics, who.reports)
-
-    def announce() -> None:
-        server.announce()
-        if len(orders.engine_sockets) > 1 and _lost(engine):
-            _log.error("this engine's device is lost: another process tries it anew")
-            app.state.shutdown.begin()
-
-    announcing.announce = announce
+    server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
+    announcing.announce = server.announce
     alone = asyncio.Event()
     when_alone(alone.set)
     ended = _ended(app)
-    async with app.router.lifespan_context(app), who.running(composed):
+    async with app.router.lifespan_context(app):
         await server.start(listener)
         loaded = asyncio.create_task(_announce_when_loaded(composed, server))
         leaving = asyncio.create_task(_when_alone(alone, server, app, timeout_s))
@@ -91,12 +64,6 @@ async def _serve(
         for task in (loaded, leaving):
             task.cancel()
     _log.info("stopped")
-
-
-def _lost(engine: Engine) -> bool:
-    """Whether a model has no device left that runs it."""
-    states = [info.devices.values() for info in engine.models().models]
-    return any(devices and set(devices) == {"lost"} for devices in states)
 
 
 async def _announce_when_loaded(composed: compose.Composition, server: EngineServer) -> None:

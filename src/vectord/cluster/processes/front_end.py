@@ -1,30 +1,68 @@
 """A process that reads and writes HTTP: `python -m vectord.cluster.processes.front_end`, started by supervisor.py.
 
-It waits until the engine's process is there, of several the first one's, and then serves as one process does, on a port
-that it inherits: whichever front-end is free takes the next connection. Without a parent it drains and ends.
+It waits for the engine's process and then serves on a port that it inherits: the first free front-end accepts the next
+connection. When the supervisor ends, it drains and ends too.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
-from vectord import compose
+from starlette.applications import Starlette
+
+from vectord import __version__
 from vectord.cluster.processes.orders import end, read_orders, when_alone
+from vectord.cluster.remote.client import RemoteEngine
+from vectord.cluster.remote.limits import RemoteBuckets
 from vectord.cluster.remote.link import Link, first_state
+from vectord.cluster.remote.metrics import RemoteMetrics
+from vectord.config import Config
 from vectord.observability import logs
+from vectord.observability.tracing import open_tracing
+from vectord.products.common.folder import load_dialects
+from vectord.server.admission.gate import Gate
 from vectord.server.http import run
+from vectord.server.http.app import create_app
+from vectord.server.http.shutdown import Shutdown
 
 
 def main() -> int:
     """The exit code. Raises StartError."""
     orders = read_orders()
     logs.configure(orders.config.telemetry, process=orders.name)
-    first, *others = map(Path, orders.engine_sockets)
-    links = [Link(first, first_state(first)), *map(Link, others)]
-    app = compose.build_front_end(orders.config, links, when_alone)
+    path = Path(orders.engine_socket)
+    app = build(orders.config, Link(path, first_state(path)))
     run.serve(app, orders.config.server, listener=socket.socket(fileno=orders.listener))
     return 0
+
+
+def build(config: Config, link: Link) -> Starlette:
+    """The app of this process. Its lifespan opens and closes `link`. Raises StartError."""
+    dialects = load_dialects(config.server.dialects)
+    gate = Gate(config.server, dialects, RemoteBuckets(link))
+    metrics = RemoteMetrics(link) if config.telemetry.enable_metrics else None
+    tracing = open_tracing(config.telemetry, __version__)
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncIterator[None]:
+        shutdown: Shutdown = app.state.shutdown
+        shutdown.on_begin(link.give_up)
+        when_alone(shutdown.begin)
+        await link.open()
+        try:
+            yield
+        finally:
+            if metrics is not None:
+                metrics.flush()
+            await link.close()
+            if tracing is not None:
+                await tracing.close(config.server.shutdown_timeout_secs)
+
+    app = create_app(RemoteEngine(link), dialects, config.server, metrics, lifespan, gate, tracing)
+    return app
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ class Orders:
     config: Config
     name: str  # of the process, in its log lines
     listener: int  # inherited: an engine's Unix socket, a front-end's port
-    engine_sockets: tuple[str, ...]  # the paths of the engines' sockets; the first one's engine counts for all
+    engine_socket: str  # its path
 
     def encoded(self) -> bytes:
         content = msgspec.msgpack.encode(self)

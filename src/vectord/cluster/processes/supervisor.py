@@ -1,15 +1,12 @@
-"""The parent of several processes: engines, and the front-ends before them. Called by commands/serve.py.
+"""The parent of several processes: the engine's, and the front-ends before it. Called by cli/commands/serve.py.
 
-There is one engine, or with device_processes one for each device; the first of them has the limits, figures and further
-ports of all. The parent holds the port and the engines' sockets, so that none is lost with a process: what comes
-meanwhile waits in the kernel for the next one. A process that ends unasked is replaced, after a pause that grows; one
-that says it cannot start ends them all. An engine that can load no model ends them only if no other can: its device may
-come back.
-The end, on SIGTERM or SIGINT:
+The parent holds the port and the engine's socket, so that connections wait in the kernel while a process is replaced.
+A process that ends unexpectedly is restarted, after a pause that grows. A process that cannot start, and an engine that
+can load no model, end all of them. The shutdown, on SIGTERM or SIGINT:
 
-    the port is closed here -> the front-ends drain, answer and end -> the engines' processes drain and end
+    the port is closed here -> the front-ends drain, answer and end -> the engine's process drains and ends
 
-A second signal ends all of them at once. Each runs in a process group of its own: a Ctrl-C reaches this one alone.
+A second signal ends all of them at once. Each runs in a process group of its own: Ctrl-C reaches only the parent.
 """
 
 from __future__ import annotations
@@ -22,20 +19,17 @@ import signal
 import socket
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vectord import compose
 from vectord.cluster.processes.orders import Orders
-from vectord.compute.processor import thread_budget
 from vectord.config import Config
-from vectord.engine.models.backend import settle_device
 from vectord.errors import ConfigError, ExitCode
 from vectord.server.http.run import BACKLOG, bind
 
+ENGINE = "engine"  # the name of its process
 FIRST_PAUSE_S = 0.1  # before a process that has ended is started again; twice as long each time
 LONGEST_PAUSE_S = 30.0
 STEADY_S = 60.0  # who has lived as long begins anew with the first pause
@@ -47,34 +41,14 @@ _log = logging.getLogger("vectord.cluster.processes")
 def supervise(config: Config) -> int:
     """Serve until told to stop. Returns the exit code. Raises ConfigError for a port that cannot be had."""
     if os.name != "posix":
-        raise ConfigError("front_ends, device_processes: several processes need a POSIX system")
+        raise ConfigError("front_ends: several processes need a POSIX system")
     listener = bind(config.server.host, config.server.port)
     folder = Path(tempfile.mkdtemp(prefix="vectord-"))  # 0700
     try:
         compose.warn_if_open(config.server)
-        engines = [Engine(name, own, _engine_socket(folder / name)) for name, own in engine_configs(config)]
-        return asyncio.run(Supervisor(config, listener, engines).run())
+        return asyncio.run(Supervisor(config, listener, _engine_socket(folder / ENGINE)).run())
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def engine_configs(config: Config) -> list[tuple[str, Config]]:
-    """The engines' names, and what each is to be: with device_processes, its own device and share of the processor."""
-    if not config.server.device_processes:
-        return [("engine", config)]
-    given = config.device
-    devices = settle_device(given).device.split(",")
-    if len({device.partition(":")[0] for device in devices}) > 1:
-        raise ConfigError(f"device_processes: {given.device} are of several kinds, which compute in other numbers")
-    # A card's memory is planned by one process alone: named twice, it has the model twice there.
-    times = Counter(devices).items() if devices[0].startswith("cuda") else [(device, 1) for device in devices]
-    threads = max(1, (given.num_threads or thread_budget()) // len(times))
-    server = replace(config.server, grpc_port=None, prometheus_port=None)
-    found = []
-    for place, (device, replicas) in enumerate(times, 1):
-        own = replace(given, device=device, device_replicas=replicas * given.device_replicas, num_threads=threads)
-        found.append((f"engine-{place}", replace(config, device=own, server=config.server if place == 1 else server)))
-    return found
 
 
 def _engine_socket(path: Path) -> socket.socket:
@@ -88,46 +62,31 @@ def _engine_socket(path: Path) -> socket.socket:
     return listener
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """Of a process, which is made again and again."""
-
-    name: str
-    config: Config
-    listener: socket.socket  # listening; closed at the end
-
-
 class Supervisor:
-    def __init__(self, config: Config, port: socket.socket, engines: Sequence[Engine]) -> None:
-        """port: bound; closed at the end."""
+    def __init__(self, config: Config, port: socket.socket, engine_socket: socket.socket) -> None:
+        """port: bound; engine_socket: listening. Both are closed at the end."""
         self._config = config
         self._port = port
-        self._engines = engines
+        self._engine_socket = engine_socket
         self._stopping = asyncio.Event()
         self._code = 0
         self._running: dict[str, asyncio.subprocess.Process] = {}
-        self._serving_nothing: set[str] = set()  # engines whose last process ended for that
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
-        engines = [
-            loop.create_task(self._keep(one.name, "vectord.cluster.processes.engine", one.config, one.listener))
-            for one in self._engines
-        ]
-        names = [f"front-end-{place}" for place in range(1, max(1, self._config.server.front_ends) + 1)]
+        engine = loop.create_task(self._keep(ENGINE, "vectord.cluster.processes.engine", self._engine_socket))
+        names = [f"front-end-{place}" for place in range(1, self._config.server.front_ends + 1)]
         front_ends = [
-            loop.create_task(self._keep(name, "vectord.cluster.processes.front_end", self._config, self._port))
-            for name in names
+            loop.create_task(self._keep(name, "vectord.cluster.processes.front_end", self._port)) for name in names
         ]
-        _log.info("starting", extra={"fields": {"engines": len(engines), "front_ends": len(names)}})
+        _log.info("starting", extra={"fields": {"front_ends": len(names)}})
         await self._stopping.wait()
         self._port.close()
         await self._end(names, front_ends)
-        await self._end([one.name for one in self._engines], engines)
-        for one in self._engines:
-            one.listener.close()
+        await self._end([ENGINE], [engine])
+        self._engine_socket.close()
         return self._code
 
     def _stop(self, code: int) -> None:
@@ -145,17 +104,16 @@ class Supervisor:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    async def _keep(self, name: str, module: str, config: Config, listener: socket.socket) -> None:
+    async def _keep(self, name: str, module: str, listener: socket.socket) -> None:
         """This process, again and again, until all of them are to end."""
         pause_s = FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
             began_s = loop.time()
-            code = await self._one(name, module, config, listener)
+            code = await self._one(name, module, listener)
             if self._stopping.is_set():
                 return
-            (self._serving_nothing.add if code == ExitCode.NOTHING_SERVED else self._serving_nothing.discard)(name)
-            if code == ExitCode.BAD_START or self._serving_nothing.issuperset(one.name for one in self._engines):
+            if code in (ExitCode.BAD_START, ExitCode.NOTHING_SERVED):
                 self._stop(code)
                 return
             pause_s = FIRST_PAUSE_S if loop.time() - began_s >= STEADY_S else pause_s
@@ -166,10 +124,10 @@ class Supervisor:
                     await self._stopping.wait()
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _one(self, name: str, module: str, config: Config, listener: socket.socket) -> int:
+    async def _one(self, name: str, module: str, listener: socket.socket) -> int:
         """Start it, wait for its end, and give its exit code: below 0, the signal that ended it."""
-        sockets = tuple(one.listener.getsockname() for one in self._engines)
-        orders = Orders(config=config, name=name, listener=listener.fileno(), engine_sockets=sockets)
+        path = self._engine_socket.getsockname()
+        orders = Orders(config=self._config, name=name, listener=listener.fileno(), engine_socket=path)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",

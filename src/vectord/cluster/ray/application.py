@@ -30,7 +30,7 @@ def application(config: Config, shape: Shape) -> Any:
         graceful_shutdown_timeout_s=config.server.shutdown_timeout_secs + END_S,
         **_replicas(shape),
     )
-    return deployment.bind(_of_a_replica(config, shape), shape.models_at_once)
+    return deployment.bind(_of_a_replica(config, shape))
 
 
 def _replicas(shape: Shape) -> dict[str, Any]:
@@ -53,6 +53,5 @@ def _replicas(shape: Shape) -> dict[str, Any]:
 def _of_a_replica(config: Config, shape: Shape) -> Config:
     """Of its share of the machine; without ports of its own, which replicas on one machine would fight for."""
     device = replace(config.device, num_threads=config.device.num_threads or shape.cpus)
-    engine = config.engine if shape.models_at_once is None else replace(config.engine, model_loading="first-use")
-    server = replace(config.server, grpc_port=None, prometheus_port=None, front_ends=1, device_processes=False)
-    return replace(config, device=device, engine=engine, server=server)
+    server = replace(config.server, grpc_port=None, prometheus_port=None, front_ends=1)
+    return replace(config, device=device, server=server)

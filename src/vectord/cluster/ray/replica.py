@@ -25,10 +25,8 @@ class NotReady(Exception):
 
 
 class Replica:
-    def __init__(self, config: Config, models_at_once: int | None = None) -> None:
-        """models_at_once: of all models, so many stay in memory (multiplexing.py); None: all."""
+    def __init__(self, config: Config) -> None:
         self._config = config
-        self._models_at_once = models_at_once
         self._busy = Busy()
         self._composed: compose.Composition
 
@@ -38,11 +36,7 @@ class Replica:
         self._composed = compose.build(self._config, lambda observer: Watching(observer, self._busy))
         app = self._composed.app
         _wait_for_models(app, self._composed)
-        if self._models_at_once is None:
-            return app
-        from vectord.cluster.ray.multiplexing import Multiplexing  # noqa: PLC0415 - Ray, which tests of this need not have
-
-        return Multiplexing(app, self._composed.engine, self._models_at_once)
+        return app
 
     async def check_health(self) -> None:
         """Raises NotReady. Ray's name, as the next."""

@@ -14,4 +14,3 @@ class Shape:
     waiting_tokens: int = 50_000  # that may wait in a replica before there is one more: about 2 s of two cores
     upscale_delay_s: float = 10.0
     downscale_delay_s: float = 300.0
-    models_at_once: int | None = None  # in a replica's memory; None: all of them

@@ -36,35 +36,20 @@ class RemoteEngine:
         self._link = link
         self._draining = False
         self._under_way = 0
-        self.load_bytes = 0  # of the requests that are under way, as they went over the socket
         self._idle = asyncio.Event()
         self._idle.set()
-
-    @property
-    def is_up(self) -> bool:
-        return self._link.is_up
-
-    @property
-    def numbers(self) -> frozenset[tuple[str, str, str]]:
-        """Model, backend and dtype of each that is ready."""
-        return frozenset(
-            (info.name, info.backend, info.dtype) for info in self.models().models if info.state == "ready"
-        )
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         """Raises Unavailable beside what the engine raises: its process is being replaced."""
         if self._draining:
             raise ShuttingDown()
         content = encode_request(request, caller)
-        load_bytes = sum(map(len, content))
         self._under_way += 1
-        self.load_bytes += load_bytes
         self._idle.clear()
         try:
             return cast(Result, await self._link.ask(Kind.ASK, content, decode_result))
         finally:
             self._under_way -= 1
-            self.load_bytes -= load_bytes
             if self._under_way == 0:
                 self._idle.set()
 

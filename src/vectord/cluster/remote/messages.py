@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 import msgspec
 
-from vectord.engine.observer import BatchReport, RequestReport
 from vectord.observability.exchange import Exchange
 from vectord.products.common.dialect import Rate
-from vectord.schema import Gauges, ModelInfo, ModelList
+from vectord.schema import ModelList
 from vectord.server.admission.buckets import Draw, Refusal
 
 
@@ -78,46 +77,4 @@ class Rejected(msgspec.Struct, tag=True):
     reason: str
 
 
-# --- notes of another engine's process: what its observer is told, and what it is like ------------------------
-
-
-class Active(msgspec.Struct, tag=True):
-    """Requests under way, by operation."""
-
-    requests: dict[str, int]
-
-
-class Reported(msgspec.Struct, tag=True):
-    report: RequestReport
-
-
-class Ran(msgspec.Struct, tag=True):
-    report: BatchReport
-
-
-class Queued(msgspec.Struct, tag=True):
-    texts: int
-    tokens: int
-
-
-class LookedUp(msgspec.Struct, tag=True):
-    """In a cache: the one in memory, or the shared one for what that missed."""
-
-    model: str
-    hits: int
-    misses: int
-    shared: bool
-
-
-class Disbelieved(msgspec.Struct, tag=True):
-    model: str
-    values: int
-
-
-class Looked(msgspec.Struct, tag=True):
-    gauges: Gauges
-    models: list[ModelInfo]
-
-
-EngineNote: TypeAlias = Active | Reported | Ran | Queued | LookedUp | Disbelieved | Looked
-Note: TypeAlias = Routes | Answered | Rejected | EngineNote
+Note: TypeAlias = Routes | Answered | Rejected

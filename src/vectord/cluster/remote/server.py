@@ -41,7 +41,6 @@ from vectord.cluster.remote.messages import (
     Spend,
     State,
 )
-from vectord.cluster.remote.reports import Reports
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
 from vectord.observability.logs import log_failure
@@ -62,16 +61,11 @@ class EngineServer:
         names: Callable[[], Mapping[str, str]],
         buckets: TokenBuckets,
         meter: Metrics | None = None,
-        reports: Reports | None = None,
     ) -> None:
-        """names: every name that clients may use, and the served one it stands for. meter: None counts nothing.
-
-        reports: who hears of other engines' processes, where there are any.
-        """
+        """names: every name that clients may use, and the served one it stands for. meter: None counts nothing."""
         self.engine = engine
         self.buckets = buckets
         self.meter = meter
-        self.reports = reports
         self._names = names
         self._connections: set[_Connection] = set()
         self._gone = asyncio.Event()  # nobody is connected
@@ -127,7 +121,7 @@ class EngineServer:
 
 
 class _Connection:
-    """One front-end's, or another engine's."""
+    """One front-end's."""
 
     def __init__(self, server: EngineServer) -> None:
         self.frames = Frames(
@@ -166,24 +160,18 @@ class _Connection:
         for task in self._tasks.values():
             task.cancel()
         self._server.left(self)
-        if self._server.reports is not None:
-            self._server.reports.gone(self)
 
     def _note(self, note: Note) -> None:
-        meter, reports = self._server.meter, self._server.reports
+        meter = self._server.meter
+        if meter is None:
+            return
         match note:
             case Answered():
-                if meter is not None:
-                    meter.http_answered(note.exchange)
+                meter.http_answered(note.exchange)
             case Rejected():
-                if meter is not None:
-                    meter.rejected(note.route, note.reason)
+                meter.rejected(note.route, note.reason)
             case Routes():
-                if meter is not None:
-                    meter.expect_routes(note.routes)
-            case _:
-                if reports is not None:
-                    reports.heard(self, note)
+                meter.expect_routes(note.routes)
 
     # --- what goes --------------------------------------------------------------------------------------------
 

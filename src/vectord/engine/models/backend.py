@@ -64,13 +64,6 @@ def settle_device(device: DeviceConfig) -> DeviceConfig:
     return device
 
 
-def is_there(device: str) -> bool:
-    """Whether this machine has that one device now."""
-    if not device.startswith("cuda") or find_spec("torch") is None:  # without torch the backend says what is missing
-        return True
-    return int(device.partition(":")[2] or 0) < _cuda_count()
-
-
 def _settle_cuda(device: DeviceConfig) -> str:
     single = "," not in device.device and device.device not in ("cuda-or-cpu", "cuda:all")
     if device.device == "cuda-or-cpu" and device.backend == "onnxruntime":
