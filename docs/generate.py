@@ -19,7 +19,7 @@ from docs.advice import found
 from docs.apis import apis
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
-from vectord.config.files import CONFIG_FILE, PROFILES, profiles
+from vectord.config.files import CONFIG_FILE, profiles
 from vectord.config.ignored import IGNORED
 from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option
 
@@ -157,7 +157,7 @@ def _row(setting: Setting) -> str:
 
 
 def _profile_row(name: str) -> str:
-    tables = tomllib.loads((PROFILES / f"{name}.toml").read_text("utf-8"))
+    tables = tomllib.loads(profiles()[name].read_text("utf-8"))
     sections = [table for table in tables.values() if isinstance(table, dict)]
     sets = [f"`{key} = {json.dumps(value)}`" for section in sections for key, value in section.items()]
     required = [f"`{key}` must be set" for key in tables.get("required", ())]

@@ -1,10 +1,11 @@
-"""TOML files as Layers: the operator's config file, and the profiles beside this file, one for each imitated product.
+"""TOML files as Layers: the operator's config file, and the profile in each product's folder.
 
-A profile has, beside the sections of a config file:
+A profile has, before the sections of a config file:
 
-    description   what docs/configuration.md and `--help` say of it
-    dialects      answer first on the paths that several speak, all others behind them in their usual order
-    required      settings that the operator must make under it, as the product itself demands
+    name          the profile's name, if it is not the folder's
+    description   one line for docs/configuration.md and `--help`
+    dialects      the dialects that answer first on shared paths; all others follow in their usual order
+    required      settings that the operator must make, as the product itself requires
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from vectord.config.layer import Layer, Origin, Source, nearest, shown
 from vectord.config.settings import SETTINGS
 from vectord.errors import ConfigError
 
-PROFILES = Path(__file__).parent / "profiles"
+PRODUCTS = Path(__file__).parents[1] / "products"  # data files of products; none of their code is imported
 CONFIG_FILE = "vectord.toml"
 
-# Of what a profile says, these are places in the working folder that count if they are there.
+# Settings of a profile that name a file or folder; each counts only if that exists in the working folder.
 PLACES = ("model_catalogue", "hub_cache")
 
 
@@ -35,17 +36,23 @@ class Profile:
     required: tuple[str, ...] = ()  # names of settings
 
 
-def profiles() -> tuple[str, ...]:
-    """The profiles there are: one TOML file each."""
-    return tuple(sorted(path.stem for path in PROFILES.glob("*.toml")))
+def profiles() -> Mapping[str, Path]:
+    """The profiles by name, in alphabetical order: one TOML file each."""
+    found = {}
+    for path in PRODUCTS.glob("*/profile.toml"):
+        tables = tomllib.loads(path.read_text("utf-8"))
+        found[tables.get("name", path.parent.name.replace("_", "-"))] = path
+    return dict(sorted(found.items()))
 
 
 def read_profile(name: str, cwd: Path) -> Profile:
     """The profile of that name, with - or _ between its words. Raises ConfigError, which lists them all."""
     known = name.replace("_", "-")
-    if known not in profiles():
-        raise ConfigError(f"unknown profile {shown(name)}; there are: {', '.join(profiles())}")
-    tables = _read_toml(PROFILES / f"{known}.toml", f"profile {known}")
+    paths = profiles()
+    if known not in paths:
+        raise ConfigError(f"unknown profile {shown(name)}; there are: {', '.join(paths)}")
+    tables = _read_toml(paths[known], f"profile {known}")
+    tables.pop("name", None)
     description, required = tables.pop("description"), tuple(tables.pop("required", ()))
     first = tables.pop("dialects", None)
     layer = _read_tables(tables, "profile", f"profile {known}")
