@@ -27,7 +27,7 @@ from tests.client.fakes import (
 import vectord
 from vectord.client import BadRequest, FingerprintChanged, NotAcceptable, ServerFailed, Span, Token
 from vectord.client.calls import BULK_REQUESTS
-from vectord.client.sparse import LEAST_WIDTH
+from vectord.client.reading import LEAST_WIDTH
 from vectord.schema import ChunkOptions, EmbedRequest, RerankRequest, TextOptions
 
 TEXTS = st.lists(st.text(max_size=9), min_size=1, max_size=25)
@@ -214,7 +214,7 @@ def test_a_server_without_arrow_is_asked_for_json_from_then_on(call):
 
 def test_a_refusal_of_json_is_not_asked_again(call, monkeypatch):
     """A server that has neither form, and a client without pyarrow."""
-    monkeypatch.setattr("vectord.client.base.has_arrow", lambda: False)
+    monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
     server = FakeServer([_response(406)])
     with pytest.raises(NotAcceptable):
         call(server, "embed_all", ["a"])

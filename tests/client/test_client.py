@@ -64,7 +64,7 @@ def test_an_iterator_is_embedded_batch_by_batch(call, server, reference):
 def test_three_vectors_of_one_pass(call, server, arrow, monkeypatch):
     """Of BGE-M3's form; both forms of answer give the same."""
     if not arrow:
-        monkeypatch.setattr("vectord.client.base.has_arrow", lambda: False)
+        monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
     made = call(server, "embed_all", TEXTS, model="tiny-bge-m3", client=CLIENT)
     assert made.dense.shape == (30, 32)
     assert made.sparse.shape[0] == 30
@@ -165,7 +165,7 @@ def test_nobody_there_is_a_failed_connection(call):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        with pytest.raises(ConnectionFailed, match="Nobody answers"):
+        with pytest.raises(ConnectionFailed, match="No server answers"):
             call(url, "embed", "a", client={"max_retries": 0})
 
 

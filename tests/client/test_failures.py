@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from vectord import errors as domain
 from vectord.client import errors
-from vectord.client.errors import BadRequest, ClientError, TryLater
-from vectord.client.failures import MAX_MESSAGE_CHARACTERS, failed, refused, retry_after_s
+from vectord.client.errors import (
+    MAX_MESSAGE_CHARACTERS,
+    BadRequest,
+    ClientError,
+    TryLater,
+    from_exception,
+    from_response,
+    retry_after_s,
+)
 from vectord.products.vectord.errors import ERRORS, render_error
 
 NOW_S = 784111777.0  # Sun, 06 Nov 1994 08:49:37 GMT
@@ -50,7 +57,7 @@ EXPECTED = {
 @pytest.mark.parametrize("kind", list(kinds_of_httpx()), ids=lambda kind: kind.__name__)
 def test_every_exception_of_httpx_has_a_counterpart(kind):
     """One that httpx gains fails here until somebody says what it means."""
-    error = failed(kind("http://user:secret@host"), "id-1")
+    error = from_exception(kind("http://user:secret@host"), "id-1")
     assert type(error) is EXPECTED[kind.__name__]
     assert (error.request_id, error.status) == ("id-1", None)
     assert "secret" not in str(error)
@@ -65,6 +72,7 @@ COUNTERPARTS = {
     domain.PayloadTooLarge: errors.BadRequest,
     domain.InvalidField: errors.BadRequest,
     domain.WrongType: errors.BadRequest,
+    domain.MissingField: errors.BadRequest,
     domain.EmptyInput: errors.BadRequest,
     domain.TooManyInputs: errors.BadRequest,
     domain.InputTooLong: errors.BadRequest,
@@ -91,6 +99,8 @@ COUNTERPARTS = {
 
 
 def made(kind: type[domain.VectordError]) -> domain.VectordError:
+    if kind is domain.MissingField:
+        return kind("x", field="inputs")
     if kind is domain.MethodNotAllowed:
         return kind("x", allowed=("GET",))
     return (
@@ -104,7 +114,7 @@ def made(kind: type[domain.VectordError]) -> domain.VectordError:
 def test_every_error_of_the_server_has_a_counterpart(kind):
     """As the server's own dialect writes it; one that it gains fails here until somebody says what it means."""
     rendered = render_error(made(kind))
-    error = refused(rendered.status, rendered.headers, rendered.body)
+    error = from_response(rendered.status, rendered.headers, rendered.body)
     assert type(error) is COUNTERPARTS[kind]
     assert (str(error), error.status) == ("x", rendered.status)
 
@@ -113,7 +123,7 @@ def test_a_refusal_keeps_what_the_server_said():
     """All figures, and the id under which its log has it."""
     told = domain.InputTooLong("`inputs[1]` is long", field="inputs", index=1, limit=5, given=9)
     rendered = render_error(told)
-    error = refused(rendered.status, {"x-request-id": "id-1"}, rendered.body)
+    error = from_response(rendered.status, {"x-request-id": "id-1"}, rendered.body)
     assert isinstance(error, BadRequest)
     assert (str(error), error.status, error.type, error.request_id) == (told.message, 400, "input_too_long", "id-1")
     assert (error.field, error.index, error.limit, error.given) == ("inputs", 1, 5, 9)
@@ -122,7 +132,7 @@ def test_a_refusal_keeps_what_the_server_said():
 def test_overload_keeps_the_wait():
     """For callers who want to wait longer than the client does."""
     rendered = render_error(domain.Overloaded("full", retry_after_s=7.0))
-    error = refused(rendered.status, rendered.headers, rendered.body)
+    error = from_response(rendered.status, rendered.headers, rendered.body)
     assert isinstance(error, errors.Overloaded)
     assert error.retry_after_s == 7.0
 
@@ -142,22 +152,22 @@ def test_overload_keeps_the_wait():
 )
 def test_statuses_of_others_have_a_class_too(status, kind):
     """Gateways, and servers that are not vectord."""
-    error = refused(status, {}, b"<html>bad gateway</html>")
+    error = from_response(status, {}, b"<html>bad gateway</html>")
     assert type(error) is kind
-    assert str(error) == f"The answer has status {status} and none of vectord's errors."
+    assert str(error) == f"The response has status {status} and is no error of vectord."
 
 
 @given(st.integers(300, 599), st.binary(max_size=300) | st.sampled_from([b'{"error": "x"}', b"[" * 5000, b"\xff"]))
 @settings(deadline=None)
 def test_no_body_breaks_the_client(status, body):
     """Whatever it is, it is told as a ClientError."""
-    assert isinstance(refused(status, {"retry-after": "\x00"}, body), ClientError)
+    assert isinstance(from_response(status, {"retry-after": "\x00"}, body), ClientError)
 
 
 def test_a_message_is_not_longer_than_one_can_read():
     """A server may be broken in any way."""
     body = b'{"error": {"message": "%s"}}' % (b"x" * 10**6)
-    assert len(str(refused(400, {}, body))) == MAX_MESSAGE_CHARACTERS
+    assert len(str(from_response(400, {}, body))) == MAX_MESSAGE_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.client.in_order import AHEAD, in_order, in_order_async
+from vectord.client.in_order import WINDOW, in_order, in_order_async
 
 
 class Room:
@@ -101,7 +101,7 @@ def test_an_endless_list_is_read_only_so_far_ahead():
     read = itertools.count()
     with closing(in_order(lambda n: n, read, 3)) as answers:
         assert next(answers) == (0, 0)
-        assert next(read) == AHEAD * 3
+        assert next(read) == WINDOW * 3
 
 
 async def test_an_endless_list_is_read_only_so_far_ahead_in_tasks():
@@ -113,7 +113,7 @@ async def test_an_endless_list_is_read_only_so_far_ahead_in_tasks():
 
     async with aclosing(in_order_async(work, read, 3)) as answers:
         assert await anext(answers) == (0, 0)
-        assert next(read) == AHEAD * 3
+        assert next(read) == WINDOW * 3
 
 
 def test_the_error_is_that_of_the_first_that_fails():

@@ -7,16 +7,15 @@ import json
 
 import pytest
 
-from vectord.client.messages import GZIP_MIN_BYTES, Reply, get, post
-from vectord.client.splitting import Ask, Part
+from vectord.client.requests import GZIP_MIN_BYTES, Part, Reply, Template, get, post
 from vectord.server.http.request_id import request_id
 
-ASK = Ask(path="/vectord/embed", key="inputs", said={}, accept="application/x")
+TEMPLATE = Template(path="/vectord/embed", key="inputs", body={}, accept="application/x")
 
 
 def test_a_part_is_posted_as_json():
     """In the form it asks for, and never compressed on the way back: numbers do not get smaller by it."""
-    request = post(Part(ASK, 0, ["a"]), None)
+    request = post(Part(TEMPLATE, 0, ["a"]), None)
     assert (request.method, request.path, request.content) == ("POST", "/vectord/embed", b'{"inputs":["a"]}')
     assert request.headers == {
         "accept": "application/x",
@@ -34,15 +33,15 @@ def test_a_request_id_is_one_that_the_server_keeps():
 
 def test_lane_and_expected_space_are_headers():
     """Which every route reads."""
-    ask = Ask(path="/", key="inputs", said={}, expect_fingerprint="f00d")
-    headers = post(Part(ask, 0, ["a"]), "bulk").headers
+    template = Template(path="/", key="inputs", body={}, expect_fingerprint="f00d")
+    headers = post(Part(template, 0, ["a"]), "bulk").headers
     assert (headers["x-vectord-lane"], headers["x-vectord-expect-fingerprint"]) == ("bulk", "f00d")
 
 
 @pytest.mark.parametrize(("length", "packed"), [(GZIP_MIN_BYTES - 16, False), (GZIP_MIN_BYTES - 15, True)])
 def test_a_large_body_goes_compressed(length, packed):
     """From 16 KiB."""
-    request = post(Part(ASK, 0, ["a" * length]), None)
+    request = post(Part(TEMPLATE, 0, ["a" * length]), None)
     assert ("content-encoding" in request.headers) == packed
     content = gzip.decompress(request.content) if packed else request.content
     assert json.loads(content) == {"inputs": ["a" * length]}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from vectord.client import errors
 from vectord.client.errors import ClientError, Overloaded, TryLater
-from vectord.client.retrying import FIRST_WAIT_S, LONGEST_WAIT_S, SPREAD, Retries
+from vectord.client.transport import FIRST_WAIT_S, JITTER, LONGEST_WAIT_S, Retries
 
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClientError)]
 
@@ -41,7 +41,7 @@ def test_waits_double_up_to_the_longest():
 def test_a_wait_is_never_shorter_than_the_server_asks_for(told_s, chance, attempts):
     """It is spread upwards only, by a quarter at most."""
     wait_s = retries(chance).wait_s(overloaded(told_s), attempts, 0.0)
-    assert told_s <= wait_s <= told_s * (1 + SPREAD)
+    assert told_s <= wait_s <= told_s * (1 + JITTER)
 
 
 def test_so_many_retries_and_no_more():

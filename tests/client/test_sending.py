@@ -10,9 +10,8 @@ import httpx
 import pytest
 
 from vectord.client import errors
-from vectord.client.messages import OK, Reply, Request
-from vectord.client.sending import AsyncSender, Sender
-from vectord.client.settings import CONNECT_S, Settings
+from vectord.client.requests import OK, Reply, Request
+from vectord.client.transport import CONNECT_S, AsyncSender, Sender, Settings
 
 ASKED = Request(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
 DONE = httpx.Response(200, content=b"done")
@@ -183,7 +182,7 @@ def test_a_request_that_asks_once_is_sent_once(send):
     """Whoever asks how the server is does not want to wait until it is well."""
     script = Script(httpx.ConnectError("refused"))
     with pytest.raises(errors.ConnectionFailed):
-        send(script, Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, repeats=False))
+        send(script, Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, retries=False))
     assert len(script.requests) == 1
 
 

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.client.errors import BadRequest
-from vectord.client.splitting import Ask, Limits, Part, ids_size, pair_size, split, text_size
+from vectord.client.requests import Part, PartLimits, Template, ids_size, pair_size, split, text_size
 
-ASK = Ask(path="/vectord/embed", key="inputs", said={"model": "m"})
+TEMPLATE = Template(path="/vectord/embed", key="inputs", body={"model": "m"})
 TEXTS = st.lists(st.text(max_size=20), max_size=30)
-LIMITS = st.builds(Limits, texts=st.integers(1, 8), characters=st.integers(1, 40))
+LIMITS = st.builds(PartLimits, texts=st.integers(1, 8), characters=st.integers(1, 40))
 
 
 @given(TEXTS, LIMITS)
 @settings(deadline=None)
 def test_the_parts_are_the_list_in_order(texts, limits):
     """Nothing is lost, doubled or moved, and each part knows where it begins."""
-    parts = list(split(ASK, texts, text_size, limits))
+    parts = list(split(TEMPLATE, texts, text_size, limits))
     assert list(itertools.chain.from_iterable(part.items for part in parts)) == texts
     assert [part.start for part in parts] == list(itertools.accumulate((len(part.items) for part in parts), initial=0))[
         : len(parts)
@@ -33,7 +33,7 @@ def test_the_parts_are_the_list_in_order(texts, limits):
 @settings(deadline=None)
 def test_no_part_is_empty_or_over_its_limits(texts, limits):
     """Only a text that is over the limit by itself exceeds it, and it goes alone."""
-    for part in split(ASK, texts, text_size, limits):
+    for part in split(TEMPLATE, texts, text_size, limits):
         assert 1 <= len(part.items) <= limits.texts
         assert sum(map(len, part.items)) <= limits.characters or len(part.items) == 1
 
@@ -42,7 +42,7 @@ def test_no_part_is_empty_or_over_its_limits(texts, limits):
 @settings(deadline=None)
 def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, limits):
     """So that there are no more requests than needed in this order."""
-    for one, other in itertools.pairwise(split(ASK, texts, text_size, limits)):
+    for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, limits)):
         fits = sum(map(len, one.items)) + len(other.items[0]) <= limits.characters
         assert len(one.items) == limits.texts or not fits
 
@@ -51,7 +51,7 @@ def test_an_iterator_is_read_no_further_than_the_part_in_hand():
     """One text more shows that the part is full."""
     read = []
     texts = (read.append(text) or text for text in itertools.repeat("a"))
-    next(split(ASK, texts, text_size, Limits(texts=3, characters=100)))
+    next(split(TEMPLATE, texts, text_size, PartLimits(texts=3, characters=100)))
     assert len(read) == 4
 
 
@@ -78,21 +78,21 @@ def test_what_is_no_text_is_named_by_its_place(item, size):
 
 def test_the_body_is_what_was_said_and_the_items():
     """JSON, with numpy's strings and numbers as plain ones."""
-    ask = Ask(path="/", key="inputs", said={"dimensions": np.int64(3)})
-    body = Part(ask, 0, [np.str_("a"), "ü"]).body()
+    template = Template(path="/", key="inputs", body={"dimensions": np.int64(3)})
+    body = Part(template, 0, [np.str_("a"), "ü"]).body()
     assert json.loads(body) == {"dimensions": 3, "inputs": ["a", "ü"]}
 
 
 def test_what_json_has_no_form_for_is_a_type_error():
     """An option of a class of the caller's own."""
     with pytest.raises(TypeError, match="cannot be sent: object"):
-        Part(Ask(path="/", key="inputs", said={"model": object()}), 0, ["a"]).body()
+        Part(Template(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
 
 
 def test_half_a_surrogate_pair_is_refused_by_its_place_in_the_whole_list():
     """UTF-8 has no bytes for it. The message does not show the text."""
     with pytest.raises(BadRequest, match=r"^`inputs\[41\]`: half") as refused:
-        Part(ASK, 40, ["fine", "secret \ud800"]).body()
+        Part(TEMPLATE, 40, ["fine", "secret \ud800"]).body()
     assert (refused.value.field, refused.value.index) == ("inputs", 41)
     assert "secret" not in str(refused.value)
 
@@ -100,7 +100,7 @@ def test_half_a_surrogate_pair_is_refused_by_its_place_in_the_whole_list():
 def test_half_a_surrogate_pair_outside_the_list_is_refused_too():
     """As in a query."""
     with pytest.raises(BadRequest, match=r"^half of a surrogate"):
-        Part(Ask(path="/", key="passages", said={"query": "\ud800"}), 0, ["a"]).body()
+        Part(Template(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_an_error_speaks_of_the_whole_list(message, shown):
     """The server knows the place in its request alone."""
     error = BadRequest(message)
     error.field, error.index = "inputs", 2
-    Part(ASK, 64, ["a"] * 3).place(error)
+    Part(TEMPLATE, 64, ["a"] * 3).place(error)
     assert (str(error), error.index) == (shown, 66)
 
 
@@ -125,5 +125,5 @@ def test_an_error_about_something_else_is_left_as_it_is(field, index):
     """A query's index is not one of the list."""
     error = BadRequest("`query` is too long")
     error.field, error.index = field, index
-    Part(ASK, 64, ["a"]).place(error)
+    Part(TEMPLATE, 64, ["a"]).place(error)
     assert (str(error), error.index) == ("`query` is too long", index)

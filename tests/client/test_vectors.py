@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.client.fakes import MODEL, answer, sparse_of, vector_of, vectors_of
 
 from vectord.client.errors import ServerFailed
-from vectord.client.messages import Reply
-from vectord.client.vectors import ARROW, read_matrix, read_piece
+from vectord.client.reading import ARROW, read_matrix, read_vectors
+from vectord.client.requests import Reply
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.rendered import Rendered
 from vectord.products.vectord.requests import parse_embed
@@ -67,7 +67,7 @@ def test_a_matrix_is_the_matrix(dtype, expected):
 @settings(max_examples=40, deadline=None)
 def test_all_kinds_at_once_are_what_was_written(accept, texts):
     """Also of empty texts, which have no sparse weights."""
-    piece = read_piece(written(accept, embedded(texts)), KINDS, len(texts))
+    piece = read_vectors(written(accept, embedded(texts)), KINDS, len(texts))
     assert piece.model == MODEL
     assert np.array_equal(piece.dense, vectors_of(texts))
     for text, colbert, tokens in zip(texts, piece.colbert, piece.tokens, strict=True):
@@ -83,7 +83,7 @@ def test_all_kinds_at_once_are_what_was_written(accept, texts):
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
 def test_arrays_are_the_callers_own(accept):
     """Not views of the answer's bytes, which are read-only and would be kept alive."""
-    piece = read_piece(written(accept, embedded()), KINDS, len(TEXTS))
+    piece = read_vectors(written(accept, embedded()), KINDS, len(TEXTS))
     for array in (piece.dense, *piece.colbert, *piece.tokens, piece.sparse.ids, piece.sparse.weights):
         assert array.flags.writeable
         assert array.flags.c_contiguous
@@ -93,14 +93,14 @@ def test_arrays_are_the_callers_own(accept):
 def test_texts_that_were_cut_are_named(accept):
     """By their place in the request."""
     result = embedded(["a", "b" * 1001, "c", "d" * 2000], text=TextOptions(truncate=True))
-    assert read_piece(written(accept, result), KINDS, 4).truncated == [1, 3]
+    assert read_vectors(written(accept, result), KINDS, 4).truncated == [1, 3]
 
 
 def test_arrow_learns_of_other_models_cuts_from_the_header():
     """Its columns hold one model's tokens alone."""
     reply = written(ARROW, embedded())
     reply.headers["x-vectord-truncated-inputs"] = "2"
-    assert read_piece(reply, KINDS, len(TEXTS)).truncated == [2]
+    assert read_vectors(reply, KINDS, len(TEXTS)).truncated == [2]
 
 
 def changed(**facts: object) -> EmbedResult:
@@ -129,15 +129,15 @@ BROKEN = {
 def test_an_answer_without_what_was_asked_for_is_none(accept, result):
     """ServerFailed, not an array of the wrong length."""
     body = BODY if result.dense else BODY.replace(b'"dense", ', b"")
-    with pytest.raises(ServerFailed, match="The answer is none that"):
-        read_piece(written(accept, result, body), KINDS, len(TEXTS))
+    with pytest.raises(ServerFailed, match="does not describe such"):
+        read_vectors(written(accept, result, body), KINDS, len(TEXTS))
 
 
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
 def test_an_answer_for_another_number_of_texts_is_none(accept):
     """Whose vectors they are could not be told."""
     with pytest.raises(ServerFailed):
-        read_piece(written(accept, embedded()), KINDS, 4)
+        read_vectors(written(accept, embedded()), KINDS, 4)
 
 
 MATRIX = written("application/octet-stream", answer(EmbedRequest(inputs=TEXTS)), b'{"inputs": ["a"]}')
@@ -177,7 +177,7 @@ def test_no_bytes_break_a_reader(body, content_type):
     """ServerFailed is all that can come of them."""
     reply = Reply(200, {"content-type": content_type, "x-vectord-dtype": "float32", "x-vectord-shape": "1,99"}, body)
     with pytest.raises(ServerFailed):
-        read_piece(reply, ["dense"], 1)
+        read_vectors(reply, ["dense"], 1)
     with pytest.raises(ServerFailed):
         read_matrix(reply, "float32", 1)
 
@@ -197,7 +197,7 @@ def test_arrow_lists_that_end_where_they_must_not_are_no_answer(end):
     with pa.ipc.new_stream(sink, changed_batch.schema) as writer:
         writer.write_batch(changed_batch)
     with pytest.raises(ServerFailed):
-        read_piece(Reply(200, whole.headers, sink.getvalue().to_pybytes()), KINDS, len(TEXTS))
+        read_vectors(Reply(200, whole.headers, sink.getvalue().to_pybytes()), KINDS, len(TEXTS))
 
 
 @given(st.data())
@@ -212,5 +212,5 @@ def test_an_arrow_stream_that_was_damaged_is_no_answer_or_one_of_its_form(data):
     else:
         body[place] = data.draw(st.integers(0, 255))
     with suppress(ServerFailed):
-        piece = read_piece(Reply(200, whole.headers, bytes(body)), KINDS, len(TEXTS))
+        piece = read_vectors(Reply(200, whole.headers, bytes(body)), KINDS, len(TEXTS))
         assert len(piece.dense) == len(piece.sparse) == len(piece.colbert) == len(TEXTS)

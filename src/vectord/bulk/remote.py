@@ -20,13 +20,10 @@ from vectord.bulk.embedder import Facts, facts_of, find_model, precision_of, wan
 from vectord.bulk.failures import BulkFailed, Later
 from vectord.bulk.job import Job
 from vectord.bulk.rows import Answer
-from vectord.client import calls
 from vectord.client.errors import ClientError, NotAcceptable, TryLater
-from vectord.client.messages import Reply, post
-from vectord.client.sending import AsyncSender
-from vectord.client.settings import Settings
-from vectord.client.splitting import JSON, Ask, Part
-from vectord.client.vectors import ARROW
+from vectord.client.reading import ARROW
+from vectord.client.requests import JSON, Part, Reply, Template, get, post
+from vectord.client.transport import AsyncSender, Settings
 from vectord.errors import ConfigError
 from vectord.schema import Sparse
 
@@ -92,7 +89,7 @@ class Remote:
         await self._http.aclose()
 
     async def facts(self) -> Facts:
-        reply = await self._send(calls.models())
+        reply = await self._send(get("/vectord/models"))
         try:
             found = msgspec.json.decode(reply.body)
             if (one := find_model(self._job, found["models"])) is not None:
@@ -117,7 +114,7 @@ class Remote:
 
     async def _ask(self, texts: Sequence[str], accept: str) -> Reply:
         job = self._job
-        said = {
+        body = {
             "model": self._model,
             "truncate": job.truncate,
             "truncate_side": job.truncate_side,
@@ -131,8 +128,8 @@ class Remote:
             "encoding": "base64",
             "partial_results": True,
         }
-        ask = Ask(path="/vectord/embed", key="inputs", said=said, accept=accept)
-        return await self._send(post(Part(ask, 0, texts), "bulk"))
+        template = Template(path="/vectord/embed", key="inputs", body=body, accept=accept)
+        return await self._send(post(Part(template, 0, texts), "bulk"))
 
     async def _send(self, request: Any) -> Reply:
         """Raises Later, NotAcceptable, BulkFailed."""

@@ -1,10 +1,10 @@
-"""A client of vectord's own API, for Python programs: `vectord.Client`, and `vectord.AsyncClient` under asyncio.
+"""The Python client of vectord's own API: `vectord.Client`, and `vectord.AsyncClient` for asyncio.
 
-    calls ── parts of a long list ──▶ in_order ── requests ──▶ sending ──▶ the server
-      ▲                                                           │ answers
-    joining ◀────────────── in the order of the parts ────────────┘
+Imports nothing of the server. Needs the extra `client`: httpx, and scipy for sparse vectors. Read client.py first.
 
-It imports nothing of the server. It needs the extra `client`: httpx, and scipy for sparse vectors.
+    client ── a call's items ──▶ calls ── requests ──▶ in_order ── a few at a time ──▶ transport ──▶ server
+                                   ▲                                                      │
+                                   └────────── replies, in the order of the items ────────┘
 """
 
 from vectord.client.answers import (
@@ -19,8 +19,7 @@ from vectord.client.answers import (
     Span,
     Token,
 )
-from vectord.client.async_client import AsyncClient
-from vectord.client.client import Client
+from vectord.client.client import AsyncClient, Client
 from vectord.client.errors import (
     BadRequest,
     ClientError,

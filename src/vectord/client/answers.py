@@ -1,4 +1,4 @@
-"""What calls give back. Frozen values; arrays are the caller's own, writable and C-contiguous."""
+"""The values that calls return. All are frozen; arrays are writable, C-contiguous copies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Float32: TypeAlias = npt.NDArray[np.float32]
 
 
 class Batch(NamedTuple):
-    """Some of the texts that embed_iter was given, in order, and their vectors."""
+    """Some texts of `embed_iter`, in order, and their vectors."""
 
     texts: Sequence[str]
     vectors: Array  # (texts, D)
@@ -26,43 +26,43 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Embeddings:
-    """Row i belongs to the caller's text i. What was not asked for is None."""
+    """Vectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
 
     model: str  # "" if there were no texts
     fingerprint: str  # of the vector space; "" if there were no texts
     dense: Float32 | None  # (N, D)
-    sparse: scipy.sparse.csr_array | None  # (N, 2**18 or more) float32, a column a token id: sparse.py says how wide
-    colbert: Sequence[Float32] | None = field(repr=False)  # (n_i, C) each, a vector a token
+    sparse: scipy.sparse.csr_array | None  # (N, 2**18 or more) float32, one column for each token id
+    colbert: Sequence[Float32] | None = field(repr=False)  # (n_i, C) each, one vector for each token
     tokens: Sequence[Float32] | None = field(repr=False)  # (n_i, H) each, the network's last hidden states
-    truncated: Sequence[int]  # the texts that a model did not read to their end
+    truncated: Sequence[int]  # indices of the texts that a model did not read to the end
     tokens_read: int  # by all models together
 
 
 class Span(msgspec.Struct, frozen=True):
-    """Characters of a text as it was given: text[start:stop]."""
+    """A range of characters: text[start:stop]."""
 
     start: int
     stop: int
 
 
 class Ranked(msgspec.Struct, frozen=True):
-    """A passage and how well it answers the query."""
+    """A passage and its score for the query."""
 
-    index: int  # of the passage, as given
+    index: int  # in the list of passages
     score: float
     passage: str
-    span: Span | None = None  # the chunk that scored so, where chunks were asked for
+    span: Span | None = None  # the best chunk, if `chunk` was set
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking(Sequence[Ranked]):
-    """Passages, best first; equal scores in the order given."""
+    """Passages, best first; equal scores keep the order of the request."""
 
     ranked: Sequence[Ranked]
     score_kind: str  # logit, probability, cosine, maxsim, dot or weighted; scores of two kinds cannot be compared
     model: str
     fingerprint: str
-    truncated: Sequence[int]  # the passages that were not read to their end, also of those that top_n left out
+    truncated: Sequence[int]  # indices of the truncated passages, including those that `top_n` left out
     query_truncated: bool
     tokens_read: int
 
@@ -78,7 +78,7 @@ class Ranking(Sequence[Ranked]):
 
 
 class Label(msgspec.Struct, frozen=True):
-    """One of a classifier's, and its score for a text."""
+    """A label of a classifier, and its score for a text."""
 
     label: str
     score: float
@@ -96,25 +96,25 @@ class Token(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Document:
-    """A text in chunks: chunk i is text[spans[i].start : spans[i].stop], of tokens[i] tokens, with vectors[i]."""
+    """A text in chunks. Chunk i is text[spans[i].start : spans[i].stop]; it has tokens[i] tokens and vectors[i]."""
 
     spans: Sequence[Span]
     tokens: Sequence[int]
     vectors: Float32  # (chunks, D)
-    mean: Float32 | None  # (D,), where it was asked for
+    mean: Float32 | None  # (D,), if it was requested
 
 
 class Model(msgspec.Struct, frozen=True):
-    """What is served under a name. docs/api.md, "Models", says what the fields mean."""
+    """A served model. docs/api.md, "Models", explains the fields."""
 
     name: str
     model_id: str
     fingerprint: str
     architecture: str
-    outputs: Sequence[str]  # the vectors it makes
+    outputs: Sequence[str]  # kinds of vectors
     reranks: bool
     labels: Sequence[str]
-    dimensions: int  # 0: it makes no dense vectors
+    dimensions: int  # 0: no dense vectors
     matryoshka: Sequence[int] | None
     max_input_tokens: int
     prompts: Mapping[str, str]
@@ -122,7 +122,7 @@ class Model(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How the server is."""
+    """The state of the server."""
 
     status: str  # healthy or unhealthy
     states: Mapping[str, str]  # of each model: unloaded, loading, ready, failed or stalled
@@ -130,5 +130,5 @@ class Health(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether requests will be answered."""
+        """Whether the server answers requests."""
         return self.status == "healthy"

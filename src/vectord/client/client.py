@@ -1,177 +1,146 @@
-"""vectord.Client: the API under /vectord/ for programs with threads. async_client.py is the same under asyncio."""
+"""vectord.Client for threads, and vectord.AsyncClient for asyncio. calls.py defines the calls, once for both."""
 
 from __future__ import annotations
 
+import inspect
 import threading
-from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from functools import cached_property
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
+from contextlib import aclosing, closing
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 
 import httpx
 
-from vectord.client import calls
-from vectord.client.answers import (
-    Array,
-    Batch,
-    Document,
-    Embeddings,
-    Float32,
-    Health,
-    Label,
-    Model,
-    Ranking,
-    Token,
-)
-from vectord.client.base import BaseClient
-from vectord.client.calls import Call, Stream
+from vectord.client.answers import Batch, Health, Model
+from vectord.client.calls import Call, Calls, Stream
 from vectord.client.errors import BadRequest, NotAcceptable
-from vectord.client.in_order import in_order
-from vectord.client.messages import Reply, post
-from vectord.client.options import (
-    Chunk,
-    ClassifyOptions,
-    DecodeOptions,
-    DocumentsOptions,
-    Dtype,
-    EmbedOptions,
-    PromptedOptions,
-    RerankOptions,
-    TokenizeOptions,
-    VectorKind,
-)
+from vectord.client.in_order import in_order, in_order_async
+from vectord.client.options import Dtype, EmbedOptions, Lane
 from vectord.client.progress import progress_of
 from vectord.client.reading import read_health, read_models
-from vectord.client.sending import Sender
-from vectord.client.splitting import Part
+from vectord.client.requests import OK, Part, Reply, get, post
+from vectord.client.transport import MAX_ANSWER_BYTES, AsyncSender, Sender, Settings
 
 A = TypeVar("A")
+M = TypeVar("M")
+P = ParamSpec("P")
+Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 
-class Client(BaseClient[httpx.Client]):
-    """A server of vectord's. May be shared by threads; use it in `with`, or close it.
+def _blocking(make: Callable[Concatenate[Calls, P], Call[A]]) -> Callable[Concatenate[Client, P], A]:
+    """A method of Client that runs a call of calls.py."""
 
-    Lists of any length are split into requests, several of which are under way at once; answers are in the order given.
-    `progress`: True and False force the bar on stderr; None shows it for calls of more than 8 requests on a terminal.
-    `options`: of each call in options.py; what is left out is the server's choice.
+    @wraps(make)
+    def method(self: Client, /, *args: P.args, **options: P.kwargs) -> A:
+        return self._run(make(self._calls, *args, **options))
 
-    Every call raises ClientError (errors.py draws the tree) for what the server refuses or does not answer, and
-    TypeError or ValueError for what cannot be asked. A part that fails fails the call: there is no half answer.
+    return _shown_as(method, make)
+
+
+def _awaitable(make: Callable[Concatenate[Calls, P], Call[A]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[A]]:
+    """A method of AsyncClient that runs a call of calls.py."""
+
+    @wraps(make)
+    async def method(self: AsyncClient, /, *args: P.args, **options: P.kwargs) -> A:
+        return await self._run(make(self._calls, *args, **options))
+
+    return _shown_as(method, make)
+
+
+def _shown_as(method: M, make: Callable[..., Any]) -> M:
+    """`method` with the signature of `make` for help(), without its return type, which is internal."""
+    function: Any = method
+    function.__signature__ = inspect.signature(make).replace(return_annotation=inspect.Signature.empty)
+    return method
+
+
+class _BaseClient(Generic[Http]):
+    _new_http: type[Http]
+
+    def __init__(
+        self,
+        base_url: str = "http://127.0.0.1:8000",
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 300.0,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        max_retries: int = 8,
+        concurrency: int = 4,
+        texts_per_request: int = 64,
+        characters_per_request: int = 100_000,
+        lane: Lane | None = None,
+        http: Http | None = None,
+    ) -> None:
+        """Opens no connection yet. Raises ValueError for an invalid setting.
+
+        base_url: of the server, including its path prefix. timeout_s: for each request, from sending it to the last
+        byte of the response; connecting may take 5 s of it. max_answer_bytes: of each response; a larger one is an
+        error. max_retries: of each request; the last one starts within two minutes of the first attempt. concurrency:
+        concurrent requests of each call. texts_per_request, characters_per_request: where long lists are split. lane:
+        "interactive" or "bulk"; by default calls of more than 8 requests use bulk, and the server chooses for the
+        others. http: a client of httpx, for proxies and certificates; it stays open when this client is closed.
+        """
+        self._settings = Settings(
+            base_url=base_url,
+            api_key=api_key,
+            timeout_s=timeout_s,
+            max_answer_bytes=max_answer_bytes,
+            max_retries=max_retries,
+            concurrency=concurrency,
+            texts_per_request=texts_per_request,
+            characters_per_request=characters_per_request,
+            lane=lane,
+        )
+        self._http: Http = self._new_http() if http is None else http
+        self._owns_http = http is None
+        self._calls = Calls(self._settings.part_limits)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings.base_url!r})"
+
+
+class Client(_BaseClient[httpx.Client]):
+    """A client of a vectord server. Threads may share it; use it in a `with` block, or close it.
+
+    Lists of any length are split into concurrent requests; results keep the order of the list. `progress`: True and
+    False force the bar on stderr on and off; None shows it on a terminal for calls of more than 8 requests. `options`:
+    see options.py.
+
+    Every call raises ClientError (errors.py draws the tree) if the server refuses or does not answer, and TypeError or
+    ValueError for invalid arguments. If one part of a call fails, the call fails: there are no partial results.
     """
 
-    _http_of_its_own = httpx.Client
+    _new_http = httpx.Client
 
-    def embed(
-        self,
-        texts: str | Iterable[str],
-        *,
-        dtype: Dtype = "float32",
-        progress: bool | None = None,
-        **options: Unpack[EmbedOptions],
-    ) -> Array:
-        """The dense vectors: (N, D) of `dtype`, or (D,) of a lone string; (0, 0) of no texts.
-
-        dtype: float32; float16, half the bytes on the wire; int8 and ubinary as docs/api.md defines them, the latter
-        (N, D / 8) uint8 with a bit a number.
-        """
-        return self._run(calls.embed(texts, self._settings.limits, dtype, options), progress)
+    embed = _blocking(Calls.embed)
+    embed_all = _blocking(Calls.embed_all)
+    documents = _blocking(Calls.documents)
+    rerank = _blocking(Calls.rerank)
+    classify = _blocking(Calls.classify)
+    similarity = _blocking(Calls.similarity)
+    tokenize = _blocking(Calls.tokenize)
+    decode = _blocking(Calls.decode)
 
     def embed_iter(
         self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[EmbedOptions]
     ) -> Iterator[Batch]:
         """The dense vectors of texts that need not fit into memory: (texts, vectors (n, D)), in order.
 
-        `texts` is read only so far ahead as requests are under way, and not at all while nobody takes the vectors.
+        Reads `texts` a few requests in advance, and only while the vectors are consumed.
         """
-        return self._batches(calls.embed_iter(texts, self._settings.limits, dtype, options))
-
-    def embed_all(
-        self,
-        texts: str | Iterable[str],
-        *,
-        outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
-        progress: bool | None = None,
-        **options: Unpack[EmbedOptions],
-    ) -> Embeddings:
-        """Any of dense, sparse, colbert and tokens, all from one pass of the model; which texts were cut, too."""
-        given = calls.listed(texts)
-        arrow = self._arrow
-        call = calls.embed_all(given, outputs, self._settings.limits, options, arrow=arrow)
-        try:
-            return self._run(call, progress)
-        except NotAcceptable:
-            if not arrow:
-                raise
-            self._arrow = False
-            return self.embed_all(given, outputs=outputs, progress=progress, **options)
-
-    def documents(
-        self,
-        texts: str | Iterable[str],
-        *,
-        chunk: Chunk,
-        progress: bool | None = None,
-        **options: Unpack[DocumentsOptions],
-    ) -> list[Document]:
-        """Each text in chunks, with a dense vector for each chunk."""
-        return self._run(calls.documents(texts, chunk, self._settings.limits, options), progress)
-
-    def rerank(
-        self,
-        query: str,
-        passages: str | Iterable[str],
-        *,
-        top_n: int | None = None,
-        progress: bool | None = None,
-        **options: Unpack[RerankOptions],
-    ) -> Ranking:
-        """How well each passage answers the query, best first; the best `top_n` of them, None: all."""
-        return self._run(calls.rerank(query, passages, self._settings.limits, top_n, options), progress)
-
-    def classify(
-        self,
-        inputs: str | Iterable[str | tuple[str, str]],
-        *,
-        progress: bool | None = None,
-        **options: Unpack[ClassifyOptions],
-    ) -> list[list[Label]]:
-        """The labels of each text or pair of texts, best first."""
-        return self._run(calls.classify(inputs, self._settings.limits, options), progress)
-
-    def similarity(
-        self,
-        source: str,
-        sentences: str | Iterable[str],
-        *,
-        progress: bool | None = None,
-        **options: Unpack[PromptedOptions],
-    ) -> Float32:
-        """The cosine of `source` with each of the sentences: (N,)."""
-        return self._run(calls.similarity(source, sentences, self._settings.limits, options), progress)
-
-    def tokenize(
-        self, texts: str | Iterable[str], *, progress: bool | None = None, **options: Unpack[TokenizeOptions]
-    ) -> list[list[Token]]:
-        """The tokens of each text."""
-        return self._run(calls.tokenize(texts, self._settings.limits, options), progress)
-
-    def decode(
-        self, ids: Iterable[Sequence[int]], *, progress: bool | None = None, **options: Unpack[DecodeOptions]
-    ) -> list[str]:
-        """The text of each list of token ids."""
-        return self._run(calls.decode(ids, self._settings.limits, options), progress)
+        return self._batches(self._calls.embed_iter(texts, dtype=dtype, **options))
 
     def models(self) -> list[Model]:
-        """What is served, the default first."""
-        return read_models(self._sender.send(calls.models()))
+        """The served models, the default first."""
+        return read_models(self._sender().send(get("/vectord/models")))
 
     def health(self) -> Health:
-        """Whether requests will be answered. Asks once: raises ConnectionFailed where nobody listens."""
-        return read_health(self._sender.send(calls.health()))
+        """Whether the server answers requests. Sends one request, without retries."""
+        return read_health(self._sender().send(get("/health", statuses=OK | {503}, retries=False)))
 
     def close(self) -> None:
-        """Give the connections back. What is still under way in threads fails."""
+        """Close the connections. Calls that run in other threads fail."""
         if self._owns_http:
             self._http.close()
 
@@ -183,15 +152,20 @@ class Client(BaseClient[httpx.Client]):
     ) -> None:
         self.close()
 
-    @cached_property
     def _sender(self) -> Sender:
         return Sender(self._http, self._settings)
 
-    def _run(self, call: Call[A], progress: bool | None) -> A:
-        with progress_of(call, progress) as advance, closing(self._replies(call)) as replies:
-            for part, reply in replies:
-                call.take(part, reply)
-                advance(len(part.items), reply.tokens_read)
+    def _run(self, call: Call[A]) -> A:
+        try:
+            with progress_of(call) as advance, closing(self._replies(call)) as replies:
+                for part, reply in replies:
+                    call.take(part, reply)
+                    advance(len(part.items), reply.tokens_read)
+        except NotAcceptable:
+            if call.in_json is None:
+                raise
+            self._calls.arrow = False
+            return self._run(call.in_json())
         return call.join.result()
 
     def _batches(self, stream: Stream) -> Iterator[Batch]:
@@ -200,19 +174,96 @@ class Client(BaseClient[httpx.Client]):
                 yield stream.take(part, reply)
 
     def _replies(self, call: Call[Any] | Stream) -> Generator[tuple[Part, Reply]]:
-        """Each part with its answer, in order. Closed early, it lets nobody wait for another attempt."""
-        lane = self._settings.lane or call.lane
-        left = threading.Event()
+        """Each part with its reply, in order. Closing the generator ends the pauses between attempts."""
+        sender, lane = self._sender(), self._settings.lane or call.lane
+        abandoned = threading.Event()
 
-        def answer(part: Part) -> Reply:
+        def send(part: Part) -> Reply:
             request = post(part, lane)
             try:
-                return self._sender.send(request, left.wait)
+                return sender.send(request, abandoned.wait)
             except BadRequest as error:
                 part.place(error)
                 raise
 
         try:
-            yield from in_order(answer, call.parts, call.concurrency(self._settings.concurrency))
+            yield from in_order(send, call.parts, call.concurrency(self._settings.concurrency))
         finally:
-            left.set()
+            abandoned.set()
+
+
+class AsyncClient(_BaseClient[httpx.AsyncClient]):
+    """Client for asyncio. Cancelling a call closes its connections, and the server drops its texts."""
+
+    _new_http = httpx.AsyncClient
+
+    embed = _awaitable(Calls.embed)
+    embed_all = _awaitable(Calls.embed_all)
+    documents = _awaitable(Calls.documents)
+    rerank = _awaitable(Calls.rerank)
+    classify = _awaitable(Calls.classify)
+    similarity = _awaitable(Calls.similarity)
+    tokenize = _awaitable(Calls.tokenize)
+    decode = _awaitable(Calls.decode)
+
+    def embed_iter(
+        self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[EmbedOptions]
+    ) -> AsyncIterator[Batch]:
+        """As Client.embed_iter, for `async for`."""
+        return self._batches(self._calls.embed_iter(texts, dtype=dtype, **options))
+
+    async def models(self) -> list[Model]:
+        """The served models, the default first."""
+        return read_models(await self._sender().send(get("/vectord/models")))
+
+    async def health(self) -> Health:
+        """Whether the server answers requests. Sends one request, without retries."""
+        return read_health(await self._sender().send(get("/health", statuses=OK | {503}, retries=False)))
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def _sender(self) -> AsyncSender:
+        return AsyncSender(self._http, self._settings)
+
+    async def _run(self, call: Call[A]) -> A:
+        try:
+            with progress_of(call) as advance:
+                async with aclosing(self._replies(call)) as replies:
+                    async for part, reply in replies:
+                        call.take(part, reply)
+                        advance(len(part.items), reply.tokens_read)
+        except NotAcceptable:
+            if call.in_json is None:
+                raise
+            self._calls.arrow = False
+            return await self._run(call.in_json())
+        return call.join.result()
+
+    async def _batches(self, stream: Stream) -> AsyncGenerator[Batch]:
+        async with aclosing(self._replies(stream)) as replies:
+            async for part, reply in replies:
+                yield stream.take(part, reply)
+
+    def _replies(self, call: Call[Any] | Stream) -> AsyncGenerator[tuple[Part, Reply]]:
+        sender, lane = self._sender(), self._settings.lane or call.lane
+
+        async def send(part: Part) -> Reply:
+            request = post(part, lane)
+            try:
+                return await sender.send(request)
+            except BadRequest as error:
+                part.place(error)
+                raise
+
+        return in_order_async(send, call.parts, call.concurrency(self._settings.concurrency))

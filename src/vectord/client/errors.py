@@ -1,22 +1,34 @@
-"""Every way a call can fail, in the caller's words.
+"""Every way a call can fail, and how exceptions of httpx and error responses map to it.
 
     ClientError
-    ├── BadRequest            what was asked cannot be answered, now or later
-    │   └── NotAcceptable         a form of answer that this server does not have
-    ├── Unauthorized          no key, a wrong one, or one that may not do this
-    ├── NotFound              no such model is served, or no such route
-    ├── FingerprintChanged    vectors of another space than expected, or than this call's first ones
-    ├── TryLater              it was tried again, and the retries or the time for them ran out
-    │   ├── Overloaded            the server refuses work; retry_after_s says when it would not
-    │   ├── Unavailable           the model still loads, or the server shuts down
-    │   └── ConnectionFailed      nobody listens there, or the connection broke before the answer was whole
-    ├── Timeout               a connection, but no whole answer within timeout_s, or 408 or 504 for one
-    └── ServerFailed          the server failed on this, or what it sent is no answer, or too large a one
+    ├── BadRequest            the request cannot be answered, now or later
+    │   └── NotAcceptable         the server lacks the requested response format
+    ├── Unauthorized          the key is missing, wrong, or lacks the permission
+    ├── NotFound              the model or the route does not exist
+    ├── FingerprintChanged    vectors of another space than expected, or than the first ones of this call
+    ├── TryLater              the retries, or the time for them, are used up
+    │   ├── Overloaded            the server refuses work; retry_after_s is its estimate
+    │   ├── Unavailable           the model is loading, or the server is shutting down
+    │   └── ConnectionFailed      no connection, or it broke before the response was complete
+    ├── Timeout               connected, but no complete response within timeout_s, or status 408 or 504
+    └── ServerFailed          the server failed, or its response is invalid or too large
 
-What the caller's code got wrong, a text that is no string or a limit below 1, is a TypeError or a ValueError.
+Errors of the calling code, such as a text that is not a string, are TypeError or ValueError.
 """
 
 from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from email.utils import parsedate_to_datetime
+from types import MappingProxyType
+
+import httpx
+import msgspec
+
+MAX_MESSAGE_CHARACTERS = 2000
+TIMED_OUT = "There was no complete response within timeout_s."
 
 
 class ClientError(Exception):
@@ -25,8 +37,7 @@ class ClientError(Exception):
     def __init__(
         self, message: str, *, status: int | None = None, type: str | None = None, request_id: str | None = None
     ) -> None:
-        """message: one sentence; status: of HTTP, None without an answer; type: docs/api.md lists them; request_id: the
-        server's log has the request under it."""
+        """status: of HTTP; None without a response. type: as in docs/api.md. request_id: also in the server's log."""
         super().__init__(message)
         self.status = status
         self.type = type
@@ -34,8 +45,7 @@ class ClientError(Exception):
 
 
 class BadRequest(ClientError):
-    """field: of the body, as docs/api.md names it; index: which item of the list that the caller gave, from 0; limit
-    and given: in the units that the message names."""
+    """field: as in docs/api.md. index: of the item in the caller's list. limit, given: in the message's unit."""
 
     field: str | None = None
     index: int | None = None
@@ -60,7 +70,7 @@ class FingerprintChanged(ClientError):
 
 
 class TryLater(ClientError):
-    """retry_after_s: what the server said, if it did."""
+    """retry_after_s: from the server; None if it sent none."""
 
     retry_after_s: float | None = None
 
@@ -83,3 +93,85 @@ class Timeout(ClientError):
 
 class ServerFailed(ClientError):
     pass
+
+
+# Any other 4xx is a BadRequest, everything else ServerFailed. 502 comes from gateways, never from vectord.
+STATUSES: Mapping[int, type[ClientError]] = MappingProxyType(
+    {
+        401: Unauthorized,
+        403: Unauthorized,
+        404: NotFound,
+        405: NotFound,
+        406: NotAcceptable,
+        408: Timeout,
+        412: FingerprintChanged,
+        429: Overloaded,
+        502: Unavailable,
+        503: Unavailable,
+        504: Timeout,
+    }
+)
+
+# The nearest ancestor counts. A failed connection may succeed later; a response that was too slow would be slow again.
+EXCEPTIONS: Mapping[type[httpx.RequestError], tuple[type[ClientError], str]] = MappingProxyType(
+    {
+        httpx.RequestError: (ServerFailed, "The response cannot be read."),
+        httpx.TransportError: (ConnectionFailed, "The connection broke before the response."),
+        httpx.TimeoutException: (Timeout, TIMED_OUT),
+        httpx.ConnectError: (ConnectionFailed, "No server answers at this address."),
+        httpx.ConnectTimeout: (ConnectionFailed, "Connecting took too long."),
+        httpx.LocalProtocolError: (BadRequest, "A header of this request cannot be sent."),
+        httpx.UnsupportedProtocol: (BadRequest, "The address is not one of HTTP."),
+        httpx.ProxyError: (ConnectionFailed, "The proxy does not connect."),
+    }
+)
+
+
+class _ErrorFields(msgspec.Struct):
+    message: str
+    type: str | None = None
+    field: str | None = None
+    index: int | None = None
+    limit: int | None = None
+    given: int | None = None
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _ErrorFields
+
+
+_error_body = msgspec.json.Decoder(_ErrorBody)
+
+
+def from_exception(cause: httpx.RequestError, request_id: str) -> ClientError:
+    """The error for an exception of httpx."""
+    kind, message = next(EXCEPTIONS[kind] for kind in type(cause).__mro__ if kind in EXCEPTIONS)
+    return kind(message, request_id=request_id)
+
+
+def from_response(status: int, headers: Mapping[str, str], body: bytes) -> ClientError:
+    """The error for a response whose status is not a success."""
+    try:
+        fields = _error_body.decode(body).error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # a gateway, or another server
+        fields = _ErrorFields(f"The response has status {status} and is no error of vectord.")
+    kind = STATUSES.get(status, BadRequest if 400 <= status < 500 else ServerFailed)
+    message = fields.message[:MAX_MESSAGE_CHARACTERS]
+    error = kind(message, status=status, type=fields.type, request_id=headers.get("x-request-id"))
+    if isinstance(error, BadRequest):
+        error.field, error.index, error.limit, error.given = fields.field, fields.index, fields.limit, fields.given
+    if isinstance(error, TryLater):
+        error.retry_after_s = retry_after_s(headers.get("retry-after", ""), time.time())
+    return error
+
+
+def retry_after_s(value: str, now_unix_s: float) -> float | None:
+    """The seconds of a Retry-After header, which may also be a date; None if it is neither."""
+    try:
+        wait_s = float(value)
+    except ValueError:
+        try:
+            wait_s = parsedate_to_datetime(value).timestamp() - now_unix_s
+        except (ValueError, OverflowError):
+            return None
+    return max(wait_s, 0.0) if math.isfinite(wait_s) else None

@@ -1,7 +1,7 @@
-"""Several requests at once, their answers in the order of the requests, never more under way or waiting than a few.
+"""Runs a few requests at once and yields their results in the order of the requests.
 
-So a list that does not fit into memory goes through, and the error a call ends with is that of its first bad text,
-whichever request failed first.
+The window of requests is bounded, so that a list need not fit into memory. A call fails with the error of its first bad
+text, no matter which request failed first.
 """
 
 from __future__ import annotations
@@ -15,52 +15,52 @@ from typing import TypeVar
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
-AHEAD = 2  # requests sent or answered ahead of the one that is waited for, in times of those that run at once
+WINDOW = 2  # running and finished requests whose results were not yielded yet, as a multiple of the concurrency
 
 
 def in_order(
-    work: Callable[[Asked], Answer], asked: Iterable[Asked], concurrency: int
+    work: Callable[[Asked], Answer], requests: Iterable[Asked], concurrency: int
 ) -> Generator[tuple[Asked, Answer]]:
-    """Each of `asked` with its answer. `work` runs in threads; closing the iterator does not wait for those."""
+    """Each request with its result. `work` runs in threads; closing the generator does not wait for them."""
     if concurrency == 1:
-        for one in asked:
-            yield one, work(one)
+        for request in requests:
+            yield request, work(request)
         return
     pool = ThreadPoolExecutor(concurrency, "vectord-client")
     window: deque[tuple[Asked, Future[Answer]]] = deque()
     try:
-        for one in asked:
-            window.append((one, pool.submit(work, one)))
-            if len(window) == AHEAD * concurrency:
-                first, answer = window.popleft()
-                yield first, answer.result()
-        for first, answer in window:
-            yield first, answer.result()
+        for request in requests:
+            window.append((request, pool.submit(work, request)))
+            if len(window) == WINDOW * concurrency:
+                first, result = window.popleft()
+                yield first, result.result()
+        for first, result in window:
+            yield first, result.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 async def in_order_async(
-    work: Callable[[Asked], Awaitable[Answer]], asked: Iterable[Asked], concurrency: int
+    work: Callable[[Asked], Awaitable[Answer]], requests: Iterable[Asked], concurrency: int
 ) -> AsyncGenerator[tuple[Asked, Answer]]:
-    """The same in tasks; closing the iterator cancels them, and the server with them."""
-    room = asyncio.Semaphore(concurrency)
+    """As `in_order`, in tasks. Closing the generator cancels them, and with them the work on the server."""
+    slots = asyncio.Semaphore(concurrency)
 
-    async def answer_of(one: Asked) -> Answer:
-        async with room:
-            return await work(one)
+    async def run(request: Asked) -> Answer:
+        async with slots:
+            return await work(request)
 
     window: deque[tuple[Asked, asyncio.Task[Answer]]] = deque()
     try:
-        for one in asked:
-            window.append((one, asyncio.create_task(answer_of(one))))
-            if len(window) == AHEAD * concurrency:
-                first, answer = window[0]
-                yield first, await answer
+        for request in requests:
+            window.append((request, asyncio.create_task(run(request))))
+            if len(window) == WINDOW * concurrency:
+                first, result = window[0]
+                yield first, await result
                 window.popleft()
-        for first, answer in window:
-            yield first, await answer
+        for first, result in window:
+            yield first, await result
     finally:
-        for _, answer in window:
-            answer.cancel()
-        await asyncio.gather(*(answer for _, answer in window), return_exceptions=True)
+        for _, result in window:
+            result.cancel()
+        await asyncio.gather(*(result for _, result in window), return_exceptions=True)

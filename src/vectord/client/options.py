@@ -1,8 +1,4 @@
-"""What a call may say beside its texts, each word once, as docs/api.md has it. What is left out, or None, is the
-server's choice.
-
-    def embed(self, texts, **options: Unpack[EmbedOptions])
-"""
+"""The options of each call, named as in docs/api.md. The server sets an option that is missing or None."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ Lane: TypeAlias = Literal["interactive", "bulk"]
 
 
 class Chunk(TypedDict, total=False):
-    """How a long text is cut."""
+    """How a long text is split."""
 
-    max_tokens: Required[int]  # of a chunk, special tokens not counted
+    max_tokens: Required[int]  # of a chunk, without special tokens
     by: Literal["tokens", "sentences"] | None
     overlap_tokens: int | None
 
@@ -29,55 +25,55 @@ class Weights(TypedDict, total=False):
 
 
 class ModelOptions(TypedDict, total=False):
-    model: str | None  # a served name; left out: the first served model that can do what is asked
+    model: str | None  # a served name; default: the first served model that supports the call
 
 
 class TextOptions(ModelOptions, total=False):
-    truncate: bool | None  # whether over-long texts are cut; left out: the server's setting, else they are refused
+    truncate: bool | None  # whether long texts are truncated or refused; default: the server's setting
     truncate_side: Literal["right", "left"] | None  # the end that is cut off
-    expect_fingerprint: str | None  # answer in this vector space alone, or FingerprintChanged
+    expect_fingerprint: str | None  # fail with FingerprintChanged in any other vector space
 
 
 class PromptedOptions(TextOptions, total=False):
-    kind: Literal["query", "document"] | None  # the model's own prompt for such texts
-    prompt_name: str | None  # one of the model's prompts; outranks kind
-    prompt: str | None  # the words themselves; outranks both
+    kind: Literal["query", "document"] | None  # selects the model's own prompt for such texts
+    prompt_name: str | None  # one of the model's prompts; takes precedence over kind
+    prompt: str | None  # the text of the prompt; takes precedence over both
 
 
 class EmbedOptions(PromptedOptions, total=False):
-    dimensions: int | None  # keep so many leading numbers
-    force_dimensions: bool | None  # even where the model was not trained to be cut there
-    normalize: bool | None  # dense vectors to length 1; left out: true
+    dimensions: int | None  # how many leading numbers to keep
+    force_dimensions: bool | None  # even if the model was not trained for it
+    normalize: bool | None  # scale dense vectors to length 1; default: true
 
 
 class DocumentsOptions(EmbedOptions, total=False):
-    late: bool | None  # late chunking: each chunk's vector is pooled from its tokens within the whole document
-    mean: bool | None  # the mean of each document's chunks, too
+    late: bool | None  # late chunking: pool each chunk from its tokens within the whole document
+    mean: bool | None  # also return the mean of each document's chunks
 
 
 class RerankOptions(TextOptions, total=False):
-    method: Literal["scores", "dense", "sparse", "colbert", "weighted"] | None  # left out: the first that the model has
-    weights: Weights | None  # method weighted
-    scores: Literal["model", "raw", "probability"] | None  # method scores: the logit, its sigmoid, or the model's usual
-    instruction: str | None  # language models: what the passages are judged by
-    chunk: Chunk | None  # each chunk is scored, the best counts
+    method: Literal["scores", "dense", "sparse", "colbert", "weighted"] | None  # default: the model's first
+    weights: Weights | None  # for method weighted
+    scores: Literal["model", "raw", "probability"] | None  # for method scores: the model's default, logit or sigmoid
+    instruction: str | None  # language models: the criterion for the passages
+    chunk: Chunk | None  # score each chunk; the best one counts
 
 
 class ClassifyOptions(TextOptions, total=False):
-    raw: bool | None  # the logits
+    raw: bool | None  # return logits
 
 
 class TokenizeOptions(ModelOptions, total=False):
-    add_special_tokens: bool | None  # left out: true
+    add_special_tokens: bool | None  # default: true
     prompt_name: str | None
 
 
 class DecodeOptions(ModelOptions, total=False):
-    skip_special_tokens: bool | None  # left out: true
+    skip_special_tokens: bool | None  # default: true
 
 
 def check_names(options: Mapping[str, object], known: type) -> None:
-    """Raises TypeError for a word that is none of `known`, one of the classes above: the server would ignore it."""
+    """Raises TypeError for an option that `known`, a class of this file, lacks: the server would ignore it."""
     for name in options:
         if name not in known.__annotations__:
             raise TypeError(f"{name!r} is no option of this call; there are: {', '.join(known.__annotations__)}")

@@ -1,4 +1,4 @@
-"""A bar on stderr for calls that take a while: texts done, texts a second, tokens, time left."""
+"""A progress bar on stderr for large calls: finished texts, texts per second, tokens, remaining time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.text import Text
 
 from vectord.client.calls import Call
 
-Advance: TypeAlias = Callable[[int, int], None]  # by so many texts, which had so many tokens
+Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 
 
 @contextmanager
-def progress_of(call: Call[Any], wanted: bool | None) -> Iterator[Advance]:
-    """wanted: None shows a bar for large calls where stderr is a terminal."""
-    if wanted is False or (wanted is None and not (call.is_large and sys.stderr.isatty())):
+def progress_of(call: Call[Any]) -> Iterator[Advance]:
+    """Shows the bar if the call requests it; by default, if the call is large and stderr is a terminal."""
+    shown = call.is_large and sys.stderr.isatty() if call.progress is None else call.progress
+    if not shown:
         yield lambda texts, tokens: None
         return
     columns = (BarColumn(bar_width=None), Done(), TimeRemainingColumn())
