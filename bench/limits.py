@@ -22,8 +22,8 @@ from vectord.config import ServerConfig
 from vectord.engine.observer import RequestReport
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
-from vectord.products.common.folder import load_dialects
-from vectord.products.common.plain import render_error
+from vectord.products.common.dialect import load_dialects
+from vectord.products.common.errors import render_any
 from vectord.server.admission.caller import caller_of
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import new_key
@@ -40,7 +40,7 @@ PLENTY = 10**9
 async def measure(config: ServerConfig, key: str) -> dict[int, float]:
     """Microseconds of CPU a request, by how many are under way at once; the best of the rounds."""
     dialects = load_dialects(["openai"])
-    table = Table(dialects, (), render_error)
+    table = Table(dialects, (), render_any)
     endpoint = table.find("POST", PATH).endpoint
     gate, metrics = Gate(config, dialects), Metrics("0")
     result = embedded(np.zeros((1, 8), np.float32))

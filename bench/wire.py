@@ -18,9 +18,8 @@ import orjson
 
 from bench.report import Row, at_least
 from vectord.config import ServerConfig
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route
-from vectord.products.common.folder import load_dialects
-from vectord.products.common.octets import render_octets
+from vectord.products.common.dialect import Call, Dialect, Incoming, Route, load_dialects
+from vectord.products.common.vectors import render_octets
 from vectord.schema import EmbedResult, Float32, ModelInfo, TextLength, Timings, Usage
 
 DIMENSIONS = 384

@@ -17,8 +17,7 @@ from docs.shapes import Row, rows, shape
 from vectord.config import DEFAULT_MODEL, ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Dialect, Route
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.http.shutdown import Shutdown

@@ -30,7 +30,7 @@ from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
-from vectord.products.common.folder import all_dialects, load_dialects
+from vectord.products.common.dialect import all_dialects, load_dialects
 from vectord.server.admission.buckets import Buckets
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import create_app

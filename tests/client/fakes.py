@@ -17,8 +17,8 @@ import numpy as np
 from tests.products.results import model_list
 
 from vectord.errors import InputTooLong, ModelCannot, VectordError
-from vectord.products.common.arrow import ARROW
 from vectord.products.common.dialect import Call, Incoming
+from vectord.products.common.vectors import ARROW
 from vectord.products.vectord import DIALECT
 from vectord.schema import (
     ChunkedDocument,

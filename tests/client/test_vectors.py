@@ -15,8 +15,7 @@ from tests.client.fakes import MODEL, answer, sparse_of, vector_of, vectors_of
 from vectord.client.errors import ServerFailed
 from vectord.client.reading import ARROW, read_matrix, read_vectors
 from vectord.client.requests import Reply
-from vectord.products.common.dialect import Incoming
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Incoming, Rendered
 from vectord.products.vectord.requests import parse_embed
 from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
 from vectord.server.http.negotiation import negotiated

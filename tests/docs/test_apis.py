@@ -21,8 +21,7 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.products.common.dialect import Dialect, Route
-from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.dialect import Dialect, Route, dialect_names, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
 from vectord.server.http.shutdown import Shutdown

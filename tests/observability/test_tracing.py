@@ -24,7 +24,7 @@ from vectord.config import TelemetryConfig
 from vectord.observability import tracing
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

@@ -12,8 +12,7 @@ from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
 from vectord.errors import TooManyInputs
-from vectord.products.common.dialect import Call, Guards, Incoming
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import Call, Guards, Incoming, load_dialects
 from vectord.products.jina.requests import parse_embeddings as parse_jina
 from vectord.products.tei.requests import parse_vertex
 from vectord.products.vllm.requests import parse_score

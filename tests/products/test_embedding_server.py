@@ -11,7 +11,7 @@ from tests.products.results import embed_result, incoming, model_list, usage
 from vectord import errors
 from vectord.errors import EmptyInput, InvalidField, WrongType
 from vectord.products.common.dialect import Incoming
-from vectord.products.common.info import Info
+from vectord.products.common.models import Info
 from vectord.products.embedding_server import DIALECT, EmbedAnswer, parse_embed, parse_info, render_embed, render_error
 from vectord.products.embedding_server.durations import rust_duration
 from vectord.schema import EmbedRequest, ListModels, TextOptions

@@ -24,14 +24,12 @@ from vectord.errors import (
     Unavailable,
     VectordError,
 )
-from vectord.products.common import plain
-from vectord.products.common.dialect import Call, Incoming, Route
-from vectord.products.common.failures import Statuses
-from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.dialect import Call, Incoming, Route, dialect_names, load_dialects
+from vectord.products.common.errors import UNPROCESSABLE, Statuses, render_any
 
 DIALECTS = load_dialects(dialect_names())
 RENDERERS = {
-    "plain": plain.render_error,
+    "plain": render_any,
     **{dialect.name: dialect.render_error for dialect in DIALECTS},
     **{
         f"{dialect.name} {route.path}": route.render_error
@@ -90,7 +88,7 @@ def test_every_error_has_an_answer(renderer, kind):
 @pytest.mark.parametrize("dialect", ["plain", *dialect_names()])
 def test_the_tables_are_whole(dialect):
     """Whoever adds an error decides what each dialect says; errors of the start never meet a client."""
-    table = plain.ERRORS if dialect == "plain" else table_of(dialect)
+    table = UNPROCESSABLE if dialect == "plain" else table_of(dialect)
     assert set(table) == subclasses(VectordError) - subclasses(StartError)
 
 
@@ -113,7 +111,7 @@ def test_what_http_asks_for_stands_in_the_headers(renderer):
 
 def test_the_plain_shape_has_everyones_keys():
     """Before a dialect is chosen the message is under each key that some client reads."""
-    rendered = plain.render_error(VectordError(MESSAGE))
+    rendered = render_any(VectordError(MESSAGE))
     assert json.loads(rendered.body) == {
         "detail": MESSAGE,
         "error": MESSAGE,

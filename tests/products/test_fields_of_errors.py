@@ -22,8 +22,7 @@ from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.operations.encoding import Encoder
 from vectord.errors import ModelNotFound, VectordError
-from vectord.products.common.dialect import Dialect, Guards, Incoming, Route
-from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, dialect_names, load_dialects
 from vectord.schema import Caller
 
 MOST = 4  # inputs of a request
@@ -176,7 +175,7 @@ async def refused(route: Route, body: Any, engine: Engine) -> VectordError | Non
     try:
         result = await engine.answer(call.request, Caller())
     except VectordError as error:
-        return call.worded(error)
+        return call.named(error)
     try:
         call.answered(result)
     except VectordError as error:
@@ -220,9 +219,9 @@ async def test_the_field_an_error_names_is_in_the_body(dialect: Dialect, tmp_pat
                 continue
             count += 1
             quoted = first_quoted(error.message)
-            named = error.field is not None and has(body, error.field)
+            named = error.field_name is not None and has(body, error.field_name)
             if not named or not (quoted is None or has(body, quoted)) or str(error) != error.message:
-                wrong.append((route.path, _short(body), type(error).__name__, error.field, error.message))
+                wrong.append((route.path, _short(body), type(error).__name__, error.field_name, error.message))
     assert wrong == []
     assert count >= 10, "what was to be wrong with the bodies is accepted"
 
@@ -265,7 +264,7 @@ async def test_a_field_within_others_is_named_with_its_path(
     async with serving(tmp_path) as engine:
         error = await refused(route, body, engine)
     assert error is not None
-    assert error.field == field
+    assert error.field_name == field
     assert error.message.startswith(message)
 
 
@@ -277,4 +276,4 @@ async def test_a_model_that_is_not_served_is_the_models_fault(tmp_path: Path) ->
                 if route.body is None or "model" not in (field.name for field in msgspec.structs.fields(route.body)):
                     continue
                 error = await refused(route, {**route.example, "model": "?"}, engine)
-                assert error is None or not isinstance(error, ModelNotFound) or error.field == "model"
+                assert error is None or not isinstance(error, ModelNotFound) or error.field_name == "model"

@@ -455,7 +455,7 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
             EMBEDDINGS,
             {"input": "a", "embedding_type": "int8"},
             WrongType,
-            "`embedding_type` must be one of the words that /docs lists for it.",
+            "`embedding_type` must be one of the values that /docs lists for it.",
             id="unknown type",
         ),
         pytest.param(

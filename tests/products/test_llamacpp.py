@@ -114,7 +114,7 @@ def test_the_shapes_of_content(parse, key, value, inputs):
         pytest.param(
             {"content": [{"type": "image_url", "image_url": {"url": "data:,"}}]},
             WrongType,
-            "`content.content[0].type` must be one of the words that /docs lists for it.",
+            "`content.content[0].type` must be one of the values that /docs lists for it.",
             id="image",
         ),
         pytest.param(

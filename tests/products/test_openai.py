@@ -25,8 +25,7 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.products.common.dialect import Guards, Incoming
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Guards, Incoming, Rendered
 from vectord.products.common.vectors import to_base64
 from vectord.products.openai import DIALECT, requests, wire
 from vectord.products.openai.errors import render_error

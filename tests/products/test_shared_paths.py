@@ -14,8 +14,7 @@ from tests.server.fakes import FakeEngine
 from vectord.config.declared import DIALECTS
 from vectord.config.files import profiles, read_profile
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Dialect, Route
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.http.shutdown import Shutdown

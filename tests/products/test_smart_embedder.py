@@ -13,8 +13,7 @@ from tests.products.results import incoming, model_info, model_list, rerank_resu
 
 from vectord import errors
 from vectord.products import smart_embedder
-from vectord.products.common.dialect import Guards
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Guards, Rendered
 from vectord.products.smart_embedder import wire
 from vectord.products.smart_embedder.health import health
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength

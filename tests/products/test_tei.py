@@ -44,7 +44,7 @@ from vectord.errors import (
 )
 from vectord.products import tei
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.info import Info
+from vectord.products.common.models import Info
 from vectord.products.common.vectors import to_base64
 from vectord.products.tei import requests as teis
 from vectord.products.tei.errors import ERRORS, render_error, render_openai_error

@@ -165,7 +165,7 @@ def test_the_model_asked_for(parse, body, said, model):
         pytest.param({"truncate_prompt_tokens": -2}, "`truncate_prompt_tokens` ", id="less"),
         pytest.param(
             {"truncation_side": "middle"},
-            "`truncation_side` must be one of the words that /docs lists for it.",
+            "`truncation_side` must be one of the values that /docs lists for it.",
             id="side",
         ),
         pytest.param({"request_id": "x" * 257}, "`request_id` must have a length of at most 256.", id="id"),

@@ -36,9 +36,7 @@ from vectord.checkpoints.vocabulary import find_ids
 from vectord.checkpoints.wordpiece import wordpiece_json
 from vectord.config.sources import load
 from vectord.errors import VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route
-from vectord.products.common.folder import dialect_names, load_dialects
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, TextOptions
 from vectord.server.admission.auth import Keys
 from vectord.server.admission.caller import caller_of

@@ -11,8 +11,7 @@ import numpy as np
 from tests.products.results import model_info, model_list
 
 from vectord.errors import InvalidField, MalformedBody, ShuttingDown, VectordError
-from vectord.products.common.dialect import Call, Dialect, Incoming, Route
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route
 from vectord.schema import (
     ANYONE,
     Caller,

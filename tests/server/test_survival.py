@@ -13,7 +13,7 @@ import pytest
 from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.server.http import departure, handler
 from vectord.server.http.hardening.body_room import BODIES_AT_ONCE
 

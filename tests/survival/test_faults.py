@@ -26,7 +26,7 @@ from tests.server.live import Reply, ask, live, post, until
 
 from vectord import compose
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 
 HANGING = """
 import threading

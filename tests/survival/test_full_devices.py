@@ -10,7 +10,7 @@ from tests.engine.fakes import FakeBackend, close_gate, entered, serving
 from tests.server.live import ask, get, live, post
 
 from vectord.observability.metrics import Metrics
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 
 SMART_EMBEDDER = {"sentences": ["a"], "return_dense": True, "return_sparse": False, "return_colbert": False}
 

@@ -14,11 +14,10 @@ import msgspec
 
 from vectord.errors import Unavailable, VectordError
 from vectord.products.common.body import Count, decode
-from vectord.products.common.dialect import Call, Dialect, Incoming, get, post
-from vectord.products.common.failures import STATUSES, headers_of, row_of
-from vectord.products.common.kinds import read_kind
-from vectord.products.common.readiness import answering
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, get, post
+from vectord.products.common.errors import STATUSES, headers_of, row_of
+from vectord.products.common.inputs import read_kind
+from vectord.products.common.models import ready_models
 from vectord.products.common.vectors import dump_json
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, Result, TextOptions
 
@@ -149,7 +148,7 @@ def render_live(result: Result) -> Rendered:
 def render_ready(result: Result) -> Rendered:
     """204 if a text would be answered now."""
     assert isinstance(result, ModelList)
-    if _embedder(result) not in answering(result):
+    if _embedder(result) not in ready_models(result):
         return render_error(Unavailable("No model that embeds is ready."))
     return Rendered(body=b"", status=204)
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from tests.products.results import VECTORS, usage
 
 from vectord.errors import InputTooLong
-from vectord.products.common.arrow import render_arrow
+from vectord.products.common.vectors import render_arrow
 from vectord.schema import EmbedResult, Sparse
 
 COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]

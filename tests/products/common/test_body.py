@@ -122,7 +122,7 @@ def test_what_is_not_json_is_malformed(body, says):
         ),
         pytest.param(
             b'{"input": "a", "kinds": ["a", "zq"]}',
-            "`kinds[1]` must be one of the words that /docs lists for it.",
+            "`kinds[1]` must be one of the values that /docs lists for it.",
             "kinds",
             1,
             id="another word",

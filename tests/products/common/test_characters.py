@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import TooManyCharacters
-from vectord.products.common.characters import check_characters
+from vectord.products.common.inputs import check_characters
 
 
 def test_the_first_text_over_the_limit_is_named():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.products.results import usage
 
-from vectord.products.common.compute_headers import compute_headers
+from vectord.products.common.usage import compute_headers
 
 
 def test_times_are_whole_milliseconds_and_tokens_those_that_ran():

@@ -6,14 +6,7 @@ import pytest
 
 from vectord import errors
 from vectord.errors import InvalidField, MethodNotAllowed, Overloaded, ShuttingDown, Unauthorized, VectordError
-from vectord.products.common.failures import (
-    MAX_RETRY_AFTER_S,
-    STATUSES,
-    UNPROCESSABLE,
-    headers_of,
-    retry_after_s,
-    row_of,
-)
+from vectord.products.common.errors import MAX_RETRY_AFTER_S, STATUSES, UNPROCESSABLE, headers_of, retry_after_s, row_of
 
 
 def test_every_error_that_a_client_can_meet_has_a_status_of_its_own() -> None:

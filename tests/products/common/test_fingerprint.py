@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import InvalidField
-from vectord.products.common.fingerprint import read_fingerprint
+from vectord.products.common.inputs import read_fingerprint
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vectord.products.common.kinds import read_kind
+from vectord.products.common.inputs import read_kind
 
 WORDS = {
     "query": ["query", "retrieval.query", "search_query", "code.query"],

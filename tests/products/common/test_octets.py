@@ -7,7 +7,7 @@ import pytest
 from tests.products.results import VECTORS, embed_result, usage
 
 from vectord.errors import NotAcceptable
-from vectord.products.common.octets import MAX_ROWS_SHOWN, check_octets, render_octets
+from vectord.products.common.vectors import MAX_ROWS_SHOWN, check_octets, render_octets
 from vectord.schema import ChunkedDocument, DocumentChunk, DocumentsResult, EmbedRequest, EmbedResult, Span
 
 COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]

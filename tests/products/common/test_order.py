@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vectord.products.common.order import best_first
+from vectord.products.common.ranking import best_first
 
 SCORES = st.lists(
     st.sampled_from([-np.inf, -2.0, -0.0, 0.0, 0.5, 3.0e38])

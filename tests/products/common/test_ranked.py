@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from tests.products.results import rerank_result
 
-from vectord.products.common.ranked import Documents, TextDocument, as_object, ranked, read_documents
+from vectord.products.common.ranking import Documents, TextDocument, as_object, ranked, read_documents
 from vectord.products.common.vectors import dump_json
 
 TEXTS = ["rain", "joy", "snow"]

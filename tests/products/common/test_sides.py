@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import InvalidField
-from vectord.products.common.sides import read_side
+from vectord.products.common.inputs import read_side
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import InvalidField
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import read_switch
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,23 @@ from __future__ import annotations
 import pytest
 
 from vectord import errors
-from vectord.errors import InvalidField, InvalidRequest, MalformedBody, ModelNotFound, TooManyInputs, WrongType
-from vectord.products.common.failures import STATUSES
-from vectord.products.common.validation import ERRORS, faults
+from vectord.errors import (
+    InvalidField,
+    InvalidRequest,
+    MalformedBody,
+    MissingField,
+    ModelNotFound,
+    TooManyInputs,
+    WrongType,
+)
+from vectord.products.common.errors import FASTAPI, STATUSES, faults
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "place"),
     [
         pytest.param(MalformedBody("Cut off."), "json_invalid", ["body"], id="no JSON"),
-        pytest.param(WrongType("`input` is required.", field="input"), "missing", ["body", "input"], id="missing"),
+        pytest.param(MissingField("{field} is required.", field="input"), "missing", ["body", "input"], id="missing"),
         pytest.param(
             WrongType("`input` must be a string.", field="input"), "value_error", ["body", "input"], id="type"
         ),
@@ -33,11 +40,11 @@ def test_every_fault_of_a_body_is_422() -> None:
     not_the_bodys = {errors.UnsupportedMediaType, errors.NotAcceptable, errors.PayloadTooLarge}
     for kind, status in STATUSES.items():
         if issubclass(kind, InvalidRequest) and kind not in not_the_bodys:
-            assert ERRORS[kind] == 422, kind
+            assert FASTAPI[kind] == 422, kind
         elif kind is not ModelNotFound:
-            assert ERRORS[kind] == status, kind
+            assert FASTAPI[kind] == status, kind
 
 
 def test_a_model_that_is_not_served_is_no_missing_path() -> None:
     """The clients take a 404 for a wrong address."""
-    assert ERRORS[ModelNotFound] == 400
+    assert FASTAPI[ModelNotFound] == 400

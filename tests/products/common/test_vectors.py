@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from vectord.errors import InvalidField
-from vectord.products.common.vectors import dump_json, embedding_items, in_pieces, read_encoding, to_base64
+from vectord.products.common.vectors import dump_json, embedding_items, read_encoding, render_row_by_row, to_base64
 
 FINITE = arrays.arrays(
     np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -88,4 +88,4 @@ def test_an_answer_in_pieces_is_the_same_answer() -> None:
         "text": 'a "b"',
     }
     whole = dump_json(answer)
-    assert in_pieces(lambda: dump_json(answer)) == whole == dump_json(answer)
+    assert render_row_by_row(lambda: dump_json(answer)) == whole == dump_json(answer)

@@ -13,7 +13,7 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.errors import NoSuchRoute, Unauthorized
 from vectord.observability.metrics import Metrics
-from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.dialect import dialect_names, load_dialects
 from vectord.server.admission import auth
 from vectord.server.admission.auth import Keys
 from vectord.server.http.app import build_table, create_app

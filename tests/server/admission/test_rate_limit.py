@@ -15,8 +15,7 @@ from tests.server.live import Reply
 
 from vectord.config import ServerConfig
 from vectord.observability.metrics import Metrics
-from vectord.products.common.dialect import Rate
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import Rate, load_dialects
 from vectord.schema import TextLength
 from vectord.server.admission.buckets import Buckets, Draw
 from vectord.server.http.app import create_app

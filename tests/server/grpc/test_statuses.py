@@ -10,7 +10,7 @@ from grpc import StatusCode
 
 from vectord import errors
 from vectord.errors import Overloaded, Unavailable
-from vectord.products.common.failures import row_of
+from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
 from vectord.server.grpc.statuses import CODES, code_of, trailers_of
 

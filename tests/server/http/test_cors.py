@@ -8,7 +8,7 @@ from tests.server.fakes import EMBED, FakeEngine
 from tests.server.live import Reply
 
 from vectord.config import ServerConfig
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.shutdown import Shutdown
 

@@ -10,8 +10,7 @@ import pytest
 from tests.products.results import embed_result
 
 from vectord.errors import NotAcceptable
-from vectord.products.common.dialect import Call
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Rendered
 from vectord.schema import ChunkOptions, DocumentsRequest, EmbedRequest, RerankRequest, Result
 from vectord.server.http.negotiation import negotiated
 
@@ -123,6 +122,6 @@ def test_what_a_dialect_scales_as_it_writes_never_goes_out_as_bytes(accept: str)
 def test_without_pyarrow_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the words that install it."""
     assert asked(ARROW).render is not own
-    monkeypatch.setattr("vectord.products.common.arrow.find_spec", lambda name: None)
+    monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
     with pytest.raises(NotAcceptable, match=r"vectord\[arrow\]"):
         asked(ARROW)

@@ -10,7 +10,7 @@ from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
 from vectord.config.declared import DIALECTS
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.server.http.app import create_app
 
 

@@ -10,8 +10,7 @@ import pytest
 from tests.server.fakes import FINGERPRINT, MODEL
 
 from vectord.errors import Overloaded
-from vectord.products.common.dialect import Call
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Rendered
 from vectord.products.common.vectors import dump_json
 from vectord.schema import (
     ChunkedDocument,

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from tests.server.fakes import dialect, route
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect
-from vectord.products.common.plain import render_error
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Dialect, Rendered
+from vectord.products.common.errors import render_any
 from vectord.server.http.routing import Page, Table
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow", "purr")), route("cat", "/cat"))
@@ -23,7 +22,7 @@ OWL = dialect("owl", route("owl", "/say", keys=("hoot", "purr")), route("owl", "
 
 
 def table(*dialects: Dialect, pages: Sequence[Page] = ()) -> Table:
-    return Table(dialects, pages, render_error)
+    return Table(dialects, pages, render_any)
 
 
 def speaker(body: object, *dialects: Dialect) -> str:
@@ -195,7 +194,7 @@ def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
 @pytest.mark.parametrize("path", ["/api/say", "/api/say/", "/api/owls/a/b", "/say"])
 def test_a_url_prefix_serves_every_path_too(path: str) -> None:
     """On a segment's boundary, and beside the paths without it."""
-    prefixed = Table([CAT, OWL], (), render_error, "/api")
+    prefixed = Table([CAT, OWL], (), render_any, "/api")
     method = "GET" if "owls" in path else "POST"
     assert prefixed.find(method, path).endpoint.error is None
     assert prefixed.find(method, path.replace("/api/", "/apis/")).endpoint.error is not None or path == "/say"
@@ -204,7 +203,7 @@ def test_a_url_prefix_serves_every_path_too(path: str) -> None:
 def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
     """A client whose base URL is /dialects/cat looks for its health there; what is no page has its own routes."""
     page = Page(path="/health", show=lambda headers: Rendered(body=b""), summary="")
-    served = Table([CAT, DOG], [page], render_error)
+    served = Table([CAT, DOG], [page], render_any)
     assert served.find("GET", "/dialects/cat/health/").endpoint.page is page
     assert served.find("GET", "/dialects/bird/health").endpoint.error is not None
     assert served.find("GET", "/dialects/cat/dogs/rex").endpoint.error is not None
@@ -212,6 +211,6 @@ def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
 
 def test_a_path_as_it_is_stands_before_the_prefix() -> None:
     """/v1/say stays that, also where /v1 is the prefix and /say another's."""
-    both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_error, "/v1")
+    both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_any, "/v1")
     assert both.find("POST", "/v1/say").endpoint.speaker == "v"
     assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"

@@ -9,7 +9,7 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import ask, get, live, post
 
 from vectord.observability.exchange import Steps
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.schema import Timings
 from vectord.server.http.server_timing import server_timing
 

@@ -8,8 +8,7 @@ import orjson
 import pytest
 from tests.server.fakes import FakeEngine
 
-from vectord.products.common.dialect import Incoming
-from vectord.products.common.folder import dialect_names, load_dialects
+from vectord.products.common.dialect import Incoming, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, RerankRequest
 from vectord.server.http.app import build_table
 from vectord.server.http.shutdown import Shutdown

@@ -13,9 +13,8 @@ from tests.server.fakes import FakeEngine
 from vectord.config import ServerConfig
 from vectord.errors import MethodNotAllowed, StartError, VectordError
 from vectord.observability.metrics import Metrics
-from vectord.products.common.arrow import ARROW
-from vectord.products.common.folder import load_dialects
-from vectord.products.common.octets import OCTETS
+from vectord.products.common.dialect import load_dialects
+from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.shutdown import Shutdown
 from vectord.server.pages import openapi as described
@@ -116,7 +115,7 @@ def test_vectors_come_as_bytes_too() -> None:
 
 def test_a_form_that_cannot_be_had_here_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without pyarrow there is no Arrow."""
-    monkeypatch.setattr("vectord.products.common.arrow.find_spec", lambda name: None)
+    monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
     found = openapi(TABLE, "1.2.3")["paths"]["/embed"]["post"]["responses"]["200"]["content"]
     assert set(found) == {"application/json", OCTETS}
 

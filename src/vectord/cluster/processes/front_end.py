@@ -22,7 +22,7 @@ from vectord.cluster.remote.metrics import RemoteMetrics
 from vectord.config import Config
 from vectord.observability import logs
 from vectord.observability.tracing import open_tracing
-from vectord.products.common.folder import load_dialects
+from vectord.products.common.dialect import load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.http import run
 from vectord.server.http.app import create_app

@@ -17,7 +17,7 @@ from vectord.config import Config
 from vectord.engine.observer import BatchReport, Observer, Passing
 from vectord.observability import logs
 from vectord.observability.busy import Busy
-from vectord.products.common.readiness import answering
+from vectord.products.common.models import ready_models
 
 
 class NotReady(Exception):
@@ -40,7 +40,7 @@ class Replica:
 
     async def check_health(self) -> None:
         """Raises NotReady. Ray's name, as the next."""
-        if not answering(self._composed.engine.models()):
+        if not ready_models(self._composed.engine.models()):
             raise NotReady(f"no model answers: {self._composed.engine.readiness()}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

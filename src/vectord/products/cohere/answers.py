@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vectord.products.cohere.wire import EmbeddingType, Version
-from vectord.products.common.ranked import as_object, ranked
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.ranking import as_object, ranked
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import dump_json, encoded_rows
 from vectord.schema import DecodeResult, EmbedResult, RerankResult, Result, TextLength, TokenizeResult

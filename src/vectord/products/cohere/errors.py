@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from vectord.errors import VectordError
-from vectord.products.common.failures import STATUSES, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS = STATUSES

@@ -22,8 +22,7 @@ from vectord.products.cohere.wire import (
 )
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.kinds import read_kind
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import read_kind, read_switch
 from vectord.schema import DecodeRequest, EmbedRequest, Precision, RerankRequest, TextOptions, TokenizeRequest
 
 RERANK_FIELDS: Mapping[str, str] = {"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"}

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch
 from vectord.products.common.usage import TokenUsage
 
 Version: TypeAlias = Literal["1", "2"]

@@ -1,7 +1,8 @@
-"""Bytes of a request -> a wire struct, or the domain error that names the field. Called by every dialect's parse.
+"""Decodes request bodies: bytes -> a msgspec struct, or an error that names the field.
 
-msgspec does the work and stops at the first fault. Its messages hold paths, type names and limits, but for a few
-kinds that quote the value; so only the known harmless ones are passed on, in JSON's words instead of Python's.
+msgspec stops at the first fault and reports it as a sentence. `decode` translates the known sentences into data: the
+path, the expected type and the received type, in the terms of JSON. Sentences that would quote the client's value are
+replaced.
 """
 
 from __future__ import annotations
@@ -11,22 +12,24 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from vectord.errors import MalformedBody, WrongType
+from vectord.errors import MalformedBody, MissingField, WrongType
 
 T = TypeVar("T")
 
-# Bounded, or a client could send an integer of thousands of digits and have it shown back in an error.
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
-TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+# Bounded: an error would otherwise repeat an integer of thousands of digits.
+MAX_INTEGER = 2**31 - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
+TokenId = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
-_SYNTAX = re.compile(r"^JSON is malformed: (?P<what>.+) \(byte (?P<byte>\d+)\)$")
-_TYPE = re.compile(r"^Expected `(?P<want>[\w |]+)`(?:, got `(?P<got>\w+)`| (?P<bound>[<>]= -?[\d.]+))$")
+_FAULT = re.compile(r"^(?P<fault>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_SYNTAX = re.compile(r"^JSON is malformed: (?P<fault>.+) \(byte (?P<byte>\d+)\)$")
+_TYPE = re.compile(r"^Expected `(?P<expected>[\w |]+)`(?:, got `(?P<received>\w+)`| (?P<bound>[<>]= -?[\d.]+))$")
 _LENGTH = re.compile(r"^Expected `(?:array|str)` of length (?P<bound>[<>]= )?(?P<length>\d+)$")
 _MISSING = re.compile(r"^Object missing required field `(?P<name>\w+)`$")
 _RANGE = re.compile(r"^(Number|Integer value) out of range$")
 _BOUNDS = {None: "", ">= ": "at least ", "<= ": "at most "}
-_WORDS = {
+_JSON_TYPES = {
     "str": "a string",
     "int": "an integer",
     "float": "a number",
@@ -40,54 +43,58 @@ _WORDS = {
 def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     """The struct that `decoder` reads from `body`.
 
-    Raises MalformedBody for what is not JSON or nested past the interpreter's recursion limit, and WrongType,
-    with the field's path in the message, for a field that is missing, of another type or out of range.
-    The causes are dropped: some of them hold the whole body.
+    Raises MalformedBody if the body is not JSON or is nested too deeply, MissingField for an absent field, and
+    WrongType for a field of another type or out of range. The cause is dropped, because it may hold the whole body.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
         raise _wrong_type(str(error)) from None
     except msgspec.DecodeError as error:
-        raise MalformedBody(f"The request body is not valid JSON: {_syntax(str(error), body)}.") from None
+        raise _malformed(str(error), body) from None
     except UnicodeDecodeError:
         raise MalformedBody("The request body is not valid UTF-8.") from None
     except RecursionError:
         raise MalformedBody("The request body is nested too deeply.") from None
 
 
-def _syntax(message: str, body: bytes) -> str:
+def _malformed(sentence: str, body: bytes) -> MalformedBody:
     if not body:
-        return "it is empty"
-    if message == "Input data was truncated":  # what msgspec says of "\ud800" near the end, too
-        return "it is cut off, or ends in half a surrogate pair"
-    match = _SYNTAX.match(message)
-    return f"{match['what']} at byte {match['byte']}" if match else "it cannot be read"
+        return MalformedBody("The request body is not valid JSON: it is empty.")
+    if sentence == "Input data was truncated":  # also for "\ud800" near the end
+        return MalformedBody("The request body is not valid JSON: it is cut off, or ends in half a surrogate pair.")
+    if match := _SYNTAX.match(sentence):
+        template = "The request body is not valid JSON: {fault} at byte {byte}."
+        return MalformedBody(template, fault=match["fault"], byte=match["byte"])
+    return MalformedBody("The request body is not valid JSON.")
 
 
-def _wrong_type(message: str) -> WrongType:
-    at = _AT.match(message)
-    what, path = (at["what"], at["path"] or "") if at else (message, "")
-    if missing := _MISSING.match(what):
+def _wrong_type(sentence: str) -> WrongType:
+    match = _FAULT.match(sentence)
+    fault, path = (match["fault"], match["path"] or "") if match else (sentence, "")
+    if missing := _MISSING.match(fault):
         path = f"{path}.{missing['name']}" if path else missing["name"]
-        return WrongType(f"`{path}` is required.", field=_field(path), index=_index(path))
-    subject = f"`{path}`" if path else "The request body"
-    return WrongType(f"{subject} {_complaint(what)}.", field=_field(path), index=_index(path))
+        return MissingField("`{path}` is required.", field=_field(path), index=_index(path), path=path)
+    requirement = _requirement(fault)
+    if not path:
+        return WrongType("The request body {requirement}.", requirement=requirement)
+    return WrongType(
+        "`{path}` {requirement}.", field=_field(path), index=_index(path), path=path, requirement=requirement
+    )
 
 
-def _complaint(what: str) -> str:
-    if match := _TYPE.match(what):
-        want = " or ".join(_WORDS.get(word, word) for word in match["want"].split(" | "))
-        return f"must be {want} {match['bound']}" if match["bound"] else f"must be {want}, not {_word(match['got'])}"
-    if match := _LENGTH.match(what):
+def _requirement(fault: str) -> str:
+    if match := _TYPE.match(fault):
+        expected = " or ".join(_JSON_TYPES.get(name, name) for name in match["expected"].split(" | "))
+        received = match["received"]
+        return f"must be {expected} {match['bound'] or ''}".rstrip() + (
+            f", not {_JSON_TYPES.get(received, received)}" if received else ""
+        )
+    if match := _LENGTH.match(fault):
         return f"must have a length of {_BOUNDS[match['bound']]}{match['length']}"
-    if what.startswith("Invalid enum value"):
-        return "must be one of the words that /docs lists for it"
-    return "is out of range" if _RANGE.match(what) else "has a wrong type or value"
-
-
-def _word(name: str) -> str:
-    return _WORDS.get(name, name)
+    if fault.startswith("Invalid enum value"):
+        return "must be one of the values that /docs lists for it"
+    return "is out of range" if _RANGE.match(fault) else "has a wrong type or value"
 
 
 def _field(path: str) -> str | None:

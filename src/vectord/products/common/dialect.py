@@ -1,29 +1,37 @@
-"""What a dialect is: routes, each a way to read a body and to write its answer, and one way to say what went wrong.
+"""The interface between a product and the server: routes, calls, responses, and one renderer of errors.
 
-One module or package of this folder is one dialect and holds one `DIALECT`. compose loads those that `--dialects`
-names, by folder.py; `server/` shares paths between them by body keys, then by their order, and serves each under
-/dialects/NAME/ too. What several of them read or write alike is in wire/.
+A product is a module or package of `vectord.products` that holds one `DIALECT`. compose.py loads the products that
+`--dialects` names. server/ serves each at its own paths and under /dialects/NAME/; if several products have a path, the
+keys of the body select one, then their order.
 """
 
 from __future__ import annotations
 
+import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from vectord.errors import VectordError
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.wording import worded
-from vectord.schema import EmbedResult, ModelInfo, ModelList, Request, Result
+from vectord import products
+from vectord.errors import ConfigError, VectordError
+from vectord.products.common.body import decode
+from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
+
+Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
+NO_NAMES: Names = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
-    """Limits of single dialects, as their products have them; None: no such limit."""
+    """Limits that only some products check; None: no limit."""
 
-    max_inputs: int | None = None  # the engine's own of every request, for who must name it before any other fault
+    max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
     max_sentences: int | None = None  # Smart Embedder's
     max_passages: int | None = None  # Smart Embedder's
@@ -31,60 +39,75 @@ class Guards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incoming:
-    """One HTTP request, as far as a dialect may see it."""
+    """The parts of an HTTP request that a product reads."""
 
     body: bytes = b""
     path: Mapping[str, str] = field(default_factory=dict)  # values of the path's {placeholders}
     headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
-    models: Sequence[ModelInfo] = ()  # those served, the default first
+    models: Sequence[ModelInfo] = ()  # the served models, the default first
     guards: Guards = Guards()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered:
+    """An HTTP response of a product. The server adds headers of its own, such as the request id."""
+
+    body: bytes
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+
+
+Render: TypeAlias = Callable[[Any], Rendered]  # takes the result of the call's request
+RenderError: TypeAlias = Callable[[VectordError], Rendered]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """What a body asks for, and how its answer reads: `render` knows from the body what the request need not say.
+    """The request that a body contains, and the renderer of its result.
 
-    fields: the engine's word for a field ("dimensions") -> this body's ("output_dimension", "config.dimensions"), where
-    they differ; the engine's are the names that schema.py has. part_fields: the same of one part of `Several`, by its
-    place ("inputs" -> "instances[3].inputs"). binary: whether the engine's numbers are the answer's own, so that they
-    may go out as bytes; not where `render` scales or checks them.
+    names: fields whose name in this body differs from the canonical one, "dimensions" -> "config.dimensions".
+    part_names: the same for one part of a `MultiRequest`, by its index: "inputs" -> "instances[3].inputs".
+    binary: whether the result's vectors may be sent as bytes instead; False if `render` scales or checks them.
     """
 
     request: Request
-    render: Callable[[Result], Rendered]
-    fields: Mapping[str, str] = field(default_factory=dict)
-    part_fields: Callable[[int], Mapping[str, str]] | None = None
+    render: Render
+    names: Names = field(default_factory=dict)
+    part_names: Callable[[int], Names] | None = None
     binary: bool = True
 
-    def worded(self, error: VectordError) -> VectordError:
-        """An error of the engine in the body's words."""
-        if error.part is None or self.part_fields is None:
-            return worded(error, self.fields)
-        return worded(error, self.part_fields(error.part))
+    def named(self, error: VectordError) -> VectordError:
+        """`error` with the field names of this body."""
+        if error.part is None or self.part_names is None:
+            return named_error(error, self.names)
+        return named_error(error, self.part_names(error.part))
 
     def answered(self, result: Result) -> Rendered:
-        """`result` as it goes out; what has failed alone in it is in the body's words, too."""
+        """The response for `result`. Errors, also those of single inputs, get the field names of this body."""
         if isinstance(result, EmbedResult) and result.failures:
-            failures = {index: self.worded(error) for index, error in result.failures.items()}
+            failures = {index: self.named(error) for index, error in result.failures.items()}
             result = replace(result, failures=failures)
-        return self.render(result)
+        try:
+            return self.render(result)
+        except VectordError as error:
+            raise self.named(error) from error.__cause__
 
 
 Parse: TypeAlias = Callable[[Incoming], Call]  # raises VectordError
-RenderError: TypeAlias = Callable[[VectordError], Rendered]
 Health: TypeAlias = Callable[[ModelList, bool], Mapping[str, Any]]  # the served models, whether the server is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """One method of one path.
+    """One method of one path. Products declare routes with `Routes`.
 
-    path: Starlette syntax, "/v1/models/{model:path}". Of several routes on one path answers, in the profile's order,
-    the first that finds one of its `signs` in the body beside one of its `keys`; else the first that finds one of its
-    `keys`; else the first. keys: top-level keys without which it cannot answer ("input"); signs: those that no other
-    dialect's bodies have there ("output_dtype"). body, answer: the wire types, for OpenAPI. example: a body that shows
-    what the route does, for docs/apis.md, whose examples the tests run. public: needs no key. admin: for the operator's
-    key only; on a shared path that holds for all its routes.
+    path: Starlette syntax, "/v1/models/{model:path}".
+    keys, signs: top-level keys of the body. If several routes have a path, the first route that finds one of its signs
+        and one of its keys answers, else the first that finds one of its keys, else the first. A sign is a key that no
+        other product's body has ("output_dtype").
+    body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
+    public: needs no key. admin: needs the operator's key; on a shared path this holds for every route.
     """
 
     method: str
@@ -98,7 +121,100 @@ class Route:
     signs: frozenset[str] = frozenset()
     public: bool = False
     admin: bool = False
-    render_error: RenderError | None = None  # None: the dialect's
+    render_error: RenderError | None = None  # None: the product's
+
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+BodyParser: TypeAlias = Callable[[Body, Incoming], Call]
+RenderModels: TypeAlias = Callable[[ModelList], Rendered]
+
+
+class Routes:
+    """Collects a product's routes in the order of their declaration; `tuple(ROUTES)` goes into its `Dialect`.
+
+    To convert a product (products/openai.py is the model):
+    1. Put the wire structs, the parsers, the renderers and the error table into one file (two or three for a large
+       product), with `ROUTES = Routes()` at the top.
+    2. Decorate the function that parses a body with `@ROUTES.post(*paths, body=..., answer=..., names=...)`. It gets
+       the decoded body and the `Incoming`, and returns a `Call`. Stack decorators for routes that differ in keys.
+    3. Decorate the function that renders the list of models with `@ROUTES.get(*paths, ...)`. A path with {model:path}
+       lists that model alone.
+    4. `names` maps canonical fields to this body's fields. It applies to all errors, those that the parser raises too:
+       so readers of common/ and parsers raise with canonical names. Names that depend on the body go into
+       `Call(names=...)`. Messages are templates: `InvalidField("{field} must be ...", field="dimensions")`.
+    5. Renderers of results take the type they render, without an assertion: `def render(result: EmbedResult)`.
+    """
+
+    def __init__(self) -> None:
+        self._routes: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    def post(
+        self,
+        *paths: str,
+        body: type[Body],
+        answer: object,
+        summary: str,
+        example: Any,
+        keys: Iterable[str],
+        signs: Iterable[str] = (),
+        names: Names = NO_NAMES,
+        render_error: RenderError | None = None,
+    ) -> Callable[[BodyParser[Body]], BodyParser[Body]]:
+        """Declares one route for each path, with a parser of decoded bodies."""
+        decoder = msgspec.json.Decoder(body)
+
+        def declare(parser: BodyParser[Body]) -> BodyParser[Body]:
+            def parse(incoming: Incoming) -> Call:
+                decoded = decode(decoder, incoming.body)
+                try:
+                    call = parser(decoded, incoming)
+                except VectordError as error:
+                    raise error.named(names) from error.__cause__
+                return replace(call, names={**names, **call.names})
+
+            for path in paths:
+                self.add(
+                    Route(
+                        method="POST",
+                        path=path,
+                        parse=parse,
+                        summary=summary,
+                        body=body,
+                        answer=answer,
+                        example=example,
+                        keys=frozenset(keys),
+                        signs=frozenset(signs),
+                        render_error=render_error,
+                    )
+                )
+            return parser
+
+        return declare
+
+    def get(
+        self, *paths: str, summary: str, answer: object | None = None, public: bool = False
+    ) -> Callable[[RenderModels], RenderModels]:
+        """Declares one route for each path, with a renderer of the served models."""
+
+        def declare(render: RenderModels) -> RenderModels:
+            def parse(incoming: Incoming) -> Call:
+                return Call(ListModels(model=incoming.path.get("model")), render)
+
+            for path in paths:
+                self.add(Route(method="GET", path=path, parse=parse, summary=summary, answer=answer, public=public))
+            return render
+
+        return declare
+
+    def add(self, route: Route) -> None:
+        """Adds a route that is neither of the two usual kinds."""
+        self._routes.append(route)
+
+
+# Until every product declares its routes with `Routes` and the engine's errors are templates.
 
 
 def post(
@@ -112,7 +228,6 @@ def post(
     signs: Iterable[str] = (),
     render_error: RenderError | None = None,
 ) -> Iterator[Route]:
-    """One route a path, all of them alike."""
     for path in paths:
         yield Route(
             method="POST",
@@ -129,28 +244,75 @@ def post(
 
 
 def get(*paths: str, parse: Parse, summary: str, answer: object | None = None, public: bool = False) -> Iterator[Route]:
-    """One route a path, all of them alike."""
     for path in paths:
         yield Route(method="GET", path=path, parse=parse, summary=summary, answer=answer, public=public)
 
 
+_QUOTED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)")
+
+
+def named_error(error: VectordError, names: Names) -> VectordError:
+    named = error.named(names)
+    if "{" not in error.template:
+        named.message = _QUOTED.sub(lambda quoted: f"`{names.get(quoted[1], quoted[1])}", error.template)
+    return named
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How often a client may ask: `amount` in `period_s` (1 or 60) in the long run, `burst` at once."""
+    """A client's request rate: `amount` in each `period_s` (1 or 60) on average, `burst` at once."""
 
     amount: int
     period_s: int
     burst: int
-    per_key: bool = False  # a client is who brings the same key; False: who has the same address
+    per_key: bool = False  # count requests by key; False: by address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
+    """A product's API."""
+
     name: str
     title: str
     routes: tuple[Route, ...]
     render_error: RenderError
-    rate: Rate | None = None  # on its own routes, as its product has it
-    prefix: str | None = None  # unserved paths below it are refused in this dialect's form
+    rate: Rate | None = None  # the product's own limit, on its own routes
+    prefix: str | None = None  # errors of unserved paths below it have this product's form
     health: Health | None = None  # further keys of the server's /health
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
+
+
+# --- the products by name -------------------------------------------------------------------------------------
+
+
+def load_dialects(names: Sequence[str]) -> list[Dialect]:
+    """The dialects of these names, in this order. Raises ConfigError, which lists all names, for an unknown name."""
+    modules = _modules()
+    dialects = []
+    for name in names:
+        dialect = _dialect_of(name) if name in modules else None
+        if dialect is None:
+            known = ", ".join(dialect_names())
+            raise ConfigError(f"There is no dialect {name!r}; there are: {known}.", field="dialects")
+        dialects.append(dialect)
+    return dialects
+
+
+def dialect_names() -> list[str]:
+    """The names of all dialects, sorted. Imports every product."""
+    return sorted(name for name in _modules() if _dialect_of(name) is not None)
+
+
+@cache
+def all_dialects() -> tuple[Dialect, ...]:
+    """Every dialect, enabled or not, sorted by name."""
+    return tuple(load_dialects(dialect_names()))
+
+
+def _modules() -> set[str]:
+    return {module.name for module in pkgutil.iter_modules(products.__path__)}
+
+
+def _dialect_of(module: str) -> Dialect | None:
+    found = getattr(import_module(f"{products.__name__}.{module}"), "DIALECT", None)
+    return found if isinstance(found, Dialect) else None

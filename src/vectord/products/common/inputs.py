@@ -1,19 +1,22 @@
-"""The grammar of `input` that OpenAI and TEI share: one text, one list of token ids, or a list of either."""
+"""Readers of the inputs and options that several products share. Each raises errors with canonical field names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias, overload
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, TypeAlias, overload
 
 import msgspec
 
-from vectord.errors import EmptyInput, InvalidField, TooManyInputs
+from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
 from vectord.products.common.body import TokenId
-from vectord.schema import Input
+from vectord.schema import Input, InputKind, Side, Span
+
+# --- inputs ---------------------------------------------------------------------------------------------------
 
 
 class TextItem(msgspec.Struct):
-    """A text in an object, as Jina's clients send it; other keys are ignored."""
+    """A text in an object; other keys are ignored."""
 
     text: str
 
@@ -23,44 +26,32 @@ TextsIdsOrItems: TypeAlias = str | list[str | TokenId | list[TokenId] | TextItem
 
 
 @overload
-def read_inputs(value: Sequence[int | list[int]], field: str) -> Sequence[Sequence[int]]: ...
+def read_inputs(value: Sequence[int | list[int]], field: str = ...) -> Sequence[Sequence[int]]: ...
 
 
 @overload
-def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str) -> Sequence[Input]: ...
+def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str = ...) -> Sequence[Input]: ...
 
 
-def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str) -> Sequence[Input]:
-    """What `value` asks for, one entry an input: a string and a flat list of integers are one input each.
+def read_inputs(value: str | Sequence[str | int | list[int] | TextItem], field: str = "inputs") -> Sequence[Input]:
+    """The inputs of OpenAI's and TEI's grammar: a text, a list of token ids, or a list of texts and lists of ids.
 
-    Raises EmptyInput for an empty list, also as one of several inputs, and InvalidField for integers among other items.
-    Empty strings pass: whether they count as empty is the dialect's own rule.
+    A string is one input, and so is a flat list of integers. Raises EmptyInput for an empty list, also inside the list,
+    and InvalidField for an integer among other items. Empty strings pass: products differ on those.
     """
     if isinstance(value, str):
         return (value,)
     if not value:
-        raise EmptyInput(f"`{field}` cannot be empty", field=field)
+        raise EmptyInput("{field} cannot be empty", field=field)
     if isinstance(value[0], int):
-        return (_ids(value, field),)
-    return [_one(item, index, field) for index, item in enumerate(value)]
+        for index, item in enumerate(value):
+            if not isinstance(item, int):
+                raise _mixed(index, field)
+        return (value,)  # type: ignore[return-value]
+    return [_input(item, index, field) for index, item in enumerate(value)]
 
 
-def check_count(given: int, limit: int | None, field: str, what: str = "input") -> None:
-    """Raises TooManyInputs, in the engine's words: for who would make much of a body before the engine sees it."""
-    if limit is not None and given > limit:
-        message = f"`{field}` may hold at most {limit} {what}s; got {given}."
-        raise TooManyInputs(message, field=field, limit=limit, given=given)
-
-
-def _ids(value: Sequence[str | int | list[int] | TextItem], field: str) -> list[int]:
-    ids = [item for item in value if isinstance(item, int)]
-    if len(ids) < len(value):
-        index = next(index for index, item in enumerate(value) if not isinstance(item, int))
-        raise _mixed(index, field)
-    return ids
-
-
-def _one(item: str | int | list[int] | TextItem, index: int, field: str) -> Input:
+def _input(item: str | int | list[int] | TextItem, index: int, field: str) -> Input:
     if isinstance(item, str):
         return item
     if isinstance(item, TextItem):
@@ -68,13 +59,101 @@ def _one(item: str | int | list[int] | TextItem, index: int, field: str) -> Inpu
     if isinstance(item, int):
         raise _mixed(index, field)
     if not item:
-        raise EmptyInput(f"`{field}` cannot be empty", field=field, index=index)
+        raise EmptyInput("{body.%s} cannot be empty" % field, field=field, index=index)  # noqa: UP031
     return item
 
 
 def _mixed(index: int, field: str) -> InvalidField:
-    return InvalidField(
-        f"`{field}[{index}]`: a list of integers is one input and holds nothing else; give ids a list of their own.",
-        field=field,
-        index=index,
-    )
+    template = "{field}: a list of integers is one input and holds nothing else; give ids a list of their own."
+    return InvalidField(template, field=field, index=index)
+
+
+def check_count(given: int, limit: int | None, field: str = "inputs", unit: str = "input") -> None:
+    """Raises TooManyInputs, before a product processes inputs that the engine would reject for their number."""
+    if limit is not None and given > limit:
+        template = "{field} may contain at most {limit} {unit}s; got {given}."
+        raise TooManyInputs(template, field=field, limit=limit, given=given, unit=unit)
+
+
+def check_characters(inputs: Sequence[Input], limit: int | None, field: str = "inputs") -> None:
+    """Raises TooManyCharacters for the first text of more than `limit` characters. limit: None for no limit.
+
+    Token ids are not counted. The sentence is Simple Inference Server's.
+    """
+    if limit is None:
+        return
+    for index, text in enumerate(inputs):
+        if isinstance(text, str) and len(text) > limit:
+            template = "Input at index {index} exceeds max length {limit} chars"
+            raise TooManyCharacters(template, field=field, index=index, limit=limit, given=len(text))
+
+
+def join_chunks(chunks: Sequence[str]) -> tuple[str, list[Span]]:
+    """The document that a client cut into non-empty chunks, and the span of each, for late chunking.
+
+    A space is inserted between two chunks that have none there, so that no token belongs to both.
+    """
+    parts: list[str] = []
+    spans: list[Span] = []
+    length = 0
+    for chunk in chunks:
+        if parts and not parts[-1][-1].isspace() and not chunk[0].isspace():
+            parts.append(" ")
+            length += 1
+        parts.append(chunk)
+        spans.append(Span(length, length + len(chunk)))
+        length += len(chunk)
+    return "".join(parts), spans
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+# Other tasks of these products (classification, clustering ...) have no effect here.
+_KINDS: Mapping[str, InputKind] = {
+    **dict.fromkeys(("query", "retrieval.query", "search_query", "code.query"), "query"),
+    **dict.fromkeys(("document", "passage", "retrieval.passage", "search_document", "code.passage"), "document"),
+}
+
+
+def read_kind(*words: str | None) -> InputKind | None:
+    """Whether texts are queries or documents, by the first known word of Jina, Cohere, Voyage and others."""
+    return next((_KINDS[word] for word in words if word in _KINDS), None)
+
+
+Switch: TypeAlias = bool | str | None  # some clients, such as RAGFlow, send "true"
+
+
+def read_switch(value: Switch, field: str) -> bool | None:
+    """A boolean, or None if unset. Raises InvalidField for any string but "true" and "false", in any case."""
+    if value is None or isinstance(value, bool):
+        return value
+    word = value.lower()
+    if word not in ("true", "false"):
+        raise InvalidField("{field} must be true or false.", field=field)
+    return word == "true"
+
+
+Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
+
+_SIDES: Mapping[str | None, Side] = {None: "right", "right": "right", "left": "left"}
+
+
+def read_side(direction: str | None, field: str = "truncation_direction") -> Side:
+    """The end that is cut off, by TEI's "Right" or "Left" in any case; null is "Right". Raises InvalidField."""
+    side = _SIDES.get(None if direction is None else direction.lower())
+    if side is None:
+        raise InvalidField("{field} must be 'Right' or 'Left'", field=field)
+    return side
+
+
+FINGERPRINT_PATTERN = r"[0-9a-f]{1,32}(:\d{1,7})?(:raw)?"
+
+_fingerprint = re.compile(FINGERPRINT_PATTERN)
+
+
+def read_fingerprint(value: str | None, field: str = "expect_fingerprint") -> str | None:
+    """The fingerprint of a vector space, unchanged. Raises InvalidField for a string of another form."""
+    if value is not None and not _fingerprint.fullmatch(value):
+        template = "{field} must be a fingerprint from a response: 16 hexadecimal digits, then :WIDTH and :raw if any."
+        raise InvalidField(template, field=field)
+    return value

@@ -1,8 +1,4 @@
-"""The list of served models, all in one: as OpenAI, infinity, vLLM, llama.cpp, Simple Inference Server and Semantic
-Explorer write it.
-
-They share a path, and a GET has no body that could tell them apart; so the answer has every key that one of them reads.
-"""
+"""The served models: the list that six products share, `/info` of TEI and embedding_server, and readiness."""
 
 from __future__ import annotations
 
@@ -10,11 +6,19 @@ from typing import Any, Literal
 
 import msgspec
 
+from vectord import __version__
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.vectors import dump_json
 from vectord.schema import ModelInfo, ModelList
+
+# --- the shared list ------------------------------------------------------------------------------------------
+#
+# OpenAI, infinity, vLLM, llama.cpp, Simple Inference Server and Semantic Explorer share a path, and a GET has no body
+# that could tell them apart. So the list has every key that one of their clients reads.
 
 
 class ModelMeta(msgspec.Struct):
-    """llama.cpp's: tokens the model reads, and the width of its vectors."""
+    """llama.cpp's: the tokens that the model reads, and the width of its vectors."""
 
     n_ctx_train: int
     n_embd: int
@@ -29,7 +33,7 @@ class ModelItem(msgspec.Struct):
     object: Literal["model"]
     created: int
     owned_by: str
-    embedding_dimensions: int  # 0 if it makes no dense vector
+    embedding_dimensions: int  # 0 if the model makes no dense vectors
     max_model_len: int
     backend: str
     capabilities: list[str]
@@ -45,6 +49,7 @@ class ListedModels(msgspec.Struct):
 
 
 def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, Any]:
+    """A body of ListedModels."""
     return {
         "object": "list",
         "data": [model_item(info, owned_by=owned_by) for info in result.models],
@@ -54,7 +59,8 @@ def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, An
 
 
 def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
-    """owned_by: infinity's own client reads no other word than "infinity"."""
+    """A body of ModelItem. owned_by: infinity's client accepts only "infinity"."""
+    operations = {"embed": "dense" in info.outputs, "rerank": info.reranks, "classify": bool(info.labels)}
     return {
         "id": info.name,
         "object": "model",
@@ -63,14 +69,104 @@ def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
         "embedding_dimensions": info.dimensions,  # Simple Inference Server
         "max_model_len": info.max_input_tokens,  # vLLM
         "backend": info.backend,
-        "capabilities": _capabilities(info),
-        # infinity's client demands the object. Its queue figures are not here: a constant 0 would say that all is idle.
+        "capabilities": [name for name, supported in operations.items() if supported],  # infinity
+        # infinity's client requires the object. Its queue lengths are left out: a constant 0 would mean an idle server.
         "stats": {"state": info.state},
         "meta": {"n_ctx_train": info.max_input_tokens, "n_embd": info.dimensions},
     }
 
 
-def _capabilities(info: ModelInfo) -> list[str]:
-    """What it has of its own, in infinity's words."""
-    has = {"embed": "dense" in info.outputs, "rerank": info.reranks, "classify": bool(info.labels)}
-    return [name for name, present in has.items() if present]
+# --- /info ----------------------------------------------------------------------------------------------------
+
+
+class Pooling(msgspec.Struct):
+    pooling: str
+
+
+class Labels(msgspec.Struct):
+    id2label: dict[str, str]
+    label2id: dict[str, int]
+
+
+class ModelType(msgspec.Struct):
+    """One of these; the key says what the model is for."""
+
+    embedding: Pooling | msgspec.UnsetType = msgspec.UNSET
+    reranker: Labels | msgspec.UnsetType = msgspec.UNSET
+    classifier: Labels | msgspec.UnsetType = msgspec.UNSET
+
+
+class Info(msgspec.Struct):
+    model_id: str
+    model_sha: str | None
+    model_dtype: str
+    served_model_name: str
+    model_type: ModelType
+    max_concurrent_requests: int
+    max_input_length: int
+    max_batch_tokens: int
+    max_batch_requests: int | None
+    max_client_batch_size: int
+    auto_truncate: bool
+    tokenization_workers: int
+    version: str
+    sha: str | None = None
+    docker_label: str | None = None
+
+
+def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
+    """The first served model, since TEI's clients expect one, and the limits in force."""
+    model, limits = result.models[0], result.limits
+    shown = {
+        "model_id": model.model_id,
+        "model_sha": model.revision,
+        "model_dtype": model.dtype,
+        "served_model_name": model.name,
+        "model_type": _model_type(model),
+        "max_concurrent_requests": limits.max_concurrent_requests,
+        "max_input_length": model.max_input_tokens,
+        "max_batch_tokens": limits.max_batch_tokens,
+        "max_batch_requests": limits.max_batch_requests,
+        "max_client_batch_size": limits.max_inputs_per_request,
+        "auto_truncate": truncates_by_default if limits.truncates is None else limits.truncates,
+        "tokenization_workers": limits.tokenization_workers,
+        "version": __version__,
+        "sha": None,
+        "docker_label": None,
+    }
+    return Rendered(body=dump_json(shown))
+
+
+def tag_of(model: ModelInfo) -> str:
+    """TEI's word for the model's purpose: "embedding", "reranker" or "classifier"."""
+    if not model.outputs.isdisjoint({"dense", "sparse"}) or not (model.reranks or model.labels):
+        return "embedding"
+    return "reranker" if model.reranks else "classifier"
+
+
+def _model_type(model: ModelInfo) -> dict[str, Any]:
+    tag = tag_of(model)
+    if tag == "embedding":
+        pooling = "last_token" if model.pooling == "last" else model.pooling
+        return {tag: {"pooling": "splade" if "dense" not in model.outputs and "sparse" in model.outputs else pooling}}
+    labels = model.labels or ("LABEL_0",)  # a language model that reranks has no label, and TEI's clients expect one
+    return {
+        tag: {
+            "id2label": {str(index): label for index, label in enumerate(labels)},
+            "label2id": {label: index for index, label in enumerate(labels)},
+        }
+    }
+
+
+# --- readiness ------------------------------------------------------------------------------------------------
+
+READY_STATES = frozenset({"ready", "unloaded", "loading"})  # of a model that answers requests, after the start
+
+
+def ready_models(result: ModelList) -> list[ModelInfo]:
+    """The models that answer requests; none while the server starts. The server is ready if there is one.
+
+    An unloaded model answers: its first request loads it, and requests wait for that. So an orchestrator must not
+    remove the server. A failed or stalled model does not affect the others.
+    """
+    return [] if result.starting else [info for info in result.models if info.state in READY_STATES]

@@ -1,4 +1,4 @@
-"""Tokens in the words of OpenAI's `usage`: those that were run, specials included, whatever the dialect."""
+"""The cost of a request: OpenAI's `usage`, and the headers of TEI and its fork embedding_server."""
 
 from __future__ import annotations
 
@@ -10,27 +10,46 @@ from vectord.schema import Usage
 
 
 class TokenUsage(msgspec.Struct):
-    """Tokens that were run."""
+    """Processed tokens."""
 
     prompt_tokens: int
     total_tokens: int  # the same: nothing is generated
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
 
 
 class EmbeddingsUsage(msgspec.Struct):
-    """The same with the key that OpenAI's and Simple Inference Server's answers have beside them."""
+    """Processed tokens, with another key of OpenAI's and Simple Inference Server's responses."""
 
     prompt_tokens: int
     total_tokens: int
     completion_tokens: None
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only when something was cut
+    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
 
 
 def token_usage(usage: Usage) -> dict[str, Any]:
-    """`prompt_tokens` and `total_tokens`, and the places of truncated inputs if any was cut."""
-    tokens = usage.tokens
-    shown: dict[str, Any] = {"prompt_tokens": tokens, "total_tokens": tokens}
+    """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
+    shown: dict[str, Any] = {"prompt_tokens": usage.tokens, "total_tokens": usage.tokens}
     truncated = [index for index, length in enumerate(usage.lengths) if length.truncated]
     if truncated:
         shown["truncated_inputs"] = truncated
     return shown
+
+
+def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, str]:
+    """TEI's headers, with times in whole milliseconds. characters: a product's own count; None: those of the inputs."""
+    timings = usage.timings
+    total = _ms(timings.total_s)
+    return {
+        "x-compute-type": "gpu+optimized",  # a constant in TEI, on every device
+        "x-compute-time": total,
+        "x-compute-characters": str(usage.characters if characters is None else characters),
+        "x-compute-tokens": str(usage.tokens),
+        "x-total-time": total,
+        "x-tokenization-time": _ms(timings.tokenize_s),
+        "x-queue-time": _ms(timings.queue_s),
+        "x-inference-time": _ms(timings.inference_s),
+    }
+
+
+def _ms(seconds: float) -> str:
+    return str(int(seconds * 1000))

@@ -1,85 +1,237 @@
-"""Vectors on the wire: JSON numbers of the shortest float32 round trip, or base64 of little-endian numbers.
-
-Shared by all dialects; `embedding_items` by those whose answers are OpenAI's list of items.
-"""
+"""Vectors in responses: JSON numbers, base64, one binary matrix, or an Arrow stream."""
 
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Literal, TypeAlias, TypeVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 import orjson
 
-from vectord.errors import InvalidField
+from vectord.errors import InvalidField, NotAcceptable
+from vectord.products.common.dialect import Rendered
+from vectord.schema import DocumentsRequest, DocumentsResult, EmbedRequest, EmbedResult, Float32, Precision, Sparse
+
+if TYPE_CHECKING:
+    import pyarrow
 
 T = TypeVar("T")
 Encoding: TypeAlias = Literal["float", "base64"]
-Vector: TypeAlias = npt.NDArray[np.generic]  # (D,) float32, or int8 and uint8 where a precision says so
+Vector: TypeAlias = npt.NDArray[np.generic]  # (D,) float32, or int8 and uint8 in other precisions
 
+# --- JSON -----------------------------------------------------------------------------------------------------
 
 _LITTLE_ENDIAN = frozenset(map(np.dtype, ("<f4", "<f2", "i1", "u1")))
-_pieces: ContextVar[bool] = ContextVar("_pieces", default=False)
+_row_by_row: ContextVar[bool] = ContextVar("_row_by_row", default=False)
 
 
 def dump_json(answer: object) -> bytes:
-    """`answer` as JSON. It may hold C-contiguous arrays of numbers; the engine has made sure that they are finite."""
-    if _pieces.get():
-        return orjson.dumps(answer, default=_piece)
+    """`answer` as JSON, with the shortest float32 digits that read back to the same number.
+
+    It may contain C-contiguous arrays of numbers; the engine has checked that they are finite.
+    """
+    if _row_by_row.get():
+        return orjson.dumps(answer, default=_dump_array)
     return orjson.dumps(answer, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def in_pieces(render: Callable[[], T]) -> T:
-    """What `render` gives, for a thread beside the event loop: orjson lets no other thread run while it dumps, so its
-    arrays are dumped row by row, with a chance for the others in between. It costs a tenth more."""
-    mark = _pieces.set(True)
+def render_row_by_row(render: Callable[[], T]) -> T:
+    """The result of `render`, for a thread other than the event loop's.
+
+    orjson holds the interpreter lock while it dumps an array. Here it dumps arrays row by row, so that other threads
+    run in between. This takes a tenth longer.
+    """
+    mark = _row_by_row.set(True)
     try:
         return render()
     finally:
-        _pieces.reset(mark)
+        _row_by_row.reset(mark)
 
 
-def _piece(array: Any) -> object:
-    """What dump_json puts in the place of numpy's arrays and numbers, which orjson does not know by itself then."""
+def _dump_array(array: Any) -> object:
+    """orjson calls this for numpy's arrays and numbers if they are not dumped natively."""
     if isinstance(array, np.ndarray) and array.ndim > 1:
         return list(array)
     return orjson.Fragment(orjson.dumps(array, option=orjson.OPT_SERIALIZE_NUMPY))
 
 
 def read_encoding(name: str | None) -> Encoding:
-    """OpenAI's `encoding_format`; null is "float". Raises InvalidField for any other word."""
+    """OpenAI's `encoding_format`; null is "float". Raises InvalidField for any other value."""
     if name is None or name == "float":
         return "float"
     if name == "base64":
         return "base64"
-    raise InvalidField("`encoding_format` must be 'float' or 'base64'.", field="encoding_format")
+    raise InvalidField("{field} must be 'float' or 'base64'.", field="encoding_format")
 
 
 def embedding_items(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[dict[str, object]]:
-    """OpenAI's `data`: one item a vector (D,), in order."""
-    shown = encoded_rows(vectors, encoding)
-    return [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(shown)]
+    """OpenAI's `data`: one item for each vector (D,), in order."""
+    rows = encoded_rows(vectors, encoding)
+    return [{"object": "embedding", "index": index, "embedding": row} for index, row in enumerate(rows)]
 
 
 def encoded_rows(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[Any]:
-    """Each row as an answer holds it: an array that dump_json writes as numbers, or base64."""
+    """Each row as an array, which dump_json writes as numbers, or as base64."""
     if encoding == "float":
         return list(vectors)
     if isinstance(vectors, np.ndarray):
-        vectors = _little_endian(vectors)  # all at once: row by row it takes a fifth longer
+        vectors = _little_endian(vectors)  # converting row by row takes a fifth longer
     return [to_base64(vector) for vector in vectors]
 
 
 def to_base64(vector: Vector) -> str:
-    """vector (D,) -> base64 of its numbers' bytes, little-endian, without line breaks."""
+    """vector (D,) -> base64 of its little-endian bytes, without line breaks."""
     return b2a_base64(_little_endian(vector).data, newline=False).decode("ascii")
 
 
 def _little_endian(array: Vector) -> Vector:
-    """The same numbers, contiguous; the same array where it is that already."""
+    """The same numbers in a contiguous little-endian array; `array` itself if it is one."""
     if array.flags.c_contiguous and array.dtype in _LITTLE_ENDIAN:
         return array
     return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+
+
+# --- one binary matrix ----------------------------------------------------------------------------------------
+#
+#     content-type           application/octet-stream
+#     x-vectord-dtype        float32, float16, int8 or ubinary (eight bits to a byte, most significant bit first)
+#     x-vectord-shape        rows,columns of the matrix: 2,384; for ubinary the columns are bytes
+#     x-vectord-rows         the number of rows of each text, if texts have one vector for each token: 7,12
+#     x-vectord-model        the model's name, percent-encoded where a header cannot contain it
+#
+# A matrix is copied at most once and its numbers are not printed, which takes most of the time of a JSON response.
+
+OCTETS = "application/octet-stream"
+MAX_ROWS_SHOWN = 500  # texts in x-vectord-rows: the header stays below the 4 kB that proxies allow
+
+_UNQUOTED = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
+
+Dtype: TypeAlias = Literal["float32", "float16", "int8", "ubinary"]
+
+PRECISIONS: Mapping[Dtype, Precision] = {
+    "float32": "float",
+    "float16": "float",
+    "int8": "int8",
+    "ubinary": "ubinary",
+}
+
+
+def check_octets(request: EmbedRequest | DocumentsRequest, dtype: Dtype) -> None:
+    """Raises NotAcceptable, before anything is computed, if one matrix cannot hold the result."""
+    if isinstance(request, DocumentsRequest):
+        if request.mean:
+            raise NotAcceptable(f"{OCTETS} has the vectors of chunks, without a mean; ask for JSON.")
+        if len(request.documents) > MAX_ROWS_SHOWN:
+            raise NotAcceptable(f"{OCTETS} has at most {MAX_ROWS_SHOWN} documents; ask for JSON.")
+        return
+    if len(request.outputs) != 1 or "sparse" in request.outputs:
+        raise NotAcceptable(f"{OCTETS} has one kind of dense, colbert or token vectors; ask for JSON or Arrow.")
+    if "dense" not in request.outputs:
+        if PRECISIONS[dtype] != "float":
+            raise NotAcceptable("Vectors of tokens are available as float32 or float16.")
+        if len(request.inputs) > MAX_ROWS_SHOWN:
+            raise NotAcceptable(f"{OCTETS} has the vectors of tokens of at most {MAX_ROWS_SHOWN} inputs; use Arrow.")
+    if request.partial:
+        raise NotAcceptable(f"{OCTETS} cannot contain the errors of single inputs; ask for JSON or Arrow.")
+
+
+def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Rendered:
+    """The vectors of `result` as one matrix."""
+    texts: Sequence[Vector] | None = None  # each (rows, D); None: one row for each text
+    if isinstance(result, DocumentsResult):
+        texts = [document.vectors[PRECISIONS[dtype]] for document in result.documents]
+    elif not result.dense:
+        texts = result.colbert if result.colbert is not None else result.tokens
+        assert texts is not None
+    matrix = result.dense[PRECISIONS[dtype]] if texts is None else np.concatenate(texts)
+    headers = {
+        "x-vectord-dtype": dtype,
+        "x-vectord-shape": ",".join(map(str, matrix.shape)),
+        "x-vectord-model": quote(result.model, safe=_UNQUOTED),
+    }
+    if texts is not None:
+        headers["x-vectord-rows"] = ",".join(str(len(rows)) for rows in texts)
+    little_endian = np.dtype("<f2") if dtype == "float16" else matrix.dtype.newbyteorder("<")
+    body = np.ascontiguousarray(matrix, dtype=little_endian).tobytes()
+    return Rendered(body=body, headers=headers, content_type=OCTETS)
+
+
+# --- Arrow ----------------------------------------------------------------------------------------------------
+#
+# An Arrow IPC stream with one row for each input. The schema's metadata has the model and the fingerprint.
+#
+#     dense        fixed_size_list<float>[D], or of the one requested precision; of several precisions each has a
+#                  column: dense (float), dense_int8, dense_ubinary ...
+#     sparse       struct<indices: list<int32>, values: list<float>>
+#     colbert      list<fixed_size_list<float>[C]>, one vector for each token; also tokens
+#     tokens_seen, tokens_kept   int32: the text's tokens, and those that the model read
+#     error        string: why this input has no vectors (partial_results); null if there is no error
+#
+# pyarrow is an optional dependency, imported on first use.
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+def check_arrow() -> None:
+    """Raises NotAcceptable if pyarrow is not installed."""
+    if find_spec("pyarrow") is None:
+        raise NotAcceptable("This server has no pyarrow; install vectord[arrow].")
+
+
+def render_arrow(result: EmbedResult) -> Rendered:
+    """All vectors of `result` as an Arrow stream."""
+    import pyarrow as pa  # noqa: PLC0415 - optional
+
+    lengths = result.usage.lengths
+    errors = {index: error.message for index, error in result.failures.items()}
+    columns: dict[str, Any] = {_dense_column(name, result): _fixed_lists(rows) for name, rows in result.dense.items()}
+    if result.sparse is not None:
+        columns["sparse"] = _sparse_structs(result.sparse)
+    if result.colbert is not None:
+        columns["colbert"] = _token_lists(result.colbert)
+    if result.tokens is not None:
+        columns["tokens"] = _token_lists(result.tokens)
+    columns["tokens_seen"] = pa.array([length.seen for length in lengths], pa.int32())
+    columns["tokens_kept"] = pa.array([length.kept for length in lengths], pa.int32())
+    columns["error"] = pa.array([errors.get(index) for index in range(len(lengths))], pa.string())
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
+    batch = batch.replace_schema_metadata({"model": result.model, "fingerprint": result.fingerprint})
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    return Rendered(body=stream.getvalue().to_pybytes(), content_type=ARROW)
+
+
+def _dense_column(precision: str, result: EmbedResult) -> str:
+    return "dense" if len(result.dense) == 1 or precision == "float" else f"dense_{precision}"
+
+
+def _fixed_lists(rows: Vector) -> pyarrow.FixedSizeListArray:
+    """rows (N, D) as N lists of D numbers, without a copy if they are contiguous."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(rows).reshape(-1)), rows.shape[1])
+
+
+def _token_lists(texts: Sequence[Float32]) -> pyarrow.ListArray:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.ListArray.from_arrays(_offsets([len(rows) for rows in texts]), _fixed_lists(np.concatenate(texts)))
+
+
+def _sparse_structs(vectors: Sequence[Sparse]) -> pyarrow.StructArray:
+    import pyarrow as pa  # noqa: PLC0415
+
+    offsets = _offsets([len(vector.indices) for vector in vectors])
+    indices = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([vector.indices for vector in vectors])))
+    values = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate([vector.values for vector in vectors])))
+    return pa.StructArray.from_arrays([indices, values], ["indices", "values"])
+
+
+def _offsets(lengths: Sequence[int]) -> npt.NDArray[np.int32]:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)  # (N + 1,)

@@ -14,16 +14,12 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord.errors import EmptyInput, TooManyInputs, VectordError
-from vectord.products.common import plain
 from vectord.products.common.body import Count, decode
-from vectord.products.common.compute_headers import compute_headers
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, get, post
-from vectord.products.common.failures import Statuses, headers_of, row_of
-from vectord.products.common.info import Info, render_info
-from vectord.products.common.inputs import TextsOrIds, read_inputs
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.sides import read_side
-from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, get, post
+from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, headers_of, row_of
+from vectord.products.common.inputs import TextsOrIds, read_inputs, read_side
+from vectord.products.common.models import Info, render_info
+from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
 from vectord.products.common.vectors import dump_json, embedding_items
 from vectord.products.embedding_server.durations import rust_duration
 from vectord.products.tei.errors import text_of
@@ -131,11 +127,11 @@ def _durations(timings: Timings) -> dict[str, str]:
 
 
 # As TEI's, but for 413 above the batch size, which is the source's word, and 500 where a model fails, the document's.
-ERRORS: Statuses = {**plain.ERRORS, TooManyInputs: 413}
+ERRORS: Statuses = {**UNPROCESSABLE, TooManyInputs: 413}
 
 
 def render_error(error: VectordError) -> Rendered:
-    shown = {"error": text_of(error), "error_type": row_of(plain.KINDS, error)}
+    shown = {"error": text_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
     return Rendered(body=dump_json(shown), status=row_of(ERRORS, error), headers=headers_of(error))
 
 

@@ -7,10 +7,9 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
+from vectord.products.common.dialect import Rendered
 from vectord.products.common.models import listed_models
-from vectord.products.common.order import best_first
-from vectord.products.common.ranked import ranked
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
 from vectord.schema import ClassifyResult, EmbedResult, Float32, ModelList, RerankResult, Result

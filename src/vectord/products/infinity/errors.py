@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from vectord.errors import Forbidden, InvalidRequest, NoSuchRoute, Unauthorized, VectordError
-from vectord.products.common import validation
-from vectord.products.common.failures import headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import FASTAPI, faults, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
-ERRORS = validation.ERRORS
+ERRORS = FASTAPI
 
 
 def render_error(error: VectordError) -> Rendered:
@@ -28,5 +27,5 @@ def _shown(error: VectordError, status: int) -> dict[str, Any]:
     if isinstance(error, Forbidden | NoSuchRoute):
         return {"detail": error.message}
     if isinstance(error, InvalidRequest) and status == 422:
-        return {"detail": validation.faults(error)}
+        return {"detail": faults(error)}
     return {"error": {"message": error.message, "type": None, "param": None, "code": status}}

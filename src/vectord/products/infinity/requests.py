@@ -11,8 +11,7 @@ import msgspec
 from vectord.errors import EmptyInput, InvalidField, ModelCannot
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.inputs import read_inputs
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import read_inputs, read_switch
 from vectord.products.common.vectors import read_encoding
 from vectord.products.infinity.answers import render_classes, render_embeddings, render_models, render_ranking
 from vectord.products.infinity.wire import ClassifyBody, EmbeddingsBody, RerankBody, TextDocument

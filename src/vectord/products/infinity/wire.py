@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch
 from vectord.products.common.usage import TokenUsage
 
 MAX_TEXT_CHARS = 122_880  # infinity's own bound, 15 for each of 8192 tokens

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from vectord.errors import VectordError
-from vectord.products.common import validation
-from vectord.products.common.failures import headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import FASTAPI, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
-ERRORS = validation.ERRORS
+ERRORS = FASTAPI
 
 
 def render_error(error: VectordError) -> Rendered:

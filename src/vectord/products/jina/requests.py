@@ -10,10 +10,7 @@ import msgspec
 from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.inputs import check_count, read_inputs
-from vectord.products.common.kinds import read_kind
-from vectord.products.common.pieces import joined
-from vectord.products.common.switches import Switch, read_switch
+from vectord.products.common.inputs import Switch, check_count, join_chunks, read_inputs, read_kind, read_switch
 from vectord.products.jina.answers import (
     precision_of,
     render_chunks,
@@ -121,7 +118,7 @@ def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
 
 def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
     types = _types(body)
-    text, spans = joined(_pieces(body))
+    text, spans = join_chunks(_pieces(body))
     request = DocumentsRequest(
         documents=[text],
         chunks=None,

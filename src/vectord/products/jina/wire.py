@@ -10,7 +10,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from vectord.products.common.body import Count, TokenId
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch
 from vectord.products.common.usage import TokenUsage
 
 EmbeddingType: TypeAlias = Literal["float", "base64", "binary", "ubinary"]

@@ -7,10 +7,9 @@ from typing import Any
 
 from vectord import __version__
 from vectord.errors import Unavailable
-from vectord.products.common.models import listed_models
-from vectord.products.common.order import best_first
-from vectord.products.common.readiness import answering
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.models import listed_models, ready_models
+from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, Vector, dump_json, embedding_items
 from vectord.products.llamacpp import norms
@@ -109,7 +108,7 @@ def render_models(result: Result) -> Rendered:
 def render_health(result: Result) -> Rendered:
     """One model that answers is enough."""
     assert isinstance(result, ModelList)
-    if answering(result):
+    if ready_models(result):
         return Rendered(body=dump_json({"status": "ok"}))
     return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from vectord import errors
 from vectord.errors import InputTooLong, ModelCannot, Unauthorized, VectordError
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}

@@ -12,9 +12,8 @@ import msgspec
 
 from vectord.errors import EmptyInput, InvalidField, WrongType
 from vectord.products.common.body import decode
-from vectord.products.common.dialect import Call, Incoming
+from vectord.products.common.dialect import Call, Incoming, Rendered
 from vectord.products.common.inputs import read_inputs
-from vectord.products.common.rendered import Rendered
 from vectord.products.common.vectors import read_encoding
 from vectord.products.llamacpp import norms
 from vectord.products.llamacpp.answers import (

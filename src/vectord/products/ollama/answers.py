@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from vectord import __version__
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
 from vectord.products.common.vectors import dump_json
 from vectord.schema import EmbedResult, ModelInfo, ModelList, Result
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from vectord import errors
 from vectord.errors import InputTooLong, ModelNotFound, VectordError
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}

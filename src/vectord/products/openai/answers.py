@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 
+from vectord.products.common.dialect import Rendered
 from vectord.products.common.models import listed_models, model_item
-from vectord.products.common.rendered import Rendered
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
 from vectord.products.openai.errors import error_object

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import Overloaded, Unavailable, VectordError
-from vectord.products.common.failures import STATUSES, headers_of, retry_after_s, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, headers_of, retry_after_s, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS = STATUSES
@@ -47,7 +47,7 @@ def error_object(error: VectordError) -> dict[str, str | None]:
     return {
         "message": error.message,
         "type": row_of(TYPES, error),
-        "param": error.field,
+        "param": error.field_name,
         "code": row_of(CODES, error),
     }
 

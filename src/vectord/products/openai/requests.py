@@ -9,12 +9,8 @@ import msgspec
 
 from vectord.errors import InvalidField
 from vectord.products.common.body import decode
-from vectord.products.common.characters import check_characters
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.fingerprint import read_fingerprint
-from vectord.products.common.inputs import read_inputs
-from vectord.products.common.kinds import read_kind
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import check_characters, read_fingerprint, read_inputs, read_kind, read_switch
 from vectord.products.common.vectors import Encoding, read_encoding
 from vectord.products.openai.answers import render_embeddings, render_model, render_models
 from vectord.products.openai.wire import EmbeddingsBody

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord.products.common.body import Count
-from vectord.products.common.inputs import TextsIdsOrItems
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch, TextsIdsOrItems
 from vectord.products.common.usage import EmbeddingsUsage
 from vectord.schema import Precision
 

@@ -6,11 +6,9 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vectord.products.common.models import listed_models
-from vectord.products.common.order import best_first
-from vectord.products.common.ranked import as_object, ranked
-from vectord.products.common.readiness import answering
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.models import listed_models, ready_models
+from vectord.products.common.ranking import as_object, best_first, ranked
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import dump_json
 from vectord.products.semantic_explorer.wire import NamedDocument
@@ -111,7 +109,7 @@ def render_rerankers(result: Result) -> Rendered:
 def render_status(result: Result) -> Rendered:
     """The source's, without its queue depth and its GPU's memory, which are not known here; it is 200 either way."""
     assert isinstance(result, ModelList)
-    models = answering(result)
+    models = ready_models(result)
     embeds = any(map(_embeds, models))
     return _answer(
         status="ok" if embeds else "not_ready", embedding_ready=embeds, reranker_ready=any(map(_reranks, models))

@@ -7,8 +7,8 @@ from typing import TypeAlias
 
 from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 Words: TypeAlias = tuple[str, str]  # the code, and how the message begins

@@ -9,8 +9,8 @@ import msgspec
 
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.ranked import read_documents
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import read_switch
+from vectord.products.common.ranking import read_documents
 from vectord.products.semantic_explorer.answers import (
     render_counted,
     render_embed,

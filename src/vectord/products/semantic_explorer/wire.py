@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord.products.common.body import Count
-from vectord.products.common.ranked import Documents, TextDocument
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch
+from vectord.products.common.ranking import Documents, TextDocument
 from vectord.products.common.usage import TokenUsage
 
 Best = Annotated[Count | None, msgspec.Meta(description="how many results; 0 and null: all")]

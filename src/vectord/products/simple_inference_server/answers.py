@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from vectord.products.common.dialect import Rendered
 from vectord.products.common.models import listed_models
-from vectord.products.common.ranked import ranked
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.ranking import ranked
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
 from vectord.schema import EmbedResult, ModelList, RerankResult, Result

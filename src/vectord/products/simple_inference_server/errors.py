@@ -6,12 +6,11 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import MalformedBody, TooManyInputs, VectordError, WrongType
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.validation import faults
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, faults, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
-ERRORS: Statuses = {**STATUSES, errors.MalformedBody: 422, errors.WrongType: 422}
+ERRORS: Statuses = {**STATUSES, errors.MalformedBody: 422, errors.WrongType: 422, errors.MissingField: 422}
 
 # "{}" for our message.
 TEXTS: Mapping[type[VectordError], str] = {

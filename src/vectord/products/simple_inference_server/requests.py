@@ -11,9 +11,8 @@ import msgspec
 
 from vectord.errors import InvalidField, TooManyInputs
 from vectord.products.common.body import decode
-from vectord.products.common.characters import check_characters
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.inputs import read_inputs
+from vectord.products.common.inputs import check_characters, read_inputs
 from vectord.products.common.vectors import Encoding
 from vectord.products.simple_inference_server.answers import render_embeddings, render_models, render_ranking
 from vectord.products.simple_inference_server.wire import EmbeddingsBody, RerankBody

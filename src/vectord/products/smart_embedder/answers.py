@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vectord.products.common.order import best_first
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.ranking import best_first
 from vectord.products.common.vectors import dump_json
 from vectord.schema import EmbedResult, RerankResult, Result, Sparse, Statistics, TextLength, Timings
 

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import InferenceTimedOut, InvalidRequest, RateLimited, VectordError
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.validation import faults
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, faults, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS: Statuses = {
@@ -16,6 +15,7 @@ ERRORS: Statuses = {
     errors.MalformedBody: 422,
     errors.InvalidField: 422,
     errors.WrongType: 422,
+    errors.MissingField: 422,
     errors.TooManyInputs: 422,
     errors.TooManyCharacters: 422,
     errors.Overloaded: 503,

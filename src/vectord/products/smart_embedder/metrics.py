@@ -10,15 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from vectord.engine.observer import BatchReport, RequestReport
 from vectord.observability.instruments import Counter, Gauge, Histogram
-from vectord.products.common.operations import (
-    BACKPRESSURE,
-    EMBEDS,
-    FORWARD_SECONDS,
-    INVALID,
-    LEFT,
-    SECONDS,
-    TIMED_OUT,
-)
+from vectord.products.common.operations import BACKPRESSURE, EMBEDS, FORWARD_SECONDS, INVALID, LEFT, SECONDS, TIMED_OUT
 from vectord.schema import DeviceMemory, ModelInfo
 
 TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)

@@ -8,7 +8,7 @@ where clients may know them. Runs on the event loop, called by the server's hand
 from __future__ import annotations
 
 from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.common.info import Info
+from vectord.products.common.models import Info
 from vectord.products.tei.errors import render_error, render_openai_error
 from vectord.products.tei.requests import (
     parse_decode,

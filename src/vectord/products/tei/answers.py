@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from vectord.products.common.compute_headers import compute_headers
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.usage import token_usage
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.usage import compute_headers, token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
 from vectord.schema import (
     ClassifyResult,

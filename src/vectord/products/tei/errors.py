@@ -6,14 +6,13 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import InputTooLong, InvalidField, TooManyCharacters, TooManyInputs, Unauthorized, VectordError
-from vectord.products.common import plain
-from vectord.products.common.failures import headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 # Those of errors before any dialect is chosen are TEI's already.
 ERRORS: Mapping[type[VectordError], int] = {
-    **plain.ERRORS,
+    **UNPROCESSABLE,
     errors.ModelCannot: 424,
     errors.InferenceFailed: 424,
     errors.OutOfMemory: 424,
@@ -44,13 +43,13 @@ PLAIN_TEXTS: Mapping[type[VectordError], str] = {
 
 
 def render_error(error: VectordError) -> Rendered:
-    shown = {"error": text_of(error), "error_type": row_of(plain.KINDS, error)}
+    shown = {"error": text_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
     return _early(error) or _json(error, shown)
 
 
 def render_openai_error(error: VectordError) -> Rendered:
     """Flat, as TEI answers on its OpenAI routes."""
-    shown = {"message": text_of(error), "code": row_of(ERRORS, error), "type": row_of(plain.KINDS, error)}
+    shown = {"message": text_of(error), "code": row_of(ERRORS, error), "type": row_of(TEI_ERROR_TYPES, error)}
     return _early(error) or _json(error, shown)
 
 
@@ -81,5 +80,5 @@ def _message(error: VectordError) -> str:
         if isinstance(error, TooManyInputs):
             return f"batch size {error.given} > maximum allowed batch size {error.limit}"
         unit = "characters" if isinstance(error, TooManyCharacters) else "tokens"
-        return f"`{error.field or 'inputs'}` must have less than {error.limit} {unit}. Given: {error.given}"
+        return f"`{error.field_name or 'inputs'}` must have less than {error.limit} {unit}. Given: {error.given}"
     return error.message

@@ -11,12 +11,10 @@ import msgspec
 
 from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
 from vectord.products.common.body import decode
-from vectord.products.common.dialect import Call, Incoming, Parse
-from vectord.products.common.info import render_info
-from vectord.products.common.inputs import TextsOrIds, check_count, read_inputs
-from vectord.products.common.sides import read_side
+from vectord.products.common.dialect import Call, Incoming, Parse, named_error
+from vectord.products.common.inputs import TextsOrIds, check_count, read_inputs, read_side
+from vectord.products.common.models import render_info
 from vectord.products.common.vectors import read_encoding
-from vectord.products.common.wording import worded
 from vectord.products.tei.answers import (
     render_decode,
     render_embed,
@@ -244,7 +242,7 @@ def parse_vertex(incoming: Incoming) -> Call:
 
 def _fields_within(calls: Sequence[Call], index: int) -> Mapping[str, str]:
     """The words of one instance, each with its place in the whole body."""
-    return _within(index, calls[index].fields)
+    return _within(index, calls[index].names)
 
 
 def _within(index: int, fields: Mapping[str, str]) -> Mapping[str, str]:
@@ -261,7 +259,7 @@ def _parse_instance(instance: Incoming, index: int) -> Call:
     except WrongType as error:
         raise InvalidField(f"`instances[{index}]`: {error.message}", field="instances", index=index) from None
     except VectordError as error:
-        raise worded(error, _within(index, {})) from None
+        raise named_error(error, _within(index, {})) from None
 
 
 # --- tokens and facts -----------------------------------------------------------------------------------------

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vectord.products.common.order import best_first
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.ranking import best_first
 from vectord.products.common.vectors import Encoding, dump_json, encoded_rows
 from vectord.products.vectord.errors import shown_error
 from vectord.schema import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vectord.errors import InvalidRequest, VectordError
-from vectord.products.common.failures import STATUSES, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.errors import InvalidRequest, MissingField, VectordError
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 # 400 for what a request says, 413 for bytes alone, 429 for load alone, 503 for not ready.
@@ -27,7 +27,7 @@ def shown_error(error: VectordError) -> dict[str, Any]:
     return {
         "type": type_of(type(error)),
         "message": error.message,
-        "field": error.field,
+        "field": error.field_name,
         "index": error.index,
         "limit": figures[0],
         "given": figures[1],
@@ -36,4 +36,6 @@ def shown_error(error: VectordError) -> dict[str, Any]:
 
 def type_of(kind: type[VectordError]) -> str:
     """The name of the class in errors.py, "model_not_found"; "internal_error" for what none of them is about."""
+    if kind is MissingField:
+        return "wrong_type"
     return "internal_error" if kind is VectordError else _word_ends.sub("_", kind.__name__).lower()

@@ -9,8 +9,7 @@ import msgspec
 from vectord.errors import InvalidField
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.fingerprint import read_fingerprint
-from vectord.products.common.inputs import read_inputs
+from vectord.products.common.inputs import read_fingerprint, read_inputs
 from vectord.products.vectord.answers import (
     render_classify,
     render_decode,

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from vectord import __version__
+from vectord.products.common.dialect import Rendered
 from vectord.products.common.models import model_item
-from vectord.products.common.ranked import as_object, ranked
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.ranking import as_object, ranked
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import dump_json
 from vectord.products.vllm.numbers import Numbers

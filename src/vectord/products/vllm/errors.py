@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 
 from vectord.errors import InputTooLong, VectordError
-from vectord.products.common.failures import STATUSES, Statuses, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, Statuses, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS: Statuses = STATUSES
@@ -19,7 +19,7 @@ def render_error(error: VectordError) -> Rendered:
     """Where vLLM has no class for a status, its type is the status in words."""
     status = row_of(ERRORS, error)
     kind = _TYPES.get(status, HTTPStatus(status).phrase)
-    shown = {"message": _message(error), "type": kind, "param": error.field, "code": status}
+    shown = {"message": _message(error), "type": kind, "param": error.field_name, "code": status}
     return Rendered(body=dump_json({"error": shown}), status=status, headers=headers_of(error))
 
 

@@ -12,11 +12,11 @@ from functools import partial
 
 import msgspec
 
-from vectord.errors import EmptyInput, InvalidField, WrongType
+from vectord.errors import EmptyInput, InvalidField, MissingField, WrongType
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
 from vectord.products.common.inputs import check_count, read_inputs
-from vectord.products.common.ranked import read_documents
+from vectord.products.common.ranking import read_documents
 from vectord.products.vllm.answers import (
     render_classes,
     render_detokenized,
@@ -210,7 +210,7 @@ def parse_tokenize(incoming: Incoming) -> Call:
     body = decode(_tokenize_body, incoming.body)
     _refuse_messages(body.messages)
     if body.prompt is None:
-        raise WrongType("`prompt` is required.", field="prompt")
+        raise MissingField("{field} is required.", field="prompt")
     request = TokenizeRequest(
         inputs=[body.prompt], model=body.model or None, add_special_tokens=body.add_special_tokens is not False
     )
@@ -238,7 +238,7 @@ def parse_models(incoming: Incoming) -> Call:
 def _inputs(body: InputBody) -> Sequence[Input]:
     _refuse_messages(body.messages)
     if body.input is None:
-        raise WrongType("`input` is required.", field="input")
+        raise MissingField("{field} is required.", field="input")
     return read_inputs(body.input, "input")
 
 

@@ -12,7 +12,7 @@ import msgspec
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.inputs import TextsOrIds
 from vectord.products.common.models import ModelItem
-from vectord.products.common.ranked import Documents
+from vectord.products.common.ranking import Documents
 from vectord.products.common.usage import TokenUsage
 
 Texts: TypeAlias = str | list[str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vectord.products.common.order import best_first
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
 from vectord.schema import ChunkedDocument, DocumentsResult, EmbedResult, Precision, RerankResult, Result, Usage

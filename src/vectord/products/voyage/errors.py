@@ -6,14 +6,15 @@ from collections.abc import Mapping
 
 from vectord import errors
 from vectord.errors import VectordError
-from vectord.products.common.failures import STATUSES, headers_of, row_of
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
+from vectord.products.common.errors import STATUSES, headers_of, row_of
 from vectord.products.common.vectors import dump_json
 
 ERRORS: Mapping[type[VectordError], int] = {
     **STATUSES,
     errors.MalformedBody: 422,
     errors.WrongType: 422,
+    errors.MissingField: 422,
     errors.EmptyInput: 422,
     errors.ModelNotFound: 400,
 }

@@ -10,10 +10,7 @@ import msgspec
 from vectord.errors import EmptyInput, InvalidField
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.common.inputs import check_count, read_inputs
-from vectord.products.common.kinds import read_kind
-from vectord.products.common.pieces import joined
-from vectord.products.common.switches import read_switch
+from vectord.products.common.inputs import check_count, join_chunks, read_inputs, read_kind, read_switch
 from vectord.products.common.vectors import read_encoding
 from vectord.products.voyage.answers import render_chunks, render_embeddings, render_queries, render_rerank
 from vectord.products.voyage.wire import ContextualizedBody, EmbeddingsBody, RerankBody
@@ -63,7 +60,7 @@ def parse_contextualized(incoming: Incoming) -> Call:
         return _queries(body)
     if read_switch(body.enable_auto_chunking, "enable_auto_chunking"):
         return _documents(body, _alone(body.inputs), _chunk_options(body), None)
-    documents = [joined(chunks) for chunks in body.inputs]
+    documents = [join_chunks(chunks) for chunks in body.inputs]
     return _documents(body, [text for text, _ in documents], None, [spans for _, spans in documents])
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from vectord.products.common.body import Count
-from vectord.products.common.switches import Switch
+from vectord.products.common.inputs import Switch
 from vectord.schema import Precision
 
 InputType = Annotated[str | None, msgspec.Meta(description='"query" or "document"')]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from vectord.errors import InvalidField
-from vectord.products.common.fingerprint import read_fingerprint
+from vectord.products.common.inputs import read_fingerprint
 from vectord.schema import Caller, Lane
 from vectord.server.admission.keys import Key
 from vectord.server.http.request_id import request_id

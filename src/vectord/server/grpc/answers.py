@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from vectord import __version__
-from vectord.products.common.info import tag_of
+from vectord.products.common.models import tag_of
 from vectord.products.tei.answers import places
 from vectord.schema import (
     ClassifyResult,

@@ -15,7 +15,7 @@ from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
 from vectord.observability.trace_context import HEADER as TRACEPARENT
 from vectord.observability.trace_context import sampled_trace_id
-from vectord.products.common.failures import STATUSES, row_of
+from vectord.products.common.errors import STATUSES, row_of
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.gate import rejected_for
 from vectord.server.admission.keys import Key

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2 as pb
 from grpc_health.v1.health_pb2_grpc import HealthServicer
 
 from vectord.engine.client import EngineClient
-from vectord.products.common.readiness import answering
+from vectord.products.common.models import ready_models
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.shutdown import Shutdown
 
@@ -48,5 +48,5 @@ class Health(HealthServicer):  # type: ignore[misc] # generated, without types
         """service: "" asks for the whole port."""
         if service and service not in SERVICES:
             return int(pb.HealthCheckResponse.SERVICE_UNKNOWN)
-        ready = answering(self._engine.models()) and not self._shutdown.begun
+        ready = ready_models(self._engine.models()) and not self._shutdown.begun
         return int(pb.HealthCheckResponse.SERVING if ready else pb.HealthCheckResponse.NOT_SERVING)

@@ -22,9 +22,9 @@ from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import MalformedBody, Overloaded, ShuttingDown, VectordError
 from vectord.observability.exchange import Steps
-from vectord.products.common.compute_headers import compute_headers
-from vectord.products.common.failures import retry_after_s
-from vectord.products.common.wording import worded
+from vectord.products.common.dialect import named_error
+from vectord.products.common.errors import retry_after_s
+from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import text_of
 from vectord.schema import Request, Result, Usage
 from vectord.server.admission.caller import caller_of
@@ -203,7 +203,7 @@ class Services:
         try:
             result = await self._engine.answer(request, call.caller)
         except VectordError as error:
-            raise worded(error, fields) from error.__cause__
+            raise named_error(error, fields) from error.__cause__
         finally:
             self._room.release(content_bytes)
         call.note(result)

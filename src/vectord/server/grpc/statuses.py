@@ -9,7 +9,7 @@ from grpc import StatusCode
 
 from vectord import errors
 from vectord.errors import Overloaded, Unavailable, VectordError
-from vectord.products.common.failures import retry_after_s, row_of
+from vectord.products.common.errors import retry_after_s, row_of
 
 # Of these, clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED where their configuration says so.
 CODES: Mapping[type[VectordError], StatusCode] = {

@@ -14,9 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.products.common.dialect import Dialect
-from vectord.products.common.plain import render_error
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Dialect, Rendered
+from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.handler import Handler, Tracer
 from vectord.server.http.hardening.unsent import Unsent
@@ -99,7 +98,7 @@ def build_table(
         pages.append(metrics_page(metrics))
     pages += console_pages(metrics, lambda: calls(dialects, table))
     pages += openapi_pages(lambda: table, __version__)
-    table = Table(dialects, pages, render_error, url_prefix)
+    table = Table(dialects, pages, render_any, url_prefix)
     if metrics is not None:
         metrics.expect_routes((endpoint.speaker, endpoint.path) for endpoint in table)
     return table

@@ -23,8 +23,7 @@ from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
 from vectord.observability.trace_context import HEADER as TRACEPARENT
 from vectord.observability.trace_context import sampled_trace_id
-from vectord.products.common.dialect import Call, Guards, Incoming, RenderError, Route
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.caller import caller_of
 from vectord.server.admission.gate import FORWARDED_FOR, Gate, rejected_for
@@ -262,7 +261,7 @@ class Handler:
         try:
             result = await while_connected(self._engine.answer(call.request, caller), receive)
         except VectordError as error:
-            raise call.worded(error) from error.__cause__
+            raise call.named(error) from error.__cause__
         await self._gate.limits.spend(asked.key, result)
         answered_s = time.perf_counter()
         rendered = await self._rendering.answer(call, result)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.products.common.plain import render_error
+from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import metrics_page
 from vectord.server.http.handler import Handler
@@ -43,7 +43,7 @@ async def serve_metrics(
     certificate = certificate_of(config)
     listener = bind(config.host, config.prometheus_port, option=OPTION)
     unsent = Unsent(config.payload_limit)
-    table = Table((), [metrics_page(metrics)], render_error)
+    table = Table((), [metrics_page(metrics)], render_any)
     settings = uvicorn_config(
         Handler(engine, table, config, Gate(ServerConfig()), shutdown, unsent=unsent), config, certificate, "off"
     )

@@ -17,9 +17,17 @@ from functools import partial
 from typing import cast
 
 from vectord.errors import NotAcceptable
-from vectord.products.common.arrow import ARROW, check_arrow, render_arrow
 from vectord.products.common.dialect import Call
-from vectord.products.common.octets import OCTETS, PRECISIONS, Dtype, check_octets, render_octets
+from vectord.products.common.vectors import (
+    ARROW,
+    OCTETS,
+    PRECISIONS,
+    Dtype,
+    check_arrow,
+    check_octets,
+    render_arrow,
+    render_octets,
+)
 from vectord.schema import DocumentsRequest, EmbedRequest, Request
 
 MAX_ACCEPT_LENGTH = 1024

@@ -18,9 +18,8 @@ from typing import Any
 import orjson
 
 from vectord.engine.client import EngineClient
-from vectord.products.common.folder import all_dialects
-from vectord.products.common.readiness import answering
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered, all_dialects
+from vectord.products.common.models import ready_models
 from vectord.schema import ModelList
 from vectord.server.http.routing import Page
 from vectord.server.http.shutdown import Shutdown
@@ -70,7 +69,7 @@ class Probes:
     def ready(self, headers: Mapping[str, str]) -> Rendered:
         served = self._engine.models()
         ready = self._is_ready(served)
-        models = answering(served)
+        models = ready_models(served)
         body = {
             "status": "ok" if ready else "not_ready",
             "embedding": any(model.outputs for model in models),
@@ -91,7 +90,7 @@ class Probes:
         return _json(body, 200 if self._is_ready(self._engine.models()) else 503)
 
     def _is_ready(self, served: ModelList) -> bool:
-        return bool(answering(served)) and not self._shutdown.begun
+        return bool(ready_models(served)) and not self._shutdown.begun
 
 
 def _json(body: Mapping[str, Any], status: int = 200) -> Rendered:

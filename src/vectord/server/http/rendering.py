@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from vectord.products.common.dialect import Call
-from vectord.products.common.rendered import Rendered
-from vectord.products.common.vectors import in_pieces
+from vectord.products.common.dialect import Call, Rendered
+from vectord.products.common.vectors import render_row_by_row
 from vectord.schema import DocumentsResult, EmbedResult, Result, SeveralResults
 from vectord.server.http.hardening.unsent import Unsent
 
@@ -43,7 +42,7 @@ class Rendering:
         if numbers <= RENDERED_ON_LOOP_NUMBERS:
             return call.answered(result)
         async with self._turns:
-            return await asyncio.to_thread(in_pieces, partial(call.answered, result))
+            return await asyncio.to_thread(render_row_by_row, partial(call.answered, result))
 
     def written(self, result: Result, rendered: Rendered) -> None:
         """What `answer` made of it is the connection's, or nobody's."""

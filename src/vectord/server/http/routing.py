@@ -14,8 +14,7 @@ from types import MappingProxyType
 import msgspec
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
-from vectord.products.common.dialect import Dialect, RenderError, Route
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Dialect, Rendered, RenderError, Route
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 

@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from vectord.errors import NoSuchRoute
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
 from vectord.server.http.compression import accepts_gzip
 from vectord.server.http.meter import Meter, then
 from vectord.server.http.negotiation import MAX_ACCEPT_LENGTH, quality_of

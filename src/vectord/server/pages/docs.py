@@ -12,7 +12,7 @@ from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
 
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Rendered
 from vectord.server.http.compression import GZIP, accepts_gzip
 from vectord.server.http.routing import Page
 

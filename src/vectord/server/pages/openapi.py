@@ -16,11 +16,9 @@ import msgspec
 import orjson
 
 from vectord.errors import VectordError
-from vectord.products.common.arrow import ARROW
-from vectord.products.common.dialect import Incoming, Route
-from vectord.products.common.fingerprint import PATTERN
-from vectord.products.common.octets import OCTETS
-from vectord.products.common.rendered import Rendered
+from vectord.products.common.dialect import Incoming, Rendered, Route
+from vectord.products.common.inputs import FINGERPRINT_PATTERN
+from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE
 from vectord.server.http import result_headers
 from vectord.server.http.hardening import length_headers
@@ -34,7 +32,7 @@ Json = dict[str, Any]
 _PARAMETERS: Mapping[str, Json] = {
     REQUEST_ID: {"type": "string"},
     LANE: {"type": "string", "enum": ["interactive", "bulk"]},
-    EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{PATTERN}$"},
+    EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{FINGERPRINT_PATTERN}$"},
 }
 _RESULT_HEADERS: Mapping[str, str] = {
     REQUEST_ID: "The request's name in the log",

@@ -1,0 +1,65 @@
+"""Reranked documents as Cohere, Jina, infinity, vLLM and Semantic Explorer read and write them.
+
+These products share a path, and their bodies may be alike. So each result has every key that one of their clients
+reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+import numpy as np
+
+from vectord.schema import Float32, RerankResult
+
+
+class TextDocument(msgspec.Struct):
+    """A document in an object; other keys are ignored."""
+
+    text: str
+
+
+Documents: TypeAlias = list[str | TextDocument]
+
+
+def read_documents(documents: Documents) -> list[str]:
+    """The documents' texts."""
+    return [document if isinstance(document, str) else document.text for document in documents]
+
+
+def as_object(text: str) -> dict[str, str]:
+    """A document in a response, for all these products but infinity."""
+    return {"text": text}
+
+
+def best_first(scores: Float32) -> list[int]:
+    """The indices of `scores` (N,) from the highest score to the lowest; equal scores stay in order."""
+    order: list[int] = np.argsort(-scores, kind="stable").tolist()
+    return order
+
+
+def ranked(
+    result: RerankResult,
+    passages: Sequence[str],
+    *,
+    top_n: int | None,
+    document: Callable[[str], object] | None,
+    text: bool = True,
+) -> list[dict[str, Any]]:
+    """The results, best first. top_n: the most results; None and 0 for all.
+
+    document: makes the value of `document` from a passage; None leaves the key out. text: whether results have
+    Semantic Explorer's `text`.
+    """
+    items = []
+    for index in best_first(result.scores)[: top_n or None]:
+        score = result.scores[index]
+        item: dict[str, Any] = {"index": index, "relevance_score": score, "score": score}
+        if text:
+            item["text"] = passages[index]
+        if document is not None:
+            item["document"] = document(passages[index])
+        items.append(item)
+    return items
