@@ -19,7 +19,7 @@ import uvloop
 
 from bench.wire import embedded
 from vectord.config import ServerConfig
-from vectord.engine.observer import RequestReport
+from vectord.engine.events import RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
@@ -54,8 +54,8 @@ async def measure(config: ServerConfig, key: str) -> dict[int, float]:
         caller = caller_of(headers, "10.0.0.1", known, name, PATH)
         await gate.limits.spend(known, result)
         assert result.usage.timings is not None
-        metrics.request_answered(
-            RequestReport(
+        metrics.observe(
+            RequestEnded(
                 operation="embed",
                 caller=caller,
                 model="m",
@@ -65,7 +65,7 @@ async def measure(config: ServerConfig, key: str) -> dict[int, float]:
                 timings=result.usage.timings,
             )
         )
-        metrics.http_answered(
+        metrics.observe(
             Exchange(
                 method="POST",
                 dialect="openai",

@@ -24,13 +24,18 @@ from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
 from vectord.engine.cache.stores.redis import RedisStore
 from vectord.engine.cache.stores.secret import shared_secret
 from vectord.engine.engine import Engine
+from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.engine.observer import Observer, Silent
 from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
+from vectord.observability.instruments import MetricFamilies
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
+from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
+from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
+from vectord.products.tei.metrics import TeiMetrics
 from vectord.server.admission.buckets import Buckets
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import create_app
@@ -61,8 +66,8 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
         raise ConfigError("shared_cache: redis is not installed here; it comes with pip install 'vectord[redis]'")
     buckets = Buckets(config.server.redis_url)
     gate = Gate(config.server, dialects, buckets)
-    metrics = Metrics(__version__, _max_lengths(config.model)) if config.telemetry.enable_metrics else None
-    engine = _engine(config, around(metrics or Silent()))
+    metrics = Metrics(__version__, _product_metrics(config.model)) if config.telemetry.enable_metrics else None
+    engine = _engine(config, around(discard if metrics is None else metrics.observe))
     tracing = open_tracing(config.telemetry, __version__)
 
     if metrics is not None:
@@ -89,7 +94,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     return Composition(app, engine, metrics, buckets)
 
 
-def _engine(config: Config, observer: Observer | None) -> Engine:
+def _engine(config: Config, observer: Observer) -> Engine:
     """The engine with its models, nothing running yet. Raises StartError."""
     models = open_models(config)
     composites = open_composites(config.model, models)
@@ -110,7 +115,7 @@ def _engine(config: Config, observer: Observer | None) -> Engine:
 async def running_engine(config: Config) -> AsyncIterator[Engine]:
     """The engine alone, its models loaded or failed, for a command that works in this process. Raises StartError."""
     run_without_preempting()
-    engine = _engine(config, None)
+    engine = _engine(config, discard)
     await engine.start()
     try:
         await engine.loaded.wait()
@@ -182,7 +187,7 @@ async def _further_ports(
                     config,
                     state.shutdown,
                     state.gate,
-                    observer=metrics,
+                    observer=None if metrics is None else metrics.observe,
                     tracer=tracing,
                     unsent=state.unsent,
                 )
@@ -217,6 +222,15 @@ def _tell_settings(config: Config) -> None:
 
 def _store(config: EngineConfig) -> RedisStore | None:
     return None if config.shared_cache is None else RedisStore(config.shared_cache, config.shared_cache_ttl_s)
+
+
+def _product_metrics(config: ModelConfig) -> list[MetricFamilies]:
+    return [
+        SmartEmbedderMetrics(__version__, _max_lengths(config)),
+        SimpleInferenceServerMetrics(),
+        SemanticExplorerMetrics(),
+        TeiMetrics(),
+    ]
 
 
 def _max_lengths(config: ModelConfig) -> dict[str, int]:

@@ -17,8 +17,18 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.config import EngineConfig
 from vectord.engine.cache.shared import Store
 from vectord.engine.engine import Engine
+from vectord.engine.events import (
+    ActiveRequestsChanged,
+    BatchRan,
+    CacheLookedUp,
+    Event,
+    ModelStateChanged,
+    Observer,
+    QueueChanged,
+    RequestEnded,
+    discard,
+)
 from vectord.engine.models.registry import Composite, ModelSource
-from vectord.engine.observer import BatchReport, RequestReport
 from vectord.errors import EmptyInput, InputTooLong
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
@@ -329,48 +339,37 @@ def _hit(output: Output, texts: PackedTexts, poison: int) -> list[bool]:
 
 
 class Recorder:
-    """An Observer that keeps every call."""
+    """An observer that keeps every event."""
 
     def __init__(self) -> None:
-        self.active: list[str] = []  # operations under way
-        self.reports: list[RequestReport] = []
-        self.batch_reports: list[BatchReport] = []
+        self.active: list[str] = []  # operations in progress
+        self.reports: list[RequestEnded] = []
+        self.batch_reports: list[BatchRan] = []
         self.requests: list[tuple[str, str, str | None, int, int]] = []
         self.batches: list[tuple[int, int, bool]] = []
         self.queues: list[tuple[int, int]] = []
         self.lookups: list[tuple[int, int]] = []
         self.shared_lookups: list[tuple[int, int]] = []
-        self.shared_refused = 0
+        self.shared_rejected = 0
         self.states: list[tuple[str, str]] = []
 
-    def request_began(self, operation: str) -> None:
-        self.active.append(operation)
-
-    def request_ended(self, operation: str) -> None:
-        self.active.remove(operation)
-
-    def request_answered(self, report: RequestReport) -> None:
-        self.reports.append(report)
-        self.requests.append((report.model, report.operation, report.error, report.texts, report.tokens))
-
-    def batch_ran(self, report: BatchReport) -> None:
-        self.batch_reports.append(report)
-        self.batches.append((report.texts, report.tokens, report.failed))
-
-    def queue_changed(self, texts: int, tokens: int) -> None:
-        self.queues.append((texts, tokens))
-
-    def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
-        self.lookups.append((hits, misses))
-
-    def shared_cache_looked_up(self, model: str, hits: int, misses: int) -> None:
-        self.shared_lookups.append((hits, misses))
-
-    def shared_cache_refused(self, model: str, values: int) -> None:
-        self.shared_refused += values
-
-    def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
-        self.states.append((model, state))
+    def __call__(self, event: Event) -> None:
+        match event:
+            case ActiveRequestsChanged():
+                (self.active.append if event.change > 0 else self.active.remove)(event.operation)
+            case RequestEnded():
+                self.reports.append(event)
+                self.requests.append((event.model, event.operation, event.error, event.texts, event.tokens))
+            case BatchRan():
+                self.batch_reports.append(event)
+                self.batches.append((event.texts, event.tokens, event.failed))
+            case QueueChanged():
+                self.queues.append((event.texts, event.tokens))
+            case CacheLookedUp():
+                (self.shared_lookups if event.shared else self.lookups).append((event.hits, event.misses))
+                self.shared_rejected += event.rejected
+            case ModelStateChanged():
+                self.states.append((event.model, event.state))
 
 
 class Clock:
@@ -446,7 +445,7 @@ async def serving(
     models: Sequence[ModelSpec] = (),
     composites: Sequence[Composite] = (),
     encoder: ByteEncoder | None = None,
-    observer: Recorder | None = None,
+    observer: Observer = discard,
     store: Store | None = None,
     store_secret: bytes = b"",
     **settings: object,

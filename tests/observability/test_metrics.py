@@ -9,26 +9,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from vectord.engine.observer import BatchReport, Observer, RequestReport
-from vectord.errors import VectordError
+from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
 from vectord.observability.exchange import Exchange
-from vectord.observability.instruments import Histogram
 from vectord.observability.metrics import Metrics
-from vectord.products.tei.metrics import FAILURES, SECONDS
+from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
+from vectord.products.tei.metrics import TeiMetrics
 from vectord.schema import Caller, TextLength, Timings
 
 ANYONE = Caller(client="10.0.0.1", route="/v1/embeddings")
 TIMES = Timings(tokenize_s=0.001, queue_s=0.002, inference_s=0.02, total_s=0.03, waiting_s=0.004)
 
 
-def report(model: str, operation: str, error: str | None = None, texts: int = 0, tokens: int = 0) -> RequestReport:
+def report(model: str, operation: str, error: str | None = None, texts: int = 0, tokens: int = 0) -> RequestEnded:
     lengths = [TextLength(tokens // texts, tokens // texts)] * texts if texts else ()
     times = TIMES if error is None else Timings(total_s=0.01)
-    return RequestReport(
+    return RequestEnded(
         caller=ANYONE,
         operation=operation,
         model=model,
@@ -40,14 +38,14 @@ def report(model: str, operation: str, error: str | None = None, texts: int = 0,
     )
 
 
-def batch(**changes: Any) -> BatchReport:
+def batch(**changes: Any) -> BatchRan:
     facts = {"texts": 17, "tokens": 912, "padding_tokens": 0, "bulk_tokens": 0, "max_tokens": 1824, "scores": False}
-    return BatchReport(
+    return BatchRan(
         **{"model": "m", "device": "cpu", "seconds": 0.02, "streams": 1, "failed": False, **facts, **changes}
     )
 
 
-def exchange(dialect: str, route: str, status: int, seconds: float, trace_id: str | None = None) -> Exchange:
+def exchange(dialect: str, route: str, status: int, seconds: float, **more: str) -> Exchange:
     return Exchange(
         method="POST",
         dialect=dialect,
@@ -56,8 +54,12 @@ def exchange(dialect: str, route: str, status: int, seconds: float, trace_id: st
         request_id="id-1",
         began_s=100.0,
         ended_s=100.0 + seconds,
-        trace_id=trace_id,
+        **more,  # type: ignore[arg-type]
     )
+
+
+def all_metrics() -> Metrics:
+    return Metrics("1.2.3", [SmartEmbedderMetrics("1.2.3", {}), SimpleInferenceServerMetrics(), TeiMetrics()])
 
 
 def page(metrics: Metrics) -> str:
@@ -73,17 +75,17 @@ def samples(metrics: Metrics) -> dict[str, float]:
 
 def test_the_exposition_can_be_parsed() -> None:
     """By the library's own reader of the format."""
-    metrics = Metrics("1.2.3")
-    metrics.model_changed('odd"na\\me\n', "ready", 1.0)
+    metrics = all_metrics()
+    metrics.observe(ModelStateChanged('odd"na\\me\n', "ready", 1.0))
     families = {family.name for family in text_string_to_metric_families(page(metrics))}
     assert {"vectord_requests", "te_request_count", "te_batch_next_size"} <= families
 
 
 def test_series_start_at_zero() -> None:
     """Routes, models and TEI's labels are shown before their first event, so that rate() sees it."""
-    metrics = Metrics("1.2.3")
+    metrics = all_metrics()
     metrics.expect_routes([("openai", "/v1/embeddings")])
-    metrics.model_changed("m", "loading", None)
+    metrics.observe(ModelStateChanged("m", "loading"))
     shown = samples(metrics)
     assert shown['vectord_requests_total{dialect="openai",route="/v1/embeddings",status="200"}'] == 0
     assert shown['vectord_tokens_total{model="m"}'] == 0
@@ -107,7 +109,7 @@ def test_http_answers_are_counted_and_timed() -> None:
     """By dialect, route and status; time by dialect and route."""
     metrics = Metrics("0")
     for status, seconds in [(200, 0.0009), (200, 0.3), (429, 0.0001)]:
-        metrics.http_answered(exchange("openai", "/v1/embeddings", status, seconds))
+        metrics.observe(exchange("openai", "/v1/embeddings", status, seconds))
     shown = samples(metrics)
     assert shown['vectord_requests_total{dialect="openai",route="/v1/embeddings",status="200"}'] == 2
     assert shown['vectord_requests_total{dialect="openai",route="/v1/embeddings",status="429"}'] == 1
@@ -120,29 +122,28 @@ def test_a_model_that_failed_is_told_from_one_that_is_not_loaded() -> None:
     """Neither is ready; the first alone is a failure, until it is loaded after all."""
     metrics = Metrics("0")
     for state, ready, failed in [("unloaded", 0, 0), ("loading", 0, 0), ("failed", 0, 1), ("ready", 1, 0)]:
-        metrics.model_changed("m", state, None)
+        metrics.observe(ModelStateChanged("m", state))
         shown = samples(metrics)
         assert (shown['vectord_model_ready{model="m"}'], shown['vectord_model_failed{model="m"}']) == (ready, failed)
 
 
 def test_what_the_engine_tells() -> None:
     """Tokens of answers, queue, batches, cache and readiness; TEI's families beside our own."""
-    metrics: Metrics = Metrics("0")
-    observer: Observer = metrics
-    observer.model_changed("m", "loading", None)
-    observer.model_changed("m", "ready", 0.5)
-    observer.request_answered(report("m", "embed", None, 1, 12))
-    observer.request_answered(report("m", "embed", None, 16, 900))
-    observer.request_answered(report("m", "tokenize", None, 1, 5))
-    observer.request_answered(report("m", "embed", "Overloaded"))
-    observer.request_answered(report("", "embed", "ModelNotFound"))
-    observer.request_answered(report("m", "embed", "Cancelled"))
-    observer.request_answered(report("m", "rerank", None, 3, 30))
-    observer.request_answered(report("m", "classify", None, 1, 5))
-    observer.batch_ran(batch())
-    observer.queue_changed(3, 200)
-    observer.cache_looked_up("m", 1, 16)
-    observer.shared_cache_looked_up("m", 5, 11)
+    metrics = all_metrics()
+    metrics.observe(ModelStateChanged("m", "loading"))
+    metrics.observe(ModelStateChanged("m", "ready", 0.5))
+    metrics.observe(report("m", "embed", None, 1, 12))
+    metrics.observe(report("m", "embed", None, 16, 900))
+    metrics.observe(report("m", "tokenize", None, 1, 5))
+    metrics.observe(report("m", "embed", "Overloaded"))
+    metrics.observe(report("", "embed", "ModelNotFound"))
+    metrics.observe(report("m", "embed", "Cancelled"))
+    metrics.observe(report("m", "rerank", None, 3, 30))
+    metrics.observe(report("m", "classify", None, 1, 5))
+    metrics.observe(batch())
+    metrics.observe(QueueChanged(3, 200))
+    metrics.observe(CacheLookedUp(model="m", hits=1, misses=16))
+    metrics.observe(CacheLookedUp(model="m", hits=5, misses=11, shared=True))
     shown = samples(metrics)
     assert shown['vectord_tokens_total{model="m"}'] == 952
     assert shown['vectord_model_ready{model="m"}'] == 1
@@ -170,7 +171,7 @@ def test_only_named_keys_become_labels() -> None:
     """An address would be a series a client; whoever has no key of his own is in the sums alone."""
     metrics = Metrics("0")
     for caller in (ANYONE, Caller(client="search", named=True)):
-        metrics.request_answered(RequestReport(caller=caller, operation="embed", model="m", texts=1, tokens=7))
+        metrics.observe(RequestEnded(caller=caller, operation="embed", model="m", texts=1, tokens=7))
     shown = samples(metrics)
     assert [name for name in shown if "vectord_key_" in name] == [
         'vectord_key_requests_total{key="search"}',
@@ -187,10 +188,8 @@ def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
     answers = [f'vectord_key_answers_total{{key="search",status="{status}"}}' for status in (200, 429)]
     shown = samples(metrics)
     assert [shown[name] for name in answers] == [0, 0]
-    refused = exchange("openai", "/v1/embeddings", 429, 0.1)
-    refused.key = "search"
-    metrics.http_answered(refused)
-    metrics.http_answered(exchange("openai", "/v1/embeddings", 401, 0.1))  # of nobody's key
+    metrics.observe(exchange("openai", "/v1/embeddings", 429, 0.1, key="search"))
+    metrics.observe(exchange("openai", "/v1/embeddings", 401, 0.1))  # of nobody's key
     names.append("crawler")
     shown = samples(metrics)
     assert [shown[name] for name in answers] == [0, 1]
@@ -201,14 +200,14 @@ def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
 def test_refusals_are_counted_as_each_product_counts_them() -> None:
     """For load: Smart Embedder counts a rerank as an error, too, and an embedding not at all. For a key: always as an
     embedding's."""
-    metrics = Metrics("0")
-    metrics.rejected("/rerank", "rate_limit")
-    metrics.rejected("/embeddings", "rate_limit")
-    metrics.rejected("/rerank", "auth")
-    metrics.request_answered(report("m", "embed", "Overloaded"))
-    metrics.request_answered(report("m", "rerank", "Overloaded"))
-    metrics.request_answered(report("m", "rerank", "TimedOut"))
-    metrics.request_answered(report("m", "embed", "InputTooLong"))
+    metrics = all_metrics()
+    metrics.observe(exchange("tei", "/rerank", 429, 0.1, error="RateLimited"))
+    metrics.observe(exchange("tei", "/embeddings", 429, 0.1, error="RateLimited"))
+    metrics.observe(exchange("tei", "/rerank", 401, 0.1, error="Unauthorized"))
+    metrics.observe(report("m", "embed", "Overloaded"))
+    metrics.observe(report("m", "rerank", "Overloaded"))
+    metrics.observe(report("m", "rerank", "TimedOut"))
+    metrics.observe(report("m", "embed", "InputTooLong"))
     shown = samples(metrics)
     rejected = {name: count for name, count in shown.items() if "_rejected_total" in name and count}
     assert rejected == {
@@ -227,53 +226,6 @@ def test_refusals_are_counted_as_each_product_counts_them() -> None:
     assert not [name for name in shown if name.startswith("embedding_requests_total")]
 
 
-def test_every_error_of_a_request_has_a_name_in_tei() -> None:
-    """An engine may end a request in any error of the tree but those of a start or of HTTP."""
-    elsewhere = {
-        "MalformedBody",
-        "RateLimited",
-        "UnsupportedMediaType",
-        "UploadTooSlow",
-        "NotAcceptable",
-        "PayloadTooLarge",
-        "Unauthorized",
-        "Forbidden",
-        "NoSuchRoute",
-        "MethodNotAllowed",
-        "StartError",
-        "ConfigError",
-        "ModelUnavailable",
-    }
-    assert {kind.__name__ for kind in descendants(VectordError)} - elsewhere <= set(FAILURES)
-
-
-def descendants(kind: type) -> set[type]:
-    return {each for child in kind.__subclasses__() for each in {child, *descendants(child)}}
-
-
-def test_teis_buckets() -> None:
-    """35 of them from 15 us, each half as long again, as its dashboards expect."""
-    assert (len(SECONDS), SECONDS[0]) == (35, 0.000015)
-    assert SECONDS[34] == pytest.approx(14.55, rel=0.01)
-
-
-@given(
-    bounds=st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=10, unique=True).map(sorted),
-    values=st.lists(st.floats(-2e6, 2e6), max_size=50),
-)
-@settings(deadline=None, max_examples=100)
-def test_a_bucket_holds_what_is_not_above_its_bound(bounds: list[float], values: list[float]) -> None:
-    """Cumulative, inclusive, +Inf last, and the sum beside them."""
-    histogram = Histogram("h", "", bounds)
-    for value in [*values, *bounds]:
-        histogram.observe(value)
-    shown = dict(histogram.children[()].cumulative())
-    for bound in bounds:
-        assert shown[repr(float(bound))] == sum(value <= bound for value in [*values, *bounds])
-    assert shown["+Inf"] == len(values) + len(bounds)
-    assert histogram.children[()].total == pytest.approx(sum(values) + sum(bounds), abs=1e-3)
-
-
 @pytest.fixture
 def restless_threads() -> Iterator[None]:
     """Threads take turns between almost any two steps."""
@@ -287,5 +239,5 @@ def restless_threads() -> Iterator[None]:
 def test_two_servers_count_apart() -> None:
     """Nothing is global."""
     one, two = Metrics("0"), Metrics("0")
-    one.http_answered(exchange("openai", "/", 200, 0.1))
+    one.observe(exchange("openai", "/", 200, 0.1))
     assert "openai" not in page(two)

@@ -19,10 +19,18 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.deadlines import before, earliest, passed, within
+from vectord.engine.events import (
+    ActiveRequestsChanged,
+    Event,
+    ModelStateChanged,
+    Observer,
+    QueueChanged,
+    RequestEnded,
+    discard,
+)
 from vectord.engine.gauges import gauges_of
 from vectord.engine.models.lifecycle import Lifecycle, Policy
 from vectord.engine.models.registry import VECTORS, Allowed, Composite, ModelSource, Registry, Served, Target
-from vectord.engine.observer import Observer, RequestReport, Silent
 from vectord.engine.operations import embed as embedding
 from vectord.engine.operations.classify import classifies, classify
 from vectord.engine.operations.documents import embed_documents
@@ -34,7 +42,7 @@ from vectord.engine.operations.task import Task, in_turns
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission
 from vectord.engine.queue.runner import ModelRunner
-from vectord.engine.queue.statistics import Counter
+from vectord.engine.queue.statistics import StatisticsCounter
 from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
 from vectord.schema import (
     ANYONE,
@@ -78,7 +86,7 @@ class Engine:
         models: Sequence[ModelSource],
         config: EngineConfig | None = None,
         max_batch_requests: int | None = None,
-        observer: Observer | None = None,
+        observer: Observer = discard,
         composites: Sequence[Composite] = (),
         store: Store | None = None,
         store_secret: bytes = b"",
@@ -91,7 +99,8 @@ class Engine:
         self._max_batch_requests = max_batch_requests
         self._registry = Registry(models, composites)
         embedders = {served.name for served in self._registry.models if not VECTORS.isdisjoint(served.kinds)}
-        self._observer = self._counter = Counter(observer or Silent(), embedders)
+        self._counter = StatisticsCounter(embedders)
+        self._observer = observer
         self._admission = Admission(
             self._config.max_concurrent_requests, self._config.queue_timeout_s, self._config.max_queue_wait_s
         )
@@ -106,7 +115,7 @@ class Engine:
             idle_s=self._config.model_idle_s,
             budget_bytes=self._config.model_memory_bytes,
         )
-        self._lifecycle = Lifecycle(self._registry.models, policy, self._make_runner, self._observer)
+        self._lifecycle = Lifecycle(self._registry.models, policy, self._make_runner, self._observe)
         self.loaded = self._lifecycle.loaded  # set once what loads at start is ready or failed
 
     # --- life -------------------------------------------------------------------------------------------------
@@ -127,9 +136,9 @@ class Engine:
             max_batch_requests=self._max_batch_requests,
             cache=self._cache,
             shared=self._shared,
-            observer=self._observer,
-            stalled_changed=lambda stalled: self._observer.model_changed(
-                served.name, "stalled" if stalled else served.state, None
+            observer=self._observe,
+            stalled_changed=lambda stalled: self._observe(
+                ModelStateChanged(served.name, "stalled" if stalled else served.state)
             ),
             queue_changed=self._report_queue,
         )
@@ -173,7 +182,7 @@ class Engine:
         if isinstance(request, ListModels):
             return self._list_models(request, caller)
         if isinstance(request, ShowStatistics):
-            return self._counter.shown(self._device())
+            return self._counter.statistics(self._device())
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
@@ -208,7 +217,7 @@ class Engine:
             request = replace(request, force_dimensions=True)
         model = ""  # a name of ours, never the client's: it becomes a label in the metrics
         operation = _operation(request)
-        self._observer.request_began(operation)
+        self._observe(ActiveRequestsChanged(operation, 1))
         try:
             target = self._target(request, task.caller.models)
             model = target.name
@@ -218,7 +227,7 @@ class Engine:
             self._report_failure(model, request, task, error)
             raise
         finally:
-            self._observer.request_ended(operation)
+            self._observe(ActiveRequestsChanged(operation, -1))
         self._report(model, request, result, task.caller)
         return result
 
@@ -301,6 +310,10 @@ class Engine:
 
     # --- checks and reports -----------------------------------------------------------------------------------
 
+    def _observe(self, event: Event) -> None:
+        self._counter.observe(event)
+        self._observer(event)
+
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
 
@@ -321,18 +334,16 @@ class Engine:
                 busy = error
             else:
                 return
-        self._observer.request_answered(
-            RequestReport(caller=caller, operation=_operation(request), model="", error=type(busy).__name__)
-        )
+        self._observe(RequestEnded(caller=caller, operation=_operation(request), error=type(busy).__name__))
         raise busy
 
     def _report_queue(self) -> None:
         queued = [runner.queued() for runner in self._runners()]
-        self._observer.queue_changed(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued))
+        self._observe(QueueChanged(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued)))
 
     def _report_failure(self, model: str, request: Request, task: Task, error: BaseException) -> None:
-        self._observer.request_answered(
-            RequestReport(
+        self._observe(
+            RequestEnded(
                 caller=task.caller,
                 operation=_operation(request),
                 model=model,
@@ -345,7 +356,7 @@ class Engine:
         operation = _operation(request)
         usage = getattr(result, "usage", None)
         if isinstance(usage, Usage):
-            report = RequestReport(
+            report = RequestEnded(
                 caller=caller,
                 operation=operation,
                 model=model,
@@ -356,8 +367,8 @@ class Engine:
             )
         else:
             texts = len(result.texts) if isinstance(result, DecodeResult) else 0
-            report = RequestReport(caller=caller, operation=operation, model=model, texts=texts)
-        self._observer.request_answered(report)
+            report = RequestEnded(caller=caller, operation=operation, model=model, texts=texts)
+        self._observe(report)
 
 
 def _runs_at_once(request: ModelRequest) -> bool:

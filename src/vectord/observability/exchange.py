@@ -1,15 +1,17 @@
-"""One request and its answer, as handler.py and rpc/ tell metrics.py, tracing.py and the log of it once it is over."""
+"""One request and its answer: what the server reports to metrics, traces and the log when a request has ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import msgspec
 
 from vectord.schema import Timings
 
 
 @dataclass(slots=True)
 class Steps:
-    """When the steps around the engine were done, on the clock of time.perf_counter."""
+    """When each step around the engine ended, by time.perf_counter."""
 
     body_read_s: float
     parsed_s: float
@@ -25,11 +27,10 @@ class Steps:
         return self.rendered_s - self.answered_s
 
 
-@dataclass(slots=True, kw_only=True)  # not frozen: three times as quick to make
-class Exchange:
-    """route: the path's template, never the path itself, so that clients cannot make series. error: its class's name.
+class Exchange(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """route: the path's template, never the path, so that clients cannot create series. error: the name of its class.
 
-    steps, timings: of an answer that the engine gave. began_s, ended_s: from headers to answer, time.perf_counter.
+    steps, timings: if the engine answered. began_s, ended_s: headers received and answer sent, by time.perf_counter.
     """
 
     method: str
@@ -45,9 +46,9 @@ class Exchange:
     tokens: int | None = None
     steps: Steps | None = None
     timings: Timings | None = None
-    key: str | None = None  # the name of a key that has one
-    trace_id: str | None = None  # 32 hex digits, of a trace that somebody keeps
-    grpc_code: int | None = None  # of a call, whose `status` is what HTTP would have said
+    key: str | None = None  # the name of the caller's key, if it has one
+    trace_id: str | None = None  # 32 hex digits, of a trace that is sampled
+    grpc_code: int | None = None  # of a gRPC call; `status` is then the equivalent HTTP status
 
     @property
     def seconds(self) -> float:

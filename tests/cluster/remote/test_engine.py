@@ -282,8 +282,10 @@ async def test_tokens_that_were_spent_at_one_are_owed_at_the_other() -> None:
         assert await RemoteBuckets(other).draw([Draw(rate, "key:a:tokens", 0)]) is not None
 
 
-def exchange(route: str, status: int = 200) -> Exchange:
-    return Exchange(method="POST", dialect="d", route=route, status=status, request_id="r", began_s=1.0, ended_s=1.5)
+def exchange(route: str, status: int = 200, error: str | None = None) -> Exchange:
+    return Exchange(
+        method="POST", dialect="d", route=route, status=status, request_id="r", began_s=1.0, ended_s=1.5, error=error
+    )
 
 
 async def test_one_page_counts_what_all_front_ends_have_answered() -> None:
@@ -291,8 +293,8 @@ async def test_one_page_counts_what_all_front_ends_have_answered() -> None:
     async with linked() as found, front_end(found) as one, front_end(found) as other:
         counting = [RemoteMetrics(one), RemoteMetrics(other)]
         for metrics in (counting[0], counting[0], counting[1]):
-            metrics.http_answered(exchange("/r"))
-        counting[0].rejected("/r", "auth")
+            metrics.observe(exchange("/r"))
+        counting[0].observe(exchange("/r", 401, "Unauthorized"))
         counting[0].flush()
         await counting[0].exposition()
         page, content_type = await counting[1].exposition()
@@ -310,7 +312,7 @@ async def test_what_was_answered_without_an_engine_is_counted_by_the_next() -> N
         await found.server.close()
         found.server.abort()
         await until(lambda: not link.is_up)
-        metrics.http_answered(exchange("/r", 503))
+        metrics.observe(exchange("/r", 503))
         await found.replace(FakeEngine())
         await until(lambda: link.is_up)
         page, _ = await metrics.exposition()

@@ -381,12 +381,12 @@ async def test_only_what_was_written_with_the_secret_is_believed(store: FakeStor
     async with replica(store, store_secret=SECRET) as (engine, backend, observer):
         await ask(engine, "a", "b")
         assert sorted(backend.texts_run()) == ["a", "b"]
-        assert (observer.shared_refused, observer.shared_lookups) == (2, [(0, 2)])
+        assert (observer.shared_rejected, observer.shared_lookups) == (2, [(0, 2)])
         while any(store.values[name] == value for name, value in forged.items()):
             await asyncio.sleep(0)
     async with replica(store, store_secret=SECRET) as (engine, backend, observer):
         await ask(engine, "a", "b")
-        assert (backend.batches, observer.shared_refused) == ([], 0)
+        assert (backend.batches, observer.shared_rejected) == ([], 0)
 
 
 async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> None:

@@ -25,9 +25,9 @@ from tests.engine.fakes import (
 from vectord.config import EngineConfig
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.engine import Engine
+from vectord.engine.events import discard
 from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle, Policy
 from vectord.engine.models.registry import ModelSource, Registry, Served
-from vectord.engine.observer import Silent
 from vectord.engine.queue.runner import ModelRunner, Text
 from vectord.errors import InferenceFailed, ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, LoadModel, UnloadModel
@@ -99,7 +99,7 @@ def make_runner(served: Served, encoder: ByteEncoder, backends: Sequence[FakeBac
         config=EngineConfig(),
         max_batch_requests=None,
         cache=AnswerCache(0),
-        observer=Silent(),
+        observer=discard,
         stalled_changed=lambda stalled: None,
         queue_changed=lambda: None,
     )

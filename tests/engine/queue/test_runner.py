@@ -27,7 +27,7 @@ from tests.engine.fakes import (
 from vectord.checkpoints.spec import ModelSpec
 from vectord.config import EngineConfig
 from vectord.engine.cache.memory import AnswerCache
-from vectord.engine.observer import Silent
+from vectord.engine.events import discard
 from vectord.engine.queue.batch import Prefix
 from vectord.engine.queue.runner import ModelRunner, Text
 from vectord.errors import Unavailable
@@ -51,7 +51,7 @@ async def running(
         config=EngineConfig(),
         max_batch_requests=max_batch_requests,
         cache=AnswerCache(0) if cache is None else cache,
-        observer=Silent(),
+        observer=discard,
         stalled_changed=lambda stalled: None,
         queue_changed=lambda: None,
     )

@@ -9,13 +9,11 @@ from tests.engine.fakes import (
     CROSS_ENCODER,
     M3,
     FakeBackend,
-    Recorder,
     backend_for,
     close_gate,
     entered,
     serving,
     serving_one,
-    settle,
 )
 
 from vectord.engine.engine import Engine
@@ -104,17 +102,3 @@ async def test_time_passes():
     async with serving_one(M3) as (engine, _):
         first, second = await show(engine), await show(engine)
     assert 0 <= first.uptime_s < second.uptime_s < 600
-
-
-async def test_whoever_watches_is_told_all_the_same():
-    """Counting takes nothing from the observer."""
-    observer = Recorder()
-    async with serving(FakeBackend(), observer=observer) as engine:
-        observer.batches.clear()
-        await engine.answer(EmbedRequest(inputs=["ab"]), ANYONE)
-        await settle()
-    assert observer.requests == [("m0", "embed", None, 1, 2)]
-    assert observer.batches == [(1, 2, False)]
-    assert observer.lookups == [(0, 1)]
-    assert observer.queues[-1] == (0, 0)
-    assert observer.states == [("m0", "loading"), ("m0", "ready")]

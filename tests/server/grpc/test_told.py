@@ -28,7 +28,7 @@ async def test_a_call_is_counted_and_a_span_under_its_clients() -> None:
         tracing = open_tracing(TelemetryConfig(otlp_endpoint=collector.endpoint), "0")
         config = ServerConfig(grpc_port=0)
         async with (
-            serve_grpc(engine, config, Shutdown(), observer=metrics, tracer=tracing) as port,
+            serve_grpc(engine, config, Shutdown(), observer=metrics.observe, tracer=tracing) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
             embed = channel.unary_unary(EMBED)

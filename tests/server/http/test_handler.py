@@ -15,6 +15,7 @@ from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, r
 from tests.server.live import Reply
 
 from vectord.config import ServerConfig
+from vectord.engine.events import Event
 from vectord.errors import InputTooLong, Overloaded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
@@ -249,8 +250,9 @@ class Recording(Metrics):
         super().__init__("0")
         self.heard: list[tuple[str, str, int]] = []
 
-    def http_answered(self, exchange: Exchange) -> None:
-        self.heard.append((exchange.dialect, exchange.route, exchange.status))
+    def observe(self, event: Event | Exchange) -> None:
+        assert isinstance(event, Exchange)
+        self.heard.append((event.dialect, event.route, event.status))
 
 
 async def test_metrics_hear_of_every_answer() -> None:

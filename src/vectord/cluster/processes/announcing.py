@@ -1,23 +1,23 @@
-"""An Observer that also tells when a model has changed, so that the front-ends hear of it. Lives on the event loop."""
+"""Reports a change of a model's state to the front-ends. Belongs to the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
 
-from vectord.engine.observer import Observer, Passing, Silent
+from vectord.engine.events import Event, ModelStateChanged, Observer
 
 
-class Announcing(Passing):
+class Announcing:
     def __init__(self) -> None:
-        super().__init__(Silent())
         self.announce: Callable[[], None] = lambda: None  # the server's, once there is one
 
-    def over(self, then: Observer) -> Self:
-        self._then = then
-        return self
+    def over(self, then: Observer) -> Observer:
+        """An observer that calls `then`, and `announce` after each change of a model's state."""
 
-    def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
-        super().model_changed(model, state, load_seconds)
-        asyncio.get_running_loop().call_soon(self.announce)  # when the change is whole
+        def observe(event: Event) -> None:
+            then(event)
+            if isinstance(event, ModelStateChanged):
+                asyncio.get_running_loop().call_soon(self.announce)  # when the change is complete
+
+        return observe

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 from vectord import compose
 from vectord.cluster.ray.scaling import BUSY, WAITING_TOKENS
 from vectord.config import Config
-from vectord.engine.observer import BatchReport, Observer, Passing
+from vectord.engine.events import BatchRan, Event, Observer
 from vectord.observability import logs
-from vectord.observability.busy import Busy
 from vectord.products.common.models import ready_models
+from vectord.observability.instruments import BusyShare
 
 
 class NotReady(Exception):
@@ -27,16 +27,24 @@ class NotReady(Exception):
 class Replica:
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._busy = Busy()
+        self._busy = BusyShare()
         self._composed: compose.Composition
 
     def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray's name
         logs.configure(self._config.telemetry)
         compose.run_without_preempting()
-        self._composed = compose.build(self._config, lambda observer: Watching(observer, self._busy))
+        self._composed = compose.build(self._config, self._watching)
         app = self._composed.app
         _wait_for_models(app, self._composed)
         return app
+
+    def _watching(self, then: Observer) -> Observer:
+        def observe(event: Event) -> None:
+            if isinstance(event, BatchRan):
+                self._busy.add(event.seconds / event.streams)
+            then(event)
+
+        return observe
 
     async def check_health(self) -> None:
         """Raises NotReady. Ray's name, as the next."""
@@ -46,18 +54,6 @@ class Replica:
     async def record_autoscaling_stats(self) -> dict[str, float]:
         queued = self._composed.engine.gauges().queued_tokens
         return {WAITING_TOKENS: float(sum(queued.values())), BUSY: self._busy.share()}
-
-
-class Watching(Passing):
-    """Hears of each forward."""
-
-    def __init__(self, then: Observer, busy: Busy) -> None:
-        super().__init__(then)
-        self._busy = busy
-
-    def batch_ran(self, report: BatchReport) -> None:
-        self._busy.ran(report.seconds / report.streams)
-        super().batch_ran(report)
 
 
 def _wait_for_models(app: Starlette, composed: compose.Composition) -> None:

@@ -68,13 +68,4 @@ class Routes(msgspec.Struct, tag=True):
     routes: list[tuple[str, str]]
 
 
-class Answered(msgspec.Struct, tag=True):
-    exchange: Exchange
-
-
-class Rejected(msgspec.Struct, tag=True):
-    route: str
-    reason: str
-
-
-Note: TypeAlias = Routes | Answered | Rejected
+Note: TypeAlias = Routes | Exchange

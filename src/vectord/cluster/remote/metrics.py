@@ -14,7 +14,7 @@ import orjson
 from vectord.cluster.remote.codec import decode_value, encode_value
 from vectord.cluster.remote.frames import Kind
 from vectord.cluster.remote.link import Link
-from vectord.cluster.remote.messages import Answered, Expose, Live, Page, Rejected, Routes
+from vectord.cluster.remote.messages import Expose, Live, Page, Routes
 from vectord.cluster.remote.notes import Notes
 from vectord.observability.exchange import Exchange
 
@@ -31,11 +31,8 @@ class RemoteMetrics:
     def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None:
         self._routes = list(routes)
 
-    def http_answered(self, exchange: Exchange) -> None:
-        self._notes.add(Answered(exchange))
-
-    def rejected(self, route: str, reason: str) -> None:
-        self._notes.add(Rejected(route, reason))
+    def observe(self, exchange: Exchange) -> None:
+        self._notes.add(exchange)
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
         """Of all front-ends and the engine, this one's latest notes among them."""

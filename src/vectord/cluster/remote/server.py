@@ -28,14 +28,12 @@ from vectord.cluster.remote.codec import (
 )
 from vectord.cluster.remote.frames import MAX_FRAME_BYTES, Frames, Kind
 from vectord.cluster.remote.messages import (
-    Answered,
     Call,
     DrawAll,
     Expose,
     Live,
     Note,
     Page,
-    Rejected,
     Reply,
     Routes,
     Spend,
@@ -43,6 +41,7 @@ from vectord.cluster.remote.messages import (
 )
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
+from vectord.observability.exchange import Exchange
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import Metrics
 from vectord.schema import Caller, ModelList, Request, Result
@@ -166,10 +165,8 @@ class _Connection:
         if meter is None:
             return
         match note:
-            case Answered():
-                meter.http_answered(note.exchange)
-            case Rejected():
-                meter.rejected(note.route, note.reason)
+            case Exchange():
+                meter.observe(note)
             case Routes():
                 meter.expect_routes(note.routes)
 

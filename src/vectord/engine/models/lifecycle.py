@@ -16,10 +16,10 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models import loading
 from vectord.engine.models.loading import MakeRunner
 from vectord.engine.models.registry import Served
-from vectord.engine.observer import Observer
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import Unavailable
@@ -203,7 +203,7 @@ class Lifecycle:
         runners = [_take_runner(served) for served in models]
         for served in models:
             logger.info("%s is unloaded: %s", served.name, reason)
-            self._observer.model_changed(served.name, "unloaded", None)
+            self._observer(ModelStateChanged(served.name, "unloaded"))
         for runner in runners:
             await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
 

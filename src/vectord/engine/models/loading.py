@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from vectord.compute.backends.base import Backend
+from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import Served
-from vectord.engine.observer import Observer
 from vectord.engine.operations import dense
 from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.batch import Answer, Kind
@@ -36,7 +36,7 @@ MOST_SPREAD = 0.1  # of its logits, against their size
 
 async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> None:
     """Load and test one model; `served.state` is ready or failed when this returns."""
-    observer.model_changed(served.name, "loading", None)
+    observer(ModelStateChanged(served.name, "loading"))
     started_s = time.monotonic()
     try:
         encoder, backends = await _in_daemon_thread(served.source.load, f"vectord-load-{served.name}")
@@ -45,7 +45,7 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
         await self_test(served.runner)
     except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
         await _failed(served, cause)
-        observer.model_changed(served.name, "failed", time.monotonic() - started_s)
+        observer(ModelStateChanged(served.name, "failed", time.monotonic() - started_s))
         return
     load_s = time.monotonic() - started_s
     served.state = "ready"
@@ -54,7 +54,7 @@ async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> N
     seconds = round(time.monotonic() - tested_s, 3)
     logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
     logger.info("%s is ready on %s (%s, %s) after %.2f s", served.name, facts.device, facts.name, facts.dtype, load_s)
-    observer.model_changed(served.name, "ready", load_s)
+    observer(ModelStateChanged(served.name, "ready", load_s))
 
 
 async def self_test(runner: ModelRunner) -> None:

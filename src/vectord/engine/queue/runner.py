@@ -22,7 +22,7 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.memory import KEPT_KINDS, AnswerCache, cache_key
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
-from vectord.engine.observer import BatchReport, Observer
+from vectord.engine.events import BatchRan, CacheLookedUp, Observer
 from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
 from vectord.engine.queue.batch import Answer, Item, Key, Kind, Prefix
@@ -279,38 +279,40 @@ class ModelRunner:
                 unknown.append((index, text, key))
             else:
                 job.fill_known(index, answer)
-        self._observer.cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
+        hits = len(texts) - len(unknown)
+        self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(unknown)))
         return unknown
 
     async def _fill_from_shared(self, job: Job, texts: Sequence[Unknown], shared: SharedCache) -> list[Unknown]:
         """What the shared cache does not know either."""
         unknown: list[Unknown] = []
+        rejected = 0
         for start in range(0, len(texts), TEXTS_PER_LOOKUP):
             if start:
                 await asyncio.sleep(0)
             part = texts[start : start + TEXTS_PER_LOOKUP]
-            found = await self._find_shared(part, shared)
+            found, refused = await self._find_shared(part, shared)
+            rejected += refused
             for index, text, key in part:
                 answer = None if key is None else found.get(key) or self._cache.get(key)  # found elsewhere meanwhile
                 if answer is None:
                     unknown.append((index, text, key))
                 else:
                     job.fill_known(index, answer)
-        self._observer.shared_cache_looked_up(self._name, len(texts) - len(unknown), len(unknown))
+        hits = len(texts) - len(unknown)
+        self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(unknown), shared=True, rejected=rejected))
         return unknown
 
-    async def _find_shared(self, texts: Sequence[Unknown], shared: SharedCache) -> dict[Key, Answer]:
+    async def _find_shared(self, texts: Sequence[Unknown], shared: SharedCache) -> tuple[dict[Key, Answer], int]:
         """Into the cache in memory, too. What is under way here is not looked for there."""
         wanted = {key: text for _, text, key in texts if key is not None and key not in self._under_way}
         names = {self._shared_name(key): key for key in wanted}
         shapes = {name: self._shapes(wanted[key], key[-1]) for name, key in names.items()}
         stored = await shared.find(shapes)
-        if stored.refused:
-            self._observer.shared_cache_refused(self._name, stored.refused)
         found = {names[name]: answer for name, answer in stored.answers.items()}
         for key, answer in found.items():
             self._cache.keep(key, answer)
-        return found
+        return found, stored.refused
 
     def _shared_name(self, key: Key) -> bytes:
         return name_of(key, self.facts.dtype)
@@ -387,14 +389,14 @@ class ModelRunner:
         seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
-        self._observer.batch_ran(self._report(outcome, seconds, failed))
+        self._observer(self._report(outcome, seconds, failed))
         self._queue_changed()
 
-    def _report(self, outcome: Outcome, seconds: float, failed: bool) -> BatchReport:
+    def _report(self, outcome: Outcome, seconds: float, failed: bool) -> BatchRan:
         batch, device = outcome.batch, outcome.device
         facts = self.facts if device is None else self.backends[device.index].facts
         padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens
-        return BatchReport(
+        return BatchRan(
             model=self._name,
             texts=len(batch.items),
             tokens=batch.tokens,

@@ -1,11 +1,9 @@
-"""How the families sort what the engine tells: which operations are whose, and which errors are nobody's fault.
-
-The names are those of engine/observer.py's RequestReport.
-"""
+"""Groups of operations and errors that products' metrics count together; names as in RequestEnded."""
 
 from __future__ import annotations
 
-from vectord.errors import InvalidRequest, Overloaded, TimedOut, VectordError
+from vectord.errors import InvalidRequest, Overloaded, TimedOut
+from vectord.observability.instruments import error_names
 
 EMBEDS = frozenset({"embed", "documents", "similarity"})
 PREDICTS = frozenset({"classify", "rerank"})  # neither tokenize nor decode
@@ -14,12 +12,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # Smart Embe
 FORWARD_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)  # Smart Embedder's, for forwards
 
 
-def _family(kind: type[VectordError]) -> frozenset[str]:
-    """The names of an error and of all that are one."""
-    return frozenset({kind.__name__}).union(*map(_family, kind.__subclasses__()))
-
-
-INVALID = _family(InvalidRequest)
-BACKPRESSURE = _family(Overloaded)
+INVALID = error_names(InvalidRequest)
+BACKPRESSURE = error_names(Overloaded)
 TIMED_OUT = frozenset({TimedOut.__name__, "InferenceTimedOut"})
-LEFT = frozenset({"Cancelled"})  # the caller went before there was an answer
+LEFT = frozenset({"Cancelled"})  # the client disconnected before the answer

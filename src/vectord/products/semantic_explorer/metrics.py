@@ -6,19 +6,20 @@ Its gpu_memory_total_bytes is Smart Embedder's too, and means the same (smart_em
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from vectord.compute.processor import thread_budget
-from vectord.engine.observer import RequestReport
-from vectord.observability.instruments import Counter, Gauge, Histogram
+from vectord.engine.events import ModelStateChanged, RequestEnded
+from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import EMBEDS, LEFT, SECONDS
-from vectord.schema import DeviceMemory, ModelInfo
+from vectord.schema import ModelInfo
 
 STATUSES = ("success", "failure")
 LOADED = frozenset({"ready", "stalled"})
 
 
-class SemanticExplorerFamilies:
+class SemanticExplorerMetrics(MetricFamilies):
     def __init__(self) -> None:
         by_status = ("model", "status")
         self.embeds = Counter("inference_embed_requests", "Requests for vectors", by_status)
@@ -60,34 +61,38 @@ class SemanticExplorerFamilies:
             if model.outputs or model.reranks:
                 self.reranks.expect(model.name, status)
 
-    def model_changed(self, model: str, state: str, load_seconds: float | None) -> None:
-        self._states[model] = state
+    def handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {ModelStateChanged: self.model_changed, RequestEnded: self.request_ended}
+
+    def model_changed(self, event: ModelStateChanged) -> None:
+        self._states[event.model] = event.state
         self.loaded.set(sum(each in LOADED for each in self._states.values()))
-        if load_seconds is not None:
-            self.load_seconds.set(load_seconds, model)
+        if event.load_seconds is not None:
+            self.load_seconds.set(event.load_seconds, event.model)
 
-    def request_answered(self, report: RequestReport) -> None:
-        if report.error in LEFT:
+    def request_ended(self, event: RequestEnded) -> None:
+        if event.error in LEFT:
             return
-        status = "success" if report.error is None else "failure"
-        seconds = report.timings.total_s
-        if report.operation in EMBEDS:
-            self.embeds.add(1, report.model, status)
-            if report.error is None:
-                self.embed_seconds.observe(seconds, report.model)
-                self.text_seconds.observe(seconds / max(1, report.texts), report.model)
-                self.embed_texts.add(report.texts, report.model)
-        elif report.operation == "rerank":
-            self.reranks.add(1, report.model, status)
-            if report.error is None:
-                self.rerank_seconds.observe(seconds, report.model)
-                self.passages.add(report.texts, report.model)
+        status = "success" if event.error is None else "failure"
+        seconds = event.timings.total_s
+        if event.operation in EMBEDS:
+            self.embeds.add(1, event.model, status)
+            if event.error is None:
+                self.embed_seconds.observe(seconds, event.model)
+                self.text_seconds.observe(seconds / max(1, event.texts), event.model)
+                self.embed_texts.add(event.texts, event.model)
+        elif event.operation == "rerank":
+            self.reranks.add(1, event.model, status)
+            if event.error is None:
+                self.rerank_seconds.observe(seconds, event.model)
+                self.passages.add(event.texts, event.model)
 
-    def look(self, memory_bytes: Mapping[str, int], devices: Mapping[str, DeviceMemory], busy_share: float) -> None:
-        for model, held in memory_bytes.items():
+    def look(self, snapshot: Snapshot) -> None:
+        devices = snapshot.gauges.devices
+        for model, held in snapshot.gauges.memory_bytes.items():
             self.memory.set(held, model)
         self.gpu_used.set(sum(memory.total - memory.free for memory in devices.values()))
-        self.gpu_percent.set(100 * min(1.0, busy_share) if devices else 0)
+        self.gpu_percent.set(100 * min(1.0, snapshot.busy_share) if devices else 0)
         self.cpu_percent.set(self._cpu_percent())
 
     def _cpu_percent(self) -> float:

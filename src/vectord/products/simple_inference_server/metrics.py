@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from vectord.engine.observer import RequestReport
-from vectord.observability.instruments import Counter, Histogram
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vectord.engine.events import CacheLookedUp, RequestEnded
+from vectord.observability.instruments import Counter, Histogram, MetricFamilies
 from vectord.products.common.operations import BACKPRESSURE, EMBEDS
 from vectord.schema import ModelInfo
 
 SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class SimpleInferenceServerFamilies:
+class SimpleInferenceServerMetrics(MetricFamilies):
     def __init__(self) -> None:
         self.cache_hits = Counter("embedding_cache_hits", "Texts answered from the cache", ("model",))
         self.cache_misses = Counter("embedding_cache_misses", "Texts not in the cache", ("model",))
@@ -25,14 +28,18 @@ class SimpleInferenceServerFamilies:
         if model.outputs:
             self.seconds.expect(model.name)
 
-    def request_answered(self, report: RequestReport) -> None:
-        if report.operation not in EMBEDS:
-            return
-        if report.error in BACKPRESSURE:
-            self.rejections.add(1)
-        elif report.model and report.error is None:
-            self.seconds.observe(report.timings.total_s, report.model)
+    def handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {RequestEnded: self.request_ended, CacheLookedUp: self.cache_looked_up}
 
-    def cache_looked_up(self, model: str, hits: int, misses: int) -> None:
-        self.cache_hits.add(hits, model)
-        self.cache_misses.add(misses, model)
+    def request_ended(self, event: RequestEnded) -> None:
+        if event.operation not in EMBEDS:
+            return
+        if event.error in BACKPRESSURE:
+            self.rejections.add(1)
+        elif event.model and event.error is None:
+            self.seconds.observe(event.timings.total_s, event.model)
+
+    def cache_looked_up(self, event: CacheLookedUp) -> None:
+        if not event.shared:
+            self.cache_hits.add(event.hits, event.model)
+            self.cache_misses.add(event.misses, event.model)

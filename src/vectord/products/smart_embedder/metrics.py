@@ -6,11 +6,21 @@ A process can have a name once: it has both products' labels, and this one's wor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from vectord.engine.observer import BatchReport, RequestReport
-from vectord.observability.instruments import Counter, Gauge, Histogram
-from vectord.products.common.operations import BACKPRESSURE, EMBEDS, FORWARD_SECONDS, INVALID, LEFT, SECONDS, TIMED_OUT
+from vectord.engine.events import ActiveRequestsChanged, BatchRan, QueueChanged, RequestEnded
+from vectord.observability.exchange import Exchange
+from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
+from vectord.products.common.operations import (
+    BACKPRESSURE,
+    EMBEDS,
+    FORWARD_SECONDS,
+    INVALID,
+    LEFT,
+    SECONDS,
+    TIMED_OUT,
+)
 from vectord.schema import DeviceMemory, ModelInfo
 
 TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -29,7 +39,7 @@ INFO = (
 )
 
 
-class SmartEmbedderFamilies:
+class SmartEmbedderMetrics(MetricFamilies):
     def __init__(self, version: str, max_lengths: Mapping[str, int]) -> None:
         """max_lengths: bge_embed_max_length and its like."""
         self._fixed = {name: str(length) for name, length in max_lengths.items()} | {"version": version}
@@ -69,40 +79,54 @@ class SmartEmbedderFamilies:
         for status in ("success", "error", "timeout"):
             self.rerank_requests.expect(status)
         self.seconds.expect(ENDPOINT)
-        self.look((), {})
+        self.show((), {})
 
     def expect_model(self, model: ModelInfo) -> None:
         if model.outputs:
             for status in STATUSES:
                 self.requests.expect(ENDPOINT, model.name, status)
 
-    def rejected_before(self, route: str, reason: str) -> None:
-        """A wrong key counts for embeddings, whatever it was for."""
-        reranks = "rerank" in route and reason != "auth"
-        (self.rerank_rejected if reranks else self.rejected).add(1, reason)
+    def handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            Exchange: self.http_answered,
+            ActiveRequestsChanged: self.active_changed,
+            RequestEnded: self.request_ended,
+            BatchRan: self.batch_ran,
+            QueueChanged: lambda event: self.queue.set(event.texts),
+        }
 
-    def active_changed(self, operation: str, by: int) -> None:
-        if operation in EMBEDS:
-            self.active.add(by)
-        elif operation == "rerank":
-            self.rerank_active.add(by)
+    def http_answered(self, exchange: Exchange) -> None:
+        """A wrong key counts as a request for embeddings, on any route."""
+        if exchange.error == "Unauthorized":
+            self.rejected.add(1, "auth")
+        elif exchange.error == "RateLimited":
+            (self.rerank_rejected if "rerank" in exchange.route else self.rejected).add(1, "rate_limit")
 
-    def request_answered(self, report: RequestReport) -> None:
-        if report.error in INVALID or report.error in LEFT:
+    def active_changed(self, event: ActiveRequestsChanged) -> None:
+        if event.operation in EMBEDS:
+            self.active.add(event.change)
+        elif event.operation == "rerank":
+            self.rerank_active.add(event.change)
+
+    def request_ended(self, event: RequestEnded) -> None:
+        if event.error in INVALID or event.error in LEFT:
             return
-        if report.operation in EMBEDS:
-            self._embed_answered(report)
-        elif report.operation == "rerank":
-            self._rerank_answered(report)
+        if event.operation in EMBEDS:
+            self._embed_answered(event)
+        elif event.operation == "rerank":
+            self._rerank_answered(event)
 
-    def batch_ran(self, report: BatchReport) -> None:
-        if report.scores:
-            self.rerank_forward_seconds.observe(report.seconds)
+    def batch_ran(self, event: BatchRan) -> None:
+        if event.scores:
+            self.rerank_forward_seconds.observe(event.seconds)
             return
-        self.batch_texts.observe(report.texts)
-        self.forward_seconds.observe(report.seconds)
+        self.batch_texts.observe(event.texts)
+        self.forward_seconds.observe(event.seconds)
 
-    def look(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:
+    def look(self, snapshot: Snapshot) -> None:
+        self.show(snapshot.models, snapshot.gauges.devices)
+
+    def show(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:
         for gauge, name in (
             (self.allocated, "allocated"),
             (self.reserved, "reserved"),
@@ -114,24 +138,24 @@ class SmartEmbedderFamilies:
             gauge.set(sum(getattr(memory, name) for memory in devices.values()))
         self.info.values = {tuple(map(self._facts(models).__getitem__, INFO)): 1.0}
 
-    def _embed_answered(self, report: RequestReport) -> None:
-        if report.error in BACKPRESSURE:
+    def _embed_answered(self, event: RequestEnded) -> None:
+        if event.error in BACKPRESSURE:
             self.rejected.add(1, "backpressure")
             return
-        endpoint = report.caller.route
-        self.requests.add(1, endpoint, report.model, _status(report.error))
-        self.seconds.observe(report.timings.total_s, endpoint)
-        if report.error is None:
-            self.sentences.add(report.texts)
+        endpoint = event.caller.route
+        self.requests.add(1, endpoint, event.model, _status(event.error))
+        self.seconds.observe(event.timings.total_s, endpoint)
+        if event.error is None:
+            self.sentences.add(event.texts)
 
-    def _rerank_answered(self, report: RequestReport) -> None:
+    def _rerank_answered(self, event: RequestEnded) -> None:
         """Unlike an embedding, one that is refused for load is an error, too."""
-        if report.error in BACKPRESSURE:
+        if event.error in BACKPRESSURE:
             self.rerank_rejected.add(1, "backpressure")
-        self.rerank_requests.add(1, _status(report.error))
-        self.rerank_seconds.observe(report.timings.total_s)
-        if report.error is None:
-            self.pairs.add(report.texts)
+        self.rerank_requests.add(1, _status(event.error))
+        self.rerank_seconds.observe(event.timings.total_s)
+        if event.error is None:
+            self.pairs.add(event.texts)
 
     def _facts(self, models: Sequence[ModelInfo]) -> dict[str, str]:
         embedder = next((model for model in models if model.outputs), None)

@@ -6,16 +6,13 @@ Per text where TEI's are per text: a request's texts count with the means of the
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from vectord.engine.observer import BatchReport, RequestReport
-from vectord.observability.instruments import Counter, Gauge, Histogram
+from vectord.engine.events import BatchRan, QueueChanged, RequestEnded
+from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies
 from vectord.products.common.operations import EMBEDS, PREDICTS
 from vectord.schema import Timings
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
 
 SECONDS = tuple(0.000015 * 1.5**power for power in range(35))  # 15 us to 14.6 s
 LENGTHS = tuple(float(2**power) for power in range(20))  # 1 to 524,288
@@ -49,15 +46,15 @@ FAILURES: Mapping[str, str] = {
 NEVER = ("missing_values", "queue_full")  # errors that only TEI's gRPC and seed 000 have
 
 
-class TeiFamilies:
+class TeiMetrics(MetricFamilies):
     def __init__(self) -> None:
-        self.count = Counter("te_request_count", "Inference requests", ("method",))
-        self.success = Counter("te_request_success", "Inference requests that succeeded", ("method",))
-        self.failure = Counter("te_request_failure", "Inference requests that failed", ("err",))
-        self.texts = Counter("te_embed_count", "Texts to embed")
-        self.texts_success = Counter("te_embed_success", "Texts embedded")
-        self.pairs = Counter("te_predict_count", "Texts or pairs to score")
-        self.pairs_success = Counter("te_predict_success", "Texts or pairs scored")
+        self.count = Counter("te_request_count", "Inference requests", ("method",), bare_name=True)
+        self.success = Counter("te_request_success", "Inference requests that succeeded", ("method",), bare_name=True)
+        self.failure = Counter("te_request_failure", "Inference requests that failed", ("err",), bare_name=True)
+        self.texts = Counter("te_embed_count", "Texts to embed", bare_name=True)
+        self.texts_success = Counter("te_embed_success", "Texts embedded", bare_name=True)
+        self.pairs = Counter("te_predict_count", "Texts or pairs to score", bare_name=True)
+        self.pairs_success = Counter("te_predict_success", "Texts or pairs scored", bare_name=True)
         self.lengths = Histogram("te_request_input_length", "Tokens a text", LENGTHS)
         self.queue_texts = Gauge("te_queue_size", "Texts waiting")
         self.batch_texts = Histogram("te_batch_next_size", "Texts a batch", TEXTS)
@@ -72,55 +69,36 @@ class TeiFamilies:
         for failure in (*FAILURES.values(), *NEVER):
             self.failure.expect(failure)
 
-    def request_answered(self, report: RequestReport) -> None:
-        predicts = report.operation in PREDICTS
-        if not predicts and report.operation not in EMBEDS:
+    def handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            RequestEnded: self.request_ended,
+            BatchRan: self.batch_ran,
+            QueueChanged: lambda event: self.queue_texts.set(event.texts),
+        }
+
+    def request_ended(self, event: RequestEnded) -> None:
+        predicts = event.operation in PREDICTS
+        if not predicts and event.operation not in EMBEDS:
             return
-        method = "batch" if report.texts > 1 else "single"  # a failed request tells no number
+        method = "batch" if event.texts > 1 else "single"  # a failed request tells no number
         self.count.add(1, method)
-        (self.pairs if predicts else self.texts).add(report.texts)
-        if report.error is not None:
-            self.failure.add(1, FAILURES.get(report.error, "inference"))
+        (self.pairs if predicts else self.texts).add(event.texts)
+        if event.error is not None:
+            self.failure.add(1, FAILURES.get(event.error, "inference"))
             return
         self.success.add(1, method)
-        (self.pairs_success if predicts else self.texts_success).add(report.texts)
-        self._request.observe(report.timings, self._predict if predicts else self._embed, report.texts)
-        for length in report.lengths:
+        (self.pairs_success if predicts else self.texts_success).add(event.texts)
+        self._request.observe(event.timings, self._predict if predicts else self._embed, event.texts)
+        for length in event.lengths:
             self._lengths.observe(length.kept)
 
-    def batch_ran(self, report: BatchReport) -> None:
-        self.batch_texts.observe(report.texts)
-        self.batch_tokens.observe(report.tokens)
+    def batch_ran(self, event: BatchRan) -> None:
+        self.batch_texts.observe(event.texts)
+        self.batch_tokens.observe(event.tokens)
 
-    def histograms_and_gauges(self) -> Sequence[Histogram | Gauge]:
-        plain = (self.lengths, self.queue_texts, self.batch_texts, self.batch_tokens)
-        return (*self._request.histograms, *self._embed.histograms, *self._predict.histograms, *plain)
-
-    def counters(self) -> Sequence[Counter]:
-        """Apart, because the library would put _total behind their names, which TEI does not."""
-        return [made for made in vars(self).values() if type(made) is Counter]
-
-    def counters_text(self) -> bytes:
-        """The counters in the text format. Label values are our own words and need no escaping."""
-        lines = []
-        for counter in self.counters():
-            lines += [f"# HELP {counter.name} {counter.meaning}", f"# TYPE {counter.name} counter"]
-            for values, value in list(counter.values.items()):
-                labels = ",".join(f'{label}="{text}"' for label, text in zip(counter.labels, values, strict=True))
-                lines.append(f"{counter.name}{f'{{{labels}}}' if labels else ''} {value}")
-        return "".join(f"{line}\n" for line in lines).encode()
-
-    def counters_of_no_type(self) -> list[Metric]:
-        """The counters for OpenMetrics, where one must be called _total and what is of unknown type need not."""
-        from prometheus_client.core import Metric  # noqa: PLC0415
-
-        families = []
-        for counter in self.counters():
-            family = Metric(counter.name, counter.meaning, "unknown")
-            for values, value in list(counter.values.items()):
-                family.add_sample(counter.name, dict(zip(counter.labels, values, strict=True)), value)
-            families.append(family)
-        return families
+    def instruments(self) -> Sequence[Counter | Histogram]:
+        durations = (self._request, self._embed, self._predict)
+        return (*(each for one in durations for each in one.histograms), *super().instruments())
 
 
 class _Durations:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from vectord.config import ServerConfig
-from vectord.errors import RateLimited, Unauthorized, VectordError
 from vectord.products.common.dialect import Dialect
 from vectord.server.admission.auth import Keys
 from vectord.server.admission.keys import Key, KeysFile
@@ -46,10 +45,3 @@ class Gate:
             self.keys.demand_admin(key, headers)
         else:
             self.keys.demand(key, headers)
-
-
-def rejected_for(error: VectordError) -> str | None:
-    """The reason that the metrics have for an error of the gate's."""
-    if isinstance(error, RateLimited):
-        return "rate_limit"
-    return "auth" if isinstance(error, Unauthorized) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,10 +17,9 @@ from vectord.observability.trace_context import HEADER as TRACEPARENT
 from vectord.observability.trace_context import sampled_trace_id
 from vectord.products.common.errors import STATUSES, row_of
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
-from vectord.server.admission.gate import rejected_for
 from vectord.server.admission.keys import Key
 from vectord.server.grpc.statuses import code_of
-from vectord.server.http.handler import CLIENT_LEFT_STATUS, HttpObserver, Span, Tracer
+from vectord.server.http.handler import CLIENT_LEFT_STATUS, Span, Tracer
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc comes without types
 
@@ -69,7 +68,7 @@ class Call:
 class Telling:
     """Who is told. On the event loop."""
 
-    def __init__(self, observer: HttpObserver | None, tracer: Tracer | None) -> None:
+    def __init__(self, observer: Callable[[Exchange], None] | None, tracer: Tracer | None) -> None:
         self._observer = observer
         self._tracer = tracer
 
@@ -82,8 +81,6 @@ class Telling:
         call.error, call.code = error, code_of(error)
         if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
             self.broke(call, error)
-        if self._observer is not None and (reason := rejected_for(error)) is not None:
-            self._observer.rejected(call.path, reason)
 
     def broke(self, call: Call, cause: Exception) -> None:
         log_failure(cause, request_id=call.caller.request_id, method=METHOD, route=call.path)
@@ -91,7 +88,7 @@ class Telling:
     def ended(self, call: Call) -> None:
         exchange = _exchange(call)
         if self._observer is not None:
-            self._observer.http_answered(exchange)
+            self._observer(exchange)
         if self._tracer is not None and call.span is not None:
             self._tracer.end(call.span, exchange)
         log_answer(

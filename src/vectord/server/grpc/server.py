@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from grpc_reflection.v1alpha import reflection
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
+from vectord.observability.exchange import Exchange
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc.call import Telling
 from vectord.server.grpc.health import HEALTH, SERVICES, Health
 from vectord.server.grpc.services import Services
-from vectord.server.http.handler import HttpObserver, Tracer
+from vectord.server.http.handler import Tracer
 from vectord.server.http.hardening.unsent import Unsent
 from vectord.server.http.shutdown import Shutdown
 from vectord.server.http.tls import Certificate, certificate_of
@@ -49,7 +50,7 @@ async def serve_grpc(
     shutdown: Shutdown,
     gate: Gate | None = None,
     *,
-    observer: HttpObserver | None = None,
+    observer: Callable[[Exchange], None] | None = None,
     tracer: Tracer | None = None,
     unsent: Unsent | None = None,
 ) -> AsyncIterator[int]:

@@ -73,7 +73,9 @@ def create_app(
             gate.limits.open()
             yield
 
-    handler: ASGIApp = Handler(engine, table, config, gate, shutdown, metrics, tracer, unsent)
+    handler: ASGIApp = Handler(
+        engine, table, config, gate, shutdown, None if metrics is None else metrics.observe, tracer, unsent
+    )
     if config.cors_allow_origin:
         from vectord.server.http.cors import with_cors  # noqa: PLC0415 - most servers have no use for it
 

@@ -26,7 +26,7 @@ from vectord.observability.trace_context import sampled_trace_id
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.caller import caller_of
-from vectord.server.admission.gate import FORWARDED_FOR, Gate, rejected_for
+from vectord.server.admission.gate import FORWARDED_FOR, Gate
 from vectord.server.admission.keys import Key
 from vectord.server.http.compression import coding_for, compressed
 from vectord.server.http.departure import while_connected
@@ -54,19 +54,6 @@ LOOKED_AT_ON_LOOP_BYTES = 2**20  # for what they hold, and who answers: 2 ms
 PARSED_ON_LOOP_BYTES = 2**14  # larger bodies in a thread, which costs 0.1 ms; so few may hold 1,000 bodies of their own
 LINGER_BODIES = 4  # and how much of it, in times what a body may have
 LINGER_S = 2.0  # how long a refused upload is read on, so that its sender sees the answer and not a reset
-
-
-class HttpObserver(Protocol):
-    """What counts HTTP (telemetry/metrics.py). Called on the event loop; must not block."""
-
-    def http_answered(self, exchange: Exchange) -> None:
-        """After every answer, refusals among them."""
-        ...
-
-    def rejected(self, route: str, reason: str) -> None:
-        """Beside that, for a request refused before the engine saw it. route: its template; reason: rate_limit or auth
-        (what the engine refuses it tells its own observer)."""
-        ...
 
 
 class Span(Protocol):
@@ -137,7 +124,7 @@ class Handler:
         config: ServerConfig,
         gate: Gate,
         shutdown: Shutdown,
-        observer: HttpObserver | None = None,
+        observer: Callable[[Exchange], None] | None = None,
         tracer: Tracer | None = None,
         unsent: Unsent | None = None,
     ) -> None:
@@ -206,8 +193,6 @@ class Handler:
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # ours to look into; the client sees the message alone
                 log_failure(error, request_id=asked.request_id, method=asked.method, route=asked.found.endpoint.path)
-            if self._observer is not None and (reason := rejected_for(error)) is not None:
-                self._observer.rejected(asked.found.endpoint.path, reason)
             return Answer(dialect, render(error), error=type(error).__name__)
         except ClientLeft:
             return Answer(dialect, None, error="ClientLeft")
@@ -346,7 +331,7 @@ class Handler:
             key=None if asked.key is None or asked.key.shared else asked.key.name,
         )
         if self._observer is not None:
-            self._observer.http_answered(exchange)
+            self._observer(exchange)
         if self._tracer is not None and span is not None:
             self._tracer.end(span, exchange)
         # Probes and scrapes come every few seconds for ever, and say nothing while all is well.

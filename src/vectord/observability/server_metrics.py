@@ -1,0 +1,259 @@
+"""The vectord_* metrics, and the figures that the console draws from them. Belongs to the event loop."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Mapping
+from mmap import PAGESIZE
+from pathlib import Path
+from typing import Any
+
+from vectord.engine.events import BatchRan, CacheLookedUp, ModelStateChanged, QueueChanged, RequestEnded
+from vectord.errors import Overloaded
+from vectord.observability.exchange import Exchange
+from vectord.observability.instruments import (
+    BusyShare,
+    Counter,
+    Distribution,
+    Gauge,
+    Histogram,
+    MetricFamilies,
+    Snapshot,
+    error_names,
+)
+from vectord.schema import Gauges, ModelInfo
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+TEXTS = tuple(float(2**power) for power in range(13))  # 1 to 4,096
+TOKENS = tuple(float(2**power) for power in range(21))  # 1 to 1,048,576
+SHARES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+LANES = ("interactive", "bulk")
+BACKPRESSURE = error_names(Overloaded)
+REJECTIONS: Mapping[str, str] = {"RateLimited": "rate_limit", "Unauthorized": "auth"}  # by the server, per Exchange
+_STATM = Path("/proc/self/statm")  # only Linux has it
+
+
+class ServerMetrics(MetricFamilies):
+    def __init__(self, version: str) -> None:
+        self.requests = Counter("vectord_requests", "HTTP requests answered", ("dialect", "route", "status"))
+        self.request_seconds = Histogram(
+            "vectord_request_duration_seconds", "From headers to answer", SECONDS, ("dialect", "route")
+        )
+        self.rejected = Counter("vectord_requests_rejected", "Requests refused for load, rate or key", ("reason",))
+        self.failed = Counter("vectord_requests_failed", "Requests that ended in an error of the engine", ("error",))
+        self.under_way = Gauge("vectord_requests_under_way", "Requests that the engine has accepted or lets wait")
+        self.tokens = Counter("vectord_tokens", "Tokens of answered requests, special tokens included", ("model",))
+        self.key_requests = Counter("vectord_key_requests", "Requests answered, by the name of their key", ("key",))
+        self.key_tokens = Counter("vectord_key_tokens", "Tokens answered, by the name of the key", ("key",))
+        self.key_answers = Counter(
+            "vectord_key_answers", "Answers to a named key, refusals included, by HTTP status", ("key", "status")
+        )
+        self.queue_tokens = Gauge("vectord_queue_tokens", "Queued tokens")
+        self.queue_texts = Gauge("vectord_queue_texts", "Queued texts")
+        self.lane_queue_tokens = Gauge("vectord_lane_queue_tokens", "Queued tokens, by lane", ("lane",))
+        self.queue_seconds = Histogram("vectord_queue_wait_seconds", "A request's wait for its first forward", SECONDS)
+        self.wait_seconds = Gauge("vectord_queue_clearing_seconds", "Time until the present queue is empty")
+        self.saturation = Gauge(
+            "vectord_saturation",
+            "0 idle, 1 full: the largest of the device's recent busy share, the queue's share of the longest wait "
+            "allowed, and the share of request places taken",
+        )
+        self.batch_tokens = Histogram("vectord_batch_tokens", "Tokens per forward", TOKENS)
+        self.batch_texts = Histogram("vectord_batch_texts", "Texts per forward", TEXTS)
+        self.batch_fill = Histogram("vectord_batch_fill", "Tokens of a forward divided by the token budget", SHARES)
+        self.forward_seconds = Histogram("vectord_forward_duration_seconds", "Duration of a forward", SECONDS)
+        self.forward_tokens = Counter("vectord_forward_tokens", "Tokens computed, without padding", ("model", "lane"))
+        self.device_tokens = Counter(
+            "vectord_device_tokens", "Tokens computed, without padding, by device", ("model", "device")
+        )
+        self.device_ready = Gauge(
+            "vectord_device_ready", "1 if all streams of the model's device work, else 0", ("model", "device")
+        )
+        self.padding_tokens = Counter("vectord_padding_tokens", "Padding tokens computed", ("model",))
+        self.cache_hits = Counter("vectord_cache_hits", "Texts answered from the cache", ("model",))
+        self.cache_misses = Counter("vectord_cache_misses", "Texts not in the cache", ("model",))
+        self.shared_cache_hits = Counter(
+            "vectord_shared_cache_hits", "Cache misses answered from the shared cache", ("model",)
+        )
+        self.shared_cache_misses = Counter(
+            "vectord_shared_cache_misses", "Cache misses that the shared cache missed as well", ("model",)
+        )
+        self.shared_cache_refused = Counter(
+            "vectord_shared_cache_refused",
+            "Shared cache misses whose stored value was damaged or signed with another secret",
+            ("model",),
+        )
+        self.cache_bytes = Gauge("vectord_cache_bytes", "Size of the cache")
+        self.cache_texts = Gauge("vectord_cache_texts", "Texts in the cache")
+        self.ready = Gauge("vectord_model_ready", "1 when the model answers, else 0", ("model",))
+        self.model_failed = Gauge("vectord_model_failed", "1 when the model could not be loaded, else 0", ("model",))
+        self.build = Gauge("vectord_build_info", "Always 1; the labels name the versions", ("version", "python"))
+        self.build.set(1, version, platform.python_version())
+        self._busy = BusyShare()
+        for reason in ("auth", "rate_limit", "backpressure"):
+            self.rejected.expect(reason)
+        for lane in LANES:
+            self.lane_queue_tokens.expect(lane)
+
+    # --- series shown at zero ---------------------------------------------------------------------------------
+
+    def expect_model(self, model: ModelInfo) -> None:
+        self._expect_name(model.name)
+
+    def expect_key(self, name: str) -> None:
+        self.key_requests.expect(name)
+        self.key_tokens.expect(name)
+        self.key_answers.expect(name, "200")
+        self.key_answers.expect(name, "429")
+
+    def _expect_name(self, model: str) -> None:
+        for counter in (self.tokens, self.cache_hits, self.cache_misses, self.padding_tokens):
+            counter.expect(model)
+        for counter in (self.shared_cache_hits, self.shared_cache_misses, self.shared_cache_refused):
+            counter.expect(model)
+        for lane in LANES:
+            self.forward_tokens.expect(model, lane)
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def handlers(self) -> Mapping[type, Callable[[Any], None]]:
+        return {
+            Exchange: self.http_answered,
+            RequestEnded: self.request_ended,
+            BatchRan: self.batch_ran,
+            QueueChanged: self.queue_changed,
+            CacheLookedUp: self.cache_looked_up,
+            ModelStateChanged: self.model_changed,
+        }
+
+    def http_answered(self, exchange: Exchange) -> None:
+        self.requests.add(1, exchange.dialect, exchange.route, str(exchange.status))
+        if exchange.key is not None:
+            self.key_answers.add(1, exchange.key, str(exchange.status))
+        if (reason := REJECTIONS.get(exchange.error or "")) is not None:
+            self.rejected.add(1, reason)
+        seconds = self.request_seconds.expect(exchange.dialect, exchange.route)
+        seconds.observe(exchange.seconds, exchange.trace_id)
+
+    def request_ended(self, event: RequestEnded) -> None:
+        if event.caller.named:
+            self.key_requests.add(1, event.caller.client)
+            self.key_tokens.add(event.tokens, event.caller.client)
+        if event.error is not None:
+            self.failed.add(1, event.error)
+            if event.error in BACKPRESSURE:
+                self.rejected.add(1, "backpressure")
+            return
+        self.queue_seconds.observe(event.timings.waiting_s)
+        if event.model:
+            self.tokens.add(event.tokens, event.model)
+
+    def batch_ran(self, event: BatchRan) -> None:
+        self.batch_texts.observe(event.texts)
+        self.batch_tokens.observe(event.tokens)
+        self.batch_fill.observe((event.tokens + event.padding_tokens) / event.max_tokens)
+        self.forward_seconds.observe(event.seconds)
+        self.forward_tokens.add(event.tokens - event.bulk_tokens, event.model, "interactive")
+        self.forward_tokens.add(event.bulk_tokens, event.model, "bulk")
+        if event.device:
+            self.device_tokens.add(event.tokens, event.model, event.device)
+        if event.padding_tokens:
+            self.padding_tokens.add(event.padding_tokens, event.model)
+        self._busy.add(event.seconds / event.streams)
+
+    def queue_changed(self, event: QueueChanged) -> None:
+        self.queue_texts.set(event.texts)
+        self.queue_tokens.set(event.tokens)
+
+    def cache_looked_up(self, event: CacheLookedUp) -> None:
+        hits, misses = (
+            (self.shared_cache_hits, self.shared_cache_misses) if event.shared else (self.cache_hits, self.cache_misses)
+        )
+        hits.add(event.hits, event.model)
+        misses.add(event.misses, event.model)
+        if event.rejected:
+            self.shared_cache_refused.add(event.rejected, event.model)
+
+    def model_changed(self, event: ModelStateChanged) -> None:
+        self._expect_name(event.model)
+        self.ready.set(1 if event.state == "ready" else 0, event.model)
+        self.model_failed.set(1 if event.state == "failed" else 0, event.model)
+
+    # --- scrapes ----------------------------------------------------------------------------------------------
+
+    def look(self, snapshot: Snapshot) -> None:
+        self.look_at_gauges(snapshot.gauges)
+        self.device_ready.values = {
+            (model.name, device): float(state == "ready")
+            for model in snapshot.models
+            if not model.sources  # a composite has the devices of its members
+            for device, state in model.devices.items()
+        }
+
+    def look_at_gauges(self, gauges: Gauges) -> None:
+        for lane, tokens in gauges.queued_tokens.items():
+            self.lane_queue_tokens.set(tokens, lane)
+        self.wait_seconds.set(gauges.wait_s)
+        self.under_way.set(gauges.under_way)
+        self.cache_bytes.set(gauges.cache_bytes)
+        self.cache_texts.set(gauges.cached_texts)
+        waiting = gauges.wait_s / gauges.max_wait_s
+        self.saturation.set(min(1.0, max(self._busy.share(), waiting, gauges.under_way / gauges.places)))
+
+    def busy_share(self) -> float:
+        return self._busy.share()
+
+    def live_figures(self, gauges: Gauges) -> dict[str, Any]:
+        """The server's load for the console: counts and seconds since the start, and present sizes and shares.
+
+        Contains no name of a model or a client. The page polls once a second and draws differences.
+        """
+        self.look_at_gauges(gauges)
+        latency = [child for labels, child in self.request_seconds.children.items() if labels[0] != "server"]
+        client_requests = [(labels, n) for labels, n in self.requests.values.items() if labels[0] != "server"]
+        fill = self.batch_fill.children[()]
+        return {
+            "clock_s": time.monotonic(),
+            "requests": sum(count for _, count in client_requests),
+            "errors": sum(count for (_, _, status), count in client_requests if status >= "400"),
+            "refused": self.rejected.total(),
+            "tokens": self.tokens.total(),
+            "run_tokens": self.forward_tokens.total(),
+            "forwards": sum(fill.counts),
+            "forward_fill": fill.total,
+            "forward_texts": self.batch_texts.children[()].total,
+            "latency": {"bounds_s": SECONDS, "counts": _summed_counts(latency)},
+            "queued_tokens": gauges.queued_tokens,
+            "under_way": gauges.under_way,
+            "places": gauges.places,
+            "wait_s": gauges.wait_s,
+            "busy": min(1.0, self.busy_share()),
+            "saturation": self.saturation.values[()],
+            "cache": {
+                "hits": self.cache_hits.total(),
+                "misses": self.cache_misses.total(),
+                "bytes": gauges.cache_bytes,
+                "texts": gauges.cached_texts,
+            },
+            "memory": {"resident_bytes": _resident_bytes(), "models_bytes": sum(gauges.memory_bytes.values())},
+            "devices": {
+                name: {"used_bytes": memory.total - memory.free, "total_bytes": memory.total}
+                for name, memory in gauges.devices.items()
+            },
+        }
+
+
+def _summed_counts(children: list[Distribution]) -> list[int]:
+    """How many values fell into each bucket of all children."""
+    return [sum(column) for column in zip(*(child.counts for child in children), strict=True)] or [0] * (
+        len(SECONDS) + 1
+    )
+
+
+def _resident_bytes() -> int | None:
+    """The process's resident memory; None if the system does not report it."""
+    try:
+        return int(_STATM.read_text("ascii").split()[1]) * PAGESIZE
+    except OSError:
+        return None

@@ -1,0 +1,100 @@
+"""Metrics of other products: their buckets, their names for errors, and the memory of GPUs under several names."""
+
+from __future__ import annotations
+
+import pytest
+
+from vectord.errors import VectordError
+from vectord.observability.instruments import Histogram, Snapshot, error_names
+from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
+from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
+from vectord.products.tei.metrics import FAILURES
+from vectord.products.tei.metrics import SECONDS as TEI_SECONDS
+from vectord.schema import DeviceMemory, Gauges
+
+REQUESTS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+FORWARDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
+BUCKETS = {
+    "embedding_request_duration_seconds": REQUESTS,
+    "embedding_batch_size": (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    "embedding_gpu_inference_duration_seconds": FORWARDS,
+    "rerank_request_duration_seconds": REQUESTS,
+    "rerank_inference_duration_seconds": FORWARDS,
+    "embedding_request_latency_seconds": (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+}
+DEVICES = {
+    "cuda:0": DeviceMemory(allocated=1, reserved=20, free=300, total=4000),
+    "cuda:1": DeviceMemory(allocated=2, reserved=30, free=500, total=7000),
+}
+
+
+def test_buckets_are_those_of_the_product() -> None:
+    """A quantile on a product's dashboard depends on them. TEI has 35 from 15 us, each 1.5 times the last."""
+    families = (SmartEmbedderMetrics("0", {}), SimpleInferenceServerMetrics())
+    shown = {one.name: one.bounds for each in families for one in each.instruments() if isinstance(one, Histogram)}
+    assert {name: shown[name] for name in BUCKETS} == BUCKETS
+    assert (len(TEI_SECONDS), TEI_SECONDS[0]) == (35, 0.000015)
+    assert TEI_SECONDS[34] == pytest.approx(14.55, rel=0.01)
+
+
+def test_every_error_of_a_request_has_a_name_in_tei() -> None:
+    """The engine can end a request with any error except those of the start and of HTTP."""
+    elsewhere = {
+        "MalformedBody",
+        "MissingField",
+        "RateLimited",
+        "UnsupportedMediaType",
+        "UploadTooSlow",
+        "NotAcceptable",
+        "PayloadTooLarge",
+        "Unauthorized",
+        "Forbidden",
+        "NoSuchRoute",
+        "MethodNotAllowed",
+        "StartError",
+        "ConfigError",
+        "ModelUnavailable",
+        "VectordError",
+    }
+    assert error_names(VectordError) - elsewhere <= set(FAILURES)
+
+
+def test_smart_embedders_memory_gauges_are_sums_under_two_names() -> None:
+    """Its first version's names are copies, which older dashboards read."""
+    families = SmartEmbedderMetrics("0", {})
+    families.look(snapshot(DEVICES))
+    gauges = (families.allocated, families.reserved, families.free, families.total)
+    old = (families.old_allocated, families.old_reserved)
+    assert {gauge.name: gauge.values[()] for gauge in (*gauges, *old)} == {
+        "gpu_memory_allocated_bytes": 3,
+        "gpu_memory_reserved_bytes": 50,
+        "gpu_memory_free_bytes": 800,
+        "gpu_memory_total_bytes": 11_000,
+        "embedding_gpu_memory_allocated_bytes": 3,
+        "embedding_gpu_memory_reserved_bytes": 50,
+    }
+
+
+def test_semantic_explorers_gauge_is_all_memory_in_use() -> None:
+    """By any process. The GPU's busy share is shown only if there is a GPU."""
+    families = SemanticExplorerMetrics()
+    families.look(snapshot(DEVICES))
+    assert (families.gpu_used.values[()], families.gpu_percent.values[()]) == (10_200, 25)
+    families.look(snapshot({}))
+    assert (families.gpu_used.values[()], families.gpu_percent.values[()]) == (0, 0)
+
+
+def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:
+    gauges = Gauges(
+        queued_tokens={},
+        wait_s=0.0,
+        max_wait_s=10.0,
+        under_way=0,
+        places=8,
+        cached_texts=0,
+        cache_bytes=0,
+        memory_bytes={},
+        devices=devices,
+    )
+    return Snapshot(gauges, (), busy_share=0.25)
