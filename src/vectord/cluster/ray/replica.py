@@ -16,8 +16,8 @@ from vectord.cluster.ray.scaling import BUSY, WAITING_TOKENS
 from vectord.config import Config
 from vectord.engine.events import BatchRan, Event, Observer
 from vectord.observability import logs
-from vectord.products.common.models import ready_models
 from vectord.observability.instruments import BusyShare
+from vectord.products.common.models import ready_models
 
 
 class NotReady(Exception):
