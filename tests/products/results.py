@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vectord.products.common.dialect import Incoming
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route
 from vectord.schema import (
     ClassifyResult,
     EmbedResult,
@@ -25,8 +25,25 @@ from vectord.schema import (
 VECTORS = np.array([[0.1, -0.2, 1 / 3], [1e-45, 3.4028235e38, -0.0]], dtype=np.float32)
 
 
-def incoming(body: object) -> Incoming:
-    return Incoming(body=json.dumps(body).encode())
+def incoming(body: object, **facts: Any) -> Incoming:
+    """A request with `body` as JSON. facts: further fields of Incoming."""
+    return Incoming(body=json.dumps(body).encode(), **facts)
+
+
+def route_of(dialect: Dialect, path: str, key: str = "") -> Route:
+    """The dialect's only route at `path`; key: one of its keys, if several routes have the path."""
+    (found,) = (route for route in dialect.routes if route.path == path and (not key or key in route.keys))
+    return found
+
+
+def parsed(dialect: Dialect, path: str, body: object, **facts: Any) -> Call:
+    """The call that a POST of `body` to `path` makes, without the engine."""
+    return route_of(dialect, path).parse(incoming(body, **facts))
+
+
+def got(dialect: Dialect, path: str, models: ModelList, **path_values: str) -> Rendered:
+    """The response of a GET for these served models."""
+    return route_of(dialect, path).parse(Incoming(path=path_values)).answered(models)
 
 
 def usage(lengths: Sequence[tuple[int, int]] = ((3, 3), (9, 4))) -> Usage:

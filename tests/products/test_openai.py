@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.products.results import VECTORS, embed_result, incoming, model_list, usage
+from tests.products.results import VECTORS, embed_result, got, model_list, parsed, route_of, usage
 
 from vectord.errors import (
     EmptyInput,
@@ -27,19 +27,20 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Guards, Incoming, Rendered
 from vectord.products.common.vectors import to_base64
-from vectord.products.openai import DIALECT, requests, wire
-from vectord.products.openai.errors import render_error
+from vectord.products.openai import DIALECT, Embeddings, render_error
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, TextOptions
+
+PATH = "/v1/embeddings"
 
 
 def parse(**body: object) -> EmbedRequest:
-    request = requests.parse_embeddings(incoming(body)).request
+    request = parsed(DIALECT, PATH, body).request
     assert isinstance(request, EmbedRequest)
     return request
 
 
 def answered(result: EmbedResult, **body: object) -> Rendered:
-    return requests.parse_embeddings(incoming({"input": "a", **body})).render(result)
+    return parsed(DIALECT, PATH, {"input": "a", **body}).answered(result)
 
 
 def answer(result: EmbedResult, **body: object) -> dict:
@@ -233,19 +234,15 @@ def test_langchains_ids_are_not_taken_for_the_models():
     assert parse(input=[[9906, 1917]]).text.own_ids is False
 
 
-def guarded(value: object, limit: int) -> Incoming:
-    return Incoming(body=json.dumps({"input": value}).encode(), guards=Guards(max_text_chars=limit))
-
-
 def test_a_text_of_too_many_characters_is_refused():
     """In Simple Inference Server's words, by its place; one of just as many passes."""
     with pytest.raises(TooManyCharacters) as caught:
-        requests.parse_embeddings(guarded(["four", "sixsix"], 5))
+        parsed(DIALECT, PATH, {"input": ["four", "sixsix"]}, guards=Guards(max_text_chars=5))
     error = caught.value
     assert error.message == "Input at index 1 exceeds max length 5 chars"
-    assert (error.field, error.index, error.limit, error.given) == ("input", 1, 5, 6)
+    assert (error.field_name, error.index, error.limit, error.given) == ("input", 1, 5, 6)
     assert render_error(error).status == 400
-    assert requests.parse_embeddings(guarded(["fives", [1, 2, 3, 4, 5, 6]], 5))
+    assert parsed(DIALECT, PATH, {"input": ["fives", [1, 2, 3, 4, 5, 6]]}, guards=Guards(max_text_chars=5))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +274,7 @@ def test_a_text_of_too_many_characters_is_refused():
 def test_a_bad_field_is_named(body, field):
     """What is wrong is said by the field's name, and answered 400."""
     with pytest.raises(InvalidField) as caught:
-        requests.parse_embeddings(incoming(body))
+        parsed(DIALECT, PATH, body)
     assert f"`{field.partition('.')[0]}" in caught.value.message
     assert render_error(caught.value).status == 400
 
@@ -367,7 +364,7 @@ def test_an_input_that_failed_alone_has_its_error_in_its_place():
 )
 def test_the_answer_fits_its_schema(result, body):
     """What OpenAPI promises is what is sent."""
-    decoded = msgspec.json.decode(answered(result, **body).body, type=wire.Embeddings, strict=True)
+    decoded = msgspec.json.decode(answered(result, **body).body, type=Embeddings, strict=True)
     assert [item.index for item in decoded.data] == [0, 1]
 
 
@@ -382,20 +379,18 @@ def test_dimensions_cut_from_wider_rows_are_rendered():
 
 def test_models_are_listed():
     """All that are served, as wire/models.py writes them for every dialect of the path."""
-    call = requests.parse_models(Incoming())
-    assert call.request == ListModels()
-    listed = json.loads(call.render(model_list("a", "org/b")).body)
+    listed = json.loads(got(DIALECT, "/v1/models", model_list("a", "org/b")).body)
     assert [model["id"] for model in listed["data"]] == ["a", "org/b"]
     assert set(listed) == {"object", "data", "embedding_models", "reranking_models"}
 
 
 def test_one_model_by_an_id_with_a_slash():
     """The id is the rest of the path, and the answer is an item of the list."""
-    call = requests.parse_model(Incoming(path={"model": "org/b"}))
+    call = route_of(DIALECT, "/v1/models/{model:path}").parse(Incoming(path={"model": "org/b"}))
     assert call.request == ListModels(model="org/b")
     models = model_list("org/b")
-    listed = json.loads(requests.parse_models(Incoming()).render(models).body)
-    assert json.loads(call.render(models).body) == listed["data"][0]
+    listed = json.loads(got(DIALECT, "/v1/models", models).body)
+    assert json.loads(call.answered(models).body) == listed["data"][0]
 
 
 def test_every_path_is_there_with_and_without_v1():

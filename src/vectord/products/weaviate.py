@@ -1,38 +1,40 @@
-"""What Weaviate's module text2vec-transformers asks of its inference container, and clients of that container.
+"""The container of Weaviate's module text2vec-transformers, for Weaviate and for other clients of it.
 
-Runs on the event loop, called by the server's handler. The container's own words are `dim` and a vector a request;
-Weaviate reads `dims`, and sends lists of texts since 2026.
+Runs on the event loop. The container itself answers one text with `dim`. Weaviate reads `dims`, and sends lists of
+texts since 2026.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Annotated
 
 import msgspec
 
 from vectord.errors import Unavailable, VectordError
-from vectord.products.common.body import Count, decode
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, get, post
-from vectord.products.common.errors import STATUSES, headers_of, row_of
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import ready_models
 from vectord.products.common.vectors import dump_json
-from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, Result, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, TextOptions
+
+ROUTES = Routes()
+ERRORS = STATUSES
 
 # --- wire types -----------------------------------------------------------------------------------------------
 
 
 class Vectorizing(msgspec.Struct):
-    """`pooling_strategy` is ignored: Weaviate always sends one, its own default, and a model has its own."""
+    """`pooling_strategy` is ignored: Weaviate always sends its own default, and a model has one pooling."""
 
     task_type: Annotated[str | None, msgspec.Meta(description='"query" or "passage"')] = None
     dimensions: Count | None = None
 
 
 class TextBody(msgspec.Struct):
-    """Weaviate sends its whole answer's keys, too: `dims`, `vector`, `error`; they are ignored, as all others are."""
+    """Weaviate also sends the keys of its response, `dims`, `vector` and `error`, which are ignored."""
 
     text: str
     config: Vectorizing | None = None
@@ -44,7 +46,7 @@ class TextsBody(msgspec.Struct):
 
 
 class VectorAnswer(msgspec.Struct):
-    """The same number under both names."""
+    """`dim` and `dims` are the same number."""
 
     text: str
     vector: list[float]
@@ -66,7 +68,7 @@ class Facts(msgspec.Struct):
 
 
 class MetaAnswer(msgspec.Struct):
-    """Of the model that answers /vectors; empty if none does."""
+    """The model that answers /vectors; empty without one."""
 
     model: Facts | msgspec.UnsetType = msgspec.UNSET
     model_path: str | msgspec.UnsetType = msgspec.UNSET
@@ -74,40 +76,48 @@ class MetaAnswer(msgspec.Struct):
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
-TEXT_FIELDS: Mapping[str, str] = {"inputs": "text", "dimensions": "config.dimensions"}
-TEXTS_FIELDS: Mapping[str, str] = {"inputs": "texts", "dimensions": "config.dimensions"}
 
-_text_body = msgspec.json.Decoder(TextBody)
-_texts_body = msgspec.json.Decoder(TextsBody)
+@ROUTES.post(
+    "/vectors",
+    body=TextBody,
+    answer=VectorAnswer,
+    summary="Embed one text",
+    example={"text": "The London Eye is a ferris wheel.", "config": {"task_type": "passage"}},
+    keys=["text"],
+    names={"inputs": "text", "dimensions": "config.dimensions"},
+)
+def parse_text(body: TextBody, incoming: Incoming) -> Call:
+    return Call(_embed([body.text], body.config), partial(render_vector, body.text))
 
 
-def parse_text(incoming: Incoming) -> Call:
-    body = decode(_text_body, incoming.body)
-    return Call(_embed([body.text], body.config), partial(render_vector, body.text), TEXT_FIELDS)
-
-
-def parse_texts(incoming: Incoming) -> Call:
-    body = decode(_texts_body, incoming.body)
-    return Call(_embed(body.texts, body.config), render_vectors, TEXTS_FIELDS)
+@ROUTES.post(
+    "/vectors",
+    body=TextsBody,
+    answer=VectorsAnswer,
+    summary="Embed texts",
+    example={"texts": ["What is the London Eye?"], "config": {"task_type": "query"}},
+    keys=["texts"],
+    names={"inputs": "texts", "dimensions": "config.dimensions"},
+)
+def parse_texts(body: TextsBody, incoming: Incoming) -> Call:
+    return Call(_embed(body.texts, body.config), render_vectors)
 
 
 def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
-    asked = config or Vectorizing()
+    config = config or Vectorizing()
     return EmbedRequest(
         inputs=texts,
-        text=TextOptions(truncate_by_default=True, kind=read_kind(asked.task_type)),
-        dimensions=asked.dimensions,
+        text=TextOptions(truncate_by_default=True, kind=read_kind(config.task_type)),
+        dimensions=config.dimensions,
     )
 
 
-def render_vector(text: str, result: Result) -> Rendered:
-    assert isinstance(result, EmbedResult)
+def render_vector(text: str, result: EmbedResult) -> Rendered:
     (vector,) = result.dense["float"]  # (D,)
     return _answer(text=text, vector=vector, dim=len(vector), dims=len(vector))
 
 
-def render_vectors(result: Result) -> Rendered:
-    assert isinstance(result, EmbedResult)
+def render_vectors(result: EmbedResult) -> Rendered:
     vectors = result.dense["float"]  # (N, D)
     return _answer(vectors=vectors, dims=vectors.shape[1])
 
@@ -115,19 +125,8 @@ def render_vectors(result: Result) -> Rendered:
 # --- the model ------------------------------------------------------------------------------------------------
 
 
-def parse_meta(incoming: Incoming) -> Call:
-    return Call(ListModels(), render_meta)
-
-
-def parse_live(incoming: Incoming) -> Call:
-    return Call(ListModels(), render_live)
-
-
-def parse_ready(incoming: Incoming) -> Call:
-    return Call(ListModels(), render_ready)
-
-
-def render_meta(result: Result) -> Rendered:
+@ROUTES.get("/meta", answer=MetaAnswer, summary="Show the model")
+def render_meta(result: ModelList) -> Rendered:
     info = _embedder(result)
     if info is None:
         return _answer()
@@ -141,21 +140,20 @@ def render_meta(result: Result) -> Rendered:
     return _answer(model=facts, model_path=info.model_id)
 
 
-def render_live(result: Result) -> Rendered:
+@ROUTES.get("/.well-known/live", summary="Whether the server answers, with no body", public=True)
+def render_live(result: ModelList) -> Rendered:
     return Rendered(body=b"", status=204)
 
 
-def render_ready(result: Result) -> Rendered:
-    """204 if a text would be answered now."""
-    assert isinstance(result, ModelList)
+@ROUTES.get("/.well-known/ready", summary="Whether texts would be answered, with no body", public=True)
+def render_ready(result: ModelList) -> Rendered:
     if _embedder(result) not in ready_models(result):
         return render_error(Unavailable("No model that embeds is ready."))
     return Rendered(body=b"", status=204)
 
 
-def _embedder(result: Result) -> ModelInfo | None:
-    """The model that requests without a name go to: the first that makes dense vectors."""
-    assert isinstance(result, ModelList)
+def _embedder(result: ModelList) -> ModelInfo | None:
+    """The model that answers /vectors: the first that makes dense vectors."""
     return next((info for info in result.models if "dense" in info.outputs), None)
 
 
@@ -163,53 +161,13 @@ def _answer(**shown: object) -> Rendered:
     return Rendered(body=dump_json(shown))
 
 
-# --- errors ---------------------------------------------------------------------------------------------------
-
-ERRORS = STATUSES
-
-
 def render_error(error: VectordError) -> Rendered:
-    body = dump_json({"error": error.message})
-    return Rendered(body=body, status=row_of(ERRORS, error), headers=headers_of(error))
+    return error_response(error, {"error": error.message}, ERRORS)
 
-
-# --- routes ---------------------------------------------------------------------------------------------------
 
 DIALECT = Dialect(
     name="weaviate",
     title="Weaviate's text2vec-transformers",
-    routes=(
-        *post(
-            "/vectors",
-            parse=parse_text,
-            summary="Embed one text",
-            body=TextBody,
-            answer=VectorAnswer,
-            example={"text": "The London Eye is a ferris wheel.", "config": {"task_type": "passage"}},
-            keys=["text"],
-        ),
-        *post(
-            "/vectors",
-            parse=parse_texts,
-            summary="Embed texts",
-            body=TextsBody,
-            answer=VectorsAnswer,
-            example={"texts": ["What is the London Eye?"], "config": {"task_type": "query"}},
-            keys=["texts"],
-        ),
-        *get("/meta", parse=parse_meta, summary="Show the model", answer=MetaAnswer),
-        *get(
-            "/.well-known/live",
-            parse=parse_live,
-            summary="Whether the server answers, with no body",
-            public=True,
-        ),
-        *get(
-            "/.well-known/ready",
-            parse=parse_ready,
-            summary="Whether texts would be answered, with no body",
-            public=True,
-        ),
-    ),
+    routes=tuple(ROUTES),
     render_error=render_error,
 )

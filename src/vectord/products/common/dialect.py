@@ -132,7 +132,7 @@ RenderModels: TypeAlias = Callable[[ModelList], Rendered]
 class Routes:
     """Collects a product's routes in the order of their declaration; `tuple(ROUTES)` goes into its `Dialect`.
 
-    To convert a product (products/openai.py is the model):
+    To convert a product (products/openai and products/weaviate.py are the models):
     1. Put the wire structs, the parsers, the renderers and the error table into one file (two or three for a large
        product), with `ROUTES = Routes()` at the top.
     2. Decorate the function that parses a body with `@ROUTES.post(*paths, body=..., answer=..., names=...)`. It gets

@@ -101,9 +101,12 @@ def row_of(table: Mapping[type[VectordError], Row], error: VectordError) -> Row:
     raise KeyError(type(error))
 
 
-def error_response(error: VectordError, body: object, statuses: Statuses = STATUSES) -> Rendered:
-    """`body` as JSON, with the error's status and headers."""
-    return Rendered(body=dump_json(body), status=row_of(statuses, error), headers=headers_of(error))
+def error_response(
+    error: VectordError, body: object, statuses: Statuses = STATUSES, headers: Mapping[str, str] | None = None
+) -> Rendered:
+    """`body` as JSON, with the error's status and headers. headers: further ones."""
+    all_headers = {**headers_of(error), **(headers or {})}
+    return Rendered(body=dump_json(body), status=row_of(statuses, error), headers=all_headers)
 
 
 def headers_of(error: VectordError) -> dict[str, str]:

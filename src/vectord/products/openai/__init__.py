@@ -1,41 +1,237 @@
-"""OpenAI's embeddings and models API, with the keys that Jina, Voyage, vLLM and Simple Inference Server add to it.
+"""OpenAI's embeddings and models, with the fields that Jina, Voyage, vLLM and Simple Inference Server add to them.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong.
-Runs on the event loop, called by the server's handler.
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.common.models import ListedModels, ModelItem
-from vectord.products.openai.errors import render_error
-from vectord.products.openai.requests import parse_embeddings, parse_model, parse_models
-from vectord.products.openai.wire import Embeddings, EmbeddingsBody
+import math
+import time
+import uuid
+from collections.abc import Mapping
+from functools import partial
+from typing import Annotated, Literal
 
-DIALECT = Dialect(
-    name="openai",
-    title="OpenAI",
-    routes=(
-        *post(
-            "/v1/embeddings",
-            "/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts or token ids",
-            body=EmbeddingsBody,
-            answer=Embeddings,
-            example={"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a happy person", "a rainy day"]},
-            keys=["input"],
-            signs=["partial_results", "expect_fingerprint"],
-        ),
-        *get("/v1/models", "/models", parse=parse_models, summary="List served models", answer=ListedModels),
-        *get(
-            "/v1/models/{model:path}",
-            "/models/{model:path}",
-            parse=parse_model,
-            summary="Show one served model",
-            answer=ModelItem,
-        ),
-    ),
-    render_error=render_error,
-    prefix="/v1/",
+import msgspec
+
+from vectord import errors
+from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, error_response, retry_after_s, row_of
+from vectord.products.common.inputs import (
+    Switch,
+    TextsIdsOrItems,
+    check_characters,
+    read_fingerprint,
+    read_inputs,
+    read_kind,
+    read_switch,
 )
+from vectord.products.common.models import ListedModels, ModelItem, listed_models, model_item
+from vectord.products.common.usage import EmbeddingsUsage, token_usage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
+
+ROUTES = Routes()
+
+# --- wire types -----------------------------------------------------------------------------------------------
+
+Task = Annotated[
+    str | None, msgspec.Meta(description="of Jina, Voyage and others: whether these are queries or documents")
+]
+WHOLE_MODEL = -1  # vLLM's `truncate_prompt_tokens` for as many tokens as the model reads
+CutTo = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """`truncate` and `truncation` are one option, and so are `dimensions` and `output_dimension`."""
+
+    input: TextsIdsOrItems
+    model: str | None = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    output_dimension: Annotated[Count | None, msgspec.Meta(description="Voyage's word for `dimensions`")] = None
+    force_dimensions: Switch = None
+    output_dtype: Annotated[Precision | None, msgspec.Meta(description="of Voyage: the type of the numbers")] = None
+    embedding_type: Annotated[
+        Precision | Literal["base64"] | None, msgspec.Meta(description="of Jina: the type of the numbers, or base64")
+    ] = None
+    user: str | None = None
+    truncate: Switch = None
+    truncation: Switch = None
+    truncate_prompt_tokens: Annotated[
+        CutTo | None, msgspec.Meta(description="of vLLM: cut texts to this many tokens; -1: to those the model reads")
+    ] = None
+    normalized: Switch = None
+    prompt_name: str | None = None
+    task: Task = None
+    input_type: Task = None
+    expect_fingerprint: Annotated[str | None, msgspec.Meta(description="answer only in this vector space, or 412")] = (
+        None
+    )
+    partial_results: Annotated[Switch, msgspec.Meta(description="an input that fails is an error in `data`")] = None
+
+
+class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):
+    index: int
+    embedding: list[float] | str
+
+
+class ErrorObject(msgspec.Struct):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class FailedItem(msgspec.Struct, tag_field="object", tag="error"):
+    """Only with `partial_results`."""
+
+    index: int
+    error: ErrorObject
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem | FailedItem]
+    model: str
+    usage: EmbeddingsUsage
+    id: str
+    created: int
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ERRORS = STATUSES
+
+_INVALID = "invalid_request_error"
+
+TYPES: Mapping[type[VectordError], str] = {
+    errors.VectordError: "server_error",
+    errors.InvalidRequest: _INVALID,
+    errors.ModelNotFound: _INVALID,
+    errors.ModelCannot: _INVALID,
+    errors.FingerprintMismatch: _INVALID,
+    errors.NoSuchRoute: _INVALID,
+    errors.Unauthorized: "authentication_error",
+    errors.Forbidden: "permission_error",
+    errors.Overloaded: "rate_limit_error",
+}
+CODES: Mapping[type[VectordError], str | None] = {
+    errors.VectordError: None,
+    errors.InputTooLong: "context_length_exceeded",
+    errors.TooManyCharacters: "string_above_max_length",
+    errors.ForeignIds: "foreign_token_ids",
+    errors.ModelNotFound: "model_not_found",
+    errors.FingerprintMismatch: "fingerprint_mismatch",
+    errors.Unauthorized: "invalid_api_key",
+    errors.Overloaded: "rate_limit_exceeded",
+}
+
+
+def render_error(error: VectordError) -> Rendered:
+    """OpenAI's `error`, and the `detail` of Simple Inference Server, whose clients use the same routes."""
+    headers = {}
+    if isinstance(error, Overloaded | Unavailable):  # the SDK reads it before Retry-After
+        headers["retry-after-ms"] = str(math.ceil(retry_after_s(error) * 1000))
+    return error_response(error, {"error": error_object(error), "detail": error.message}, ERRORS, headers)
+
+
+def error_object(error: VectordError) -> dict[str, str | None]:
+    """A body of ErrorObject."""
+    return {
+        "message": error.message,
+        "type": row_of(TYPES, error),
+        "param": error.field_name,
+        "code": row_of(CODES, error),
+    }
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    body=EmbeddingsBody,
+    answer=Embeddings,
+    summary="Embed texts or token ids",
+    example={"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a happy person", "a rainy day"]},
+    keys=["input"],
+    signs=["partial_results", "expect_fingerprint"],
+    names={"inputs": "input", "max_tokens": "truncate_prompt_tokens", "normalize": "normalized"},
+)
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    """If two fields mean the same, the first that is set counts, and errors name that one."""
+    encoding = read_encoding(body.encoding_format)
+    if body.embedding_type == "base64":
+        precision, encoding = body.output_dtype or "float", "base64"
+    else:
+        precision = body.output_dtype or body.embedding_type or "float"
+    inputs = read_inputs(body.input)
+    check_characters(inputs, incoming.guards.max_text_chars)
+    request = EmbedRequest(
+        inputs=inputs,
+        model=body.model or None,
+        text=_text_options(body),
+        normalize=read_switch(body.normalized, "normalized") is not False,
+        dimensions=body.dimensions or body.output_dimension or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=(precision,),
+        expect_fingerprint=read_fingerprint(body.expect_fingerprint),
+        partial=read_switch(body.partial_results, "partial_results") is True,
+    )
+    names = {
+        "dimensions": "dimensions" if body.dimensions else "output_dimension",
+        "precisions": "output_dtype" if body.output_dtype else "embedding_type",
+    }
+    return Call(request, partial(render_embeddings, precision, encoding), names)
+
+
+def _text_options(body: EmbeddingsBody) -> TextOptions:
+    tokens = body.truncate_prompt_tokens
+    if tokens is not None and tokens != WHOLE_MODEL and tokens < 1:
+        raise InvalidField("{field} must be -1 or at least 1.", field="truncate_prompt_tokens")
+    truncate = read_switch(body.truncate, "truncate")
+    if truncate is None:
+        truncate = read_switch(body.truncation, "truncation")
+    return TextOptions(
+        truncate=truncate if tokens is None else True,
+        prompt_name=body.prompt_name,
+        kind=read_kind(body.task, body.input_type),
+        max_tokens=None if tokens == WHOLE_MODEL else tokens,
+    )
+
+
+def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
+    """A body of Embeddings. With `partial_results`, an input that failed has its error in its place."""
+    items = embedding_items(result.dense[precision], encoding)
+    for index, error in result.failures.items():
+        items[index] = {"object": "error", "index": index, "error": error_object(error)}
+    shown = {
+        "object": "list",
+        "data": items,
+        "model": result.model,
+        "usage": token_usage(result.usage) | {"completion_tokens": None},  # null, as in Simple Inference Server
+        "id": f"embd-{uuid.uuid4().hex}",
+        "created": int(time.time()),
+    }
+    return Rendered(body=dump_json(shown))
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+@ROUTES.get("/v1/models", "/models", answer=ListedModels, summary="List served models")
+def render_models(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json(listed_models(result)))
+
+
+@ROUTES.get("/v1/models/{model:path}", "/models/{model:path}", answer=ModelItem, summary="Show one served model")
+def render_model(result: ModelList) -> Rendered:
+    (info,) = result.models
+    return Rendered(body=dump_json(model_item(info)))
+
+
+DIALECT = Dialect(name="openai", title="OpenAI", routes=tuple(ROUTES), render_error=render_error)
