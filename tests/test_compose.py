@@ -58,7 +58,7 @@ async def test_the_limits_of_the_configuration_are_the_engines() -> None:
     )
     limits = (await listed(Config(device=DeviceConfig(backend="fake", max_batch_requests=5), engine=engine))).limits
     assert (limits.max_inputs_per_request, limits.max_concurrent_requests) == (7, 9)
-    assert (limits.tokenization_workers, limits.max_batch_requests, limits.truncates) == (3, 5, True)
+    assert (limits.tokenization_workers, limits.max_batch_texts, limits.truncates) == (3, 5, True)
 
 
 async def test_tokenising_takes_as_many_threads_as_the_device() -> None:

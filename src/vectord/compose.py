@@ -103,7 +103,7 @@ def _engine(config: Config, observer: Observer) -> Engine:
     return Engine(
         models,
         replace(config.engine, tokenization_workers=workers),
-        max_batch_requests=config.device.max_batch_requests,
+        max_batch_texts=config.device.max_batch_requests,
         observer=observer,
         composites=composites,
         store=_store(config.engine),

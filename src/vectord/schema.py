@@ -396,7 +396,7 @@ class ModelInfo:
 class Limits:
     max_inputs_per_request: int
     max_batch_tokens: int
-    max_batch_requests: int | None
+    max_batch_texts: int | None
     max_concurrent_requests: int
     tokenization_workers: int
     truncates: bool | None  # the server's setting; None: each dialect's own default

@@ -28,7 +28,7 @@ from vectord.engine.events import (
     RequestEnded,
     discard,
 )
-from vectord.engine.models.registry import Composite, ModelSource
+from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import EmptyInput, InputTooLong
 from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
@@ -443,19 +443,19 @@ def source(
 async def serving(
     *backends: FakeBackend | Sequence[FakeBackend],
     models: Sequence[ModelSpec] = (),
-    composites: Sequence[Composite] = (),
+    composites: Sequence[CompositeSource] = (),
     encoder: ByteEncoder | None = None,
     observer: Observer = discard,
     store: Store | None = None,
     store_secret: bytes = b"",
     **settings: object,
 ) -> AsyncIterator[Engine]:
-    """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_requests.
+    """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_texts.
 
     backends: a sequence of them is one model on several devices. models: what each of them is; without, all make dense
     vectors and tokens.
     """
-    most = settings.pop("max_batch_requests", None)
+    most = settings.pop("max_batch_texts", None)
     sources = [
         source(backend, f"m{n}", f"alias{n}", encoder=encoder, model=models[n] if models else None)
         for n, backend in enumerate(backends)

@@ -241,7 +241,7 @@ async def test_an_unknown_model_is_answered_with_those_that_are_served():
 
 async def test_models_and_limits_are_listed():
     """The limits are those that are enforced; a name narrows the list."""
-    async with serving(FakeBackend(), FakeBackend(), max_client_batch_size=7, max_batch_requests=3) as engine:
+    async with serving(FakeBackend(), FakeBackend(), max_client_batch_size=7, max_batch_texts=3) as engine:
         everything = await engine.answer(ListModels(), ANYONE)
         one = await engine.answer(ListModels(model="alias1"), ANYONE)
         with pytest.raises(ModelNotFound):
@@ -252,7 +252,7 @@ async def test_models_and_limits_are_listed():
     ]
     assert [info.name for info in one.models] == ["m1"]
     limits = everything.limits
-    assert (limits.max_inputs_per_request, limits.max_batch_tokens, limits.max_batch_requests) == (7, 256, 3)
+    assert (limits.max_inputs_per_request, limits.max_batch_tokens, limits.max_batch_texts) == (7, 256, 3)
 
 
 # --- cache and single flight ----------------------------------------------------------------------------------

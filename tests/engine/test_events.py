@@ -27,7 +27,7 @@ async def test_a_report_names_who_asked_where_and_how_long_each_text_is() -> Non
 
 async def test_timings_of_the_request_are_those_of_its_first_and_last_forward() -> None:
     """Three texts, a forward each: it waited once and computed three times, and the means are of one text."""
-    async with serving(FakeBackend(), max_batch_requests=1, cache_bytes=0) as engine:
+    async with serving(FakeBackend(), max_batch_texts=1, cache_bytes=0) as engine:
         result = await engine.answer(EmbedRequest(inputs=["a", "b", "c"]), ASKER)
     times = result.usage.timings  # type: ignore[union-attr]
     assert 0 <= times.waiting_s <= times.queue_s

@@ -351,7 +351,7 @@ def test_its_other_errors_are_sentences(error, status, detail):
     [
         pytest.param({"max_batch_tokens": 1024}, 8192, 1, 1024, id="a text of full length alone, as on that CPU"),
         pytest.param({"max_batch_tokens": 16_384}, 8192, 2, 16_384, id="two"),
-        pytest.param({"max_batch_tokens": 16_384, "max_batch_requests": 8}, 512, 8, 8, id="the setting"),
+        pytest.param({"max_batch_tokens": 16_384, "max_batch_texts": 8}, 512, 8, 8, id="the setting"),
         pytest.param({"max_batch_tokens": 0}, 8192, 0, 0, id="not loaded yet"),
     ],
 )

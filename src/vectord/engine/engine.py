@@ -30,7 +30,15 @@ from vectord.engine.events import (
 )
 from vectord.engine.gauges import gauges_of
 from vectord.engine.models.lifecycle import Lifecycle, Policy
-from vectord.engine.models.registry import VECTORS, Allowed, Composite, ModelSource, Registry, Served, Target
+from vectord.engine.models.registry import (
+    VECTORS,
+    Allowed,
+    CompositeSource,
+    ModelOrComposite,
+    ModelSource,
+    Registry,
+    ServedModel,
+)
 from vectord.engine.operations import embed as embedding
 from vectord.engine.operations.classify import classifies, classify
 from vectord.engine.operations.documents import embed_documents
@@ -85,18 +93,18 @@ class Engine:
         self,
         models: Sequence[ModelSource],
         config: EngineConfig | None = None,
-        max_batch_requests: int | None = None,
+        max_batch_texts: int | None = None,
         observer: Observer = discard,
-        composites: Sequence[Composite] = (),
+        composites: Sequence[CompositeSource] = (),
         store: Store | None = None,
         store_secret: bytes = b"",
     ) -> None:
-        """models: earlier ones are preferred. max_batch_requests: texts a forward runs at most. Starts nothing yet.
+        """models: earlier ones are preferred. max_batch_texts: texts a forward runs at most. Starts nothing yet.
 
         store: where replicas share answers; the engine opens and closes it. store_secret: what they sign them with.
         """
         self._config = config or EngineConfig()
-        self._max_batch_requests = max_batch_requests
+        self._max_batch_texts = max_batch_texts
         self._registry = Registry(models, composites)
         embedders = {served.name for served in self._registry.models if not VECTORS.isdisjoint(served.kinds)}
         self._counter = StatisticsCounter(embedders)
@@ -126,14 +134,14 @@ class Engine:
         if self._shared is not None:
             await self._shared.open()
 
-    def _make_runner(self, served: Served, encoder: Encoder, backends: Sequence[Backend]) -> ModelRunner:
+    def _make_runner(self, served: ServedModel, encoder: Encoder, backends: Sequence[Backend]) -> ModelRunner:
         return ModelRunner(
             served.name,
             served.source.spec,
             encoder,
             backends,
             config=self._config,
-            max_batch_requests=self._max_batch_requests,
+            max_batch_texts=self._max_batch_texts,
             cache=self._cache,
             shared=self._shared,
             observer=self._observe,
@@ -231,7 +239,7 @@ class Engine:
         self._report(model, request, result, task.caller)
         return result
 
-    def _target(self, request: ModelRequest, allowed: Allowed) -> Target:
+    def _target(self, request: ModelRequest, allowed: Allowed) -> ModelOrComposite:
         """The model the request names, else the first that can do what it asks."""
         match request:
             case EmbedRequest():
@@ -246,13 +254,15 @@ class Engine:
                 return self._reranker(request, allowed)
             case ClassifyRequest():
                 return self._registry.resolve(request.model, _classifies, "classify", allowed)
-        return self._registry.resolve(request.model, lambda target: isinstance(target, Served), "tokenize", allowed)
+        return self._registry.resolve(
+            request.model, lambda target: isinstance(target, ServedModel), "tokenize", allowed
+        )
 
-    def _reranker(self, request: RerankRequest, allowed: Allowed) -> Target:
+    def _reranker(self, request: RerankRequest, allowed: Allowed) -> ModelOrComposite:
         """Without a name, the first that has scores of its own; else the first that reranks by vectors."""
         if request.model is not None:
             return self._registry.named(request.model, allowed)
-        seen = [target for target in self._registry.seen_by(allowed) if isinstance(target, Served)]
+        seen = [target for target in self._registry.seen_by(allowed) if isinstance(target, ServedModel)]
         for method in (request.method,) if request.method else ("scores", None):
             for served in seen:
                 if method_of(served.kinds, served.spec.reranks, method):
@@ -260,7 +270,7 @@ class Engine:
         by = f" by {request.method}" if request.method else ""
         raise ModelCannot(f"No model served here can rerank{by}.")
 
-    async def _run(self, target: Target, request: ModelRequest, task: Task) -> Result:
+    async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
         match request:
             case EmbedRequest():
                 return await embedding.embed(target, request, task)
@@ -277,7 +287,7 @@ class Engine:
             case DecodeRequest():
                 return await decode(target.lead, target.name, request, task)
 
-    async def _rerank(self, target: Target, request: RerankRequest, task: Task) -> RerankResult:
+    async def _rerank(self, target: ModelOrComposite, request: RerankRequest, task: Task) -> RerankResult:
         await self._reranks.enter()
         try:
             return await within(self._config.rerank_timeout_s, rerank(target.lead, target.name, request, task))
@@ -300,7 +310,7 @@ class Engine:
         limits = Limits(
             max_inputs_per_request=self._config.max_client_batch_size,
             max_batch_tokens=runner.facts.max_batch_tokens if runner else 0,
-            max_batch_requests=self._max_batch_requests,
+            max_batch_texts=self._max_batch_texts,
             max_concurrent_requests=self._config.max_concurrent_requests,
             tokenization_workers=self._pool.workers,
             truncates=self._config.auto_truncate,
@@ -376,15 +386,15 @@ def _runs_at_once(request: ModelRequest) -> bool:
     return not isinstance(request, EmbedRequest) or (bool(request.outputs) and not request.waits)
 
 
-def _embeds(target: Target, outputs: frozenset[VectorKind]) -> bool:
+def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
     return outputs <= target.kinds if outputs else not VECTORS.isdisjoint(target.kinds)
 
 
-def _classifies(target: Target) -> bool:
-    return isinstance(target, Served) and classifies(target.spec)
+def _classifies(target: ModelOrComposite) -> bool:
+    return isinstance(target, ServedModel) and classifies(target.spec)
 
 
-def _check_fingerprint(target: Target, request: ModelRequest, caller: Caller) -> None:
+def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:
     """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
     expected, dimensions, normalize = caller.expect_fingerprint, None, True
     field = None  # the caller's own expectation stands in no body

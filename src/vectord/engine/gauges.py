@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from vectord.compute.backends.base import OwnMemory
 from vectord.engine.cache.memory import AnswerCache
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.queue.admission import Admission
 from vectord.schema import Gauges, Lane
 
 
-def gauges_of(models: Sequence[Served], cache: AnswerCache, admission: Admission, max_wait_s: float) -> Gauges:
+def gauges_of(models: Sequence[ServedModel], cache: AnswerCache, admission: Admission, max_wait_s: float) -> Gauges:
     runners = [served.runner for served in models if served.runner is not None]
     queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
     for runner in runners:

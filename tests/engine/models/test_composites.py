@@ -12,7 +12,7 @@ from tests.opening import FAKE, minilm_folder, opened
 from vectord.checkpoints.spec import Colbert
 from vectord.config import DEFAULT_MODEL, Config, ModelConfig
 from vectord.engine.models import open_composites, open_models, read_composites
-from vectord.engine.models.registry import Composite, ModelSource
+from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ def like_bge_m3(model: ModelSource) -> ModelSource:
     return replace(model, spec=replace(model.spec, outputs=outputs, colbert=Colbert(dimensions=8)))
 
 
-def composites(tmp_path: Path, **said: Any) -> list[Composite]:
+def composites(tmp_path: Path, **said: Any) -> list[CompositeSource]:
     """Of models that embed densely, and those called m3 that make all three vectors, in the configuration's order."""
     folders = {name: str(minilm_folder(tmp_path / name)) for name in ("qwen", "m3", "other", "m3-too")}
     config = ModelConfig(

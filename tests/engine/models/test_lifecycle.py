@@ -27,7 +27,7 @@ from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import discard
 from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle, Policy
-from vectord.engine.models.registry import ModelSource, Registry, Served
+from vectord.engine.models.registry import ModelSource, Registry, ServedModel
 from vectord.engine.queue.runner import ModelRunner, Text
 from vectord.errors import InferenceFailed, ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, LoadModel, UnloadModel
@@ -77,7 +77,7 @@ class House:
     """Some models and what keeps them."""
 
     lifecycle: Lifecycle
-    models: list[Served]
+    models: list[ServedModel]
     loaders: list[Loader]
     clock: Clock
     observer: Recorder
@@ -90,14 +90,14 @@ class House:
             self.clock.now_s += 1
 
 
-def make_runner(served: Served, encoder: ByteEncoder, backends: Sequence[FakeBackend]) -> ModelRunner:
+def make_runner(served: ServedModel, encoder: ByteEncoder, backends: Sequence[FakeBackend]) -> ModelRunner:
     return ModelRunner(
         served.name,
         served.spec,
         encoder,
         backends,
         config=EngineConfig(),
-        max_batch_requests=None,
+        max_batch_texts=None,
         cache=AnswerCache(0),
         observer=discard,
         stalled_changed=lambda stalled: None,

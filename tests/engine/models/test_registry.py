@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from tests.engine.fakes import M3, FakeBackend, source, spec
 
-from vectord.engine.models.registry import Composite, ModelSource, Registry
+from vectord.engine.models.registry import CompositeSource, ModelSource, Registry
 from vectord.errors import ModelCannot, ModelNotFound, Unavailable
 
 DENSE = spec(("dense",), fingerprint="d" * 16)
@@ -23,7 +23,7 @@ def test_two_models_cannot_share_a_name():
     with pytest.raises(ValueError, match="two models"):
         Registry([served("a", "b"), served("b")])
     with pytest.raises(ValueError, match="two models"):
-        Registry([served("a")], [Composite("a", {"dense": "a"})])
+        Registry([served("a")], [CompositeSource("a", {"dense": "a"})])
 
 
 def test_an_alias_may_repeat_the_models_own_name():
@@ -34,7 +34,7 @@ def test_an_alias_may_repeat_the_models_own_name():
 
 def test_without_a_name_the_first_that_can_answers():
     """Models before composites, in order."""
-    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", {"dense": "b", "sparse": "a"})])
+    registry = Registry([served("a", model=SPARSE), served("b")], [CompositeSource("c", {"dense": "b", "sparse": "a"})])
     chosen = [
         registry.resolve(None, lambda target, kinds=kinds: kinds <= target.kinds, "do it").name
         for kinds in ({"dense"}, {"sparse"}, {"dense", "sparse"})
@@ -46,14 +46,14 @@ def test_without_a_name_the_first_that_can_answers():
 
 def test_an_unknown_name_is_answered_with_those_that_are_served():
     """Composites too."""
-    registry = Registry([served("a")], [Composite("c", {"dense": "a"})])
+    registry = Registry([served("a")], [CompositeSource("c", {"dense": "a"})])
     with pytest.raises(ModelNotFound, match="a, c"):
         registry.named("?")
 
 
 def test_a_stalled_model_says_so_wherever_it_is_asked():
     """In its facts and among the states; a composite of it, too."""
-    registry = Registry([served("a"), served("b")], [Composite("c", {"dense": "a"})])
+    registry = Registry([served("a"), served("b")], [CompositeSource("c", {"dense": "a"})])
     stalled, other = registry.models
     facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
     for model, stalls in ((stalled, True), (other, False)):
@@ -79,14 +79,14 @@ def test_before_loading_the_facts_are_known_and_nothing_is_served():
 def test_a_composite_is_of_models_that_make_what_it_says(members):
     """compose.py tells the operator; this is the last line."""
     with pytest.raises(ValueError, match="no served model"):
-        Registry([served("a")], [Composite("c", {"dense": "a"}), Composite("d", members)])
+        Registry([served("a")], [CompositeSource("c", {"dense": "a"}), CompositeSource("d", members)])
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(order):
     """Under its own name and fingerprint; ready once all its members are."""
     members = {"sparse": "a", "dense": "b"}
-    registry = Registry([served("a", model=SPARSE), served("b")], [Composite("c", members)])
+    registry = Registry([served("a", model=SPARSE), served("b")], [CompositeSource("c", members)])
     composite = registry.named("c")
     info = composite.info()
     assert (info.name, info.dimensions, info.outputs) == ("c", 8, {"dense", "sparse"})
@@ -104,9 +104,9 @@ def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
     """Not of its name, nor of the order in which its members are written."""
     sources = [served("a", model=SPARSE), served("b"), served("m3", model=M3)]
     composites = [
-        Composite("c", {"sparse": "a", "dense": "b"}),
-        Composite("d", {"dense": "b", "sparse": "a"}),
-        Composite("e", {"dense": "b", "sparse": "m3"}),
+        CompositeSource("c", {"sparse": "a", "dense": "b"}),
+        CompositeSource("d", {"dense": "b", "sparse": "a"}),
+        CompositeSource("e", {"dense": "b", "sparse": "m3"}),
     ]
     registry = Registry(sources, composites)
     first, second, third = (registry.named(name).fingerprint for name in "cde")
@@ -115,7 +115,7 @@ def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
 
 def test_to_who_may_use_some_models_the_others_are_not_there():
     """By whichever of their names; a composite is a name of its own, and its members are not."""
-    registry = Registry([served("a"), served("b", "b2"), served("c")], [Composite("d", {"dense": "a"})])
+    registry = Registry([served("a"), served("b", "b2"), served("c")], [CompositeSource("d", {"dense": "a"})])
     allowed = frozenset({"d", "b2", "unknown"})
     assert [target.name for target in registry.seen_by(allowed)] == ["b", "d"]
     assert registry.named("b", allowed).name == registry.named("b2", allowed).name == "b"

@@ -28,7 +28,7 @@ from tests.engine.fakes import (
 )
 
 from vectord.checkpoints.spec import Colbert
-from vectord.engine.models.registry import Composite
+from vectord.engine.models.registry import CompositeSource
 from vectord.errors import (
     EmptyInput,
     FingerprintMismatch,
@@ -52,7 +52,7 @@ ALL = frozenset({"dense", "sparse", "colbert", "tokens"})
 COLBERT = spec(("colbert", "tokens"), colbert=Colbert(dimensions=COLBERT_WIDTH))
 DENSE_ONE = spec(("dense",), fingerprint="d" * 16)
 SPARSE_ONE = spec(("splade",), fingerprint="5" * 16, max_tokens=32)
-BOTH = Composite("both", {"dense": "m0", "sparse": "m1"})
+BOTH = CompositeSource("both", {"dense": "m0", "sparse": "m1"})
 
 
 # --- kinds ----------------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ async def test_each_model_of_a_composite_reads_each_text_once():
 async def test_one_model_for_two_kinds_of_a_composite_reads_each_text_once():
     """Members are models, not kinds."""
     backend = FakeBackend()
-    three = Composite("three", {"dense": "m0", "sparse": "m0", "colbert": "m0"})
+    three = CompositeSource("three", {"dense": "m0", "sparse": "m0", "colbert": "m0"})
     async with serving(backend, models=[M3], composites=[three]) as engine:
         request = EmbedRequest(inputs=["ab"], model="three", outputs=frozenset({"dense", "sparse", "colbert"}))
         result = await engine.answer(request, ANYONE)

@@ -28,7 +28,7 @@ from tests.engine.fakes import (
 )
 
 from vectord.checkpoints.spec import Colbert
-from vectord.engine.models.registry import Composite
+from vectord.engine.models.registry import CompositeSource
 from vectord.errors import EmptyInput, InferenceFailed, InputTooLong, InvalidField, ModelCannot, TooManyInputs
 from vectord.schema import Caller, ChunkOptions, Float32, RerankRequest, Span, TextOptions
 
@@ -235,7 +235,7 @@ async def test_a_model_without_the_method_is_refused(model, method):
 async def test_a_composite_ranks_by_its_dense_model():
     """Under the composite's name, in the dense model's space."""
     models = [spec(("splade",)), spec(("dense",), fingerprint="d" * 16)]
-    both = Composite("both", {"sparse": "m0", "dense": "m1"})
+    both = CompositeSource("both", {"sparse": "m0", "dense": "m1"})
     async with serving(*map(backend_for, models), models=models, composites=[both]) as engine:
         result = await engine.answer(ask(model="both"), ANYONE)
     assert (result.model, result.kind, result.fingerprint) == ("both", "cosine", "d" * 16)

@@ -27,7 +27,7 @@ from tests.engine.fakes import (
 
 from vectord.checkpoints.spec import Colbert
 from vectord.compute.backends.base import TokenBatch
-from vectord.engine.models.registry import Composite
+from vectord.engine.models.registry import CompositeSource
 from vectord.engine.operations import vectors
 from vectord.errors import (
     EmptyInput,
@@ -165,7 +165,7 @@ async def test_a_colbert_model_s_input_fails_alone():
 
 async def test_what_one_model_of_a_composite_cannot_read_has_failed():
     """The other may have read it: whoever asked for both has not got both."""
-    both = Composite("both", {"dense": "m0", "sparse": "m1"})
+    both = CompositeSource("both", {"dense": "m0", "sparse": "m1"})
     dense, sparse = FakeBackend(), FakeBackend()
     async with serving(dense, sparse, models=[spec(("dense",)), spec(("splade",))], composites=[both]) as engine:
         dense.poison, sparse.poison = ord("?"), ord("!")

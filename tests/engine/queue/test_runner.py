@@ -40,7 +40,7 @@ DENSE_MODEL = spec(("dense",))
 async def running(
     backend: FakeBackend,
     cache: AnswerCache | None = None,
-    max_batch_requests: int | None = None,
+    max_batch_texts: int | None = None,
     model: ModelSpec = DENSE_MODEL,
 ) -> AsyncIterator[ModelRunner]:
     runner = ModelRunner(
@@ -49,7 +49,7 @@ async def running(
         ByteEncoder(),
         [backend],
         config=EngineConfig(),
-        max_batch_requests=max_batch_requests,
+        max_batch_texts=max_batch_texts,
         cache=AnswerCache(0) if cache is None else cache,
         observer=discard,
         stalled_changed=lambda stalled: None,
@@ -94,7 +94,7 @@ async def test_a_text_under_way_in_another_runner_is_not_waited_for():
 async def test_a_batch_holds_no_more_texts_than_operator_and_device_allow(configured, largest, most):
     """A device that answers with a whole vocabulary a text has room for few."""
     backend = FakeBackend(max_batch_texts=largest)
-    async with running(backend, max_batch_requests=configured) as runner:
+    async with running(backend, max_batch_texts=configured) as runner:
         await run(runner, *[text("x" * n) for n in range(1, 13)])
     assert max(len(sizes(batch)) for batch in backend.batches) == most
 

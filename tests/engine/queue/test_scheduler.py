@@ -59,7 +59,7 @@ schedulers = st.builds(
     queue,
     max_batch_tokens=st.just(BUDGET),
     cost=st.sampled_from(["packed", "padded"]),
-    max_batch_requests=st.sampled_from([None, 1, 3]),
+    max_batch_texts=st.sampled_from([None, 1, 3]),
     max_age_s=st.sampled_from([2.0, 1000.0]),
 )
 
@@ -98,7 +98,7 @@ def test_every_item_leaves_once_by_a_batch_or_by_cancelling(scheduler, steps):
 @settings(deadline=None, max_examples=100)
 def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
     """Budget by the backend's own rule, texts a batch, the share of idle streams: only a text alone may exceed."""
-    scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_requests=5)
+    scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_texts=5)
     for text in texts:
         scheduler.add(text, 0.0)
     queued = sum(text.tokens for text in texts)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import cast, get_args
 
 from vectord.config import ModelConfig
-from vectord.engine.models.registry import Composite, ModelSource
+from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.engine.models.wanted import wanted_models
 from vectord.engine.queue.execution import output_of
 from vectord.errors import ConfigError
@@ -17,20 +17,20 @@ from vectord.schema import VectorKind
 _COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
 
 
-def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[Composite]:
+def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
     """Those the operator names, and the one that dense_embedding_model means. models: as `open_models` gave them for
     this config. Raises ConfigError."""
     named = read_composites(config.composites, models)
     return [*named, *_beside_sparse(config, models)]
 
 
-def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[Composite]:
+def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[CompositeSource]:
     """NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, of models by any of their names. Raises ConfigError."""
     by_name = {name: model for model in models for name in (model.name, *model.aliases)}
     return [_composite(value, by_name) for value in values]
 
 
-def _composite(value: str, by_name: Mapping[str, ModelSource]) -> Composite:
+def _composite(value: str, by_name: Mapping[str, ModelSource]) -> CompositeSource:
     match = _COMPOSITE.fullmatch(value)
     if match is None:
         raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
@@ -46,10 +46,10 @@ def _composite(value: str, by_name: Mapping[str, ModelSource]) -> Composite:
         members[cast(VectorKind, kind)] = by_name[model].name
     if match["name"] in by_name:
         raise ConfigError(f"composites: {match['name']} is the name of a model")
-    return Composite(match["name"], members)
+    return CompositeSource(match["name"], members)
 
 
-def _beside_sparse(config: ModelConfig, models: Sequence[ModelSource]) -> list[Composite]:
+def _beside_sparse(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
     """Smart Embedder's choice: dense vectors of one model, sparse and ColBERT vectors of another, as if of one."""
     if config.dense_embedding_model is None:
         return []
@@ -62,7 +62,7 @@ def _beside_sparse(config: ModelConfig, models: Sequence[ModelSource]) -> list[C
     if "dense" not in output_of(dense.spec):
         raise ConfigError(f"dense_embedding_model: {dense.name} makes no dense vectors")
     members: dict[VectorKind, str] = {"dense": dense.name, **dict.fromkeys(_further(beside), beside.name)}
-    return [Composite(f"{dense.name}+{beside.name}", members)]
+    return [CompositeSource(f"{dense.name}+{beside.name}", members)]
 
 
 def _further(model: ModelSource) -> list[VectorKind]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models import loading
 from vectord.engine.models.loading import MakeRunner
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.queue.admission import SHUT_DOWN
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import Unavailable
@@ -42,7 +42,7 @@ class Policy:
 class Lifecycle:
     def __init__(
         self,
-        models: Sequence[Served],
+        models: Sequence[ServedModel],
         policy: Policy,
         make_runner: MakeRunner,
         observer: Observer,
@@ -56,8 +56,8 @@ class Lifecycle:
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._loads: dict[Served, asyncio.Task[None]] = {}  # those that somebody asked for
-        self._tried_s: dict[Served, float] = {}  # when each was loaded last, well or not
+        self._loads: dict[ServedModel, asyncio.Task[None]] = {}  # those that somebody asked for
+        self._tried_s: dict[ServedModel, float] = {}  # when each was loaded last, well or not
         self.loaded = asyncio.Event()  # set once every model that loads at start is ready or failed, or had no room
 
     def start(self) -> None:
@@ -83,19 +83,19 @@ class Lifecycle:
         for runner in runners:
             await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
 
-    def use(self, served: Served) -> Use:
+    def use(self, served: ServedModel) -> Use:
         """`async with`: the model's runner, which is not unloaded meanwhile. Loads it first if nobody has.
 
         Raises Unavailable while it loads at start, if it cannot be loaded, or if there is no room for it now.
         """
         return Use(served, self._runner, self._now_s)
 
-    async def load(self, served: Served) -> None:
+    async def load(self, served: ServedModel) -> None:
         """Load it now, and again if that has failed just now. Raises Unavailable as `use`."""
         async with Use(served, self._loaded, self._now_s):
             pass
 
-    async def unload(self, served: Served) -> None:
+    async def unload(self, served: ServedModel) -> None:
         """Give its memory back. Raises Unavailable while it loads or somebody uses it."""
         _require_unused(served)
         async with self._one_at_a_time:
@@ -112,22 +112,22 @@ class Lifecycle:
 
     # --- loading ----------------------------------------------------------------------------------------------
 
-    async def _runner(self, served: Served) -> ModelRunner:
+    async def _runner(self, served: ServedModel) -> ModelRunner:
         if served in self._loads or self._wants_load(served):
             await self._finish_load(served)
         return served.ready_runner()
 
-    async def _loaded(self, served: Served) -> ModelRunner:
+    async def _loaded(self, served: ServedModel) -> ModelRunner:
         if served in self._loads or served.state in {"unloaded", "failed"}:
             await self._finish_load(served)
         return served.ready_runner()
 
-    def _wants_load(self, served: Served) -> bool:
+    def _wants_load(self, served: ServedModel) -> bool:
         if served.state == "failed":
             return self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
         return served.state == "unloaded"
 
-    async def _finish_load(self, served: Served) -> None:
+    async def _finish_load(self, served: ServedModel) -> None:
         """Wait for the task that loads it: one, however many wait for it, and none of them ends it by leaving."""
         task = self._loads.get(served) or self._begin_load(served)
         await asyncio.wait([task])
@@ -135,7 +135,7 @@ class Lifecycle:
             raise Unavailable(SHUT_DOWN)
         task.result()
 
-    def _begin_load(self, served: Served) -> asyncio.Task[None]:
+    def _begin_load(self, served: ServedModel) -> asyncio.Task[None]:
         if self._closed:
             raise Unavailable(SHUT_DOWN)
         task = asyncio.create_task(self._load(served, makes_room=True), name=f"vectord-load-{served.name}")
@@ -143,12 +143,12 @@ class Lifecycle:
         task.add_done_callback(lambda _: self._load_ended(served))
         return task
 
-    def _load_ended(self, served: Served) -> None:
+    def _load_ended(self, served: ServedModel) -> None:
         task = self._loads.pop(served)
         if not task.cancelled():
             task.exception()  # seen: all who waited may have left, and asyncio need not warn of that
 
-    async def _load_at_start(self, models: Sequence[Served]) -> None:
+    async def _load_at_start(self, models: Sequence[ServedModel]) -> None:
         for served in sorted(models, key=lambda served: not served.source.pinned):
             try:
                 # A model that nobody has asked for yet takes no other's place.
@@ -158,7 +158,7 @@ class Lifecycle:
                 logger.warning("%s", error.message)
         self.loaded.set()
 
-    async def _load(self, served: Served, *, makes_room: bool) -> None:
+    async def _load(self, served: ServedModel, *, makes_room: bool) -> None:
         async with self._one_at_a_time:
             await self._find_room(served, makes_room)
             served.state = "loading"
@@ -171,12 +171,12 @@ class Lifecycle:
 
     # --- room -------------------------------------------------------------------------------------------------
 
-    async def _find_room(self, served: Served, makes_room: bool) -> None:
+    async def _find_room(self, served: ServedModel, makes_room: bool) -> None:
         """Unload whom nobody has used for the longest, until the budget holds. Raises Unavailable if it cannot."""
         if self._policy.budget_bytes is None:
             return
         missing = self._held_bytes() + served.source.memory_bytes - self._policy.budget_bytes
-        going: list[Served] = []
+        going: list[ServedModel] = []
         for one in sorted(filter(_may_go, self._models), key=lambda one: one.used_s) if makes_room else ():
             if missing > 0:
                 missing -= one.source.memory_bytes
@@ -198,7 +198,7 @@ class Lifecycle:
             await asyncio.sleep(min(self._policy.idle_s / LOOKS_PER_IDLE_TIME, LONGEST_BETWEEN_LOOKS_S))
             await self.unload_idle()
 
-    async def _unload(self, models: Sequence[Served], reason: str) -> None:
+    async def _unload(self, models: Sequence[ServedModel], reason: str) -> None:
         """Called with the lock held. All of them are out of reach before the first wait: nobody comes in between."""
         runners = [_take_runner(served) for served in models]
         for served in models:
@@ -214,7 +214,10 @@ class Use:
     __slots__ = ("_find_runner", "_now_s", "_served")
 
     def __init__(
-        self, served: Served, find_runner: Callable[[Served], Awaitable[ModelRunner]], now_s: Callable[[], float]
+        self,
+        served: ServedModel,
+        find_runner: Callable[[ServedModel], Awaitable[ModelRunner]],
+        now_s: Callable[[], float],
     ) -> None:
         self._served = served
         self._find_runner = find_runner
@@ -236,16 +239,16 @@ class Use:
         self._served.used_s = self._now_s()
 
 
-def _may_go(served: Served) -> bool:
+def _may_go(served: ServedModel) -> bool:
     return served.state == "ready" and not served.users and not served.source.pinned
 
 
-def _require_unused(served: Served) -> None:
+def _require_unused(served: ServedModel) -> None:
     if served.users or served.state == "loading":
         raise Unavailable(f"The model {served.name} is in use.")
 
 
-def _take_runner(served: Served) -> ModelRunner:
+def _take_runner(served: ServedModel) -> ModelRunner:
     runner, served.runner = served.runner, None
     assert runner is not None, "only a model that is ready is unloaded"
     served.state = "unloaded"

@@ -16,7 +16,7 @@ import numpy as np
 
 from vectord.compute.backends.base import Backend
 from vectord.engine.events import ModelStateChanged, Observer
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import dense
 from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.batch import Answer, Kind
@@ -27,14 +27,14 @@ from vectord.schema import Caller, Float32, Sparse, TextOptions
 logger = logging.getLogger("vectord.engine")
 
 T = TypeVar("T")
-MakeRunner: TypeAlias = Callable[[Served, Encoder, Sequence[Backend]], ModelRunner]
+MakeRunner: TypeAlias = Callable[[ServedModel, Encoder, Sequence[Backend]], ModelRunner]
 SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
 LEAST_COSINE = 0.99  # of one text alone with itself in a batch; bfloat16 stays above 0.9999
 KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
 MOST_SPREAD = 0.1  # of its logits, against their size
 
 
-async def load(served: Served, make_runner: MakeRunner, observer: Observer) -> None:
+async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer) -> None:
     """Load and test one model; `served.state` is ready or failed when this returns."""
     observer(ModelStateChanged(served.name, "loading"))
     started_s = time.monotonic()
@@ -119,7 +119,7 @@ def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> N
         )
 
 
-async def _failed(served: Served, cause: Exception) -> None:
+async def _failed(served: ServedModel, cause: Exception) -> None:
     runner, served.runner = served.runner, None
     if runner is not None:
         runner.stop()

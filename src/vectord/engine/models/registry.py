@@ -39,14 +39,14 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Composite:
+class CompositeSource:
     """One name over several models, each for some of the vectors."""
 
     name: str
     members: Mapping[VectorKind, str]  # served names
 
 
-class Served:
+class ServedModel:
     """One model and its state. `runner` is there from the self-test on, `ready` only after it."""
 
     def __init__(self, source: ModelSource) -> None:
@@ -72,8 +72,8 @@ class Served:
         return self.spec.fingerprint
 
     @property
-    def lead(self) -> Served:
-        """Itself: see ServedComposite."""
+    def lead(self) -> ServedModel:
+        """Itself: see Composite."""
         return self
 
     def ready_runner(self) -> ModelRunner:
@@ -84,7 +84,7 @@ class Served:
             raise Unavailable(f"The model {self.name} could not be loaded ({self.failure}).")
         raise Unavailable(f"The model {self.name} is still loading.")
 
-    def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[Served, frozenset[VectorKind]]]:
+    def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[ServedModel, frozenset[VectorKind]]]:
         """Which model makes which of the vectors: itself, all. Raises ModelCannot for one it does not make."""
         require(self, kinds)
         return [(self, kinds)]
@@ -116,10 +116,10 @@ class Served:
         )
 
 
-class ServedComposite:
+class Composite:
     """A composite whose members are known."""
 
-    def __init__(self, name: str, members: Mapping[VectorKind, Served]) -> None:
+    def __init__(self, name: str, members: Mapping[VectorKind, ServedModel]) -> None:
         self.name = name
         self.members = members
 
@@ -128,7 +128,7 @@ class ServedComposite:
         return frozenset(self.members)
 
     @property
-    def lead(self) -> Served:
+    def lead(self) -> ServedModel:
         """Who answers what is asked of one model: the one that makes its dense vectors, else its first."""
         return self.members.get("dense") or next(iter(self.members.values()))
 
@@ -137,10 +137,10 @@ class ServedComposite:
         spaces = sorted(f"{kind}={member.fingerprint}" for kind, member in self.members.items())
         return hashlib.sha256("+".join(spaces).encode()).hexdigest()[:16]
 
-    def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[Served, frozenset[VectorKind]]]:
+    def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[ServedModel, frozenset[VectorKind]]]:
         """Which model makes which of the vectors, each model once. Raises ModelCannot for one that none makes."""
         require(self, kinds)
-        asked: dict[Served, set[VectorKind]] = {}
+        asked: dict[ServedModel, set[VectorKind]] = {}
         for kind in sorted(kinds):
             asked.setdefault(self.members[kind], set()).add(kind)
         return [(served, frozenset(own)) for served, own in asked.items()]
@@ -158,11 +158,11 @@ class ServedComposite:
         )
 
 
-Target: TypeAlias = Served | ServedComposite
+ModelOrComposite: TypeAlias = ServedModel | Composite
 Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
-def require(target: Target, kinds: frozenset[VectorKind]) -> None:
+def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
     """Raises ModelCannot if the model does not make all of these vectors."""
     if kinds <= target.kinds:
         return
@@ -173,21 +173,23 @@ def require(target: Target, kinds: frozenset[VectorKind]) -> None:
 
 
 class Registry:
-    def __init__(self, sources: Sequence[ModelSource], composites: Sequence[Composite] = ()) -> None:
+    def __init__(self, sources: Sequence[ModelSource], composites: Sequence[CompositeSource] = ()) -> None:
         """Earlier models are preferred where a request names none. Raises ValueError if a name is taken twice or a
         composite names a model that is not here: compose sees to that."""
-        self.models = [Served(source) for source in sources]
-        self._by_name: dict[str, Target] = {}
+        self.models = [ServedModel(source) for source in sources]
+        self._by_name: dict[str, ModelOrComposite] = {}
         for served in self.models:
             for name in (served.name, *served.source.aliases):
                 self._enter(name, served)
-        self.targets: list[Target] = [*self.models]  # every model and composite, once, in order
+        self.targets: list[ModelOrComposite] = [*self.models]  # every model and composite, once, in order
         for composite in composites:
-            target = ServedComposite(composite.name, self._members(composite))
+            target = Composite(composite.name, self._members(composite))
             self._enter(target.name, target)
             self.targets.append(target)
 
-    def resolve(self, name: str | None, can: Callable[[Target], bool], what: str, allowed: Allowed = None) -> Target:
+    def resolve(
+        self, name: str | None, can: Callable[[ModelOrComposite], bool], what: str, allowed: Allowed = None
+    ) -> ModelOrComposite:
         """The model of that name or alias; without one, the first that `can`.
 
         Raises ModelNotFound, which lists what is served; ModelCannot if no served model does `what`.
@@ -199,14 +201,14 @@ class Registry:
                 return target
         raise ModelCannot(f"No model served here can {what}.")
 
-    def seen_by(self, allowed: Allowed) -> Sequence[Target]:
+    def seen_by(self, allowed: Allowed) -> Sequence[ModelOrComposite]:
         """Every model and composite that has one of these names, in order. To who may use no others, none are there."""
         if allowed is None:
             return self.targets
         wanted = {id(self._by_name[name]) for name in allowed if name in self._by_name}
         return [target for target in self.targets if id(target) in wanted]
 
-    def named(self, name: str, allowed: Allowed = None) -> Target:
+    def named(self, name: str, allowed: Allowed = None) -> ModelOrComposite:
         """Raises ModelNotFound, which lists what is served."""
         target = self._by_name.get(name)
         seen = self.seen_by(allowed)
@@ -223,21 +225,21 @@ class Registry:
         """Served name -> unloaded, loading, ready, failed, or stalled: loaded, but a worker thread has just died."""
         return {served.name: _health(served) for served in self.models}
 
-    def _enter(self, name: str, target: Target) -> None:
+    def _enter(self, name: str, target: ModelOrComposite) -> None:
         if self._by_name.setdefault(name, target) is not target:
             raise ValueError(f"two models are served as {name}")
 
-    def _members(self, composite: Composite) -> dict[VectorKind, Served]:
-        members: dict[VectorKind, Served] = {}
+    def _members(self, composite: Composite) -> dict[VectorKind, ServedModel]:
+        members: dict[VectorKind, ServedModel] = {}
         for kind, name in composite.members.items():
             member = self._by_name.get(name)
-            if not isinstance(member, Served) or kind not in member.kinds:
+            if not isinstance(member, ServedModel) or kind not in member.kinds:
                 raise ValueError(f"composite {composite.name}: no served model {name} makes {kind} vectors")
             members[kind] = member
         return members
 
 
-def _health(served: Served) -> State | Literal["stalled"]:
+def _health(served: ServedModel) -> State | Literal["stalled"]:
     if served.state == "ready" and served.runner is not None and served.runner.stalled:
         return "stalled"
     return served.state

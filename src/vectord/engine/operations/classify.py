@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeAlias, cast
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import ranking
 from vectord.engine.operations.task import Task, usage_of
 from vectord.engine.queue.runner import ModelRunner, Text
@@ -24,7 +24,7 @@ def classifies(spec: ModelSpec) -> bool:
     return bool(spec.labels)
 
 
-async def classify(served: Served, name: str, request: ClassifyRequest, task: Task) -> ClassifyResult:
+async def classify(served: ServedModel, name: str, request: ClassifyRequest, task: Task) -> ClassifyResult:
     """A score for every label of every input. Raises ModelCannot for a model without labels."""
     if not classifies(served.spec):
         raise ModelCannot(f"The model {name} does not classify: it has no labels.", field="model")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from vectord.engine.models.registry import Served, require
+from vectord.engine.models.registry import ServedModel, require
 from vectord.engine.operations import dense
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, space_of
 from vectord.engine.operations.encoding import Encoder
@@ -33,7 +33,7 @@ from vectord.schema import (
 from vectord.text.encoded import Chunk, Window
 
 
-async def embed_documents(served: Served, name: str, request: DocumentsRequest, task: Task) -> DocumentsResult:
+async def embed_documents(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> DocumentsResult:
     """The chunks of every document and their vectors, in order; a document without any text has none."""
     _check(served, name, request, task)
     async with task.use(served) as runner:
@@ -59,7 +59,7 @@ class Made:
     further_tokens: int = 0  # read once more, as a window's context
 
 
-def _check(served: Served, name: str, request: DocumentsRequest, task: Task) -> None:
+def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> None:
     require(served, DENSE)
     if request.late and (served.spec.pooling != "mean" or served.spec.handler is not None):
         raise ModelCannot(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.models.registry import Served, Target, require
+from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import dense
 from vectord.engine.operations.reading import for_network, read
 from vectord.engine.operations.task import Task, compute, together, usage_of
@@ -30,7 +30,7 @@ DENSE: frozenset[VectorKind] = frozenset({"dense"})
 OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
 
 
-async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
+async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
     """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
     parts = target.parts(request.outputs)
     _check(parts, request)
@@ -62,7 +62,7 @@ async def embed(target: Target, request: EmbedRequest, task: Task) -> EmbedResul
     )
 
 
-def _nothing(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
+def _nothing(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
     """The answer that holds no vectors: no model has read anything, none need be in memory."""
     return EmbedResult(
         model=target.name,
@@ -71,7 +71,7 @@ def _nothing(target: Target, request: EmbedRequest, task: Task) -> EmbedResult:
     )
 
 
-async def similarity(served: Served, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
+async def similarity(served: ServedModel, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
     """The cosine of one text with each of several."""
     require(served, DENSE)
     task.check_count(len(request.sentences), "sentences")
@@ -130,7 +130,7 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
     )
 
 
-def space_of(target: Target, dimensions: int | None, normalize: bool) -> str:
+def space_of(target: ModelOrComposite, dimensions: int | None, normalize: bool) -> str:
     """The name of the space that the target's vectors of this width (None: the model's own) belong to, raw or not."""
     cut = dimensions is not None and dimensions != target.lead.spec.dimensions
     width = f":{dimensions}" if cut else ""
@@ -146,7 +146,7 @@ def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> N
         )
 
 
-def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: EmbedRequest) -> None:
+def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
         raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
     check_precisions(request.precisions, normalize=request.normalize)
@@ -156,7 +156,9 @@ def _check(parts: Sequence[tuple[Served, frozenset[VectorKind]]], request: Embed
             check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
 
 
-async def _of_one_model(served: Served, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task) -> Vectors:
+async def _of_one_model(
+    served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
+) -> Vectors:
     async with task.use(served) as runner:
         task.check_wait(runner)
         return await vectors_to_show(runner, request, kinds, task)

@@ -19,7 +19,7 @@ from functools import partial
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import dense, ranking
 from vectord.engine.operations.task import Task, blaming, compute, together, usage_of
 from vectord.engine.operations.vectors import Vectors, check_specials, vectors_of
@@ -90,7 +90,7 @@ def method_of(kinds: frozenset[Kind], reranks: bool, wanted: RerankMethod | None
     return able[0] if able else None
 
 
-async def rerank(served: Served, name: str, request: RerankRequest, task: Task) -> RerankResult:
+async def rerank(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankResult:
     """The score of every passage, in order. Raises ModelCannot if the model has no such method."""
     method = _check(served, name, request, task)
     async with task.use(served) as runner:
@@ -120,7 +120,7 @@ async def rerank(served: Served, name: str, request: RerankRequest, task: Task) 
     )
 
 
-def _check(served: Served, name: str, request: RerankRequest, task: Task) -> RerankMethod:
+def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankMethod:
     """What can be refused before the model is in memory. Returns how the model is to score."""
     method = method_of(served.kinds, served.spec.reranks, request.method)
     if method is None:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations.encoding import EncoderPool
 from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.runner import ModelRunner, Ran, Text
@@ -19,7 +19,7 @@ from vectord.schema import Caller, Input, Lane, TextLength, Timings, Usage
 from vectord.text.encoded import Chunk
 
 T = TypeVar("T")
-Use: TypeAlias = Callable[[Served], AbstractAsyncContextManager[ModelRunner]]
+Use: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
 
 INLINE_NUMBERS = 262_144  # work on more numbers than this is done on a thread: about 1 ms of the loop
 PARTS_AT_ONCE = 128  # of requests that came as one: several batches of short texts, and 20 ms if they end together

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 
-from vectord.engine.models.registry import Served
+from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations.encoding import characters
 from vectord.engine.operations.task import Task
 from vectord.schema import DecodeRequest, DecodeResult, TextLength, Timings, TokenizeRequest, TokenizeResult, Usage
 
 
-async def tokenize(served: Served, name: str, request: TokenizeRequest, task: Task) -> TokenizeResult:
+async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, task: Task) -> TokenizeResult:
     """The tokens of every text, beyond the model's limit too."""
     task.check_count(len(request.inputs), "inputs")
     async with task.use(served) as runner:
@@ -34,7 +34,7 @@ async def tokenize(served: Served, name: str, request: TokenizeRequest, task: Ta
     return TokenizeResult(model=name, tokens=tokens, usage=usage)
 
 
-async def decode(served: Served, name: str, request: DecodeRequest, task: Task) -> DecodeResult:
+async def decode(served: ServedModel, name: str, request: DecodeRequest, task: Task) -> DecodeResult:
     """The text of every list of ids."""
     task.check_count(len(request.ids), "ids")
     async with task.use(served) as runner:

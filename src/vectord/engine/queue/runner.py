@@ -88,7 +88,7 @@ class ModelRunner:
         backends: Sequence[Backend],
         *,
         config: EngineConfig,
-        max_batch_requests: int | None,
+        max_batch_texts: int | None,
         cache: AnswerCache,
         shared: SharedCache | None = None,
         observer: Observer,
@@ -116,7 +116,7 @@ class ModelRunner:
         self._stalled_changed = stalled_changed
         self._speed = Speed(self.facts.streams)
         scheduler = Scheduler(
-            [_limits(backend.facts, max_batch_requests) for backend in backends],
+            [_limits(backend.facts, max_batch_texts) for backend in backends],
             max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
         )
@@ -443,11 +443,11 @@ def _together(facts: Sequence[BackendFacts]) -> BackendFacts:
     )
 
 
-def _limits(facts: BackendFacts, max_batch_requests: int | None) -> BatchLimits:
+def _limits(facts: BackendFacts, max_batch_texts: int | None) -> BatchLimits:
     return BatchLimits(
         max_batch_tokens=facts.max_batch_tokens,
         cost=facts.cost,
-        max_batch_requests=_least(max_batch_requests, facts.max_batch_texts),
+        max_batch_texts=_least(max_batch_texts, facts.max_batch_texts),
         pipelined=facts.pipelined,
     )
 

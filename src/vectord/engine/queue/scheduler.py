@@ -46,12 +46,12 @@ class BatchLimits:
 
     max_batch_tokens: int
     cost: Literal["packed", "padded"] = "packed"  # what counts against it: the tokens, or longest text x texts
-    max_batch_requests: int | None = None
+    max_batch_texts: int | None = None
     pipelined: bool = False
 
     def fit(self, texts: int, tokens: int, longest: int) -> bool:
         cost = longest * texts if self.cost == "padded" else tokens
-        return cost <= self.max_batch_tokens and texts <= (self.max_batch_requests or math.inf)
+        return cost <= self.max_batch_tokens and texts <= (self.max_batch_texts or math.inf)
 
 
 class Scheduler:
@@ -139,7 +139,7 @@ class Scheduler:
         if not self._flow_of:
             return None
         limits = self._devices[device]
-        if self.tokens >= limits.max_batch_tokens or len(self) >= (limits.max_batch_requests or math.inf):
+        if self.tokens >= limits.max_batch_tokens or len(self) >= (limits.max_batch_texts or math.inf):
             return 0.0
         if limits.pipelined and self.tokens < busy_tokens:
             return None

@@ -126,7 +126,7 @@ def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
         "max_concurrent_requests": limits.max_concurrent_requests,
         "max_input_length": model.max_input_tokens,
         "max_batch_tokens": limits.max_batch_tokens,
-        "max_batch_requests": limits.max_batch_requests,
+        "max_batch_requests": limits.max_batch_texts,
         "max_client_batch_size": limits.max_inputs_per_request,
         "auto_truncate": truncates_by_default if limits.truncates is None else limits.truncates,
         "tokenization_workers": limits.tokenization_workers,

@@ -26,7 +26,7 @@ def health(served: ModelList, ready: bool) -> dict[str, Any]:
     gpus = [device for device in devices if device != "cpu"]
     longest = embedder.max_input_tokens if embedder else 0
     tokens = served.limits.max_batch_tokens
-    texts = min(tokens, served.limits.max_batch_requests or tokens)
+    texts = min(tokens, served.limits.max_batch_texts or tokens)
     return {
         "gpu": {
             "available": bool(gpus),

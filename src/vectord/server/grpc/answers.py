@@ -132,7 +132,7 @@ def info(result: Result) -> pb.InfoResponse:
         max_concurrent_requests=limits.max_concurrent_requests,
         max_input_length=model.max_input_tokens,
         max_batch_tokens=limits.max_batch_tokens,
-        max_batch_requests=limits.max_batch_requests,
+        max_batch_requests=limits.max_batch_texts,
         max_client_batch_size=limits.max_inputs_per_request,
         tokenization_workers=limits.tokenization_workers,
     )
