@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from vectord.checkpoints.hub import Located
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.errors import StartError
 
 

@@ -13,8 +13,8 @@ import torch
 from tests.checkpoints.folders import write_dense, write_json, write_sentence_model, write_transformer
 from tests.checkpoints.reading import spec_of
 
-from vectord.checkpoints.hub import Located
 from vectord.checkpoints.reader import read_spec
+from vectord.checkpoints.spec import Located
 
 
 @pytest.fixture

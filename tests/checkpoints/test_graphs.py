@@ -74,7 +74,7 @@ def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
 def test_a_folder_without_one_lists_what_is_there(tmp_path: Path) -> None:
     """So that the operator can name one."""
     folder = write(tmp_path, "onnx/strange.onnx")
-    with pytest.raises(ModelUnavailable, match=r"there are: onnx/strange\.onnx; --onnx-file names one"):
+    with pytest.raises(ModelUnavailable, match=r"found: onnx/strange\.onnx; set --onnx-file to choose one"):
         find_graph(folder, "auto")
 
 

@@ -13,8 +13,9 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 from tests.checkpoints.folders import write_sentence_model, write_transformer
 
-from vectord.checkpoints.hub import Located, cache_folder, resolve
+from vectord.checkpoints.hub import cache_folder, resolve
 from vectord.checkpoints.snapshot import DOWNLOADED, GRAPH_FILES, TORCH_FILES
+from vectord.checkpoints.spec import Located
 from vectord.errors import ModelUnavailable
 
 DEFAULT = "sentence-transformers/all-MiniLM-L6-v2"
@@ -143,7 +144,7 @@ def test_a_revision_that_only_the_hub_has_is_refused_offline() -> None:
     """Offline, the message says what was looked for and why the package does not do."""
     message = refusal(DEFAULT, revision="v1", offline=True)
     assert "at revision v1" in message
-    assert "packages carry no revision" in message
+    assert "packages have no revision" in message
 
 
 def test_a_cached_revision_is_found_by_branch_and_by_commit(nowhere: Path) -> None:

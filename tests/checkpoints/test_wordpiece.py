@@ -9,7 +9,7 @@ import pytest
 from tests.checkpoints.folders import write_json
 from tokenizers import Tokenizer
 
-from vectord.checkpoints.wordpiece import VOCABULARY_LIMIT_BYTES, wordpiece_json
+from vectord.checkpoints.vocabulary import VOCABULARY_LIMIT_BYTES, wordpiece_json
 from vectord.errors import ModelUnavailable
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -30,10 +30,8 @@ from tests.text.makers import make_spec
 from vectord.checkpoints.catalogue_file import read_catalogue_file
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.onnx_file import read_onnx
-from vectord.checkpoints.files.stored_zip import read_members
-from vectord.checkpoints.files.torch_pickle import read_tensors
-from vectord.checkpoints.vocabulary import find_ids
-from vectord.checkpoints.wordpiece import wordpiece_json
+from vectord.checkpoints.files.torch_file import read_members, read_tensors
+from vectord.checkpoints.vocabulary import find_ids, wordpiece_json
 from vectord.config.sources import load
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects

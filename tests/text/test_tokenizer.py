@@ -19,9 +19,9 @@ from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
-from vectord.checkpoints.hub import Located, resolve
+from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
 from vectord.text.encoded import EncodedText

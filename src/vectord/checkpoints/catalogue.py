@@ -1,12 +1,11 @@
-"""What is known of well-known models before their files are here: other names, dimensions, prompts. Data, no code.
+"""Facts about well-known models that do not need their files: other names, dimensions, prompts. Data, no code.
 
-hub.py asks here first for the hub id and the package; models.py for the other names a served model answers to; the
-reader of a model's folder for what its files leave out: prompts that stand in the model card alone, the dimensions it
-was trained to be cut to, the words put around a pair. What the files do say outranks this page, and what is None here
-is read from them.
+hub.py reads the hub id and the package, engine/models the other names of a served model. reader.py takes the facts that
+a model's files lack: prompts from the model card, the dimensions that it was trained to be cut to, the words around a
+pair. The files take precedence, and None here means that the files decide.
 
-Sources: the model cards, and what sentence-transformers, FastEmbed and MTEB publish about the same models. A figure on
-which these disagree, and that the model's own files settle, is left out.
+Sources: the model cards, sentence-transformers, FastEmbed and MTEB. A number on which they disagree, and that the
+model's own files contain, is left out.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ Kind = Literal["dense", "sparse", "colbert", "scores"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YesNoTemplate:
-    """How a language model is asked about a pair. Its score is the probability of the second of `answers`."""
+    """The question to a language model about a pair. The score is the probability of the second of `answers`."""
 
     prefix: str
     body: str  # with {instruction}, {query} and {document}
     suffix: str
-    instruction: str  # where the request gives none
+    instruction: str  # used if the request has none
     answers: tuple[str, str] = ("no", "yes")  # one token each
 
 
@@ -37,29 +36,31 @@ class YesNoTemplate:
 class Entry:
     hub_id: str
     _: KW_ONLY
-    aliases: tuple[str, ...] = ()  # besides the id's last part, which always is one
+    aliases: tuple[str, ...] = ()  # the last part of the id is always one too
     package: str | None = None  # import name of a package that carries the files under model/
     task: Task = "embed"
     outputs: tuple[Kind, ...] = ("dense",)
     model_type: str  # config.json's
-    dimensions: int | None = None  # of the dense vector, of a ColBERT model those of a token's; None: gives neither
+    dimensions: int | None = None  # of the dense vector, or of a token's vector (ColBERT); None: neither
     max_tokens: int | None = None  # specials included
     pooling: Pooling | None = None
-    is_causal: bool | None = None  # whether a token sees only those before it; None: as is usual for its model_type
-    matryoshka: Sequence[int] | None = ()  # dimensions it was trained to be cut to, ascending; (): none; None: unknown
-    prompts: Mapping[str, str] = field(default_factory=dict)  # only those its repository does not carry
+    is_causal: bool | None = None  # whether a token attends only to earlier ones; None: the default of its model_type
+    matryoshka: (
+        Sequence[int] | None
+    ) = ()  # dimensions that it was trained to be cut to, ascending; (): none; None: unknown
+    prompts: Mapping[str, str] = field(default_factory=dict)  # only those missing in its repository
     yes_no: YesNoTemplate | None = None
-    gated: bool = False  # the hub asks for a token whose owner has accepted the terms
-    license: str | None = None  # as the hub names it
-    known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts, and what the published weights make of them
+    gated: bool = False  # the hub requires a token whose owner has accepted the terms
+    license: str | None = None  # the hub's name for it
+    known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their cosine with the published weights
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All it is called, the hub id first."""
+        """All names of the model, the hub id first."""
         return tuple(dict.fromkeys((self.hub_id, *self.aliases, self.hub_id.rpartition("/")[2])))
 
 
-# --- what several models share --------------------------------------------------------------------------------
+# --- shared by several models ---------------------------------------------------------------------------------
 
 _SEARCH_EN = {"query": "Represent this sentence for searching relevant passages: "}
 _NOMIC_PROMPTS = {
@@ -92,28 +93,15 @@ _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
 _ms_marco = partial(_reranker, model_type="bert", max_tokens=512, license="apache-2.0")
-# Their own architecture, though config.json says bert: ALiBi instead of a table of positions, and a gated MLP.
+# An architecture of their own, though config.json says bert: ALiBi instead of a position table, and a gated MLP.
 _jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean", license="apache-2.0")
 _jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192, license="apache-2.0")
-_e5 = partial(
-    Entry,
-    model_type="bert",
-    max_tokens=512,
-    pooling="mean",
-    prompts={"query": "query: ", "document": "passage: "},
-    license="mit",
-)
-_nomic = partial(
-    Entry,
-    dimensions=768,
-    max_tokens=8192,
-    pooling="mean",
-    prompts=_NOMIC_PROMPTS,
-    license="apache-2.0",
-)
+_E5_PROMPTS = {"query": "query: ", "document": "passage: "}
+_e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS, license="mit")
+_nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS, license="apache-2.0")
 _thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", license="mit")
 _gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls", license="apache-2.0")
-# Trained with attention both ways, by code of their own; one config.json does not say so.
+# Trained with bidirectional attention by their own code; one config.json does not mention it.
 _gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False, license="apache-2.0")
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls", license="apache-2.0")
@@ -162,7 +150,7 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="mean",
         license="apache-2.0",
     ),
-    # The hub renamed these; both names reach them, and a cache holds the name it was filled under.
+    # The hub renamed these. Both names work, and a cache has the name that was used for the download.
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-12-v2"),
     _ms_marco("cross-encoder/ms-marco-MiniLM-L6-v2"),
@@ -282,7 +270,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-xsmall-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-base-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-large-v1"),
-    # ColBERT: how long a query and a document may be stands in their own files
+    # ColBERT: the lengths of queries and documents are in their own files
     _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128, license="mit"),
     _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96, license="apache-2.0"),
     _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128, license="apache-2.0"),
@@ -290,7 +278,7 @@ CATALOGUE: tuple[Entry, ...] = (
     _splade("naver/splade-cocondenser-ensembledistil", model_type="bert", license="cc-by-nc-sa-4.0"),
     _splade(
         "prithivida/Splade_PP_en_v1",
-        aliases=("prithvida/Splade_PP_en_v1",),  # as FastEmbed spelled it at first
+        aliases=("prithvida/Splade_PP_en_v1",),  # FastEmbed's first spelling
         model_type="bert",
         license="apache-2.0",
     ),
@@ -309,11 +297,11 @@ _BY_NAME = {name.lower(): entry for entry in CATALOGUE for name in entry.names}
 
 
 def find(name: str) -> Entry | None:
-    """The entry one of whose names is `name`, whatever its case."""
+    """Return the entry that has this name, in any case."""
     return _BY_NAME.get(name.lower())
 
 
 def other_names(name: str) -> tuple[str, ...]:
-    """What else the model called `name` is called; () for one the catalogue does not know."""
+    """Return the further names of the model called `name`; () if the catalogue does not have it."""
     entry = find(name)
     return () if entry is None else tuple(known for known in entry.names if known != name)

@@ -1,8 +1,7 @@
-"""Named weights over a memory map. Nothing is copied; pages come in as the graph reads them.
+"""Named weights over a memory map, and which files hold them. Pages are read when a graph first reads the weights.
 
-`find_weights(folder)` names the weight files, `open_checkpoint(paths)` maps them. Called by backends while a model
-loads, in the loading thread; the checkpoint then belongs to that model's backend. The formats: safetensors_file.py,
-torch_file.py.
+`find_weight_files` names the files of a model and `open_checkpoint` maps them, both while a model loads. The checkpoint
+then belongs to that model's backend.
 """
 
 from __future__ import annotations
@@ -12,15 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from vectord.checkpoints.files.json_file import read_json_object
+from vectord.checkpoints.files.onnx_file import read_onnx
+from vectord.checkpoints.files.read import map_file, read_json_object
 from vectord.checkpoints.files.safetensors_file import read_safetensors
 from vectord.checkpoints.files.torch_file import read_torch_file
 from vectord.checkpoints.files.weight import Weight
 from vectord.errors import ModelUnavailable
 
-__all__ = ["Checkpoint", "Weight", "find_weights", "open_checkpoint"]
+__all__ = ["GRAPHS", "Checkpoint", "Weight", "find_weight_files", "find_weights", "open_checkpoint"]
 
 INDEX_LIMIT_BYTES = 64 * 2**20
+GRAPHS = ("onnx/model.onnx", "model.onnx")
 
 _READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
     ".safetensors": read_safetensors,
@@ -46,7 +47,7 @@ class Checkpoint(Mapping[str, Weight]):
         return len(self._weights)
 
     def release(self) -> None:
-        """Give the pages read so far back to the system. The weights stay usable and are paged in again when read."""
+        """Return the pages read so far to the system. The weights stay usable and are paged in again when read."""
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         for mapped in self._maps:
@@ -54,17 +55,17 @@ class Checkpoint(Mapping[str, Weight]):
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Forget the weights. A file is unmapped when nothing, such as a graph, uses an array over it any more."""
+        """Drop the weights. A file is unmapped when no array over it, such as a graph's constant, is left."""
         self._weights = {}
         for mapped in self._maps:
-            with suppress(BufferError):  # an array over the map is alive; the map goes with the last one
+            with suppress(BufferError):  # an array over the map is alive
                 mapped.close()
 
 
 def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
-    """Map the files `paths`: .safetensors, or .bin and .pt of torch. Reads what says where the tensors lie, no more.
+    """Map .safetensors files, or .bin and .pt files of torch. Reads only the headers.
 
-    Raises ModelUnavailable, naming the file: unreadable, cut off, of another kind, or not what it says it is.
+    Raises ModelUnavailable, naming the file: unreadable, cut off, another format, or contradicting itself.
     """
     weights: dict[str, Weight] = {}
     maps = []
@@ -72,7 +73,7 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
         read = _READERS.get(path.suffix)
         if read is None:
             raise ModelUnavailable(f"{path}: weights are read from {', '.join(_READERS)} files")
-        mapped = _map(path)
+        mapped = map_file(path)
         maps.append(mapped)
         found = read(path, mapped)
         if twice := weights.keys() & found.keys():
@@ -81,11 +82,25 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
     return Checkpoint(weights, maps)
 
 
-def find_weights(folder: Path) -> tuple[Path, ...]:
-    """The weight files of a model's folder: model.safetensors or the shards its index names, in order; only where
-    there are neither, pytorch_model.bin or its shards.
+def find_weight_files(folder: Path) -> tuple[Path, ...]:
+    """Return the files of `find_weights`, else an ONNX graph followed by the files that hold its tensors.
 
-    Raises ModelUnavailable: none there, or an index that names a file that is missing or outside the folder.
+    Graphs come last because they run on padded batches. Raises ModelUnavailable: no weights, a missing shard, or a
+    graph that names files outside its folder.
+    """
+    try:
+        return find_weights(folder)
+    except ModelUnavailable:
+        graph = next((folder / name for name in GRAPHS if (folder / name).is_file()), None)
+        if graph is None or any(folder.glob("*.index.json")):  # missing shards are a broken download
+            raise
+        return (graph, *read_onnx(graph).data)
+
+
+def find_weights(folder: Path) -> tuple[Path, ...]:
+    """Return model.safetensors, else the shards of its index in order, else pytorch_model.bin or its shards.
+
+    Raises ModelUnavailable: none of them, or an index that names a file that is missing or outside the folder.
     """
     for name in ("model.safetensors", "pytorch_model.bin"):
         single, index = folder / name, folder / f"{name}.index.json"
@@ -102,26 +117,11 @@ def _shards(index: Path, *, suffix: str) -> tuple[Path, ...]:
     weight_map = read_json_object(index, limit_bytes=INDEX_LIMIT_BYTES).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelUnavailable(f"{index}: weight_map is missing or empty")
-    names = weight_map.values()
-    if not all(isinstance(name, str) and _is_plain_file_name(name, suffix) for name in names):
-        raise ModelUnavailable(f"{index}: weight_map may only name {suffix} files of its own folder")
-    paths = tuple(index.parent / name for name in sorted(set(names)))
+    for name in weight_map.values():
+        if not isinstance(name, str) or not name.endswith(suffix) or any(c in name for c in "/\\:\0"):
+            raise ModelUnavailable(f"{index}: weight_map may only name {suffix} files of its own folder")
+    paths = tuple(index.parent / name for name in sorted(set(weight_map.values())))
     for path in paths:
         if not path.is_file():
             raise ModelUnavailable(f"{path}: missing, though {index.name} names it")
     return paths
-
-
-def _is_plain_file_name(name: str, suffix: str) -> bool:
-    return name.endswith(suffix) and not any(character in name for character in "/\\:\0")
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            # Copy on write: the arrays count as writable, which some libraries demand, and the file cannot change.
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    except OSError as error:
-        raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # an empty file cannot be mapped
-        raise ModelUnavailable(f"{path}: the file is empty") from error

@@ -1,8 +1,8 @@
-"""A model from the hub into the Hugging Face cache: only the files that are read, resumed, and checked byte by byte.
+"""Download a model into the Hugging Face cache: only the needed files, resumed, and verified byte by byte.
 
-`vectord pull` calls it, on the main thread. huggingface_hub says what there is and keeps a cache that serve reads; its
-own downloads begin anew after a process that was killed, so the bytes are fetched here, into a `.part` file beside the
-blobs that the next call goes on with.
+`vectord pull` calls it on the main thread. huggingface_hub lists the repository and defines the cache layout that serve
+reads. Its own downloads restart after a killed process (2.4: a new temporary file for each call), so the bytes are
+fetched here, into a `.part` file next to the blobs that the next call resumes.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from vectord.checkpoints.hub import hub_errors
 from vectord.checkpoints.lock import LockedFile, LockedModel, file_sha256
 from vectord.checkpoints.snapshot import DOWNLOADED, needed_graph_files, needed_torch_files
 from vectord.errors import ModelUnavailable
 
-MOST_FILES = 100_000  # of a repository, so that a listing cannot grow without end
+MAX_FILES = 100_000  # of a repository
 ATTEMPTS = 5
 PAUSE_S = 1.0  # before the second attempt; doubled for each further one
 CHUNK_BYTES = 2**20
 
-Progress = Callable[[str, int, int | None], None]  # path, bytes here, bytes in all
+Progress = Callable[[str, int, int | None], None]  # path, bytes fetched, total bytes
 
 
-class _Wrong(Exception):
-    """What came is not what the hub announced."""
+class _WrongContent(Exception):
+    """The response differs from what the hub announced."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Remote:
-    """One file of the repository, as its listing has it."""
+class _RemoteFile:
+    """One file of the repository's listing."""
 
     path: str
     size_bytes: int
@@ -43,18 +44,18 @@ class _Remote:
     blob: str | None  # git's id, of the others
 
     @property
-    def name(self) -> str:
-        """What the cache calls its content."""
-        name = self.sha256 or self.blob
-        assert name is not None
-        return name
+    def digest(self) -> str:
+        """The name of its content in the cache."""
+        digest = self.sha256 or self.blob
+        assert digest is not None
+        return digest
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
     locked: LockedModel
     folder: Path
-    fetched_bytes: int  # that were not here before
+    fetched_bytes: int  # downloaded by this call
 
 
 def pull(
@@ -67,214 +68,191 @@ def pull(
     graphs: Sequence[str] = (),
     held_to: LockedModel | None = None,
 ) -> Pulled:
-    """Fetch what is read of the model, and say what came.
+    """Download the needed files of the model and return what was downloaded.
 
-    revision: branch, tag or commit; graphs: patterns of ONNX files that are wanted too; held_to: the commit and the
-    files it must be. Raises ModelUnavailable: not on the hub, not reachable, or not the bytes that were announced.
+    revision: branch, tag or commit; graphs: patterns of ONNX files that are needed too; held_to: the required commit
+    and files. Raises ModelUnavailable: not on the hub, not reachable, or not the announced bytes.
     """
     from huggingface_hub import HfApi  # noqa: PLC0415  0.15 s
 
-    wanted_revision = held_to.commit if held_to is not None else revision
-    with _told(hub_id, wanted_revision):
-        info = HfApi(token=token).model_info(hub_id, revision=wanted_revision, files_metadata=True)
+    at = held_to.commit if held_to is not None else revision
+    with _network_errors(hub_id, at):
+        info = HfApi(token=token).model_info(hub_id, revision=at, files_metadata=True)
     if held_to is not None and info.sha != held_to.commit:
-        raise ModelUnavailable(f"{hub_id}: the hub gives commit {info.sha} for {held_to.commit}")
-    remote = {one.path: one for one in _listed(hub_id, info.siblings or [])}
-    place = _Place(cache, hub_id, str(info.sha), token)
-    fetched = _Fetched(place, progress, {} if held_to is None else {one.path: one for one in held_to.files})
+        raise ModelUnavailable(f"{hub_id}: the hub returns commit {info.sha} for {held_to.commit}")
+    remote = {file.path: file for file in _listed(hub_id, info.siblings or [])}
+    puller = _Puller(cache, hub_id, str(info.sha), token, progress, held_to)
     if held_to is not None:
-        fetched.take(_only(hub_id, remote, held_to))
+        if missing := [file.path for file in held_to.files if file.path not in remote]:
+            raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
+        puller.fetch(remote[file.path] for file in held_to.files)
     else:
-        fetched.take(_matching(remote.values(), [*DOWNLOADED, *graphs]))
+        puller.fetch(_matching(remote.values(), [*DOWNLOADED, *graphs]))
         for needed_files in (needed_torch_files, needed_graph_files):
-            fetched.take(_matching(remote.values(), needed_files(place.snapshot)))
-    place.name_branch(revision or "main", moved=held_to is None)
-    found = LockedModel(hub_id, place.commit, tuple(fetched.files.values()))
-    return Pulled(locked=found, folder=place.snapshot, fetched_bytes=fetched.bytes)
+            puller.fetch(_matching(remote.values(), needed_files(puller.snapshot)))
+    puller.set_branch(revision or "main", move=held_to is None)
+    locked = LockedModel(hub_id, puller.commit, tuple(puller.files.values()))
+    return Pulled(locked=locked, folder=puller.snapshot, fetched_bytes=puller.fetched_bytes)
 
 
-class _Place:
-    """A commit's folder in the cache, in the layout of huggingface_hub."""
+def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_RemoteFile]:
+    """The files of the listing. Raises ModelUnavailable for too many files, or paths outside the folder."""
+    if len(siblings) > MAX_FILES:
+        raise ModelUnavailable(f"{hub_id}: a repository of over {MAX_FILES:,} files")
+    for sibling in siblings:
+        path = PurePosixPath(sibling.rfilename)
+        if path.is_absolute() or ".." in path.parts or "\0" in sibling.rfilename:
+            raise ModelUnavailable(f"{hub_id}: a file's path lies outside the model's folder")
+        sha256 = sibling.lfs.sha256 if sibling.lfs is not None else None
+        name = sha256 or sibling.blob_id or ""
+        if len(name) in (40, 64) and all(digit in "0123456789abcdef" for digit in name) and sibling.size is not None:
+            yield _RemoteFile(sibling.rfilename, int(sibling.size), sha256, None if sha256 else sibling.blob_id)
 
-    def __init__(self, cache: Path, hub_id: str, commit: str, token: str | None) -> None:
-        self.hub_id = hub_id
+
+def _matching(remote: Iterable[_RemoteFile], patterns: Sequence[str]) -> list[_RemoteFile]:
+    """By the hub's own rule, in which `*` crosses folders."""
+    return [file for file in remote if any(fnmatchcase(file.path, pattern) for pattern in patterns)]
+
+
+class _Puller:
+    """Downloads files of one commit into its folder of the cache, in the layout of huggingface_hub."""
+
+    def __init__(
+        self,
+        cache: Path,
+        hub_id: str,
+        commit: str,
+        token: str | None,
+        progress: Progress,
+        held_to: LockedModel | None,
+    ) -> None:
         self.commit = commit
-        self.token = token
-        self.root = cache / f"models--{hub_id.replace('/', '--')}"
-        self.snapshot = self.root / "snapshots" / commit
+        self.files: dict[str, LockedFile] = {}  # verified
+        self.fetched_bytes = 0
+        self._hub_id = hub_id
+        self._token = token
+        self._progress = progress
+        self._held_to = {} if held_to is None else {file.path: file for file in held_to.files}
+        self._root = cache / f"models--{hub_id.replace('/', '--')}"
+        self.snapshot = self._root / "snapshots" / commit
         try:
-            for folder in (self.root / "blobs", self.root / "refs", self.snapshot):
+            for folder in (self._root / "blobs", self._root / "refs", self.snapshot):
                 folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ModelUnavailable(f"{self.root}: cannot be written ({error.strerror})") from error
+            raise ModelUnavailable(f"{self._root}: cannot be written ({error.strerror})") from error
 
-    def name_branch(self, revision: str, *, moved: bool) -> None:
-        ref = self.root / "refs" / revision
-        if revision != self.commit and (moved or not ref.exists()):
+    def set_branch(self, revision: str, *, move: bool) -> None:
+        ref = self._root / "refs" / revision
+        if revision != self.commit and (move or not ref.exists()):
             ref.parent.mkdir(parents=True, exist_ok=True)
             ref.write_text(self.commit)
 
-    def link(self, path: str, blob: Path) -> Path:
-        file = self.snapshot / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() or file.resolve() != blob.resolve():
-            file.unlink(missing_ok=True)
-            file.symlink_to(os.path.relpath(blob, file.parent))
-        return file
+    def fetch(self, remote: Iterable[_RemoteFile]) -> None:
+        """Raises ModelUnavailable for a file that differs from the listing or from the lock file."""
+        for file in remote:
+            if file.path in self.files:
+                continue
+            blob = self._root / "blobs" / file.digest
+            if not (blob.is_file() and _matches(blob, file)):
+                with _network_errors(self._hub_id, self.commit):
+                    self._download(file, blob)
+            sha256 = file_sha256(blob)
+            locked = self._held_to.get(file.path)
+            if locked is not None and (locked.sha256, locked.size_bytes) != (sha256, file.size_bytes):
+                raise ModelUnavailable(f"{self._hub_id}: {file.path} differs from the lock file")
+            link = self.snapshot / file.path
+            link.parent.mkdir(parents=True, exist_ok=True)
+            if not link.exists() or link.resolve() != blob.resolve():
+                link.unlink(missing_ok=True)
+                link.symlink_to(os.path.relpath(blob, link.parent))
+            self.files[file.path] = LockedFile(file.path, file.size_bytes, sha256)
 
-
-class _Fetched:
-    """The files that are here by now, each seen byte by byte."""
-
-    def __init__(self, place: _Place, progress: Progress, held_to: dict[str, LockedFile]) -> None:
-        self._place = place
-        self._progress = progress
-        self._held_to = held_to
-        self.files: dict[str, LockedFile] = {}
-        self.bytes = 0
-
-    def take(self, remote: Iterable[_Remote]) -> None:
-        for one in remote:
-            if one.path not in self.files:
-                self.files[one.path] = self._fetch(one)
-
-    def _fetch(self, one: _Remote) -> LockedFile:
-        """Raises ModelUnavailable for a file that is not what the listing, or the lock file, says."""
-        blob = self._place.root / "blobs" / one.name
-        if not (blob.is_file() and _is(blob, one)):
-            with _told(self._place.hub_id, self._place.commit):
-                self._download(one, blob)
-        sha256 = file_sha256(blob)
-        held_to = self._held_to.get(one.path)
-        if held_to is not None and (held_to.sha256, held_to.size_bytes) != (sha256, one.size_bytes):
-            raise ModelUnavailable(f"{self._place.hub_id}: {one.path} is not the file that the lock file has")
-        self._place.link(one.path, blob)
-        return LockedFile(one.path, one.size_bytes, sha256)
-
-    def _download(self, one: _Remote, blob: Path) -> None:
-        """Over several connections if need be; the last word is the digest."""
+    def _download(self, file: _RemoteFile, blob: Path) -> None:
+        """Over several connections if necessary; the digest decides at the end."""
         part = blob.with_name(f"{blob.name}.vectord.part")
         for attempt in range(ATTEMPTS):
             try:
-                self._go_on(one, part)
+                self._resume(file, part)
                 break
-            except ModelUnavailable:
-                raise
-            except Exception as error:  # the network, in the words of whatever HTTP client the hub's library uses
-                if attempt == ATTEMPTS - 1 or isinstance(error, _Wrong) or _is_refusal(error):
+            except Exception as error:  # the exceptions of whatever HTTP client huggingface_hub uses
+                if attempt == ATTEMPTS - 1 or isinstance(error, _WrongContent) or _is_refusal(error):
                     raise
                 time.sleep(PAUSE_S * 2**attempt)
-        if not _is(part, one):
+        if not _matches(part, file):
             part.unlink()
             raise ModelUnavailable(
-                f"{self._place.hub_id}: {one.path} came with another checksum than the hub announced; nothing is kept"
+                f"{self._hub_id}: {file.path} has another checksum than the hub announced; nothing is kept"
             )
         part.replace(blob)
 
-    def _go_on(self, one: _Remote, part: Path) -> None:
-        """From where `part` ends to the file's end."""
+    def _resume(self, file: _RemoteFile, part: Path) -> None:
+        """Download from the end of `part` to the end of the file."""
         from huggingface_hub import get_session, get_token, hf_hub_url  # noqa: PLC0415
 
-        here = part.stat().st_size if part.exists() else 0
-        if here > one.size_bytes:
+        start = part.stat().st_size if part.exists() else 0
+        if start > file.size_bytes:
             part.unlink()
-            here = 0
-        if here == one.size_bytes and here:
+            start = 0
+        if start == file.size_bytes and start:
             return
-        # identity: a compressed answer would have neither the size nor the places that are asked for
+        # identity: a compressed response would have another size, and ranges of other bytes
         headers = {"accept-encoding": "identity"}
-        if token := self._place.token or get_token():
+        if token := self._token or get_token():
             headers["authorization"] = f"Bearer {token}"
-        if here:
-            headers["range"] = f"bytes={here}-"
-        url = hf_hub_url(self._place.hub_id, one.path, revision=self._place.commit)
-        with get_session().stream("GET", url, headers=headers, follow_redirects=True) as answer:
-            answer.raise_for_status()
-            begins = here if answer.status_code == 206 else 0  # a server that knows no ranges begins anew
-            if begins and not str(answer.headers.get("content-range", "")).startswith(f"bytes {begins}-"):
-                raise _Wrong(f"{one.path}: another range than the one asked for")
-            with part.open("r+b" if begins else "wb") as file:
-                file.seek(begins)
-                self._write(one, file, answer.iter_bytes(), begins)
+        if start:
+            headers["range"] = f"bytes={start}-"
+        url = hf_hub_url(self._hub_id, file.path, revision=self.commit)
+        with get_session().stream("GET", url, headers=headers, follow_redirects=True) as response:
+            response.raise_for_status()
+            start = start if response.status_code == 206 else 0  # a server without ranges sends the whole file
+            if start and not str(response.headers.get("content-range", "")).startswith(f"bytes {start}-"):
+                raise _WrongContent(f"{file.path}: the response has another range than requested")
+            with part.open("r+b" if start else "wb") as target:
+                target.seek(start)
+                self._write(file, target, response.iter_bytes(), start)
 
-    def _write(self, one: _Remote, file: Any, chunks: Iterable[bytes], begins: int) -> None:
-        done = begins
-        self._progress(one.path, done, one.size_bytes)
+    def _write(self, file: _RemoteFile, target: Any, chunks: Iterable[bytes], done: int) -> None:
+        self._progress(file.path, done, file.size_bytes)
         for chunk in chunks:
             done += len(chunk)
-            if done > one.size_bytes:
-                raise _Wrong(f"{one.path}: longer than the hub announced")
-            file.write(chunk)
-            self.bytes += len(chunk)
-            self._progress(one.path, done, one.size_bytes)
-        if done < one.size_bytes:
-            raise OSError(f"{one.path}: the connection ended before the file did")
+            if done > file.size_bytes:
+                raise _WrongContent(f"{file.path}: longer than the hub announced")
+            target.write(chunk)
+            self.fetched_bytes += len(chunk)
+            self._progress(file.path, done, file.size_bytes)
+        if done < file.size_bytes:
+            raise OSError(f"{file.path}: the connection ended early")
 
 
-def _listed(hub_id: str, siblings: Sequence[Any]) -> Iterator[_Remote]:
-    """Raises ModelUnavailable for a listing that nobody could have meant."""
-    if len(siblings) > MOST_FILES:
-        raise ModelUnavailable(f"{hub_id}: a repository of over {MOST_FILES:,} files")
-    for one in siblings:
-        path = PurePosixPath(one.rfilename)
-        if path.is_absolute() or ".." in path.parts or "\0" in one.rfilename:
-            raise ModelUnavailable(f"{hub_id}: a file's path lies outside the model's folder")
-        sha256 = one.lfs.sha256 if one.lfs is not None else None
-        name = sha256 or one.blob_id or ""
-        if len(name) in (40, 64) and all(digit in "0123456789abcdef" for digit in name) and one.size is not None:
-            yield _Remote(one.rfilename, int(one.size), sha256, None if sha256 else one.blob_id)
-
-
-def _matching(remote: Iterable[_Remote], patterns: Sequence[str]) -> list[_Remote]:
-    """By the hub's own rule, by which `*` crosses folders."""
-    return [one for one in remote if any(fnmatchcase(one.path, pattern) for pattern in patterns)]
-
-
-def _only(hub_id: str, remote: dict[str, _Remote], held_to: LockedModel) -> list[_Remote]:
-    missing = [one.path for one in held_to.files if one.path not in remote]
-    if missing:
-        raise ModelUnavailable(f"{hub_id}: {missing[0]} is in the lock file and not on the hub")
-    return [remote[one.path] for one in held_to.files]
-
-
-def _is(path: Path, one: _Remote) -> bool:
-    """By sha256, or, of what git keeps itself, by git's digest of it."""
-    if path.stat().st_size != one.size_bytes:
+def _matches(path: Path, file: _RemoteFile) -> bool:
+    """Whether the content is the listed one: by sha256, or by git's digest for files that git keeps itself."""
+    if path.stat().st_size != file.size_bytes:
         return False
-    if one.sha256 is not None:
-        return file_sha256(path) == one.sha256
-    digest = hashlib.sha1(f"blob {one.size_bytes}\0".encode(), usedforsecurity=False)
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
+    if file.sha256 is not None:
+        return file_sha256(path) == file.sha256
+    digest = hashlib.sha1(f"blob {file.size_bytes}\0".encode(), usedforsecurity=False)
+    with path.open("rb") as content:
+        while chunk := content.read(CHUNK_BYTES):
             digest.update(chunk)
-    return digest.hexdigest() == one.blob
+    return digest.hexdigest() == file.blob
 
 
 def _is_refusal(error: Exception) -> bool:
-    """A status that no further attempt changes."""
+    """Whether the response has a status that a further attempt would not change."""
     status = getattr(getattr(error, "response", None), "status_code", None)
     return status is not None and 400 <= status < 500 and status not in (408, 429)
 
 
 @contextmanager
-def _told(hub_id: str, revision: str | None) -> Iterator[None]:
-    """The hub's refusals, and the network's, as ModelUnavailable."""
-    from huggingface_hub import errors  # noqa: PLC0415
-
+def _network_errors(hub_id: str, revision: str | None) -> Iterator[None]:
+    """Raise the hub's refusals and network errors as ModelUnavailable."""
     try:
-        yield
+        with hub_errors(hub_id, revision):
+            yield
     except ModelUnavailable:
         raise
-    except errors.GatedRepoError as error:
-        why = f"model {hub_id} is gated: accept its terms on the hub and set a token (HF_TOKEN)"
-        raise ModelUnavailable(why) from error
-    except errors.RepositoryNotFoundError as error:
-        why = f"model {hub_id} is not on the hub, or private and in need of a token (HF_TOKEN)"
-        raise ModelUnavailable(why) from error
-    except errors.RevisionNotFoundError as error:
-        raise ModelUnavailable(f"model {hub_id} has no revision {revision} on the hub") from error
-    except _Wrong as error:
+    except _WrongContent as error:
         raise ModelUnavailable(f"{hub_id}: {error}") from error
-    except Exception as error:  # network and disk: what the library lets through differs between its versions
-        why = f"model {hub_id}: the hub could not be read ({type(error).__name__}); the same command goes on from there"
+    except Exception as error:  # network and disk: the library's exceptions differ between versions
+        why = f"model {hub_id}: the hub could not be read ({type(error).__name__}); run the same command to resume"
         raise ModelUnavailable(why) from error

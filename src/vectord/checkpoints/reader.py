@@ -1,33 +1,41 @@
 """The facts of one model, read once from its folder: `read_spec(located) -> ModelSpec`.
 
 Called at start, in the loading thread; tokenizer, backend and engine are made from the result. Opens JSON files and the
-headers of small heads, and samples the rest for the fingerprint. Nothing in the folder is executed or imported,
-`auto_map` least of all.
+headers of small heads, and samples the other files for the fingerprint. Nothing in the folder is executed or imported,
+not even code that `auto_map` names.
 
-    open_folder ─▶ find_kind ─▶ what every model has ─▶ what its kind adds ─▶ fingerprint
-                                (below)                 embedding, colbert,
-                                                        splade, classifier, yes_no
+    open_folder ─▶ find_kind ─▶ facts of every model ─▶ facts of its kind ─▶ fingerprint
+                                (below)                 (kinds/)
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
+from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.fingerprint import fingerprint
-from vectord.checkpoints.hub import Located
-from vectord.checkpoints.kinds.classifier import add_classifier
+from vectord.checkpoints.folder import ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
-from vectord.checkpoints.kinds.embedding import add_embedding
-from vectord.checkpoints.kinds.kind import Kind, Task, find_kind
-from vectord.checkpoints.kinds.splade import add_splade
-from vectord.checkpoints.kinds.yes_no import add_judge
-from vectord.checkpoints.lengths import read_max_tokens
-from vectord.checkpoints.model_folder import ModelFolder, open_folder
-from vectord.checkpoints.prompts import choose_default, read_prompts
-from vectord.checkpoints.spec import ModelSpec, Pooling
-from vectord.checkpoints.weight_files import find_weight_files
+from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
+from vectord.checkpoints.kinds.scores import add_classifier, add_yes_no, is_yes_no
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, Pooling
 from vectord.errors import ConfigError, ModelUnavailable
+
+log = logging.getLogger("vectord.checkpoints")
+
+Task: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
+Kind: TypeAlias = Literal["embed", "colbert", "splade", "classify", "yes-no"]
+
+_KINDS: Mapping[Task, tuple[Kind, ...]] = {
+    "auto": ("embed", "colbert", "splade", "classify", "yes-no"),
+    "embed": ("embed", "colbert", "splade"),
+    "rerank": ("classify", "yes-no", "colbert"),
+    "classify": ("classify",),
+}
 
 
 def read_spec(
@@ -37,11 +45,11 @@ def read_spec(
     default_prompt_name: str | None = None,
     task: Task = "auto",
 ) -> ModelSpec:
-    """Everything the rest of the process must know of the model in `located.folder`.
+    """Return all facts of the model in `located.folder`.
 
-    pooling, default_prompt_name: the operator's, instead of the model's own; task: what the model is wanted for, auto
-    being what it was made for. Raises ModelUnavailable, naming the file, for what is missing, contradictory or not
-    supported; ConfigError for a prompt name or a task that the model does not have.
+    pooling, default_prompt_name: replace the model's own; task: the use of the model, auto for its intended one.
+    Raises ModelUnavailable, naming the file, for missing, contradictory or unsupported files; ConfigError for a prompt
+    name or a task that the model does not have.
     """
     folder = open_folder(located)
     kind = find_kind(folder, task)
@@ -51,27 +59,51 @@ def read_spec(
     return replace(spec, fingerprint=fingerprint(spec))
 
 
-def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
-    """What every kind has; outputs, and all that belongs to one, are still missing."""
-    prompts = read_prompts(folder)
-    return ModelSpec(
-        model_id=located.model_id,
-        revision=located.revision,
-        folder=located.folder,
-        config=folder.config,
-        model_type=folder.model_type,
-        architecture=_architecture(folder),
-        weights=find_weight_files(folder.transformer),
-        tokenizer=_tokenizer(folder),
-        lowercase=folder.transformer_module.get("do_lower_case") is True,
-        outputs=frozenset(),
-        hidden_size=_hidden_size(folder),
-        max_tokens=read_max_tokens(folder, max_seq_length_counts=not keeps_own_lengths(folder)),
-        prompts=prompts,
-        default_prompt_name=choose_default(folder, prompts, default_prompt_name),
-        known_cosines=_known_cosines(folder, located),
-        fingerprint="",
-    )
+def find_kind(folder: ModelFolder, task: Task) -> Kind:
+    """Return the kind of model in the folder:
+
+        embed     one vector a text, and the further outputs of BGE-M3
+        colbert   one vector a token
+        splade    one weight a word of the vocabulary
+        classify  one number a label, from a classifier's head; with one label, a cross-encoder
+        yes-no    a language model that answers "no" or "yes" about a pair
+
+    modules.json decides, else the transformers class that the model was saved as, then the model's name.
+    Raises ModelUnavailable for modules in an unsupported order, ConfigError for a task that the model cannot do.
+    """
+    if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
+        return "embed" if task == "embed" else "yes-no"  # a language model can do either; the operator chooses
+    kind = _kind_by_modules(folder) if folder.modules else _kind_by_config(folder)
+    if kind not in _KINDS[task]:
+        raise ConfigError(f"task {task}: {folder.root} holds a model of another kind ({kind})")
+    return kind
+
+
+def _kind_by_modules(folder: ModelFolder) -> Kind:
+    kinds = [module.kind for module in folder.modules]
+    if "SpladePooling" in kinds:
+        return "splade"
+    if "LogitScore" in kinds:
+        return "yes-no"
+    if "Pooling" in kinds:
+        return "embed"
+    if kinds == ["Transformer"]:  # a CrossEncoder of version 6
+        if folder.is_saved_as("ForSequenceClassification"):
+            return "classify"
+        raise wrong_order(folder.root, folder.modules, supported="Transformer, Pooling, Dense ..., Normalize")
+    return "colbert"
+
+
+def _kind_by_config(folder: ModelFolder) -> Kind:
+    if folder.is_saved_as("HF_ColBERT"):
+        return "colbert"
+    if folder.is_saved_as("ForSequenceClassification"):
+        return "classify"
+    if folder.is_saved_as("ForCausalLM") and is_yes_no(folder):
+        return "yes-no"
+    if folder.is_saved_as("ForMaskedLM") and is_splade(folder):
+        return "splade"
+    return "embed"
 
 
 def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: Kind, pooling: Pooling | None) -> ModelSpec:
@@ -84,38 +116,52 @@ def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: Kind, pooling: Pooling
             return add_splade(folder, spec)
         case "classify":
             return add_classifier(folder, spec)
-        case "judge":
-            return add_judge(folder, spec)
+        case "yes-no":
+            return add_yes_no(folder, spec)
 
 
-# --- what every kind has --------------------------------------------------------------------------------------
+# --- facts of every model -------------------------------------------------------------------------------------
 
 _WIDTHS = ("hidden_size", "dim", "d_model", "n_embd")  # bert and most; distilbert; t5; gpt2 and nomic
 _WIDTH_LIMIT = 2**17
-# Of these a tokenizer can be made from vocab.txt alone (wordpiece.py).
-_WORDPIECE = frozenset({"bert", "distilbert"})
+_WORDPIECE = frozenset({"bert", "distilbert"})  # their tokenizer can be made from vocab.txt alone (vocabulary.py)
 
 
-def _architecture(folder: ModelFolder) -> str:
-    """Whose network this is. Jina's says bert, and is another one."""
-    if folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi":
-        return "jina_bert_v2"
-    return folder.model_type
-
-
-def _known_cosines(folder: ModelFolder, located: Located) -> tuple[tuple[str, str, float], ...]:
-    """The catalogue's; of a local folder none, which may hold other weights under a known name."""
-    return () if folder.entry is None or located.source == "folder" else folder.entry.known_cosines
+def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: str | None) -> ModelSpec:
+    """The facts of every kind; outputs and fingerprint are still empty."""
+    prompts = _prompts(folder)
+    # Jina's config says bert, and its network is another one.
+    is_jina = folder.model_type == "bert" and folder.config.get("position_embedding_type") == "alibi"
+    # A local folder may hold other weights under a known name.
+    known = None if located.source == "folder" else folder.entry
+    return ModelSpec(
+        model_id=located.model_id,
+        revision=located.revision,
+        folder=located.folder,
+        config=folder.config,
+        model_type=folder.model_type,
+        architecture="jina_bert_v2" if is_jina else folder.model_type,
+        weights=find_weight_files(folder.transformer),
+        tokenizer=_tokenizer(folder),
+        lowercase=folder.transformer_module.get("do_lower_case") is True,
+        outputs=frozenset(),
+        hidden_size=_hidden_size(folder),
+        max_tokens=_max_tokens(folder),
+        prompts=prompts,
+        default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
+        known_cosines=() if known is None else known.known_cosines,
+        fingerprint="",
+    )
 
 
 def _hidden_size(folder: ModelFolder) -> int:
-    inner = folder.config.get("text_config")  # of models that also see
+    inner = folder.config.get("text_config")  # of models that read images too
     for config in (folder.config, inner if isinstance(inner, dict) else {}):
         for key in _WIDTHS:
             size = config.get(key)
             if type(size) is int and 0 < size <= _WIDTH_LIMIT:
                 return size
-    raise ModelUnavailable(f"{folder.config_path}: hidden_size is missing or not a sensible number")
+    raise ModelUnavailable(f"{folder.config_path}: hidden_size is missing or not a whole number up to {_WIDTH_LIMIT:,}")
 
 
 def _tokenizer(folder: ModelFolder) -> Path:
@@ -129,3 +175,74 @@ def _tokenizer(folder: ModelFolder) -> Path:
         f"{folder.transformer}: no tokenizer.json; transformers' AutoTokenizer makes it from the model's other files, "
         "and its save_pretrained writes it"
     )
+
+
+# --- lengths: as sentence-transformers decides ----------------------------------------------------------------
+
+# These count positions from pad_token_id + 1, so the first rows of the table belong to no token.
+_POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "mpnet", "roberta", "xlm-roberta", "xlm-roberta-xl"})
+_PAD_TOKEN_ID = 1  # where their config.json has none
+_POSITION_KEYS = ("n_positions", "max_position_embeddings")  # nomic, which may have both; most
+_NO_LIMIT = 2**20  # transformers writes 1e30 for "no limit"
+_DEFAULT_MAX_TOKENS = 512
+
+
+def _max_tokens(folder: ModelFolder) -> int:
+    """max_seq_length, else the tokenizer's model_max_length, and at most the network's positions. With specials.
+
+    Raises ModelUnavailable if the positions leave no room for a token.
+    """
+    positions = next((limit for key in _POSITION_KEYS if (limit := _limit(folder.config.get(key)))), None)
+    if positions is not None and folder.model_type in _POSITIONS_AFTER_PAD:
+        pad = folder.config.get("pad_token_id")
+        positions -= 1 + (pad if type(pad) is int and pad >= 0 else _PAD_TOKEN_ID)
+    own = None if keeps_own_lengths(folder) else _limit(folder.transformer_module.get("max_seq_length"))
+    own = own or _limit(folder.tokenizer_config.get("model_max_length"))
+    limits = [limit for limit in (own, positions) if limit is not None]
+    if not limits:
+        log.warning("%s has no maximum length: using %d tokens", folder.root, _DEFAULT_MAX_TOKENS)
+    max_tokens = min(limits, default=_DEFAULT_MAX_TOKENS)
+    if max_tokens < 1:
+        raise ModelUnavailable(f"{folder.config_path}: max_position_embeddings leaves no room for a token")
+    return max_tokens
+
+
+def _limit(value: Any) -> int | None:
+    return int(value) if type(value) in (int, float) and 1 <= value <= _NO_LIMIT else None
+
+
+# --- prompts --------------------------------------------------------------------------------------------------
+
+PROMPTS_LIMIT = 1000
+
+
+def _prompts(folder: ModelFolder) -> Mapping[str, str]:
+    """The model's own by name, else the catalogue's, for models whose prompts are only in the model card.
+
+    sentence-transformers writes empty prompts for queries and documents where a model has none.
+    """
+    prompts: Any = folder.sentence.get("prompts")
+    prompts = {} if prompts is None else prompts
+    if not isinstance(prompts, dict) or len(prompts) > PROMPTS_LIMIT:
+        raise ModelUnavailable(f"{folder.sentence_path}: prompts must be an object of at most {PROMPTS_LIMIT} texts")
+    if not all(isinstance(text, str) and len(text) <= PROMPT_LIMIT_CHARACTERS for text in prompts.values()):
+        raise ModelUnavailable(
+            f"{folder.sentence_path}: each prompt must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
+        )
+    if not any(prompts.values()) and folder.entry is not None:
+        return {**prompts, **folder.entry.prompts}
+    return prompts
+
+
+def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str | None) -> str | None:
+    """The prompt of texts that name none: the operator's choice, else the model's own. Raises ConfigError for an
+    unknown choice, ModelUnavailable if the model names an unknown prompt."""
+    if chosen is not None:
+        if chosen not in prompts:
+            names = ", ".join(prompts) or "none"
+            raise ConfigError(f"default_prompt_name {chosen!r}: the model has no such prompt; it has {names}")
+        return chosen
+    default = folder.sentence.get("default_prompt_name")
+    if default is not None and (not isinstance(default, str) or default not in prompts):
+        raise ModelUnavailable(f"{folder.sentence_path}: default_prompt_name is not one of its prompts")
+    return default

@@ -1,6 +1,6 @@
-"""Which files of a model's repository are needed, and whether they are here.
+"""Which files of a model's repository are needed, and whether a local snapshot has them.
 
-hub.py asks at start, on the main thread: a look at the hub is due when something may be missing of what is cached.
+hub.py asks at start, on the main thread: it contacts the hub if a cached snapshot may lack a file.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from vectord.checkpoints.catalogue import Entry
-from vectord.checkpoints.checkpoint import find_weights
-from vectord.checkpoints.files.json_file import read_json_object
-from vectord.checkpoints.modules import Module, read_modules
-from vectord.checkpoints.weight_files import find_weight_files
+from vectord.checkpoints.checkpoint import find_weight_files, find_weights
+from vectord.checkpoints.files.read import read_json_object
+from vectord.checkpoints.folder import Module, read_modules
 from vectord.errors import ModelUnavailable
 
-# What reader.py, checkpoint.py and the tokenizer read. `*` crosses folders in the hub's matching.
+# The files that reader.py, checkpoint.py and the tokenizer read. `*` crosses folders in the hub's matching.
 DOWNLOADED = (
     "config.json",
     "modules.json",
@@ -34,44 +33,50 @@ DOWNLOADED = (
     "sparse_linear.pt",  # BGE-M3
     "colbert_linear.pt",
 )
-# And these, only where there is no safetensors; the last, only where there are no torch files either.
+# Only without safetensors; the graphs only without torch files too.
 TORCH_FILES = ("pytorch_model*.bin", "pytorch_model.bin.index.json")
 TORCH_FILES_OF_MODULES = ("[0-9]*_*/pytorch_model*.bin", "[0-9]*_*/pytorch_model.bin.index.json")
 GRAPH_FILES = ("onnx/model.onnx", "onnx/model.onnx_data*", "onnx/model.onnx.data", "model.onnx", "model.onnx_data*")
 
 
 def is_complete(snapshot: Path, entry: Entry | None) -> bool:
-    """Whether a cached snapshot has all that is read. A download may have been cut off, and transformers fetches
-    neither modules.json nor what it names: without a look at the hub, cls would be taken for mean."""
+    """Return whether a cached snapshot has all needed files.
+
+    A download may have been cut off, and transformers fetches neither modules.json nor the files that it names: a
+    model with cls pooling would then be served with mean.
+    """
     try:
         modules = read_modules(snapshot)
         transformer = modules[0].folder if modules else snapshot
         find_weight_files(transformer)
-        surely_without = not _may_have_modules(transformer, entry)
+        if _may_have_modules(transformer, entry) and not modules:
+            return False
     except ModelUnavailable:
         return False
+    # BGE-M3's heads: a client that uses dense vectors only has not downloaded them.
+    is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.outputs)
+    heads = ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
     return (
-        (bool(modules) or surely_without)
-        and all(_is_module_complete(module) for module in modules[1:])
+        all(_is_module_complete(module) for module in modules[1:])
         and any((transformer / name).is_file() for name in ("tokenizer.json", "vocab.txt"))
-        and all((transformer / name).is_file() for name in _heads(entry))
+        and all((transformer / name).is_file() for name in heads)
     )
 
 
 def needed_torch_files(snapshot: Path) -> tuple[str, ...]:
-    """Patterns of the torch files that must come too, for want of safetensors; () if none."""
+    """Return patterns of the torch files that are needed because there are no safetensors."""
     try:
         modules = read_modules(snapshot)
-    except ModelUnavailable:  # whoever reads the model will say why
+    except ModelUnavailable:  # the reader of the model will report it
         return ()
-    weighty = [module.folder for module in modules if module.kind in ("Transformer", "Dense")] or [snapshot]
-    lacking = [folder for folder in weighty if _lacks_weights(folder)]
+    folders = [module.folder for module in modules if module.kind in ("Transformer", "Dense")] or [snapshot]
+    lacking = [folder for folder in folders if _lacks_weights(folder)]
     at_root = TORCH_FILES if snapshot in lacking else ()
     return at_root + (TORCH_FILES_OF_MODULES if any(folder != snapshot for folder in lacking) else ())
 
 
 def needed_graph_files(snapshot: Path) -> tuple[str, ...]:
-    """Patterns of the ONNX graph that must come, for want of weights; () if none must."""
+    """Return patterns of the ONNX graph that is needed because there are no other weights."""
     try:
         modules = read_modules(snapshot)
     except ModelUnavailable:
@@ -80,7 +85,7 @@ def needed_graph_files(snapshot: Path) -> tuple[str, ...]:
 
 
 def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
-    """Whether a model of which no modules.json is here may have one on the hub, which says more than the rest."""
+    """Whether a model without a local modules.json may have one on the hub."""
     if entry is not None and entry.outputs == ("scores",):
         return False
     saved_as = read_json_object(transformer / "config.json").get("architectures")
@@ -90,14 +95,8 @@ def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
     return not (isinstance(first, str) and first.endswith("ForSequenceClassification"))
 
 
-def _heads(entry: Entry | None) -> tuple[str, ...]:
-    """What BGE-M3 has beside its weights, and whoever fetched it for dense vectors alone has not got."""
-    is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.outputs)
-    return ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
-
-
 def _is_module_complete(module: Module) -> bool:
-    if module.kind == "Normalize":  # before sentence-transformers 6 it has nothing to say
+    if module.kind == "Normalize":  # it has no settings before sentence-transformers 6
         return True
     return (module.folder / "config.json").is_file() and not (module.kind == "Dense" and _lacks_weights(module.folder))
 

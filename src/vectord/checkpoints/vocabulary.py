@@ -1,6 +1,6 @@
-"""The ids of single tokens, looked up in tokenizer.json: `find_ids(path, tokens)`.
+"""The tokens of a model's folder: the ids of single tokens, and tokenizer.json for a BERT that has only vocab.txt.
 
-yes_no.py and colbert.py ask at start. tokenizer.json is read as JSON, so that this layer needs no tokenizer.
+The readers of ColBERT models and of yes-or-no rerankers call `find_ids` at start; text/ calls `wordpiece_json`.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.files.json_file import read_json_object
+from vectord.checkpoints.files.read import read_bytes, read_json_object, read_optional_json_object
 from vectord.errors import ModelUnavailable
 
 TOKENIZER_LIMIT_BYTES = 64 * 2**20  # Gemma's, with 262,144 tokens, has 33 MB
+VOCABULARY_LIMIT_BYTES = 16 * 2**20  # the longest known (LaBSE, 501,153 words) has 5 MB
 
 
 def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
-    """The ids of those of `tokens` that stand in the vocabulary exactly so, added tokens first.
+    """Return the ids of those `tokens` that the tokenizer.json at `path` has in exactly this form, added tokens first.
 
-    Raises ModelUnavailable: no tokenizer.json, or one whose vocabulary is in no known form.
+    Reads JSON, so that this layer needs no tokenizer. Raises ModelUnavailable: not there, or an unknown form.
     """
     fields = read_json_object(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
     known = {**_model_ids(path, fields), **_added_ids(path, fields)}
@@ -27,15 +28,14 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
 
 def _model_ids(path: Path, fields: Mapping[str, Any]) -> dict[str, int]:
     match fields.get("model"):
-        case {"vocab": dict(vocab)}:  # BPE, WordPiece, WordLevel
-            ids = vocab
+        case {"vocab": dict(ids)}:  # BPE, WordPiece, WordLevel
+            if not all(_is_id(i) for i in ids.values()):
+                raise ModelUnavailable(f"{path}: model.vocab has an id that is not a whole number from 0")
+            return ids
         case {"vocab": list(pieces)}:  # Unigram: pairs of a piece and its score, in the order of their ids
-            ids = {piece[0]: i for i, piece in enumerate(pieces) if isinstance(piece, list) and _is_piece(piece)}
+            return {piece[0]: i for i, piece in enumerate(pieces) if piece and isinstance(piece[0], str)}
         case _:
             raise ModelUnavailable(f"{path}: model has no vocab")
-    if not all(_is_id(i) for i in ids.values()):
-        raise ModelUnavailable(f"{path}: model.vocab has an id that is no whole number from 0")
-    return ids
 
 
 def _added_ids(path: Path, fields: Mapping[str, Any]) -> dict[str, int]:
@@ -50,9 +50,37 @@ def _added_ids(path: Path, fields: Mapping[str, Any]) -> dict[str, int]:
     return ids
 
 
-def _is_piece(piece: list[Any]) -> bool:
-    return bool(piece) and isinstance(piece[0], str)
-
-
 def _is_id(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
+
+
+def wordpiece_json(path: Path) -> str:
+    """Return the tokenizer.json that transformers' BertTokenizer makes of the vocab.txt at `path`.
+
+    Special tokens and normalization come from tokenizer_config.json next to it. Raises ModelUnavailable, naming the
+    file: unreadable, too large, not UTF-8, or without a special token.
+    """
+    from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415  few models come without tokenizer.json
+
+    try:
+        lines = read_bytes(path, VOCABULARY_LIMIT_BYTES).decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise ModelUnavailable(f"{path}: not UTF-8") from error
+    ids = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
+    config = read_optional_json_object(path.with_name("tokenizer_config.json"))
+    specials = {}
+    for name in ("pad", "unk", "cls", "sep", "mask"):
+        token = config.get(f"{name}_token")
+        token = token.get("content") if isinstance(token, dict) else token  # older versions write an object
+        specials[f"{name}_token"] = token = token if isinstance(token, str) else f"[{name.upper()}]"
+        if token not in ids:
+            raise ModelUnavailable(f"{path}: the special token {token[:40]!r} is not in it")
+    strips = config.get("strip_accents")
+    tokenizer = BertWordPieceTokenizer(
+        ids,
+        **specials,
+        handle_chinese_chars=config.get("tokenize_chinese_chars") is not False,
+        strip_accents=strips if isinstance(strips, bool) else None,
+        lowercase=config.get("do_lower_case") is not False,
+    )
+    return str(tokenizer.to_str())

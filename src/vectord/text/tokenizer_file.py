@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, normalizers
 
-from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES
-from vectord.checkpoints.wordpiece import wordpiece_json
+from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, wordpiece_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
 from vectord.text.tokenizer_limits import check_growth

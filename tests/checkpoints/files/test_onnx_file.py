@@ -80,7 +80,7 @@ def test_every_place_for_a_tensor_is_looked_at(where: str, tmp_path: Path) -> No
     """Wherever a graph keeps a tensor, its file must be one beside the graph."""
     (tmp_path / "secret").write_text("secret")
     folder = tmp_path / "model"
-    refuse(write(folder, place(external_tensor(location="../secret"))[where]), "only files beside the graph")
+    refuse(write(folder, place(external_tensor(location="../secret"))[where]), "only files next to the graph")
     (folder / "data").write_bytes(bytes(4))
     assert read_onnx(write(folder, place(external_tensor(location="data"))[where])).data == (folder / "data",)
 
@@ -93,7 +93,7 @@ def test_only_plain_names_are_read(location: str, tmp_path: Path) -> None:
     """No folder, no drive, no pattern, nothing that a runtime might take for an address."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "data").write_bytes(bytes(4))
-    refuse(write(tmp_path, place(external_tensor(location=location))["initializer"]), "only files beside the graph")
+    refuse(write(tmp_path, place(external_tensor(location=location))["initializer"]), "only files next to the graph")
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
@@ -136,21 +136,21 @@ def test_data_must_be_a_regular_file(tmp_path: Path) -> None:
     path = write(tmp_path, place(external_tensor(location="data"))["initializer"])
     refuse(path, "cannot be read")
     (tmp_path / "data").mkdir()
-    refuse(path, "no regular file")
+    refuse(path, "not a regular file")
     (tmp_path / "data").rmdir()
     os.mkfifo(tmp_path / "data")
-    refuse(path, "no regular file")
+    refuse(path, "not a regular file")
 
 
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
-        ({"length": "65"}, "up to byte 65 of a file that has 64"),
-        ({"offset": "60", "length": "8"}, "up to byte 68"),
-        ({"offset": "-1"}, "offset is no number"),
-        ({"offset": "1e3"}, "offset is no number"),
-        ({"length": "9" * 30}, "length is no number"),
-        ({"length": "٣"}, "length is no number"),
+        ({"length": "65"}, "ends at byte 65 of a file of 64 bytes"),
+        ({"offset": "60", "length": "8"}, "ends at byte 68"),
+        ({"offset": "-1"}, "offset of a tensor is not a number"),
+        ({"offset": "1e3"}, "offset of a tensor is not a number"),
+        ({"length": "9" * 30}, "length of a tensor is not a number"),
+        ({"length": "٣"}, "length of a tensor is not a number"),
     ],
     ids=str,
 )
@@ -198,10 +198,10 @@ def test_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ("data", "message"),
     [
         (b"", "empty"),
-        (b"\xff" * 20, "cut off, or no ONNX file"),
+        (b"\xff" * 20, "cut off, or not an ONNX file"),
         (varint(7 << 3 | 2) + varint(1000) + b"x", "cut off"),
         (varint(7 << 3 | 2) + varint(2**63), "cut off"),
-        (varint(1 << 3 | 3), "kind 3"),
+        (varint(1 << 3 | 3), "wire type 3"),
         (model(graph(outputs={"x" * 2000: []})), "a name of 2,000 bytes"),
     ],
     ids=["empty", "no varint", "cut off", "huge length", "group", "long name"],

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.files.torch_files import map_bytes, map_file, pack
 
-from vectord.checkpoints.files.stored_zip import DIRECTORY_LIMIT_BYTES, read_members
+from vectord.checkpoints.files.torch_file import DIRECTORY_LIMIT_BYTES, read_members
 from vectord.errors import ModelUnavailable
 
 MEMBERS = {"m/data.pkl": b"pickle", "m/data/0": b"0123456789", "m/data/1": b"", "m/version": b"3\n"}
@@ -210,7 +210,7 @@ def test_a_member_inside_another_is_refused(tmp_path: Path) -> None:
     header = (b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 1, 1, 3, 0, 0, 0, 0, 0, 33)
     data = add_entry(pack_plainly(("m/a", inner)), struct.pack("<4s6H3L5H2L", *header) + b"m/b")
     assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["m/a", "m/b"]  # the file is as meant
-    with pytest.raises(ModelUnavailable, match="m/b lies over another one"):
+    with pytest.raises(ModelUnavailable, match="m/b overlaps another one"):
         read_members(tmp_path / "m.bin", map_bytes(tmp_path / "m.bin", data))
 
 

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, map_file, pack, torch_members
 
-from vectord.checkpoints.files.torch_file import read_torch_file
-from vectord.checkpoints.files.torch_pickle import PICKLE_LIMIT_BYTES
+from vectord.checkpoints.files.torch_file import PICKLE_LIMIT_BYTES, read_torch_file
 from vectord.checkpoints.files.weight import Weight
 from vectord.errors import ModelUnavailable
 

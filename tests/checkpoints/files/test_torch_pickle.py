@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS
 
-from vectord.checkpoints.files.torch_pickle import PICKLE_LIMIT_BYTES, Storage, StorageType, StoredTensor, read_tensors
+from vectord.checkpoints.files.torch_file import PICKLE_LIMIT_BYTES, Storage, StorageType, StoredTensor, read_tensors
 from vectord.errors import ModelUnavailable
 
 FILE = Path("pytorch_model.bin")
@@ -192,9 +192,9 @@ def test_a_pickle_that_is_no_dict_of_tensors_is_refused(broken: str) -> None:
     [
         ("marks without end", "nested more than 16 deep"),
         ("values without end", "stacks more than 100,000 values"),
-        ("a global without end", "a name without end"),
+        ("a global without end", "no newline found"),
         ("a string of 1,025 bytes", "the limit is 1,024"),
-        ("a number of 255 bytes", "a number of 255 bytes"),
+        ("a number of 255 bytes", "a number of 2,033 bits"),
     ],
 )
 def test_what_could_grow_is_stopped_by_its_limit(broken: str, why: str) -> None:

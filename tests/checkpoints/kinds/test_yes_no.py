@@ -111,7 +111,7 @@ def test_an_embedding_model_is_not_asked(folder: Path) -> None:
 def test_a_reranker_that_wants_other_words_is_refused(folder: Path) -> None:
     """Asked in Qwen3's words it would give numbers that mean nothing."""
     write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
-    assert "no Qwen3-Reranker" in refusal(folder, name="mixedbread-ai/mxbai-rerank-base-v2")
+    assert "not a Qwen3-Reranker" in refusal(folder, name="mixedbread-ai/mxbai-rerank-base-v2")
 
 
 def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
@@ -181,4 +181,4 @@ def test_logit_score_without_both_ids_is_refused(fields: dict[str, Any], folder:
 def test_a_chat_template_nobody_here_knows_is_refused(folder: Path) -> None:
     """The model wants the words it was trained with, and its template would have to be run."""
     write_logit_score(folder, true_token_id=3, false_token_id=7)
-    assert "how this reranker wants to be asked" in refusal(folder)
+    assert "the question that this reranker expects" in refusal(folder)

@@ -146,7 +146,7 @@ def test_a_wrong_checksum_is_refused(hub: Hub, tmp_path: Path, name: str) -> Non
     hub.announced[name] = bytes(len(hub.files[name]))
     ended = pull(hub, tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert f"{name} came with another checksum" in ended.stderr.splitlines()[-1]
+    assert f"{name} has another checksum" in ended.stderr.splitlines()[-1]
     assert not (snapshot(tmp_path) / name).exists()
     assert not (tmp_path / "vectord.lock").exists()
 
@@ -159,7 +159,7 @@ def test_locked_fetches_that_commit_and_refuses_other_bytes(hub: Hub, tmp_path: 
     hub.files[WEIGHTS] = bytes(len(hub.files[WEIGHTS]))  # the hub gives, and announces, other weights for that commit
     ended = pull(hub, tmp_path, "--frozen")
     assert ended.returncode == 2
-    assert f"{WEIGHTS} is not the file that the lock file has" in ended.stderr
+    assert f"{WEIGHTS} differs from the lock file" in ended.stderr
     assert (tmp_path / "vectord.lock").read_bytes() == before
 
 
@@ -215,7 +215,7 @@ def test_serve_refuses_a_file_that_differs(hub: Hub, tmp_path: Path, name: str) 
     content = bytearray(path.read_bytes())
     content[-1 if name == WEIGHTS else content.index(b" ")] ^= 1 if name == WEIGHTS else 0x29
     path.write_bytes(content)
-    with pytest.raises(ModelUnavailable, match="is not the file that the lock file has"):
+    with pytest.raises(ModelUnavailable, match="differs from the lock file"):
         read_facts(Wanted(MODEL), config_of(tmp_path))
 
 
@@ -250,11 +250,11 @@ def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"version": 2}, "version 2 is not 1"),
-        ({"commit": "main"}, "40 hex digits"),
+        ({"version": 2}, "version"),
+        ({"commit": "main"}, "commit"),
         ({"path": "../../etc/passwd"}, "outside"),
         ({"path": "/etc/passwd"}, "outside"),
-        ({"sha256": "short"}, "64 hex digits"),
+        ({"sha256": "short"}, "sha256"),
         ({"size_bytes": "3"}, "size_bytes"),
     ],
     ids=str,

@@ -1,8 +1,8 @@
-"""An ONNX file looked through before a runtime opens it: `read_onnx(path) -> OnnxFile`. Nothing is run.
+"""Check an ONNX file before a runtime opens it: `read_onnx(path) -> OnnxFile`. Nothing is run.
 
-backends/onnx.py calls it, in the loading thread. A graph may keep tensors in other files and names those itself, so a
-runtime that believes it can be made to read any file there is. The names hide in every message that can hold a tensor:
-weights, sparse weights, attributes of nodes, the graphs inside attributes, functions and training. All are visited; a
+The ONNX backends call it in the loading thread. A graph can keep tensors in other files that it names itself, so a
+hostile one could make the runtime read any file. Such names are found in every message that can hold a tensor:
+weights, sparse weights, attributes of nodes, graphs inside attributes, functions and training. All are visited, and a
 name that leads out of the folder is refused.
 The format: onnx/onnx.proto of https://github.com/onnx/onnx, and protobuf's encoding.
 """
@@ -16,17 +16,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from vectord.checkpoints.files.read import map_file
 from vectord.errors import ModelUnavailable
 
 GRAPH_LIMIT_BYTES = 2**31  # protobuf's own limit
-FIELDS_LIMIT = 2_000_000  # looked at in 2 s; a model of 24 layers has 30,000
-DEPTH_LIMIT = 32  # messages in messages; a graph in a graph takes three
-DATA_FILES_LIMIT = 4096  # one a tensor, as torch has written them
+FIELDS_LIMIT = 2_000_000  # visited in 2 s; a model of 24 layers has 30,000
+DEPTH_LIMIT = 32  # of nested messages; a graph in a graph takes three levels
+DATA_FILES_LIMIT = 4096  # torch has written one a tensor
 _NAME_LIMIT_BYTES = 1024
 
 Message: TypeAlias = Literal["model", "training", "function", "graph", "node", "attribute", "sparse", "tensor"]
 
-# Which fields of a message hold messages that matter here.
+# The fields of each message that lead to tensors.
 _FIELDS: Mapping[Message, Mapping[int, Message]] = {
     "model": {7: "graph", 20: "training", 25: "function"},
     "training": {1: "graph", 2: "graph"},
@@ -42,38 +43,26 @@ _MODEL_GRAPH, _GRAPH_OUTPUT, _OUTPUT_NAME, _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _E
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    outputs: tuple[str, ...]  # what the graph calls its answers
-    data: tuple[Path, ...]  # the files beside it that hold its tensors, sorted
+    outputs: tuple[str, ...]  # names of the graph's outputs
+    data: tuple[Path, ...]  # the files next to it that hold its tensors, sorted
 
 
 def read_onnx(path: Path) -> OnnxFile:
-    """What the file at `path` says it gives, and the files it needs.
+    """Return the graph's outputs and the files that it needs.
 
     Raises ModelUnavailable, naming the file: not a protobuf, too large, nested too deeply, or tensors in a file that
-    is not a regular one in the graph's own folder, that has a second name, or is too short.
+    is not a regular file of the graph's own folder, that has a second hard link, or is too short.
     """
-    with _map(path) as mapped:
+    with map_file(path) as mapped:
+        if len(mapped) >= GRAPH_LIMIT_BYTES:
+            raise ModelUnavailable(f"{path}: {GRAPH_LIMIT_BYTES:,} bytes or more, which no ONNX file can have")
         reader = _Reader(path, mapped)
         reader.visit("model", 0, len(mapped), depth=0)
         return OnnxFile(tuple(reader.outputs()), tuple(sorted(reader.data)))
 
 
-def _map(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:  # an empty file cannot be mapped
-        raise ModelUnavailable(f"{path}: the file is empty") from error
-    if len(mapped) >= GRAPH_LIMIT_BYTES:
-        mapped.close()
-        raise ModelUnavailable(f"{path}: {GRAPH_LIMIT_BYTES:,} bytes or more, which no ONNX file can have")
-    return mapped
-
-
 class _Reader:
-    """Walks one file; `data` fills as it goes."""
+    """Visits the messages of one file and collects `data`."""
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:
         self.data: dict[Path, int] = {}  # size in bytes
@@ -91,7 +80,7 @@ class _Reader:
                 self.visit(inner[number], first, end, depth + 1)
             elif message == "tensor" and number == _TENSOR_EXTERNAL_DATA:
                 self._check_data(self._entries(start, stop))
-                return  # that was all of them at once
+                return  # _entries reads all of them
 
     def outputs(self) -> Iterator[str]:
         """The names of the main graph's outputs."""
@@ -102,13 +91,13 @@ class _Reader:
                         yield self._text(first, end, _OUTPUT_NAME)
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Number, first and last + 1 byte of each field in these bytes that has a length: messages and strings."""
+        """Number, first byte and end of each field in these bytes that has a length: messages and strings."""
         while start < stop:
             self._fields += 1
             if self._fields > FIELDS_LIMIT:
                 raise self._refuse(f"more than {FIELDS_LIMIT:,} fields")
             tag, start = self._varint(start, stop)
-            if tag >= 2**32:  # some parsers drop the bits above and then see another field
+            if tag >= 2**32:  # some parsers drop the higher bits and see another field
                 raise self._refuse("a field with an impossible number")
             match tag & 7:
                 case 0:
@@ -123,9 +112,9 @@ class _Reader:
                 case 5:
                     start += 4
                 case kind:
-                    raise self._refuse(f"a field of kind {kind}, which ONNX has not")
+                    raise self._refuse(f"a field of wire type {kind}, which ONNX does not use")
             if start > stop:
-                raise self._refuse("it is cut off, or no ONNX file")
+                raise self._refuse("it is cut off, or not an ONNX file")
 
     def _varint(self, start: int, stop: int) -> tuple[int, int]:
         """A number, and where it ends."""
@@ -134,28 +123,26 @@ class _Reader:
             value |= (byte & 0x7F) << (7 * i)
             if byte < 0x80:
                 return value, start + i + 1
-        raise self._refuse("it is cut off, or no ONNX file")
+        raise self._refuse("it is cut off, or not an ONNX file")
 
-    def _text(self, start: int, stop: int, wanted: int) -> str:
-        """The string in field `wanted`, empty if there is none; of two the last, as protobuf takes it."""
+    def _text(self, start: int, stop: int, field: int) -> str:
+        """The string in this field, empty if there is none; the last of several, as protobuf decides."""
         text = ""
         for number, first, end in self._parts(start, stop):
-            if number == wanted:
-                text = self._decoded(first, end)
+            if number != field:
+                continue
+            if end - first > _NAME_LIMIT_BYTES:
+                raise self._refuse(f"a name of {end - first:,} bytes; the limit is {_NAME_LIMIT_BYTES:,}")
+            try:
+                text = self._mapped[first:end].decode()
+            except UnicodeDecodeError as error:
+                raise self._refuse("a name that is not UTF-8") from error
         return text
-
-    def _decoded(self, start: int, stop: int) -> str:
-        if stop - start > _NAME_LIMIT_BYTES:
-            raise self._refuse(f"a name of {stop - start:,} bytes; the limit is {_NAME_LIMIT_BYTES:,}")
-        try:
-            return self._mapped[start:stop].decode()
-        except UnicodeDecodeError as error:
-            raise self._refuse("a name that is not UTF-8") from error
 
     # --- tensors in other files -------------------------------------------------------------------------------
 
     def _entries(self, start: int, stop: int) -> dict[str, str]:
-        """What a tensor says about the file it is in: location, offset, length."""
+        """The description of the file that holds a tensor: location, offset, length."""
         entries: dict[str, str] = {}
         for number, first, end in self._parts(start, stop):
             if number == _TENSOR_EXTERNAL_DATA:
@@ -169,18 +156,18 @@ class _Reader:
         size_bytes = self._data_bytes(entries.get("location", ""))
         offset, length = (self._number(entries, key) for key in ("offset", "length"))
         if offset + length > size_bytes:
-            raise self._refuse(f"a tensor up to byte {offset + length:,} of a file that has {size_bytes:,}")
+            raise self._refuse(f"a tensor ends at byte {offset + length:,} of a file of {size_bytes:,} bytes")
 
     def _number(self, entries: Mapping[str, str], key: str) -> int:
         text = entries.get(key, "0")
         if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise self._refuse(f"a tensor whose {key} is no number of bytes")
+            raise self._refuse(f"the {key} of a tensor is not a number of bytes")
         return int(text)
 
     def _data_bytes(self, location: str) -> int:
-        """The size of the file of that name, which may be read. Many tensors share one: it is looked at once."""
+        """The size of the file of that name. Many tensors share one file, which is checked once."""
         if not location or location in {".", ".."} or any(character in location for character in "/\\:*\0"):
-            raise self._refuse(f"a tensor in {location[:80]!r}; only files beside the graph are read")
+            raise self._refuse(f"a tensor in {location[:80]!r}; only files next to the graph are read")
         path = self._path.parent / location
         if path not in self.data:
             if len(self.data) == DATA_FILES_LIMIT:
@@ -192,10 +179,10 @@ class _Reader:
         try:
             target = path.resolve(strict=True)
             status = target.stat()
-        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        except (OSError, RuntimeError) as error:  # RuntimeError: a loop of links
             raise self._refuse(f"tensors in {path.name}, which cannot be read") from error
         if not stat.S_ISREG(status.st_mode):
-            raise self._refuse(f"tensors in {path.name}, which is no regular file")
+            raise self._refuse(f"tensors in {path.name}, which is not a regular file")
         if target.parent not in _homes(path.parent.resolve()):
             raise self._refuse(f"tensors in {path.name}, which is a link out of the model's folder")
         if status.st_nlink > 1:
@@ -207,8 +194,7 @@ class _Reader:
 
 
 def _homes(folder: Path) -> list[Path]:
-    """Where files of this folder may lie: in it and, if it is a snapshot of the hub's cache, among that model's blobs,
-    to which the cache's own links lead."""
+    """The folder itself and, for a snapshot of the hub's cache, that model's blobs, to which the cache's links lead."""
     snapshots = [parent for parent in folder.parents if parent.name == "snapshots"]
     blobs = [parent.with_name("blobs") for parent in snapshots if parent.parent.name.startswith("models--")]
     return [folder, *blobs]

@@ -1,87 +1,127 @@
-"""The weights of a file of torch.save (.bin, .pt), without torch: `read_torch_file(path, mapped)`.
+"""Read the weights of a torch.save file (.bin, .pt) without torch: `read_torch_file(path, mapped)`.
 
-checkpoint.py calls it, in the loading thread. Since torch 1.6 such a file is a zip file that stores its members as they
-are: ROOT/data.pkl says which tensors there are (torch_pickle.py reads it, and runs nothing), ROOT/data/KEY is the
-storage that some of them lie in. stored_zip.py finds the members; the weights are arrays over the map.
-The format: torch/serialization.py of torch, "_save" and "_load".
+Since torch 1.6 such a file is a zip archive of uncompressed members. ROOT/data.pkl describes the tensors, ROOT/data/KEY
+holds the bytes of one storage, and the returned arrays lie over the memory map. `zipfile` finds the members and
+`pickletools` decodes the pickle. `pickle.Unpickler` is not used, because an allow-list of names does not make it safe:
+it hashes dict keys before any hook sees them, so 200 kB of nested tuples crash the process, 40 doubled tuples run for
+hours, and one memo index allocates gigabytes (CPython 3.11). `read_tensors` interprets the few instructions that
+torch.save writes for a dict of tensors, and neither imports nor calls anything that a file names.
+The format: torch/serialization.py ("_save", "_load") and torch/_utils.py of torch; Lib/pickletools.py of Python.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
-from collections.abc import Iterable, Mapping
+import pickletools
+import struct
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from vectord.checkpoints.files.stored_zip import Member, read_members
-from vectord.checkpoints.files.torch_pickle import PICKLE_LIMIT_BYTES, StoredTensor, read_tensors
-from vectord.checkpoints.files.weight import KEPT, Dtype, Weight, array_over
+from vectord.checkpoints.files.weight import KEPT, Dtype, Weight, array_over, is_shape
 from vectord.errors import ModelUnavailable
+
+DIRECTORY_LIMIT_BYTES = 8 * 2**20  # 80,000 members under torch's names
+PICKLE_LIMIT_BYTES = 4 * 2**20  # 20,000 tensors; one byte may cost 64 bytes of memory
+_STRING_LIMIT = 1024  # characters of the name of a tensor, a storage or a device
+_STACK_LIMIT = 100_000  # values under one mark: two for each tensor, if a writer sets all items at once
+_MARKS_LIMIT = 16  # torch nests three
+_KNOWN_FLAGS = 1 << 3 | 1 << 11  # sizes follow the data; names are UTF-8. Other flags mean encryption and patches
+_LOCAL = struct.Struct("<4s 2x 2H 12x L 2H")  # signature, flags, method, size, lengths of name and extra field
+_END = struct.Struct("<4s 2H 2x H 8x H")  # signature, two disk numbers, members, length of the comment
+
+Members = Mapping[str, range]  # the bytes of each member in the file
+
+
+@dataclass(frozen=True, slots=True)
+class StorageType:
+    dtype: str  # as safetensors names it
+    item_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Member data/KEY, which must hold exactly `items` items."""
+
+    key: str
+    type: StorageType
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A view into a storage. Offset and strides count items and are not negative; the end is not checked yet."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def stop(self) -> int:
+        """One past the last item of the view."""
+        if 0 in self.shape:
+            return self.offset
+        return self.offset + 1 + sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the items follow each other in C order."""
+        dense = 1
+        for n, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if n > 1 and stride != dense and 0 not in self.shape:
+                return False
+            dense *= n
+        return True
 
 
 def read_torch_file(path: Path, mapped: mmap.mmap) -> dict[str, Weight]:
-    """The float32, float16 and bfloat16 tensors of the file at `path`, mapped; others are left out.
+    """Return the float32, float16 and bfloat16 tensors of the mapped file; tensors of other types are left out.
 
-    Two names of one tensor are two weights over the same array; what is not contiguous (a transpose) is copied.
-    Raises ModelUnavailable, naming the file: not torch's zip format, cut off, or anything but a dict of tensors.
+    Two names of one tensor share one array. Tensors that are not contiguous (a transpose) are copied.
+    Raises ModelUnavailable, naming the file: not torch's zip format, cut off, or not a plain dict of tensors.
     """
     members = read_members(path, mapped)
-    root = _root(path, members)
-    _check_byte_order(path, mapped, members.get(f"{root}/byteorder"))
-    tensors = read_tensors(path, _read_pickle(path, mapped, members[f"{root}/data.pkl"]))
-    for name, tensor in tensors.items():
-        _check_place(path, name, tensor, members.get(f"{root}/data/{tensor.storage.key}"))
-    kept = {name: tensor for name, tensor in tensors.items() if tensor.storage.type.dtype in KEPT}
-    views = set(kept.values())
-    _check_copies(path, views, file_bytes=len(mapped))
-    arrays = {view: _array(mapped, view, members[f"{root}/data/{view.storage.key}"].start) for view in views}
-    return {name: Weight(name, cast(Dtype, view.storage.type.dtype), arrays[view]) for name, view in kept.items()}
-
-
-def _root(path: Path, members: Mapping[str, Member]) -> str:
-    """The one folder that everything in the file lies in; torch names it after the file, or "archive"."""
-    roots = {name.partition("/")[0] for name in members}
-    root = min(roots, default="")
-    if len(roots) != 1 or f"{root}/data.pkl" not in members:
-        raise ModelUnavailable(f"{path}: a zip file, but not as torch.save writes it: one folder with data.pkl in it")
-    return root
-
-
-def _check_byte_order(path: Path, mapped: mmap.mmap, member: Member | None) -> None:
-    if member and mapped[member.start : min(member.stop, member.start + 7)] != b"little":  # none before torch 2.1
+    root = min(members, default="").partition("/")[0]
+    pickled = members.get(f"{root}/data.pkl")
+    if pickled is None or any(not name.startswith(f"{root}/") for name in members):
+        raise ModelUnavailable(f"{path}: a zip file, but not torch.save's: expected one folder with data.pkl in it")
+    order = members.get(f"{root}/byteorder")  # torch before 2.1 wrote none
+    if order and mapped[order.start : min(order.stop, order.start + 7)] != b"little":
         raise ModelUnavailable(f"{path}: its numbers are not little-endian; convert it to safetensors")
-
-
-def _read_pickle(path: Path, mapped: mmap.mmap, member: Member) -> bytes:
-    if member.stop - member.start > PICKLE_LIMIT_BYTES:
+    if len(pickled) > PICKLE_LIMIT_BYTES:
+        raise ModelUnavailable(f"{path}: a pickle of {len(pickled):,} bytes; the limit is {PICKLE_LIMIT_BYTES:,}")
+    views: dict[str, StoredTensor] = {}
+    for name, view in read_tensors(path, mapped[pickled.start : pickled.stop]).items():
+        _check_view(path, name, view, members.get(f"{root}/data/{view.storage.key}"))
+        if view.storage.type.dtype in KEPT:
+            views[name] = view
+    copied_bytes = sum(prod(v.shape) * v.storage.type.item_bytes for v in set(views.values()) if not v.is_contiguous)
+    if copied_bytes > len(mapped):  # a few bytes seen with stride 0, or by many views, would need as much memory
         raise ModelUnavailable(
-            f"{path}: a pickle of {member.stop - member.start:,} bytes; the limit is {PICKLE_LIMIT_BYTES:,}"
+            f"{path}: tensors that are not contiguous take {copied_bytes:,} bytes, in a file of {len(mapped):,}"
         )
-    return mapped[member.start : member.stop]
+    arrays = {view: _array(mapped, view, members[f"{root}/data/{view.storage.key}"].start) for view in views.values()}
+    return {name: Weight(name, cast(Dtype, view.storage.type.dtype), arrays[view]) for name, view in views.items()}
 
 
-def _check_place(path: Path, name: str, tensor: StoredTensor, member: Member | None) -> None:
-    """The storage is all of its member, and the tensor inside of the storage."""
-    storage = tensor.storage
-    item_bytes = storage.type.item_bytes
-    if member is None or storage.items * item_bytes != member.stop - member.start:
-        raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing, or not of the size it says")
-    if member.start % item_bytes:  # torch aligns them to 64 bytes
+def _check_view(path: Path, name: str, view: StoredTensor, member: range | None) -> None:
+    """The storage fills its member, and the tensor lies inside the storage."""
+    storage, item_bytes = view.storage, view.storage.type.item_bytes
+    if member is None or storage.items * item_bytes != len(member):
+        raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is missing or has another size")
+    if member.start % item_bytes:  # torch aligns members to 64 bytes
         raise ModelUnavailable(f"{path}: the storage of tensor {name[:100]!r} is not aligned")
-    if tensor.stop > storage.items:
-        raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside of its storage")
-
-
-def _check_copies(path: Path, views: Iterable[StoredTensor], *, file_bytes: int) -> None:
-    """A few bytes seen as a giant tensor (stride 0), or as many tensors, must not become as much memory."""
-    copied_bytes = sum(view.size_bytes for view in views if not view.is_contiguous)
-    if copied_bytes > file_bytes:
-        raise ModelUnavailable(
-            f"{path}: tensors that are not contiguous come to {copied_bytes:,} bytes, in a file of {file_bytes:,}"
-        )
+    if view.stop > storage.items:
+        raise ModelUnavailable(f"{path}: tensor {name[:100]!r} reaches outside its storage")
 
 
 def _array(mapped: mmap.mmap, view: StoredTensor, storage_at: int) -> npt.NDArray[np.generic]:
@@ -92,3 +132,245 @@ def _array(mapped: mmap.mmap, view: StoredTensor, storage_at: int) -> npt.NDArra
     items = array_over(mapped, dtype, (view.stop - view.offset,), start)
     strides = [stride * item_bytes for stride in view.strides]
     return np.array(np.lib.stride_tricks.as_strided(items, view.shape, strides, writeable=False), order="C")
+
+
+# --- the zip archive ------------------------------------------------------------------------------------------
+
+
+def read_members(path: Path, mapped: mmap.mmap) -> Members:
+    """Return the place of every member; all lie inside the file and none overlaps another.
+
+    Raises ModelUnavailable, naming the file: not a zip file, cut off, compressed, encrypted, or contradicting itself.
+    """
+    end_at = len(mapped) - 22  # a zip file may end in a comment; torch.save writes none
+    if end_at < 0 or mapped[end_at : end_at + 4] != b"PK\x05\x06":
+        raise ModelUnavailable(
+            f"{path}: no zip directory at its end; it is incomplete, or in the format of torch before 1.6: "
+            "convert it to safetensors"
+        )
+    _, disk, directory_disk, count, comment_bytes = _END.unpack_from(mapped, end_at)
+    try:
+        archive = zipfile.ZipFile(cast(io.BufferedIOBase, _BoundedReader(mapped)))
+    except (zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, ValueError, struct.error) as error:
+        raise ModelUnavailable(f"{path}: its zip directory is damaged ({error})") from error
+    entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+    if mapped[end_at - 20 : end_at - 16] == b"PK\x06\x07":  # the zip64 record, which zipfile trusts
+        (count64,), (record_at,) = (struct.unpack_from("<Q", mapped, end_at - back) for back in (44, 12))
+        disk = disk or count64 != len(entries) or record_at != end_at - 76  # any contradiction counts as another disk
+    if disk or directory_disk or comment_bytes or count not in (len(entries), 0xFFFF):
+        raise ModelUnavailable(f"{path}: its zip directory does not match the record at its end")
+    members: dict[str, range] = {}
+    end = 0  # the first header is at byte 0: zipfile would skip foreign bytes before it
+    for entry in entries:
+        name = entry.orig_filename
+        if not _is_plain_path(name) or name in members:
+            raise ModelUnavailable(f"{path}: a member named {name[:100]!r}, which is not a plain path or occurs twice")
+        if entry.header_offset < end or (end == 0 and entry.header_offset):
+            raise ModelUnavailable(f"{path}: member {name} overlaps another one, or does not begin the file")
+        members[name] = _locate(path, mapped, entry, archive.start_dir)
+        end = members[name].stop
+    return members
+
+
+class _BoundedReader:
+    """The map as zipfile reads it: the largest read is the directory, whose entries become much larger objects."""
+
+    def __init__(self, mapped: mmap.mmap) -> None:
+        self._mapped = mapped
+        mapped.seek(0)
+        self.seek, self.tell = mapped.seek, mapped.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if size > DIRECTORY_LIMIT_BYTES:
+            raise ValueError(f"a directory of more than {DIRECTORY_LIMIT_BYTES:,} bytes")
+        return self._mapped.read(size)
+
+
+def _is_plain_path(name: str) -> bool:
+    return name.isascii() and name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(name.split("/"))
+
+
+def _locate(path: Path, mapped: mmap.mmap, entry: zipfile.ZipInfo, directory_at: int) -> range:
+    """The bytes after the member's local header, which must agree with its entry in the directory."""
+    name, size_bytes, at = entry.orig_filename, entry.file_size, entry.header_offset
+    if entry.compress_type or entry.compress_size != size_bytes or entry.flag_bits & ~_KNOWN_FLAGS or entry.volume:
+        raise ModelUnavailable(f"{path}: member {name} is compressed, encrypted or in parts, which torch.save never is")
+    name_at = at + _LOCAL.size
+    if name_at > directory_at:
+        raise ModelUnavailable(f"{path}: member {name} lies outside the file")
+    signature, flags, method, local_bytes, name_bytes, extra_bytes = _LOCAL.unpack_from(mapped, at)
+    local = (signature, flags, method, mapped[name_at : name_at + name_bytes])
+    # 0: written before the size was known. 0xFFFFFFFF: the size is in the zip64 field.
+    if local != (b"PK\x03\x04", entry.flag_bits, 0, name.encode()) or local_bytes not in (size_bytes, 0, 0xFFFF_FFFF):
+        raise ModelUnavailable(f"{path}: the header of member {name} and the zip directory differ")
+    start = name_at + name_bytes + extra_bytes
+    if start + size_bytes > directory_at:
+        raise ModelUnavailable(f"{path}: member {name} lies outside the file")
+    return range(start, start + size_bytes)
+
+
+# --- the pickle -----------------------------------------------------------------------------------------------
+
+
+class _Call(Enum):
+    """The functions that a pickle may call, by their names there."""
+
+    ORDERED_DICT = "collections OrderedDict"
+    TENSOR = "torch._utils _rebuild_tensor_v2"
+    PARAMETER = "torch._utils _rebuild_parameter"
+
+
+_GLOBALS: Mapping[str, object] = {
+    **{call.value: call for call in _Call},
+    "torch FloatStorage": StorageType("F32", 4),
+    "torch HalfStorage": StorageType("F16", 2),
+    "torch BFloat16Storage": StorageType("BF16", 2),
+    "torch DoubleStorage": StorageType("F64", 8),
+    "torch LongStorage": StorageType("I64", 8),
+    "torch IntStorage": StorageType("I32", 4),
+    "torch ShortStorage": StorageType("I16", 2),
+    "torch CharStorage": StorageType("I8", 1),
+    "torch ByteStorage": StorageType("U8", 1),
+    "torch BoolStorage": StorageType("BOOL", 1),
+}
+
+
+def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
+    """Return the tensors of a pickled dict by name.
+
+    Raises ModelUnavailable, naming the file at `path`: anything but one dict of tensors as torch.save writes it.
+    """
+    try:
+        value = _interpret(pickled)
+        if type(value) is not dict:
+            raise ValueError(f"it holds a {type(value).__name__}, not a dict of tensors")
+        for name, tensor in value.items():
+            if not isinstance(tensor, StoredTensor):
+                raise ValueError(f"its entry {name[:100]!r} is a {type(tensor).__name__}, not a tensor")
+    except (ValueError, IndexError, KeyError) as error:
+        why = str(error)[:200] if isinstance(error, ValueError) else "its pickle uses a value that it has not stored"
+        advice = "only a plain dict of tensors is read: convert it to safetensors"
+        raise ModelUnavailable(f"{path}: {why}; {advice}") from error
+    return value
+
+
+def _interpret(pickled: bytes) -> object:
+    """Return the value of the pickle."""
+    machine = _Machine()
+    for opcode, argument, at in pickletools.genops(pickled):
+        if opcode.name == "STOP" and at == len(pickled) - 1:
+            return machine.stack.pop()
+        step = _STEPS.get(opcode.name)
+        if step is None or (opcode.name == "PROTO" and argument != 2):
+            raise ValueError(f"its pickle has instruction {opcode.name} ({argument!r:.20}) at byte {at:,}")
+        step(machine, argument)
+        if len(machine.stack) > _STACK_LIMIT:
+            raise ValueError(f"its pickle stacks more than {_STACK_LIMIT:,} values")
+    raise AssertionError("genops ends at STOP or raises ValueError")
+
+
+class _Machine:
+    """Values are dicts, tuples, strings, numbers, and the results of _GLOBALS, _storage and _call."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self._outer: list[list[Any]] = []  # the stacks below the open marks
+        self._memo: dict[int, Any] = {}
+
+    def mark(self, argument: Any) -> None:
+        if len(self._outer) == _MARKS_LIMIT:
+            raise ValueError(f"its pickle is nested more than {_MARKS_LIMIT} deep")
+        self._outer.append(self.stack)
+        self.stack = []
+
+    def push(self, argument: Any) -> None:
+        if isinstance(argument, str) and len(argument) > _STRING_LIMIT:
+            raise ValueError(f"its pickle has a string of {len(argument):,} characters; the limit is {_STRING_LIMIT:,}")
+        if isinstance(argument, int) and abs(argument) >= 2**63:
+            raise ValueError(f"its pickle has a number of {argument.bit_length():,} bits; the limit is 63")
+        self.stack.append(argument)
+
+    def push_global(self, argument: Any) -> None:
+        if argument not in _GLOBALS:
+            raise ValueError(f"its pickle names {argument[:100]!r}")
+        self.stack.append(_GLOBALS[argument])
+
+    def pop_marked(self) -> tuple[Any, ...]:
+        values = tuple(self.stack)
+        self.stack = self._outer.pop()
+        return values
+
+    def pop_tuple(self, count: int) -> tuple[Any, ...]:
+        return tuple(self.stack.pop() for _ in range(count))[::-1]
+
+    def put(self, argument: Any) -> None:
+        self._memo[argument] = self.stack[-1]
+
+    def get(self, argument: Any) -> None:
+        self.stack.append(self._memo[argument])
+
+    def set_items(self, items: tuple[Any, ...]) -> None:
+        target = self.stack[-1]
+        if type(target) is not dict or len(items) % 2:
+            raise ValueError("its pickle sets items of a value that is not a dict, or a key without a value")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not isinstance(key, str) or key in target:  # other keys are never hashed
+                raise ValueError("its pickle has a key that is not a string, or the same key twice")
+            target[key] = value
+
+    def build(self, argument: Any) -> None:
+        """Drop the attributes of an OrderedDict: torch.save keeps _metadata there for load_state_dict."""
+        if type(self.stack.pop()) is not dict or type(self.stack[-1]) is not dict:
+            raise ValueError("its pickle sets attributes of an object")
+
+    def reduce(self, argument: Any) -> None:
+        arguments = self.stack.pop()
+        self.stack.append(_call(self.stack.pop(), arguments))
+
+
+_STEPS: Mapping[str, Callable[[_Machine, Any], None]] = {
+    "PROTO": lambda machine, argument: None,
+    "MARK": _Machine.mark,
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"), _Machine.push),
+    "NEWTRUE": lambda machine, argument: machine.push(True),
+    "NEWFALSE": lambda machine, argument: machine.push(False),
+    "EMPTY_DICT": lambda machine, argument: machine.push({}),
+    "EMPTY_TUPLE": lambda machine, argument: machine.push(()),
+    "TUPLE1": lambda machine, argument: machine.push(machine.pop_tuple(1)),
+    "TUPLE2": lambda machine, argument: machine.push(machine.pop_tuple(2)),
+    "TUPLE3": lambda machine, argument: machine.push(machine.pop_tuple(3)),
+    "TUPLE": lambda machine, argument: machine.push(machine.pop_marked()),
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "BINGET": _Machine.get,
+    "LONG_BINGET": _Machine.get,
+    "GLOBAL": _Machine.push_global,
+    "BINPERSID": lambda machine, argument: machine.push(_storage(machine.stack.pop())),
+    "REDUCE": _Machine.reduce,
+    "SETITEM": lambda machine, argument: machine.set_items(machine.pop_tuple(2)),
+    "SETITEMS": lambda machine, argument: machine.set_items(machine.pop_marked()),
+    "BUILD": _Machine.build,
+}
+
+
+def _storage(place: Any) -> Storage:
+    match place:
+        case ("storage", StorageType() as kind, str(key), str(), items) if is_shape((items,)):
+            return Storage(key, kind, items)
+        case _:
+            raise ValueError("its pickle points to a value that is not a storage")
+
+
+def _call(function: Any, arguments: Any) -> object:
+    match function, arguments:
+        case _Call.ORDERED_DICT, ():
+            return {}
+        case _Call.TENSOR, (Storage() as storage, int(offset), tuple(shape), tuple(strides), bool(), dict()):
+            sizes = (offset, *strides)
+            if not is_shape(shape) or len(strides) != len(shape) or not all(is_shape((size,)) for size in sizes):
+                raise ValueError("its pickle has a tensor of an impossible shape or place")
+            return StoredTensor(storage, offset, shape, strides)
+        case _Call.PARAMETER, (StoredTensor() as tensor, bool(), dict()):
+            return tensor
+        case _:
+            raise ValueError("its pickle calls a function that is not known, or with unknown arguments")

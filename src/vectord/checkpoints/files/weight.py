@@ -1,7 +1,4 @@
-"""One tensor of a checkpoint, in no file format's terms.
-
-safetensors_file.py and torch_file.py make them while a model loads; checkpoint.py hands them on to networks and ops.
-"""
+"""One tensor of a checkpoint, independent of the file format."""
 
 from __future__ import annotations
 
@@ -14,23 +11,23 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Dtype = Literal["F32", "F16", "BF16", "I32"]  # I32: tables that networks make; none is read from a file
+Dtype = Literal["F32", "F16", "BF16", "I32"]  # I32: tables that networks compute; none is read from a file
 
 KEPT: Mapping[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One tensor of a checkpoint: its bits, C order, over the map."""
-
     name: str
     dtype: Dtype
-    array: npt.NDArray[np.generic]  # in the tensor's shape; for BF16 the raw bits as uint16
+    array: npt.NDArray[np.generic]  # in the tensor's shape, C order, over the map; BF16 as its bits in uint16
 
 
 def is_shape(sizes: Sequence[Any]) -> bool:
-    """Whether an array may have this shape. Zeros aside, even of an empty array numpy multiplies the sizes and the 8
-    bytes of an item, and must not overflow."""
+    """Return whether a numpy array can have this shape.
+
+    Even for an empty array numpy multiplies the other sizes and 8 bytes an item, and that must not overflow.
+    """
     if len(sizes) > 8 or not all(type(size) is int and 0 <= size < 2**60 for size in sizes):
         return False
     items: int = prod(size for size in sizes if size)
@@ -38,8 +35,8 @@ def is_shape(sizes: Sequence[Any]) -> bool:
 
 
 def array_over(mapped: mmap.mmap, dtype: str, shape: Sequence[int], start: int) -> npt.NDArray[np.generic]:
-    """The array at byte `start` of the map, of a KEPT dtype. That it lies inside is the caller's to have checked."""
+    """Return the array of a KEPT dtype at byte `start` of the map. The caller has checked that it lies inside."""
     array = np.frombuffer(mapped, KEPT[dtype], count=prod(shape), offset=start).reshape(shape)
-    if not array.flags.aligned:  # writers of safetensors before 0.3 did not pad the header; runtimes want alignment
+    if not array.flags.aligned:  # safetensors before 0.3 did not pad the header, and runtimes require alignment
         array = array.copy()
     return array

@@ -1,11 +1,11 @@
-"""ColBERT models: one vector a token. reader.py calls `add_colbert`, at start. Three ways to save one:
+"""ColBERT models, which have one vector a token. reader.py calls `add_colbert` at start. Three ways to save one:
 
-    pylate                 Transformer, Dense ...; the rest in config_sentence_transformers.json
+    pylate                 Transformer, Dense ...; settings in config_sentence_transformers.json
     MultiVectorEncoder     Transformer, Dense ..., MultiVectorMask, Normalize (sentence-transformers 6)
-    Stanford               no modules.json; linear.weight among the weights, the rest in artifact.metadata
+    Stanford               no modules.json; linear.weight among the weights, settings in artifact.metadata
 
-pylate and Stanford put a token behind the first one, and MultiVectorEncoder a prompt before the text; where that prompt
-is a token, it is the same.
+pylate and Stanford insert a token after the first one. MultiVectorEncoder puts a prompt before the text, which is the
+same if the prompt is a single token.
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import Any, cast
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.files.json_file import read_json_object, read_optional_json_object
-from vectord.checkpoints.model_folder import ModelFolder
-from vectord.checkpoints.modules import Module, chain_width, read_dense, wrong_order
-from vectord.checkpoints.prompts import PROMPT_LIMIT_CHARACTERS
-from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec
+from vectord.checkpoints.files.read import read_json_object, read_optional_json_object
+from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
 from vectord.checkpoints.vocabulary import find_ids
 from vectord.errors import ModelUnavailable
 
 SKIPLIST_LIMIT = 10_000
 LENGTH_LIMIT = 2**20
 
-# pylate's defaults, for what a folder of before it wrote them down does not say
+# pylate's defaults, for folders written before it saved these settings.
 _QUERY_LENGTH = 32
 _DOCUMENT_LENGTH = 180
 _PUNCTUATION = tuple(string.punctuation)
@@ -36,7 +34,7 @@ _ORDER = "Transformer, Dense ... (pylate) or Transformer, Dense ..., MultiVector
 
 
 def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
-    """Raises ModelUnavailable, naming the file: modules or settings that nobody here runs, widths that do not chain."""
+    """Raises ModelUnavailable, naming the file: unsupported modules or settings, widths that do not chain."""
     if not folder.modules:
         colbert = _stanford(folder, spec)
     elif folder.modules[-1].kind == "Normalize":
@@ -48,11 +46,8 @@ def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 
 def keeps_own_lengths(folder: ModelFolder) -> bool:
-    """Whether max_seq_length means nothing: pylate writes it anew for every batch, so it tells the last one's."""
+    """Return whether max_seq_length is meaningless: pylate overwrites it for every batch, the last one's is saved."""
     return bool(folder.modules) and {module.kind for module in folder.modules} == {"Transformer", "Dense"}
-
-
-# --- pylate ---------------------------------------------------------------------------------------------------
 
 
 def _pylate(folder: ModelFolder) -> Colbert:
@@ -99,19 +94,16 @@ def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
 
 def _expansion(folder: ModelFolder, path: Path, fields: Any) -> Mapping[str, Any]:
     """query_expansion; {} for none."""
+    if fields is None:
+        return {}
+    mask = folder.tokenizer_config.get("mask_token")
+    mask = mask.get("content") if isinstance(mask, dict) else mask
     match fields:
-        case None:
-            return {}
-        case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, _mask_token(folder)):
+        case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, mask):
             return cast(Mapping[str, Any], fields)
     raise ModelUnavailable(
         f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
     )
-
-
-def _mask_token(folder: ModelFolder) -> object:
-    token = folder.tokenizer_config.get("mask_token")
-    return token.get("content") if isinstance(token, dict) else token
 
 
 def _masked_words(path: Path) -> tuple[str, ...]:
@@ -124,7 +116,7 @@ def _masked_words(path: Path) -> tuple[str, ...]:
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:
-    """The prompts of queries and documents as tokens behind the first one, where the vocabulary has them as such."""
+    """The prompts of queries and documents as inserted tokens, where the vocabulary has them as single tokens."""
     prompts = {kind: spec.prompts.get(kind, "") for kind in ("query", "document")}
     if not any(prompts.values()):
         return colbert, spec
@@ -156,7 +148,7 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
 
 
 def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
-    """linear.weight of the model's own weight files, as the Dense module it is."""
+    """linear.weight of the model's own weight files as a Dense module."""
     for path in spec.weights:
         checkpoint = open_checkpoint((path,))
         weight = checkpoint.get("linear.weight")
@@ -177,28 +169,28 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
 # --- single settings ------------------------------------------------------------------------------------------
 
 
-def _length(path: Path, fields: Mapping[str, Any], key: str, usual: int | None) -> int | None:
+def _length(path: Path, fields: Mapping[str, Any], key: str, default: int | None) -> int | None:
     length = fields.get(key)
     if length is None:
-        return usual
+        return default
     if type(length) is not int or not 2 < length <= LENGTH_LIMIT:  # room for specials, prefix and a token
         raise ModelUnavailable(f"{path}: {key} must be a whole number of tokens from 3 to {LENGTH_LIMIT:,}")
     return length
 
 
-def _text(path: Path, fields: Mapping[str, Any], key: str, usual: str) -> str:
+def _text(path: Path, fields: Mapping[str, Any], key: str, default: str) -> str:
     text = fields.get(key)
     if text is None:
-        return usual
+        return default
     if not isinstance(text, str) or len(text) > PROMPT_LIMIT_CHARACTERS:
         raise ModelUnavailable(f"{path}: {key} must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters")
     return text
 
 
-def _words(path: Path, fields: Mapping[str, Any], usual: tuple[str, ...]) -> tuple[str, ...]:
+def _words(path: Path, fields: Mapping[str, Any], default: tuple[str, ...]) -> tuple[str, ...]:
     words = fields.get("skiplist_words")
     if words is None:
-        return usual
+        return default
     if not isinstance(words, list) or len(words) > SKIPLIST_LIMIT or not all(isinstance(word, str) for word in words):
         raise ModelUnavailable(f"{path}: skiplist_words must be a list of at most {SKIPLIST_LIMIT:,} texts")
     return tuple(words)

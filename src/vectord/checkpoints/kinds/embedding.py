@@ -1,7 +1,4 @@
-"""Models that give one vector a text: pooling, Dense layers, Normalize. reader.py calls `add_embedding`, at start.
-
-BGE-M3's further heads come with it (bge_m3.py).
-"""
+"""Models with one row a text: embedding models with the further heads of BGE-M3, and SPLADE. reader.py calls this."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.files.json_file import read_json_object
-from vectord.checkpoints.kinds.bge_m3 import add_heads, has_heads
-from vectord.checkpoints.model_folder import ModelFolder
-from vectord.checkpoints.modules import Module, chain_width, read_dense, wrong_order
-from vectord.checkpoints.spec import DenseModule, ModelSpec, Pooling
+from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.files.read import read_json_object
+from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
+from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
@@ -41,9 +37,11 @@ class _PoolingModule:
 
 
 def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
-    """pooling: the operator's, instead of the model's own. Raises ModelUnavailable: modules in an order that nobody
-    here runs, a pooling nobody here computes, widths that do not chain."""
-    pooled = _PoolingModule(pooling) if pooling else _own_pooling(folder)
+    """Add pooling, Dense modules, dimensions and BGE-M3's heads. pooling: replaces the model's own.
+
+    Raises ModelUnavailable: modules in an unsupported order, an unknown pooling, widths that do not chain.
+    """
+    pooled = _PoolingModule(pooling) if pooling else _pooling(folder)
     modules = _after_pooling(folder, pooled.mode)
     dimensions = chain_width(spec.hidden_size, modules)
     spec = replace(
@@ -55,20 +53,36 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         dimensions=dimensions,
         matryoshka=_matryoshka(folder, dimensions),
     )
-    return add_heads(folder, spec)
+    return _add_bge_m3_heads(folder, spec)
 
 
-def _own_pooling(folder: ModelFolder) -> _PoolingModule:
-    for module in folder.modules:
-        if module.kind == "Pooling":
-            return _read_pooling(module.folder / "config.json")
-    path = folder.root / "1_Pooling" / "config.json"
-    return _read_pooling(path) if path.is_file() else _usual_pooling(folder)
+# --- pooling --------------------------------------------------------------------------------------------------
+
+
+def _pooling(folder: ModelFolder) -> _PoolingModule:
+    """The folder's pooling; else the catalogue's; else sentence-transformers' default: last token for a model that
+    generates text, mean for the others."""
+    paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
+    path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
+    if paths or path.is_file():
+        return _read_pooling(path)
+    if folder.entry is not None and folder.entry.pooling is not None:
+        return _PoolingModule(folder.entry.pooling)
+    if any(_head(folder, name) for name in ("sparse_linear", "colbert_linear")):  # BGE-M3: as FlagEmbedding, always cls
+        return _PoolingModule("cls")
+    mode: Pooling = "mean"
+    if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
+        mode = "last"
+    log.warning("%s has no pooling configuration: using %s; set the pooling option if that is wrong", folder.root, mode)
+    return _PoolingModule(mode)
 
 
 def _read_pooling(path: Path) -> _PoolingModule:
     fields = read_json_object(path)
-    modes = _pooling_modes(fields)
+    modes = fields.get("pooling_mode")
+    if modes is None:
+        modes = [mode for flag, mode in _POOLING_FLAGS.items() if fields.get(flag)]
+    modes = [str(mode)[:40] for mode in (modes[:8] if isinstance(modes, list) else [modes])]
     mode = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
     if mode is None:
         found = " and ".join(modes) or "none"
@@ -76,29 +90,8 @@ def _read_pooling(path: Path) -> _PoolingModule:
     return _PoolingModule(mode, include_prompt=fields.get("include_prompt") is not False)
 
 
-def _pooling_modes(fields: Mapping[str, Any]) -> list[str]:
-    modes = fields.get("pooling_mode")
-    if modes is None:
-        return [mode for flag, mode in _POOLING_FLAGS.items() if fields.get(flag)]
-    listed = modes if isinstance(modes, list) else [modes]
-    return [str(mode)[:40] for mode in listed[:8]]
-
-
-def _usual_pooling(folder: ModelFolder) -> _PoolingModule:
-    """The catalogue's; else what sentence-transformers takes: last token if it generates text, else mean."""
-    if folder.entry is not None and folder.entry.pooling is not None:
-        return _PoolingModule(folder.entry.pooling)
-    if has_heads(folder):  # BGE-M3: FlagEmbedding takes the first token whatever else the folder says
-        return _PoolingModule("cls")
-    mode: Pooling = "mean"
-    if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
-        mode = "last"
-    log.warning("%s does not say how to pool: using %s; set the pooling option if that is wrong", folder.root, mode)
-    return _PoolingModule(mode)
-
-
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
-    """The Dense modules in order. Normalize may end them: whether a vector is normalised is the request's to say."""
+    """The Dense modules in order. A Normalize at the end is ignored: the request decides about normalization."""
     kinds = [module.kind for module in folder.modules]
     if not kinds:
         return ()
@@ -107,12 +100,12 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
     before, after = folder.modules[1:at], folder.modules[at + 1 : end]
     if any(module.kind != "Dense" for module in (*before, *after)):
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
-    over_tokens = _moved_behind_pooling(before, pooling)
-    return (*over_tokens, *(read_dense(module, over="sentence_embedding") for module in after))
+    over_sentences = (read_dense(module, over="sentence_embedding") for module in after)
+    return (*_moved_after_pooling(before, pooling), *over_sentences)
 
 
-def _moved_behind_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:
-    """Dense modules over tokens give the same after pooling, if that takes one row, or the mean of linear ones."""
+def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:
+    """Dense modules over tokens give the same after pooling that takes one row, or the mean of linear ones."""
     dense = tuple(read_dense(module, over="token_embeddings") for module in modules)
     linear = all(module.activation == "identity" for module in dense)
     if dense and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
@@ -121,15 +114,70 @@ def _moved_behind_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[
 
 
 def _matryoshka(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:
-    """The dimensions the model was trained to be cut to, ascending: config.json's, else the catalogue's."""
+    """The dimensions that the model was trained to be cut to, ascending: config.json's, else the catalogue's."""
     listed = folder.config.get("matryoshka_dimensions")
     if listed is None:
         known = folder.entry.matryoshka if folder.entry is not None else None
         return None if known is None else tuple(known)
-    if not isinstance(listed, list) or len(listed) > _MATRYOSHKA_LIMIT or not _are_widths(listed, dimensions):
+    if (
+        not isinstance(listed, list)
+        or len(listed) > _MATRYOSHKA_LIMIT
+        or not all(type(value) is int and 0 < value <= dimensions for value in listed)
+    ):
         raise ModelUnavailable(f"{folder.config_path}: matryoshka_dimensions must be whole numbers up to {dimensions}")
     return tuple(sorted(set(listed)))
 
 
-def _are_widths(values: Sequence[object], limit: int) -> bool:
-    return all(type(value) is int and 0 < value <= limit for value in values)
+# --- BGE-M3: sparse_linear, a weight for each token, (1, H) and (1,); colbert_linear, a vector a token, (C, H), (C,) --
+
+
+def _add_bge_m3_heads(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Add the heads whose files are there. Raises ModelUnavailable, naming the file, if one does not fit."""
+    if lexical := _head(folder, "sparse_linear"):
+        if _head_outputs(lexical, spec.hidden_size) != 1:
+            raise ModelUnavailable(f"{lexical}: expected one number a token")
+        spec = replace(spec, outputs=spec.outputs | {"lexical"}, lexical=lexical)
+    if linear := _head(folder, "colbert_linear"):
+        colbert = Colbert(dimensions=_head_outputs(linear, spec.hidden_size), linear=linear, drops_first=True)
+        spec = replace(spec, outputs=spec.outputs | {"colbert"}, colbert=colbert)
+    return spec
+
+
+def _head(folder: ModelFolder, name: str) -> Path | None:
+    path = folder.transformer / f"{name}.pt"
+    return path if path.is_file() else None
+
+
+def _head_outputs(path: Path, inputs: int) -> int:
+    """How many numbers the layer makes of `inputs`, by the shape of its weight."""
+    checkpoint = open_checkpoint((path,))
+    weight = checkpoint.get("weight")
+    shape = weight.array.shape if weight else ()
+    checkpoint.close()
+    if len(shape) != 2 or shape[0] < 1 or shape[1] != inputs:
+        raise ModelUnavailable(f"{path}: weight has the shape {list(shape)}; expected [outputs, {inputs}]")
+    return int(shape[0])
+
+
+# --- SPLADE: sentence-transformers' SparseEncoder folders, and masked-language models without modules.json --------
+
+
+def is_splade(folder: ModelFolder) -> bool:
+    """Return whether a masked-language model without modules.json is a SPLADE: by the catalogue, else by its name."""
+    if folder.entry is not None:
+        return folder.entry.outputs == ("sparse",)
+    return "splade" in folder.name
+
+
+def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Raises ModelUnavailable for a pooling other than the largest log(1 + relu)."""
+    if folder.modules:
+        if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
+            raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
+        path = folder.modules[1].folder / "config.json"
+        fields = read_json_object(path)
+        for key, supported in (("pooling_strategy", "max"), ("activation_function", "relu")):
+            value: Any = fields.get(key, supported)  # sentence-transformers' defaults
+            if value != supported:
+                raise ModelUnavailable(f"{path}: {key} {str(value)[:40]!r} is not supported; supported is {supported}")
+    return replace(spec, outputs=frozenset({"splade"}))

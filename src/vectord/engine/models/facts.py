@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.folder import Module, chain_width, read_dense
 from vectord.checkpoints.hub import resolve
 from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_lock
-from vectord.checkpoints.modules import Module, chain_width, read_dense
-from vectord.checkpoints.prompts import PROMPT_LIMIT_CHARACTERS
 from vectord.checkpoints.reader import read_spec
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, ModelSpec
 from vectord.config import ModelConfig
 from vectord.engine.models.wanted import Wanted
 from vectord.errors import ConfigError, ModelUnavailable

@@ -1,0 +1,80 @@
+"""Read untrusted files within limits: bytes, memory maps, and JSON of bounded size and depth without repeated keys.
+
+Called while a model loads, in the loading thread. Every error is a ModelUnavailable that names the file.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from pathlib import Path
+from typing import Any
+
+from vectord.errors import ModelUnavailable
+
+JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
+
+
+def read_bytes(path: Path, limit_bytes: int) -> bytes:
+    """Return the whole file. Raises ModelUnavailable: unreadable, or more than `limit_bytes`."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
+    if len(data) > limit_bytes:
+        raise ModelUnavailable(f"{path}: more than {limit_bytes:,} bytes")
+    return data
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Return the file as a private map. Raises ModelUnavailable: unreadable or empty."""
+    try:
+        with path.open("rb") as file:
+            # Copy on write: arrays over the map are writable, which some libraries require, and the file cannot change.
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:  # an empty file cannot be mapped
+        raise ModelUnavailable(f"{path}: the file is empty") from error
+
+
+def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict[str, Any]:
+    """Return the JSON object in the file. Raises ModelUnavailable: missing, too large, or not a JSON object."""
+    value = read_json(path, limit_bytes=limit_bytes)
+    if not isinstance(value, dict):
+        raise ModelUnavailable(f"{path}: expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def read_optional_json_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in the file, or {} if there is no file. Raises ModelUnavailable as `read_json_object`."""
+    return read_json_object(path) if path.is_file() else {}
+
+
+def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:
+    """Return the JSON value in the file. Raises ModelUnavailable, naming the file."""
+    return parse_json(read_bytes(path, limit_bytes), path)
+
+
+def parse_json(data: bytes, path: Path) -> Any:
+    """Return the JSON value of `data`, which comes from `path`. Raises ModelUnavailable: no JSON, or a repeated key."""
+    try:
+        value = json.loads(data, object_pairs_hook=_unique)
+        if b"\\ud" in data.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except RecursionError:
+        raise ModelUnavailable(f"{path}: JSON nested too deeply") from None
+    except UnicodeEncodeError:  # no tokenizer accepts such a text, and no response can contain it
+        raise ModelUnavailable(f"{path}: a text with half a surrogate pair") from None
+    except ValueError as error:  # json.JSONDecodeError, UnicodeDecodeError, _unique
+        raise ModelUnavailable(f"{path}: not valid JSON ({error})") from error
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # Readers disagree about which of two equal keys counts, so one could check a value that another does not use.
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("a key occurs twice")
+    return value

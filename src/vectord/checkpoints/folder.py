@@ -1,0 +1,211 @@
+"""A model's folder with its JSON files, each read once: `open_folder(located)`.
+
+reader.py opens it at start; the modules of kinds/ read from it. modules.json lists the modules of a
+sentence-transformers folder. Only known modules are interpreted: an unknown one stops the start, because leaving it out
+would give plausible but wrong vectors. Class paths in files are compared by their last word and never imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from vectord.checkpoints import catalogue
+from vectord.checkpoints.checkpoint import find_weights
+from vectord.checkpoints.files.read import read_json, read_json_object, read_optional_json_object
+from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
+from vectord.errors import ModelUnavailable
+
+MODULES_LIMIT = 32
+WIDTH_LIMIT = 2**20
+
+_MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ARCHITECTURES_LIMIT = 16
+
+# The last words of the class paths, the same in sentence-transformers 2 to 6 and in pylate.
+_KINDS = (
+    "Transformer",
+    "MLMTransformer",  # before version 6: Transformer with the masked-language head
+    "Pooling",
+    "Dense",
+    "Normalize",
+    "SpladePooling",
+    "MultiVectorMask",
+    "LogitScore",
+)
+_TRAINING_ONLY = frozenset({"Dropout"})
+_ROUTERS = frozenset({"Router", "Asym"})
+
+_ACTIVATIONS: Mapping[str, DenseActivation] = {
+    "Identity": "identity",
+    "Tanh": "tanh",
+    "ReLU": "relu",
+    "GELU": "gelu",
+    "SiLU": "silu",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    kind: str  # one of _KINDS; MLMTransformer becomes Transformer
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFolder:
+    root: Path
+    name: str  # the last part of the model's id, in lower case
+    entry: catalogue.Entry | None  # the catalogue's entry of that id
+    modules: tuple[Module, ...]  # of modules.json; () without one
+    transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
+    model_type: str
+    architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
+    config: Mapping[str, Any]  # config.json, with the catalogue's is_causal if the file has none
+    sentence: Mapping[str, Any]  # config_sentence_transformers.json; {} without one, as for the next two
+    transformer_module: Mapping[str, Any]  # sentence_bert_config.json
+    tokenizer_config: Mapping[str, Any]
+
+    @property
+    def config_path(self) -> Path:
+        return self.transformer / "config.json"
+
+    @property
+    def sentence_path(self) -> Path:
+        return self.root / "config_sentence_transformers.json"
+
+    def is_saved_as(self, suffix: str) -> bool:
+        """Return whether the model was saved by a transformers class with this suffix, such as ForMaskedLM."""
+        return any(architecture.endswith(suffix) for architecture in self.architectures)
+
+
+def open_folder(located: Located) -> ModelFolder:
+    """Raises ModelUnavailable, naming the file: missing or broken, a module outside the folder or of unknown kind."""
+    modules = read_modules(located.folder)
+    transformer = modules[0].folder if modules else located.folder
+    entry = catalogue.find(located.model_id)
+    path = transformer / "config.json"
+    config = read_json_object(path)
+    model_type, architectures = config.get("model_type"), config.get("architectures")
+    if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
+        raise ModelUnavailable(f"{path}: model_type is missing or not a name")
+    if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
+        config = {"is_causal": entry.is_causal, **config}
+    listed = architectures[:_ARCHITECTURES_LIMIT] if isinstance(architectures, list) else []
+    # Older versions named the file after the architecture: sentence_roberta_config.json ...
+    module_configs = sorted(
+        transformer.glob("sentence_*_config.json"), key=lambda path: (path.name != "sentence_bert_config.json", path)
+    )
+    return ModelFolder(
+        root=located.folder,
+        name=located.model_id.rpartition("/")[2].lower(),
+        entry=entry,
+        modules=modules,
+        transformer=transformer,
+        model_type=model_type,
+        architectures=tuple(name for name in listed if isinstance(name, str)),
+        config=config,
+        sentence=read_optional_json_object(located.folder / "config_sentence_transformers.json"),
+        transformer_module=read_json_object(module_configs[0]) if module_configs else {},
+        tokenizer_config=read_optional_json_object(transformer / "tokenizer_config.json"),
+    )
+
+
+# --- modules.json ---------------------------------------------------------------------------------------------
+
+
+def read_modules(folder: Path) -> tuple[Module, ...]:
+    """Return the modules of the folder's modules.json, a Transformer first; () if there is no such file.
+
+    Raises ModelUnavailable: a module of unknown kind or outside the folder, or no Transformer first.
+    """
+    path = folder / "modules.json"
+    if not path.is_file():
+        return ()
+    listed = read_json(path)
+    if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
+        raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
+    modules = tuple(module for fields in listed if (module := _module(path, fields)) is not None)
+    if not modules or modules[0].kind != "Transformer":
+        raise wrong_order(folder, modules, supported="Transformer first")
+    return modules
+
+
+def wrong_order(folder: Path, modules: Collection[Module], *, supported: str) -> ModelUnavailable:
+    """Return the error for known modules in an unsupported order."""
+    kinds = ", ".join(module.kind for module in modules)
+    return ModelUnavailable(f"{folder / 'modules.json'}: modules in the order {kinds}; supported is {supported}")
+
+
+def _module(path: Path, fields: Any) -> Module | None:
+    """The module of an entry, None if it has no effect outside training."""
+    match fields:
+        case {"type": str(class_path), "path": str(place)}:
+            inside = PurePosixPath(place)
+        case _:
+            raise ModelUnavailable(f"{path}: a module without type or path")
+    if inside.is_absolute() or ".." in inside.parts or any(character in place for character in "\\:\0"):
+        raise ModelUnavailable(f"{path}: a module's path leads out of the folder")
+    kind = class_path.rpartition(".")[2]
+    if kind in _TRAINING_ONLY:
+        return None
+    if kind in _ROUTERS:
+        raise ModelUnavailable(
+            f"{path}: {kind} sends queries and documents through different modules (as inference-free SPLADE does), "
+            "which is not supported"
+        )
+    if kind not in _KINDS:
+        raise ModelUnavailable(f"{path}: module {kind[:60]!r} is not supported; supported are {', '.join(_KINDS)}")
+    return Module(kind.removeprefix("MLM"), path.parent / inside)
+
+
+# --- Dense ----------------------------------------------------------------------------------------------------
+
+
+def read_dense(module: Module, *, over: str) -> DenseModule:
+    """Return the linear layer and its weight file.
+
+    over: the required input, "sentence_embedding" or "token_embeddings". Folders written before version 5.4 do not
+    name their input. Raises ModelUnavailable: widths, names or files that are missing or not supported.
+    """
+    path = module.folder / "config.json"
+    fields = read_json_object(path)
+    names = {fields.get("module_input_name"), fields.get("module_output_name")} - {None}
+    if names - {over}:
+        raise ModelUnavailable(f"{path}: a Dense module at this place is supported only over {over}")
+    if fields.get("use_residual"):
+        raise ModelUnavailable(f"{path}: use_residual is not supported")
+    files = find_weights(module.folder)
+    if len(files) > 1:
+        raise ModelUnavailable(
+            f"{module.folder}: the weights of a Dense module must be in one file, not in {len(files)}"
+        )
+    activation = str(fields.get("activation_function", "Tanh")).rpartition(".")[2]  # sentence-transformers' default
+    if activation not in _ACTIVATIONS:
+        raise ModelUnavailable(f"{path}: activation {activation[:60]!r}; supported are {', '.join(_ACTIVATIONS)}")
+    return DenseModule(
+        folder=module.folder,
+        weights=files[0],
+        in_features=_width(path, fields, "in_features"),
+        out_features=_width(path, fields, "out_features"),
+        bias=fields.get("bias") is not False,
+        activation=_ACTIVATIONS[activation],
+    )
+
+
+def chain_width(width: int, modules: Collection[DenseModule]) -> int:
+    """Return the width after the modules. Raises ModelUnavailable if one expects another width than it gets."""
+    for module in modules:
+        if module.in_features != width:
+            raise ModelUnavailable(f"{module.folder}: expects {module.in_features} numbers and gets {width}")
+        width = module.out_features
+    return width
+
+
+def _width(path: Path, fields: Mapping[str, Any], key: str) -> int:
+    width = fields.get(key)
+    if type(width) is not int or not 0 < width <= WIDTH_LIMIT:
+        raise ModelUnavailable(f"{path}: {key} must be a whole number from 1 to {WIDTH_LIMIT:,}")
+    return width

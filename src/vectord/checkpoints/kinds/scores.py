@@ -1,0 +1,199 @@
+"""Models with scores: classifiers, cross-encoders (one label, pairs), and rerankers that answer "no" or "yes".
+
+reader.py calls this at start. A yes-or-no reranker is a language model such as Qwen3-Reranker; its score comes from the
+logits of the two words. A chat template is never run: the words around query and document come from the catalogue, and
+a model that needs other words is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeGuard
+
+from vectord.checkpoints import catalogue
+from vectord.checkpoints.catalogue import YesNoTemplate
+from vectord.checkpoints.files.read import read_json_object
+from vectord.checkpoints.folder import ModelFolder, wrong_order
+from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
+from vectord.checkpoints.vocabulary import find_ids
+from vectord.errors import ModelUnavailable
+
+log = logging.getLogger("vectord.checkpoints")
+
+LABELS_LIMIT = 2**16  # the largest known model has 21,000
+LABEL_LIMIT_CHARACTERS = 1000
+_DEFAULT_LABELS = 2  # transformers'
+
+_ORIGINAL = "Qwen/Qwen3-Reranker-0.6B"
+# The start of the original's question; conversions keep it in their chat template.
+_QUESTION = "Judge whether the Document meets the requirements based on the Query and the Instruct provided"
+_CHAT_TEMPLATE_LIMIT_BYTES = 2**20
+
+_ACTIVATIONS: Mapping[str, ScoreActivation] = {
+    "torch.nn.modules.linear.Identity": "identity",
+    "torch.nn.Identity": "identity",
+    "torch.nn.modules.activation.Sigmoid": "sigmoid",
+    "torch.nn.Sigmoid": "sigmoid",
+    "torch.nn.modules.activation.Softmax": "softmax",
+    "torch.nn.Softmax": "softmax",
+}
+
+
+# --- classifiers ----------------------------------------------------------------------------------------------
+
+
+def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Raises ModelUnavailable for labels of the wrong type, too many labels, or another number than num_labels."""
+    labels = _labels(folder)
+    # A Qwen3-Reranker that was converted to a classifier still needs the words around the pair.
+    template = _find_template(folder) if len(labels) == 1 else None
+    return replace(
+        spec,
+        outputs=frozenset({"scores"}),
+        labels=labels,
+        score_activation=_score_activation(folder, labels=len(labels)),
+        yes_no=_fill(template, None) if template else None,
+    )
+
+
+def _labels(folder: ModelFolder) -> tuple[str, ...]:
+    """The values of id2label, whose keys are "0", "1" ... in any order; without it LABEL_0, LABEL_1 ..."""
+    path, named, count = folder.config_path, folder.config.get("id2label"), folder.config.get("num_labels")
+    if count is not None and (type(count) is not int or not 0 < count <= LABELS_LIMIT):
+        raise ModelUnavailable(f"{path}: num_labels must be a whole number from 1 to {LABELS_LIMIT:,}")
+    if named is None:
+        return tuple(f"LABEL_{i}" for i in range(count or _DEFAULT_LABELS))
+    if not isinstance(named, dict) or not 0 < len(named) <= LABELS_LIMIT:
+        raise ModelUnavailable(f"{path}: id2label must be an object of 1 to {LABELS_LIMIT:,} labels")
+    labels = [named.get(str(i)) for i in range(len(named))]
+    if not all(isinstance(label, str) and len(label) <= LABEL_LIMIT_CHARACTERS for label in labels):
+        raise ModelUnavailable(
+            f'{path}: id2label must give a text of at most {LABEL_LIMIT_CHARACTERS} characters for "0", '
+            f'"1" ... up to "{len(named) - 1}"'
+        )
+    if count is not None and count != len(labels):
+        raise ModelUnavailable(f"{path}: num_labels is {count}, and id2label names {len(labels)}")
+    return tuple(map(str, labels))
+
+
+def _score_activation(folder: ModelFolder, *, labels: int) -> ScoreActivation:
+    """The folder's own, else sigmoid for one label and for independent labels, else softmax.
+
+    sentence-transformers writes a class path: next to the modules since version 6, in config.json under two names
+    before. The path is compared and never imported.
+    """
+    default: ScoreActivation = "softmax"
+    if labels == 1 or folder.config.get("problem_type") == "multi_label_classification":
+        default = "sigmoid"
+    inner = folder.config.get("sentence_transformers")
+    places: tuple[Any, ...] = (
+        folder.sentence.get("activation_fn"),
+        inner.get("activation_fn") if isinstance(inner, dict) else None,
+        folder.config.get("sbert_ce_default_activation_function"),
+    )
+    path = next((path for path in places if path is not None), None)
+    if path is None:
+        return default
+    known = _ACTIVATIONS.get(path) if isinstance(path, str) else None
+    if known is None:
+        log.warning("%s: its activation_fn is not known and never imported: using %s", folder.root, default)
+        return default
+    # For several labels, Identity only means that the author chose nothing.
+    return default if known == "identity" and labels > 1 else known
+
+
+# --- yes or no ------------------------------------------------------------------------------------------------
+
+
+def is_yes_no(folder: ModelFolder) -> bool:
+    """Return whether a language model without modules.json is a Qwen3-Reranker.
+
+    Raises ModelUnavailable for another reranker by its name, because its question is not known.
+    """
+    if _find_template(folder) is not None:
+        return True
+    if "rerank" in folder.name:
+        raise ModelUnavailable(
+            f"{folder.root}: a reranker that is not a Qwen3-Reranker, and its question is not known; set the task "
+            "option to use it all the same"
+        )
+    return False
+
+
+def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
+    """Raises ModelUnavailable: modules in another order, an unknown question, answers that are not single tokens."""
+    template = _find_template(folder)
+    if template is None and folder.modules:
+        raise ModelUnavailable(f"{folder.root}: the question that this reranker expects is not known")
+    template = template or _original_template()  # a plain language model that the operator chose for the task
+    token_ids = _saved_ids(folder)
+    if token_ids is None:
+        no, yes = template.answers
+        ids = find_ids(spec.tokenizer, template.answers)
+        if len(ids) < 2:
+            raise ModelUnavailable(f"{spec.tokenizer}: {no!r} and {yes!r} are not both tokens of its vocabulary")
+        token_ids = ids[no], ids[yes]
+    return replace(
+        spec,
+        outputs=frozenset({"scores"}),
+        score_activation=_score_activation(folder, labels=1),
+        yes_no=_fill(template, token_ids),
+    )
+
+
+def _find_template(folder: ModelFolder) -> YesNoTemplate | None:
+    """The words around a pair; None if the model does not derive from Qwen3-Reranker."""
+    if folder.entry is not None and folder.entry.yes_no is not None:
+        return folder.entry.yes_no
+    if folder.model_type == "qwen3" and ("rerank" in folder.name or _QUESTION in _chat_template(folder)):
+        return _original_template()
+    return None
+
+
+def _fill(template: YesNoTemplate, token_ids: tuple[int, int] | None) -> YesNo:
+    """token_ids: of the answers; None if a classifier's head gives the score."""
+    return YesNo(
+        prefix=template.prefix,
+        body=template.body,
+        suffix=template.suffix,
+        instruction=template.instruction,
+        token_ids=token_ids,
+    )
+
+
+def _original_template() -> YesNoTemplate:
+    entry = catalogue.find(_ORIGINAL)
+    assert entry is not None and entry.yes_no is not None, "the catalogue has no Qwen3-Reranker"
+    return entry.yes_no
+
+
+def _chat_template(folder: ModelFolder) -> str:
+    path = folder.transformer / "chat_template.jinja"
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                return file.read(_CHAT_TEMPLATE_LIMIT_BYTES).decode("utf-8", "replace")
+        except OSError as error:
+            raise ModelUnavailable(f"{path}: cannot be read ({error.strerror})") from error
+    template = folder.tokenizer_config.get("chat_template")
+    return template if isinstance(template, str) else ""
+
+
+def _saved_ids(folder: ModelFolder) -> tuple[int, int] | None:
+    """The ids of "no" and "yes" in sentence-transformers' LogitScore module; None without modules.json."""
+    if not folder.modules:
+        return None
+    if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
+        raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
+    path = folder.modules[1].folder / "config.json"
+    fields = read_json_object(path)
+    no, yes = fields.get("false_token_id"), fields.get("true_token_id")
+    if not _is_id(no) or not _is_id(yes):
+        raise ModelUnavailable(f"{path}: true_token_id and false_token_id must both be token ids")
+    return no, yes
+
+
+def _is_id(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value < 2**31
