@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.products.results import parsers
 from tests.server.asgi import call
 from tests.server.fakes import FakeEngine
 
 from vectord.config import ServerConfig
 from vectord.errors import TooManyInputs
+from vectord.products import tei, vllm
 from vectord.products.common.dialect import Call, Guards, Incoming, load_dialects
 from vectord.products.jina.requests import parse_embeddings as parse_jina
-from vectord.products.tei.requests import parse_vertex
-from vectord.products.vllm.requests import parse_score
 from vectord.products.voyage.requests import parse_contextualized
 from vectord.server.http.app import create_app
 
@@ -23,12 +23,20 @@ LIMIT = 2048
 WRONG = ""  # a text that is refused by itself, so that whoever looks at texts first says something else
 
 BODIES: dict[str, tuple[Callable[[Incoming], Call], dict[str, Any], str]] = {
-    "vllm score, one to many": (parse_score, {"text_1": "a", "text_2": [WRONG] * (LIMIT + 1)}, "text_2"),
-    "vllm score, pairs": (parse_score, {"text_1": ["a"] * (LIMIT + 1), "text_2": [WRONG] * (LIMIT + 1)}, "text_2"),
+    "vllm score, one to many": (
+        parsers(vllm.DIALECT)["/score"],
+        {"text_1": "a", "text_2": [WRONG] * (LIMIT + 1)},
+        "text_2",
+    ),
+    "vllm score, pairs": (
+        parsers(vllm.DIALECT)["/score"],
+        {"text_1": ["a"] * (LIMIT + 1), "text_2": [WRONG] * (LIMIT + 1)},
+        "text_2",
+    ),
     "voyage, documents": (parse_contextualized, {"model": "m", "inputs": [[WRONG]] * (LIMIT + 1)}, "inputs"),
     "voyage, chunks": (parse_contextualized, {"model": "m", "inputs": [[WRONG] * LIMIT, ["a"]]}, "inputs"),
     "jina, late": (parse_jina, {"model": "m", "input": [WRONG] * (LIMIT + 1), "late_chunking": True}, "input"),
-    "tei vertex": (parse_vertex, {"instances": [{"wrong": []}] * (LIMIT + 1)}, "instances"),
+    "tei vertex": (parsers(tei.DIALECT)["/vertex"], {"instances": [{"wrong": []}] * (LIMIT + 1)}, "instances"),
 }
 
 
@@ -37,7 +45,7 @@ def test_the_count_comes_first(parse: Callable[[Incoming], Call], body: dict[str
     """With the field, what came and the limit, though the inputs are wrong, too."""
     with pytest.raises(TooManyInputs) as refused:
         parse(Incoming(body=json.dumps(body).encode(), guards=Guards(max_inputs=LIMIT)))
-    assert (refused.value.field, refused.value.limit, refused.value.given) == (field, LIMIT, LIMIT + 1)
+    assert (refused.value.field_name, refused.value.limit, refused.value.given) == (field, LIMIT, LIMIT + 1)
 
 
 @pytest.mark.parametrize(

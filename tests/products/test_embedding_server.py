@@ -6,16 +6,16 @@ import json
 
 import msgspec
 import pytest
-from tests.products.results import embed_result, incoming, model_list, usage
+from tests.products.results import embed_result, incoming, model_list, parsers, usage
 
 from vectord import errors
 from vectord.errors import EmptyInput, InvalidField, WrongType
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.models import Info
-from vectord.products.embedding_server import DIALECT, EmbedAnswer, parse_embed, parse_info, render_embed, render_error
-from vectord.products.embedding_server.durations import rust_duration
+from vectord.products.embedding_server import DIALECT, EmbedAnswer, render_embed, render_error, rust_duration
 from vectord.schema import EmbedRequest, ListModels, TextOptions
 
+parse_embed = parsers(DIALECT)["/embed"]
 REJECTS = TextOptions(own_ids=True)  # over-long texts, unless the server says otherwise
 
 # --- requests -------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ def test_a_full_queue_is_429():
 @pytest.mark.parametrize(("setting", "shown"), [(None, False), (True, True), (False, False)])
 def test_info_tells_what_happens_to_long_texts_here(setting, shown):
     """TEI's own says true where nobody says."""
-    call = parse_info(Incoming())
+    call = parsers(DIALECT, "GET")["/info"](Incoming())
     assert call.request == ListModels()
     rendered = call.render(model_list(truncates=setting))
     assert msgspec.json.decode(rendered.body, type=Info).auto_truncate is shown

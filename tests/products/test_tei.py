@@ -16,6 +16,7 @@ from tests.products.results import (
     incoming,
     model_info,
     model_list,
+    parsers,
     rerank_result,
     usage,
 )
@@ -46,9 +47,9 @@ from vectord.products import tei
 from vectord.products.common.dialect import Call, Incoming
 from vectord.products.common.models import Info
 from vectord.products.common.vectors import to_base64
-from vectord.products.tei import requests as teis
 from vectord.products.tei.errors import ERRORS, render_error, render_openai_error
-from vectord.products.tei.wire import (
+from vectord.products.tei.routes import (
+    MAX_INSTANCES,
     OpenAIAnswer,
     Prediction,
     Rank,
@@ -77,6 +78,7 @@ from vectord.schema import (
     TokenizeResult,
 )
 
+PARSE = parsers(tei.DIALECT)
 TEXT = TextOptions(truncate_by_default=True, own_ids=True)
 
 SPLADE = model_info(outputs=frozenset({"sparse"}), pooling="", dimensions=0)
@@ -84,15 +86,15 @@ CLASSIFIER = model_info(outputs=frozenset(), labels=("sad", "glad"))
 CROSS_ENCODER = model_info(outputs=frozenset(), labels=("LABEL_0",), reranks=True)
 
 
-def asked(parse: Any, body: object) -> Any:
+def asked(path: Any, body: object) -> Any:
     """The canonical request of a body."""
-    return parse(incoming(body)).request
+    return PARSE[path](incoming(body)).request
 
 
 # --- requests -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parse", [teis.parse_embed, teis.parse_embed_all, teis.parse_root], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("path", ["/embed", "/embed_all", "/"])
 @pytest.mark.parametrize(
     ("value", "inputs"),
     [
@@ -102,9 +104,9 @@ def asked(parse: Any, body: object) -> Any:
         pytest.param(["a", [1, 2]], ["a", [1, 2]], id="texts and ids"),
     ],
 )
-def test_the_shapes_of_inputs(parse, value, inputs):
+def test_the_shapes_of_inputs(path, value, inputs):
     """One grammar on every route that embeds; ids are the model's own."""
-    request = asked(parse, {"inputs": value})
+    request = asked(path, {"inputs": value})
     assert list(request.inputs) == inputs
     assert request.text.own_ids
 
@@ -121,7 +123,7 @@ def test_embed_takes_every_option():
         "force_dimensions": True,
         "model": "somebody/else's",
     }
-    assert asked(teis.parse_embed, body) == EmbedRequest(
+    assert asked("/embed", body) == EmbedRequest(
         inputs=("a",),
         text=replace(TEXT, truncate=True, truncate_side="left", prompt_name="query"),
         normalize=False,
@@ -135,7 +137,7 @@ def test_embed_takes_every_option():
 )
 def test_embed_without_options(body):
     """Absent or null: unit vectors of full width, the server's truncation, on the right."""
-    request = asked(teis.parse_embed, {"inputs": "a", **body})
+    request = asked("/embed", {"inputs": "a", **body})
     assert request == EmbedRequest(inputs=("a",), text=TEXT)
 
 
@@ -144,19 +146,19 @@ def test_embed_without_options(body):
 )
 def test_the_direction_in_any_case(direction, side):
     """TEI's own spelling and everyone else's."""
-    request = asked(teis.parse_embed, {"inputs": "a", "truncation_direction": direction})
+    request = asked("/embed", {"inputs": "a", "truncation_direction": direction})
     assert request.text.truncate_side == side
 
 
 def test_embed_all_asks_for_tokens():
     """One vector a token."""
-    assert asked(teis.parse_embed_all, {"inputs": "a"}).outputs == {"tokens"}
+    assert asked("/embed_all", {"inputs": "a"}).outputs == {"tokens"}
 
 
 def test_embed_sparse_asks_for_words():
     """As embed without normalize and dimensions, which sparse vectors do not have."""
     body = {"inputs": ["a"], "truncate": False, "truncation_direction": "left", "prompt_name": "q"}
-    assert asked(teis.parse_embed_sparse, body) == EmbedRequest(
+    assert asked("/embed_sparse", body) == EmbedRequest(
         inputs=["a"],
         text=replace(TEXT, truncate=False, truncate_side="left", prompt_name="q"),
         outputs=frozenset({"sparse"}),
@@ -167,26 +169,26 @@ def test_similarity():
     """Parameters are optional, and null is none."""
     inputs = {"source_sentence": "a", "sentences": ["b", "c"]}
     plain = SimilarityRequest(source="a", sentences=["b", "c"], text=TEXT)
-    assert asked(teis.parse_similarity, {"inputs": inputs}) == plain
-    assert asked(teis.parse_similarity, {"inputs": inputs, "parameters": None}) == plain
+    assert asked("/similarity", {"inputs": inputs}) == plain
+    assert asked("/similarity", {"inputs": inputs, "parameters": None}) == plain
     parameters = {"truncate": False, "truncation_direction": "left", "prompt_name": "q"}
-    request = asked(teis.parse_similarity, {"inputs": inputs, "parameters": parameters})
+    request = asked("/similarity", {"inputs": inputs, "parameters": parameters})
     assert request.text == replace(TEXT, truncate=False, truncate_side="left", prompt_name="q")
 
 
 def test_the_root_tells_similarity_from_embedding():
     """huggingface_hub posts both to the URL it is given; an object asks for similarity."""
     body = b' { "inputs" :  {"source_sentence": "a", "sentences": ["b"]}, "parameters": {} } '
-    request = teis.parse_root(Incoming(body=body)).request
+    request = PARSE["/"](Incoming(body=body)).request
     assert request == SimilarityRequest(source="a", sentences=["b"], text=TEXT)
-    assert isinstance(asked(teis.parse_root, {"inputs": ["a"]}), EmbedRequest)
+    assert isinstance(asked("/", {"inputs": ["a"]}), EmbedRequest)
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"inputs": 1}', b'{"inputs": {}}', b'{"inputs": '])
 def test_the_root_refuses_what_its_routes_refuse(body):
     """A look at the kind of `inputs` lets nothing through."""
     with pytest.raises((WrongType, MalformedBody)):
-        teis.parse_root(Incoming(body=body))
+        PARSE["/"](Incoming(body=body))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_the_root_refuses_what_its_routes_refuse(body):
 def test_the_root_does_what_the_first_model_is_for(facts, request_kind, outputs):
     """TEI serves one model and dispatches by its kind; where it has no answer, the engine says that nothing embeds."""
     models = [model_info(**facts), model_info(outputs={"dense", "sparse"}, labels=("x",))]
-    request = teis.parse_root(Incoming(body=b'{"inputs": "a"}', models=models)).request
+    request = PARSE["/"](Incoming(body=b'{"inputs": "a"}', models=models)).request
     assert type(request) is request_kind
     assert outputs is None or request.outputs == outputs
 
@@ -212,8 +214,8 @@ def test_the_root_does_what_the_first_model_is_for(facts, request_kind, outputs)
 def test_the_root_tells_reranking_by_its_key(path):
     """`texts` are reranked whatever the first model is; everything else is for `inputs`."""
     first, second = (route for route in tei.DIALECT.routes if route.path == path)
-    assert (first.keys, first.parse) == ({"inputs"}, teis.parse_root)
-    assert (second.keys, second.parse) == ({"texts"}, teis.parse_rerank)
+    assert first.keys == {"inputs"}
+    assert second.keys == {"texts"}
 
 
 RERANK = {"query": "qq", "texts": ["a", "bb", "c", "d"]}
@@ -222,7 +224,7 @@ RERANK = {"query": "qq", "texts": ["a", "bb", "c", "d"]}
 def test_rerank_takes_every_option():
     """Each option lands in its canonical place; errors name `texts`."""
     body = RERANK | {"truncate": True, "truncation_direction": "Left", "raw_scores": True, "return_text": True}
-    assert asked(teis.parse_rerank, body) == RerankRequest(
+    assert asked("/rerank", body) == RerankRequest(
         query="qq",
         passages=["a", "bb", "c", "d"],
         text=replace(TEXT, truncate=True, truncate_side="left"),
@@ -237,7 +239,7 @@ def test_rerank_takes_every_option():
 )
 def test_rerank_without_options(body):
     """Scores between 0 and 1, no texts, the server's truncation."""
-    request = asked(teis.parse_rerank, {"query": "q", "texts": ["a"], **body})
+    request = asked("/rerank", {"query": "q", "texts": ["a"], **body})
     assert request == RerankRequest(query="q", passages=["a"], text=TEXT, raw=False)
 
 
@@ -255,7 +257,7 @@ def test_rerank_without_options(body):
 )
 def test_the_shapes_of_what_is_predicted(value, inputs, single):
     """TEI's nesting, in which the number of brackets decides, and the answer has as many."""
-    call = teis.parse_predict(incoming({"inputs": value}))
+    call = PARSE["/predict"](incoming({"inputs": value}))
     assert call.request == ClassifyRequest(inputs=inputs, text=TEXT)
     shown = json.loads(call.render(classify_result(*[[0.2, 0.7, 0.1]] * len(inputs))).body)
     assert isinstance(shown[0], dict if single else list)
@@ -264,7 +266,7 @@ def test_the_shapes_of_what_is_predicted(value, inputs, single):
 def test_predict_takes_every_option():
     """Each option lands in its canonical place."""
     body = {"inputs": "a", "truncate": False, "truncation_direction": "Left", "raw_scores": True}
-    request = asked(teis.parse_predict, body)
+    request = asked("/predict", body)
     assert request.raw
     assert request.text == replace(TEXT, truncate=False, truncate_side="left")
 
@@ -277,39 +279,39 @@ def test_predict_takes_every_option():
 def test_other_nestings_are_refused(value):
     """In plain text, as TEI's framework does."""
     with pytest.raises(WrongType) as caught:
-        teis.parse_predict(incoming({"inputs": value}))
+        PARSE["/predict"](incoming({"inputs": value}))
     assert render_error(caught.value).status == 422
 
 
 def test_tokenize():
     """A text or several, specials unless told otherwise."""
-    assert asked(teis.parse_tokenize, {"inputs": "a"}) == TokenizeRequest(inputs=["a"])
+    assert asked("/tokenize", {"inputs": "a"}) == TokenizeRequest(inputs=["a"])
     body = {"inputs": ["a", "b"], "add_special_tokens": False, "prompt_name": "q"}
     expected = TokenizeRequest(inputs=["a", "b"], add_special_tokens=False, prompt_name="q")
-    assert asked(teis.parse_tokenize, body) == expected
+    assert asked("/tokenize", body) == expected
 
 
 @pytest.mark.parametrize(("ids", "lists"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=str)
 def test_decode(ids, lists):
     """One list of ids or several, without specials unless told otherwise."""
-    request = asked(teis.parse_decode, {"ids": ids})
+    request = asked("/decode", {"ids": ids})
     assert [list(one) for one in request.ids] == lists
     assert request.skip_special_tokens
-    assert not asked(teis.parse_decode, {"ids": ids, "skip_special_tokens": False}).skip_special_tokens
+    assert not asked("/decode", {"ids": ids, "skip_special_tokens": False}).skip_special_tokens
 
 
 def test_the_openai_routes_ignore_the_model():
     """TEI's users write anything there; what is not asked for is unit vectors, cut on the right if need be."""
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
     text = replace(TEXT, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
-    assert asked(teis.parse_openai, body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
+    assert asked("/v1/embeddings", body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
 
 
 # --- several bodies at once -----------------------------------------------------------------------------------
 
 
 def vertex(*instances: object, models: Any = ()) -> Call:
-    return teis.parse_vertex(replace(incoming({"instances": instances}), models=models))
+    return PARSE["/vertex"](replace(incoming({"instances": instances}), models=models))
 
 
 def test_each_instance_is_a_request_of_its_own():
@@ -317,18 +319,18 @@ def test_each_instance_is_a_request_of_its_own():
     call = vertex({"inputs": ["a", "b"], "normalize": False}, RERANK | {"return_text": True}, {"inputs": "c"})
     assert call.request == Several(
         requests=[
-            asked(teis.parse_embed, {"inputs": ["a", "b"], "normalize": False}),
-            asked(teis.parse_rerank, RERANK),
-            asked(teis.parse_embed, {"inputs": "c"}),
+            asked("/embed", {"inputs": ["a", "b"], "normalize": False}),
+            asked("/rerank", RERANK),
+            asked("/embed", {"inputs": "c"}),
         ]
     )
     results = [embed_result(), RANKED, embed_result(VECTORS[:1])]
     rendered = call.render(SeveralResults(results=results, usage=usage([(3, 3), (9, 4), (9, 9)])))
     assert json.loads(rendered.body) == {
         "predictions": [
-            json.loads(answer(teis.parse_embed, {"inputs": ["a", "b"]}, embed_result()).body),
-            json.loads(answer(teis.parse_rerank, RERANK | {"return_text": True}, RANKED).body),
-            json.loads(answer(teis.parse_embed, {"inputs": "c"}, embed_result(VECTORS[:1])).body),
+            json.loads(answer("/embed", {"inputs": ["a", "b"]}, embed_result()).body),
+            json.loads(answer("/rerank", RERANK | {"return_text": True}, RANKED).body),
+            json.loads(answer("/embed", {"inputs": "c"}, embed_result(VECTORS[:1])).body),
         ]
     }
     assert rendered.headers == HEADERS | {"x-compute-tokens": "16"}
@@ -368,7 +370,7 @@ def test_an_instance_of_another_type_is_422_validation(instance, error):
 def test_too_many_instances_are_refused_unread():
     """Each costs the event loop as much as a small body does."""
     with pytest.raises(TooManyInputs) as caught:
-        vertex(*[7] * (teis.MAX_INSTANCES + 1))
+        vertex(*[7] * (MAX_INSTANCES + 1))
     assert json.loads(render_error(caught.value).body)["error"] == "batch size 2049 > maximum allowed batch size 2048"
 
 
@@ -376,47 +378,47 @@ def test_too_many_instances_are_refused_unread():
 
 
 @pytest.mark.parametrize(
-    ("parse", "body", "text"),
+    ("path", "body", "text"),
     [
-        pytest.param(teis.parse_embed, {"inputs": []}, "`inputs` cannot be empty", id="embed list"),
-        pytest.param(teis.parse_embed, {"inputs": ""}, "`inputs` cannot be empty", id="embed text"),
-        pytest.param(teis.parse_embed, {"inputs": ["a", ""]}, "`inputs` cannot be empty", id="embed a text"),
-        pytest.param(teis.parse_embed, {"inputs": [[]]}, "`inputs` cannot be empty", id="embed ids"),
-        pytest.param(teis.parse_embed_all, {"inputs": []}, "`inputs` cannot be empty", id="embed_all"),
-        pytest.param(teis.parse_root, {"inputs": []}, "`inputs` cannot be empty", id="root"),
-        pytest.param(teis.parse_embed_sparse, {"inputs": ""}, "`inputs` cannot be empty", id="embed_sparse"),
-        pytest.param(teis.parse_rerank, {"query": "q", "texts": []}, "`texts` cannot be empty", id="rerank"),
-        pytest.param(teis.parse_rerank, {"query": "", "texts": ["a", ""]}, "`texts` cannot be empty", id="empty pair"),
-        pytest.param(teis.parse_predict, {"inputs": ""}, "`inputs` cannot be empty", id="predict text"),
-        pytest.param(teis.parse_predict, {"inputs": []}, "`inputs` cannot be empty", id="predict list"),
-        pytest.param(teis.parse_predict, {"inputs": [["a"], ["", ""]]}, "`inputs` cannot be empty", id="predict pair"),
-        pytest.param(teis.parse_openai, {"input": ""}, "`input` cannot be empty", id="openai"),
-        pytest.param(teis.parse_tokenize, {"inputs": []}, "`inputs` cannot be empty", id="tokenize list"),
-        pytest.param(teis.parse_tokenize, {"inputs": [""]}, "`inputs` cannot be empty", id="tokenize text"),
-        pytest.param(teis.parse_decode, {"ids": []}, "`ids` cannot be empty", id="decode"),
-        pytest.param(teis.parse_decode, {"ids": [[1], []]}, "`ids` cannot be empty", id="decode a list"),
-        pytest.param(teis.parse_vertex, {"instances": []}, "`instances` cannot be empty", id="vertex"),
+        pytest.param("/embed", {"inputs": []}, "`inputs` cannot be empty", id="embed list"),
+        pytest.param("/embed", {"inputs": ""}, "`inputs` cannot be empty", id="embed text"),
+        pytest.param("/embed", {"inputs": ["a", ""]}, "`inputs` cannot be empty", id="embed a text"),
+        pytest.param("/embed", {"inputs": [[]]}, "`inputs` cannot be empty", id="embed ids"),
+        pytest.param("/embed_all", {"inputs": []}, "`inputs` cannot be empty", id="embed_all"),
+        pytest.param("/", {"inputs": []}, "`inputs` cannot be empty", id="root"),
+        pytest.param("/embed_sparse", {"inputs": ""}, "`inputs` cannot be empty", id="embed_sparse"),
+        pytest.param("/rerank", {"query": "q", "texts": []}, "`texts` cannot be empty", id="rerank"),
+        pytest.param("/rerank", {"query": "", "texts": ["a", ""]}, "`texts` cannot be empty", id="empty pair"),
+        pytest.param("/predict", {"inputs": ""}, "`inputs` cannot be empty", id="predict text"),
+        pytest.param("/predict", {"inputs": []}, "`inputs` cannot be empty", id="predict list"),
+        pytest.param("/predict", {"inputs": [["a"], ["", ""]]}, "`inputs` cannot be empty", id="predict pair"),
+        pytest.param("/v1/embeddings", {"input": ""}, "`input` cannot be empty", id="openai"),
+        pytest.param("/tokenize", {"inputs": []}, "`inputs` cannot be empty", id="tokenize list"),
+        pytest.param("/tokenize", {"inputs": [""]}, "`inputs` cannot be empty", id="tokenize text"),
+        pytest.param("/decode", {"ids": []}, "`ids` cannot be empty", id="decode"),
+        pytest.param("/decode", {"ids": [[1], []]}, "`ids` cannot be empty", id="decode a list"),
+        pytest.param("/vertex", {"instances": []}, "`instances` cannot be empty", id="vertex"),
         pytest.param(
-            teis.parse_vertex, {"instances": [{"inputs": []}]}, "`instances[0].inputs` cannot be empty", id="instance"
+            "/vertex", {"instances": [{"inputs": []}]}, "`instances[0].inputs` cannot be empty", id="instance"
         ),
         pytest.param(
-            teis.parse_similarity,
+            "/similarity",
             {"inputs": {"source_sentence": "a", "sentences": []}},
             "`inputs.sentences` cannot be empty",
             id="similarity",
         ),
         pytest.param(
-            teis.parse_similarity,
+            "/similarity",
             {"inputs": {"source_sentence": "", "sentences": ["a"]}},
             "`inputs.source_sentence` cannot be empty",
             id="similarity of nothing",
         ),
     ],
 )
-def test_emptiness_is_400_empty_in_teis_words(parse, body, text):
+def test_emptiness_is_400_empty_in_teis_words(path, body, text):
     """An empty list and an empty text alike."""
     with pytest.raises(EmptyInput) as caught:
-        parse(incoming(body))
+        PARSE[path](incoming(body))
     rendered = render_error(caught.value)
     assert rendered.status == 400
     assert json.loads(rendered.body) == {"error": text, "error_type": "Empty"}
@@ -436,27 +438,25 @@ def test_emptiness_is_400_empty_in_teis_words(parse, body, text):
 def test_a_bad_value_is_422_validation(body, text):
     """Values of the right type that mean nothing."""
     with pytest.raises(InvalidField) as caught:
-        teis.parse_embed(incoming({"inputs": "a", **body}))
+        PARSE["/embed"](incoming({"inputs": "a", **body}))
     rendered = render_error(caught.value)
     assert rendered.status == 422
     assert json.loads(rendered.body) == {"error": text, "error_type": "Validation"}
 
 
 @pytest.mark.parametrize(
-    ("parse", "body", "models", "text"),
+    ("path", "body", "models", "text"),
     [
         pytest.param(
-            teis.parse_embed,
+            "/embed",
             {"inputs": "a"},
             [SPLADE],
             "Backend error: `normalize` is not available for SPLADE models",
             id="embed by SPLADE",
         ),
+        pytest.param("/rerank", RERANK, [CLASSIFIER], "Backend error: model is not a re-ranker model", id="rerank"),
         pytest.param(
-            teis.parse_rerank, RERANK, [CLASSIFIER], "Backend error: model is not a re-ranker model", id="rerank"
-        ),
-        pytest.param(
-            teis.parse_vertex,
+            "/vertex",
             {"instances": [RERANK]},
             [CLASSIFIER, CLASSIFIER],
             "Backend error: model is not a re-ranker model",
@@ -464,28 +464,28 @@ def test_a_bad_value_is_422_validation(body, text):
         ),
     ],
 )
-def test_a_model_of_the_wrong_kind_is_424_backend(parse, body, models, text):
+def test_a_model_of_the_wrong_kind_is_424_backend(path, body, models, text):
     """Known before the engine is asked, in TEI's words."""
     with pytest.raises(ModelCannot) as caught:
-        parse(replace(incoming(body), models=models))
+        PARSE[path](replace(incoming(body), models=models))
     rendered = render_error(caught.value)
     assert rendered.status == 424
     assert json.loads(rendered.body) == {"error": text, "error_type": "Backend"}
 
 
 @pytest.mark.parametrize(
-    ("parse", "body", "models"),
+    ("path", "body", "models"),
     [
-        pytest.param(teis.parse_embed, {"inputs": "a"}, [SPLADE, model_info()], id="embed by another model"),
-        pytest.param(teis.parse_embed, {"inputs": "a", "normalize": False}, [SPLADE], id="the engine refuses"),
-        pytest.param(teis.parse_rerank, RERANK, [CLASSIFIER, CROSS_ENCODER], id="rerank by another model"),
-        pytest.param(teis.parse_rerank, RERANK, [model_info()], id="rerank by vectors"),
-        pytest.param(teis.parse_rerank, RERANK, [SPLADE], id="rerank by words"),
+        pytest.param("/embed", {"inputs": "a"}, [SPLADE, model_info()], id="embed by another model"),
+        pytest.param("/embed", {"inputs": "a", "normalize": False}, [SPLADE], id="the engine refuses"),
+        pytest.param("/rerank", RERANK, [CLASSIFIER, CROSS_ENCODER], id="rerank by another model"),
+        pytest.param("/rerank", RERANK, [model_info()], id="rerank by vectors"),
+        pytest.param("/rerank", RERANK, [SPLADE], id="rerank by words"),
     ],
 )
-def test_one_model_that_can_is_enough(parse, body, models):
+def test_one_model_that_can_is_enough(path, body, models):
     """TEI serves one model; we serve several, and rerank by vectors too."""
-    assert parse(replace(incoming(body), models=models)) is not None
+    assert PARSE[path](replace(incoming(body), models=models)) is not None
 
 
 # --- answers --------------------------------------------------------------------------------------------------
@@ -503,15 +503,15 @@ HEADERS = {
 RANKED = rerank_result(0.1, 0.9, -3, 0.9)
 
 
-def answer(parse: Any, body: object, result: Result, models: Any = ()) -> Any:
+def answer(path: Any, body: object, result: Result, models: Any = ()) -> Any:
     """What a body is answered when the engine says `result`."""
-    return parse(replace(incoming(body), models=models)).render(result)
+    return PARSE[path](replace(incoming(body), models=models)).render(result)
 
 
-@pytest.mark.parametrize("parse", [teis.parse_embed, teis.parse_root], ids=lambda f: f.__name__)
-def test_embed_answers_a_bare_array(parse):
+@pytest.mark.parametrize("path", ["/embed", "/"])
+def test_embed_answers_a_bare_array(path):
     """Rows in input order, shortest float32 digits, times in whole milliseconds."""
-    rendered = answer(parse, {"inputs": ["a", "b"]}, embed_result())
+    rendered = answer(path, {"inputs": ["a", "b"]}, embed_result())
     assert rendered.body == b"[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]]"
     assert rendered.headers == HEADERS
     assert len(msgspec.json.decode(rendered.body, type=RootAnswer)) == 2
@@ -519,31 +519,31 @@ def test_embed_answers_a_bare_array(parse):
 
 def test_one_input_still_gives_two_dimensions():
     """A list of one row."""
-    rendered = answer(teis.parse_embed, {"inputs": "a"}, embed_result(VECTORS[:1], usage([(3, 3)])))
+    rendered = answer("/embed", {"inputs": "a"}, embed_result(VECTORS[:1], usage([(3, 3)])))
     assert rendered.body == b"[[0.1,-0.2,0.33333334]]"
 
 
 def test_rows_need_not_be_one_block():
     """The engine may hand on a view of wider rows."""
     vectors = np.arange(8, dtype=np.float32).reshape(2, 4)[:, :2]
-    assert json.loads(answer(teis.parse_embed, {"inputs": ["a", "b"]}, embed_result(vectors)).body) == [[0, 1], [4, 5]]
+    assert json.loads(answer("/embed", {"inputs": ["a", "b"]}, embed_result(vectors)).body) == [[0, 1], [4, 5]]
 
 
 def test_embed_all_answers_an_array_a_text():
     """Texts of different lengths side by side."""
     tokens = [np.ones((1, 2), np.float32), np.zeros((3, 4), np.float32)[:, ::2]]
     result = EmbedResult(model="served", fingerprint="f00d", tokens=tokens, usage=usage())
-    rendered = answer(teis.parse_embed_all, {"inputs": ["a", "b"]}, result)
+    rendered = answer("/embed_all", {"inputs": ["a", "b"]}, result)
     assert json.loads(rendered.body) == [[[1, 1]], [[0, 0], [0, 0], [0, 0]]]
     assert rendered.headers == HEADERS
 
 
-@pytest.mark.parametrize("parse", [teis.parse_embed_sparse, teis.parse_root], ids=lambda f: f.__name__)
-def test_embed_sparse_answers_pairs_of_index_and_value(parse):
+@pytest.mark.parametrize("path", ["/embed_sparse", "/"])
+def test_embed_sparse_answers_pairs_of_index_and_value(path):
     """A list a text, one without any word too, with the shortest digits of float32."""
     sparse = [Sparse(np.array([7, 3], np.int32), np.array([0.1, 2], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
     result = EmbedResult(model="served", fingerprint="f00d", sparse=sparse, usage=usage())
-    rendered = answer(parse, {"inputs": ["a", "b"]}, result, models=[SPLADE])
+    rendered = answer(path, {"inputs": ["a", "b"]}, result, models=[SPLADE])
     assert rendered.body == b'[[{"index":7,"value":0.1},{"index":3,"value":2.0}],[]]'
     assert rendered.headers == HEADERS
     assert msgspec.json.decode(rendered.body, type=list[list[SparseEntry]])[1] == []
@@ -551,7 +551,7 @@ def test_embed_sparse_answers_pairs_of_index_and_value(parse):
 
 def test_rerank_answers_best_first():
     """Of equal scores the last text comes first, as in TEI; it counts the query's characters with each of them."""
-    rendered = answer(teis.parse_rerank, RERANK, RANKED)
+    rendered = answer("/rerank", RERANK, RANKED)
     assert rendered.body == (
         b'[{"index":3,"score":0.9},{"index":1,"score":0.9},{"index":0,"score":0.1},{"index":2,"score":-3.0}]'
     )
@@ -561,18 +561,18 @@ def test_rerank_answers_best_first():
 
 def test_rerank_shows_texts_when_asked():
     """Each its own, wherever it ended up."""
-    rendered = answer(teis.parse_rerank, RERANK | {"return_text": True}, RANKED)
+    rendered = answer("/rerank", RERANK | {"return_text": True}, RANKED)
     assert [rank["text"] for rank in json.loads(rendered.body)] == ["d", "bb", "a", "c"]
 
 
-@pytest.mark.parametrize("parse", [teis.parse_predict, teis.parse_root], ids=lambda f: f.__name__)
-def test_predict_answers_one_input_flat_and_several_in_lists(parse):
+@pytest.mark.parametrize("path", ["/predict", "/"])
+def test_predict_answers_one_input_flat_and_several_in_lists(path):
     """Labels best first; of equal ones the last of the model's comes first."""
-    one = answer(parse, {"inputs": "a"}, classify_result([0.2, 0.7, 0.1]), models=[CLASSIFIER])
+    one = answer(path, {"inputs": "a"}, classify_result([0.2, 0.7, 0.1]), models=[CLASSIFIER])
     glad, sad, mad = ({"score": 0.7, "label": "glad"}, {"score": 0.2, "label": "sad"}, {"score": 0.1, "label": "mad"})
     assert json.loads(one.body) == [glad, sad, mad]
     result = classify_result([0.2, 0.7, 0.1], [0.5, 0.5, 0])
-    two = answer(parse, {"inputs": [["a"], ["b", "c"]]}, result, models=[CLASSIFIER])
+    two = answer(path, {"inputs": [["a"], ["b", "c"]]}, result, models=[CLASSIFIER])
     shown = json.loads(two.body)
     assert shown[0] == [glad, sad, mad]
     assert [prediction["label"] for prediction in shown[1]] == ["glad", "sad", "mad"]
@@ -580,11 +580,11 @@ def test_predict_answers_one_input_flat_and_several_in_lists(parse):
     assert two.headers == HEADERS | {"x-compute-tokens": "6"}
 
 
-@pytest.mark.parametrize("parse", [teis.parse_similarity, teis.parse_root], ids=lambda f: f.__name__)
-def test_similarity_answers_the_scores(parse):
+@pytest.mark.parametrize("path", ["/similarity", "/"])
+def test_similarity_answers_the_scores(path):
     """One cosine a sentence."""
     result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
-    rendered = answer(parse, {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}, result)
+    rendered = answer(path, {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}, result)
     assert rendered.body == b"[0.5,-1.0]"
     assert rendered.headers == HEADERS
     assert msgspec.json.decode(rendered.body, type=RootAnswer) == [0.5, -1]
@@ -594,7 +594,7 @@ def test_tokenize_answers_tokens_with_byte_offsets():
     """null offsets for specials."""
     tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)]]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage([(2, 2)]))
-    rendered = answer(teis.parse_tokenize, {"inputs": "é"}, result)
+    rendered = answer("/tokenize", {"inputs": "é"}, result)
     assert json.loads(rendered.body) == [
         [
             {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None},
@@ -606,8 +606,8 @@ def test_tokenize_answers_tokens_with_byte_offsets():
 
 def test_decode_answers_texts():
     """A bare array of strings."""
-    assert asked(teis.parse_decode, {"ids": [1]}) == DecodeRequest(ids=([1],))
-    rendered = answer(teis.parse_decode, {"ids": [1]}, DecodeResult(model="served", texts=("a",)))
+    assert asked("/decode", {"ids": [1]}) == DecodeRequest(ids=([1],))
+    rendered = answer("/decode", {"ids": [1]}, DecodeResult(model="served", texts=("a",)))
     assert rendered.body == b'["a"]'
 
 
@@ -622,7 +622,7 @@ def test_decode_answers_texts():
 def test_the_openai_routes_answer_teis_object(encoding, embedding):
     """No key more than TEI sends, and its headers."""
     body = {"input": ["a"], "encoding_format": encoding}
-    rendered = answer(teis.parse_openai, body, embed_result(VECTORS[:1], usage([(9, 4)])))
+    rendered = answer("/v1/embeddings", body, embed_result(VECTORS[:1], usage([(9, 4)])))
     assert json.loads(rendered.body) == {
         "object": "list",
         "data": [{"object": "embedding", "index": 0, "embedding": embedding}],
@@ -636,7 +636,7 @@ def test_the_openai_routes_answer_teis_object(encoding, embedding):
 @pytest.mark.parametrize(("setting", "shown"), [(None, True), (False, False), (True, True)])
 def test_info_is_what_is_enforced(setting, shown):
     """Every key of TEI's, the first model's facts, the limits in force, our own version."""
-    call = teis.parse_info(Incoming())
+    call = parsers(tei.DIALECT, "GET")["/info"](Incoming())
     assert call.request == ListModels()
     rendered = call.render(model_list("first", "second", truncates=setting))
     assert json.loads(rendered.body) == {
@@ -679,7 +679,7 @@ ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 )
 def test_info_says_what_the_model_is_for(facts, model_type):
     """By the first key of `model_type`, which clients go by."""
-    rendered = teis.parse_info(Incoming()).render(model_list(model_info(**facts)))
+    rendered = parsers(tei.DIALECT, "GET")["/info"](Incoming()).render(model_list(model_info(**facts)))
     assert json.loads(rendered.body)["model_type"] == model_type
     assert msgspec.json.decode(rendered.body, type=Info).max_input_length == 256
 

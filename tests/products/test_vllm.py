@@ -18,6 +18,7 @@ from tests.products.results import (
     incoming,
     model_info,
     model_list,
+    parsers,
     rerank_result,
     usage,
 )
@@ -38,17 +39,7 @@ from vectord.errors import (
     VectordError,
     WrongType,
 )
-from vectord.products.vllm import DIALECT
-from vectord.products.vllm.errors import ERRORS, render_error
-from vectord.products.vllm.requests import (
-    parse_classify,
-    parse_detokenize,
-    parse_embeddings,
-    parse_pooling,
-    parse_rerank,
-    parse_score,
-    parse_tokenize,
-)
+from vectord.products.vllm import DIALECT, ERRORS, render_error
 from vectord.schema import (
     ClassifyRequest,
     DecodeRequest,
@@ -65,6 +56,7 @@ from vectord.schema import (
     TokenizeResult,
 )
 
+PARSE = parsers(DIALECT)
 PLAIN = TextOptions(own_ids=True)
 ROWS = np.array([[0.6, -0.8], [0.0, 1.0]], np.float32)
 USAGE = {"prompt_tokens": 6, "total_tokens": 6, "completion_tokens": 0, "prompt_tokens_details": None}
@@ -72,13 +64,13 @@ QUERY = {"query": "q", "documents": ["a", "b"]}
 PAIR = {"text_1": "q", "text_2": "a"}
 # Each route that takes vLLM's options, and the least it can be asked.
 ASKED = [
-    pytest.param(parse_embeddings, {"input": "a"}, id="embeddings"),
-    pytest.param(parse_pooling, {"input": "a", "task": "embed"}, id="pooling embed"),
-    pytest.param(parse_pooling, {"input": "a", "task": "token_embed"}, id="pooling token_embed"),
-    pytest.param(parse_pooling, {"input": "a", "task": "classify"}, id="pooling classify"),
-    pytest.param(parse_classify, {"input": "a"}, id="classify"),
-    pytest.param(parse_score, PAIR, id="score"),
-    pytest.param(parse_rerank, QUERY, id="rerank"),
+    pytest.param(PARSE["/embeddings"], {"input": "a"}, id="embeddings"),
+    pytest.param(PARSE["/pooling"], {"input": "a", "task": "embed"}, id="pooling embed"),
+    pytest.param(PARSE["/pooling"], {"input": "a", "task": "token_embed"}, id="pooling token_embed"),
+    pytest.param(PARSE["/pooling"], {"input": "a", "task": "classify"}, id="pooling classify"),
+    pytest.param(PARSE["/classify"], {"input": "a"}, id="classify"),
+    pytest.param(PARSE["/score"], PAIR, id="score"),
+    pytest.param(PARSE["/rerank"], QUERY, id="rerank"),
 ]
 READING_INPUT = ASKED[:5]
 
@@ -133,7 +125,7 @@ def test_how_texts_are_cut(parse, body, options, text):
 @pytest.mark.parametrize(("parse", "body"), ASKED)
 def test_on_openais_route_ids_may_be_of_openais_models(parse, body):
     """Its clients send those; on vLLM's own routes ids are the model's."""
-    assert parse(incoming(body)).request.text.own_ids is (parse is not parse_embeddings)
+    assert parse(incoming(body)).request.text.own_ids is (parse is not PARSE["/embeddings"])
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)
@@ -159,7 +151,7 @@ def test_the_model_asked_for(parse, body, said, model):
         ),
         pytest.param(
             {"truncate_prompt_tokens": 0},
-            "`truncate_prompt_tokens` must be -1, for what the model reads, or at least 1.",
+            "`truncate_prompt_tokens` must be -1, for the model's limit, or at least 1.",
             id="cut to nothing",
         ),
         pytest.param({"truncate_prompt_tokens": -2}, "`truncate_prompt_tokens` ", id="less"),
@@ -176,10 +168,10 @@ def test_options_that_are_refused(parse, body, options, message):
     with pytest.raises(InvalidField) as raised:
         parse(incoming(body | options))
     assert raised.value.message.startswith(message)
-    assert raised.value.field == next(iter(options))
+    assert raised.value.field_name == next(iter(options))
 
 
-@pytest.mark.parametrize(("parse", "body"), [*READING_INPUT, pytest.param(parse_tokenize, {}, id="tokenize")])
+@pytest.mark.parametrize(("parse", "body"), [*READING_INPUT, pytest.param(PARSE["/tokenize"], {}, id="tokenize")])
 def test_messages_are_refused(parse, body):
     """In place of `input` and beside it: no chat template is run."""
     for messages in ([], [{"role": "user", "content": "hi"}], "hi"):
@@ -211,7 +203,7 @@ def test_no_input(parse, body):
 )
 def test_the_shapes_of_input(value, inputs):
     """OpenAI's; ids are told from those of OpenAI's models."""
-    request = parse_embeddings(incoming({"input": value, "priority": 3, "user": "u", "unknown": {}})).request
+    request = PARSE["/embeddings"](incoming({"input": value, "priority": 3, "user": "u", "unknown": {}})).request
     assert request == EmbedRequest(inputs=request.inputs, text=TextOptions())
     assert list(request.inputs) == inputs
 
@@ -219,12 +211,12 @@ def test_the_shapes_of_input(value, inputs):
 @pytest.mark.parametrize(("said", "unit"), [(None, True), (True, True), (False, False)])
 def test_the_activation_of_a_vector_is_its_length(said, unit):
     """`use_activation` false is what `normalize` false was."""
-    assert parse_embeddings(incoming({"input": "a", "use_activation": said})).request.normalize is unit
+    assert PARSE["/embeddings"](incoming({"input": "a", "use_activation": said})).request.normalize is unit
 
 
 def test_dimensions_are_for_the_engine_to_judge():
     """It knows what a model was trained for."""
-    request = parse_embeddings(incoming({"input": "a", "dimensions": 64})).request
+    request = PARSE["/embeddings"](incoming({"input": "a", "dimensions": 64})).request
     assert (request.dimensions, request.force_dimensions) == (64, False)
 
 
@@ -294,10 +286,10 @@ def test_base64_in_the_type_and_order_asked_for(options, dtype):
 
 def test_numbers_too_large_for_float16():
     """Refused: an infinity would be no answer."""
-    call = parse_embeddings(incoming({"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}))
+    call = PARSE["/embeddings"](incoming({"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}))
     with pytest.raises(InvalidField) as raised:
         call.render(embed_result())
-    assert raised.value.field == "embed_dtype"
+    assert raised.value.field_name == "embed_dtype"
 
 
 @pytest.mark.parametrize(
@@ -309,12 +301,12 @@ def test_numbers_too_large_for_float16():
         ("endianness", "middle", "`endianness` must be 'native', 'little' or 'big'."),
     ],
 )
-@pytest.mark.parametrize("parse", [parse_embeddings, parse_pooling], ids=lambda parse: parse.__name__)
-def test_number_formats_that_are_not_served(parse, field, value, message):
+@pytest.mark.parametrize("path", ["/embeddings", "/pooling"])
+def test_number_formats_that_are_not_served(path, field, value, message):
     """Said before the model runs, also where base64 was not asked for."""
     with pytest.raises(InvalidField) as raised:
-        parse(incoming({"input": "a", field: value}))
-    assert (raised.value.message, raised.value.field) == (message, field)
+        PARSE[path](incoming({"input": "a", field: value}))
+    assert (raised.value.message, raised.value.field_name) == (message, field)
 
 
 # --- pooling --------------------------------------------------------------------------------------------------
@@ -343,7 +335,7 @@ CLASSIFIER = model_info("classifier", outputs=frozenset(), labels=("sad", "glad"
 )
 def test_what_a_pooling_request_asks_for(models, asked, kind):
     """The task named; else what the model named, or the first, is for. None stands for classes."""
-    request = parse_pooling(replace(incoming({"input": "a"} | asked), models=models)).request
+    request = PARSE["/pooling"](replace(incoming({"input": "a"} | asked), models=models)).request
     if kind is None:
         assert request == ClassifyRequest(inputs=["a"], model=asked.get("model"), text=PLAIN)
     else:
@@ -354,10 +346,10 @@ def test_what_a_pooling_request_asks_for(models, asked, kind):
 def test_tasks_that_are_not_served(task):
     """Said by name of the field; an empty one is none."""
     if not task:
-        assert isinstance(parse_pooling(incoming({"input": "a", "task": task})).request, EmbedRequest)
+        assert isinstance(PARSE["/pooling"](incoming({"input": "a", "task": task})).request, EmbedRequest)
         return
     with pytest.raises(InvalidField) as raised:
-        parse_pooling(incoming({"input": "a", "task": task}))
+        PARSE["/pooling"](incoming({"input": "a", "task": task}))
     assert raised.value.message == "`task` must be 'embed', 'classify' or 'token_embed'."
 
 
@@ -391,7 +383,7 @@ def test_pooled_tokens_by_colberts_head():
     shown = answer("/pooling", body, token_result(colbert=[ROWS]), models=(BOTH,))
     assert shown["data"][0]["data"] == [pytest.approx([0.6, -0.8]), [0.0, 1.0]]
     with pytest.raises(InvalidField, match="`use_activation` cannot be false for ColBERT"):
-        parse_pooling(replace(incoming(body | {"use_activation": False}), models=(BOTH,)))
+        PARSE["/pooling"](replace(incoming(body | {"use_activation": False}), models=(BOTH,)))
 
 
 def test_pooled_tokens_in_base64():
@@ -405,7 +397,7 @@ def test_pooled_tokens_in_base64():
 def test_pooled_classes(said, raw):
     """A number a label, or its logit."""
     body = {"input": ["a"], "task": "classify"} | said
-    assert parse_pooling(incoming(body)).request.raw is raw
+    assert PARSE["/pooling"](incoming(body)).request.raw is raw
     shown = answer("/pooling", body, classify_result((0.25, 0.5, 0.25)))
     assert shown["data"] == [{"index": 0, "object": "pooling", "data": [0.25, 0.5, 0.25]}]
 
@@ -413,8 +405,8 @@ def test_pooled_classes(said, raw):
 def test_dimensions_of_classes():
     """Refused rather than ignored."""
     with pytest.raises(InvalidField) as raised:
-        parse_pooling(incoming({"input": "a", "task": "classify", "dimensions": 2}))
-    assert raised.value.field == "dimensions"
+        PARSE["/pooling"](incoming({"input": "a", "task": "classify", "dimensions": 2}))
+    assert raised.value.field_name == "dimensions"
 
 
 # --- classes --------------------------------------------------------------------------------------------------
@@ -424,7 +416,7 @@ def test_dimensions_of_classes():
 @pytest.mark.parametrize(("said", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
 def test_a_request_to_classify(value, inputs, said, raw):
     """Texts; logits if so asked."""
-    assert parse_classify(incoming({"input": value} | said)).request == ClassifyRequest(
+    assert PARSE["/classify"](incoming({"input": value} | said)).request == ClassifyRequest(
         inputs=inputs, text=PLAIN, raw=raw
     )
 
@@ -433,7 +425,7 @@ def test_a_request_to_classify(value, inputs, said, raw):
 def test_token_ids_are_not_classified(value):
     """Said, and what to send."""
     with pytest.raises(InvalidField, match="token ids cannot be classified here; send text"):
-        parse_classify(incoming({"input": value}))
+        PARSE["/classify"](incoming({"input": value}))
 
 
 def test_the_classes_in_full():
@@ -473,7 +465,7 @@ def test_each_text_with_each(first, second):
     """A request a pair, whose errors name its place."""
     body = {first: ["q", "r"], second: ["a", "b"], "model": "m", "use_activation": False, "truncate_prompt_tokens": 9}
     text = TextOptions(own_ids=True, truncate=True, max_tokens=9)
-    assert parse_score(incoming(body)).request == Several(
+    assert PARSE["/score"](incoming(body)).request == Several(
         requests=[
             RerankRequest(
                 query=query,
@@ -500,7 +492,7 @@ def test_each_text_with_each(first, second):
 def test_numbers_of_texts_that_do_not_fit(first, second, error, message):
     """vLLM's own words."""
     with pytest.raises(error) as raised:
-        parse_score(incoming({"text_1": first, "text_2": second}))
+        PARSE["/score"](incoming({"text_1": first, "text_2": second}))
     assert raised.value.message == message
 
 
@@ -508,7 +500,7 @@ def test_numbers_of_texts_that_do_not_fit(first, second, error, message):
 def test_half_a_pair_of_names(body):
     """All of them are listed."""
     with pytest.raises(WrongType) as raised:
-        parse_score(incoming(body))
+        PARSE["/score"](incoming(body))
     assert raised.value.message == (
         "The body must have `queries` and `documents`, or `queries` and `items`, or `data_1` and `data_2`, or "
         "`text_1` and `text_2`."
@@ -551,7 +543,7 @@ def test_the_scores_of_several_pairs_in_full():
 @pytest.mark.parametrize(("said", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
 def test_a_request_to_rerank(documents, passages, said, raw):
     """Probabilities unless logits are asked for."""
-    assert parse_rerank(incoming({"query": "q", "documents": documents} | said)).request == RerankRequest(
+    assert PARSE["/rerank"](incoming({"query": "q", "documents": documents} | said)).request == RerankRequest(
         query="q", passages=passages, text=PLAIN, raw=raw
     )
 
@@ -590,8 +582,8 @@ def test_the_best_few(top_n, shown):
 def test_what_cannot_be_reranked(body, field):
     """The field is named."""
     with pytest.raises(WrongType) as raised:
-        parse_rerank(incoming(body))
-    assert raised.value.field == field
+        PARSE["/rerank"](incoming(body))
+    assert raised.value.field_name == field
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -606,7 +598,7 @@ TOKENS = TokenizeResult(
 @pytest.mark.parametrize(("said", "specials"), [({}, True), ({"add_special_tokens": False}, False)], ids=str)
 def test_a_request_to_tokenize(said, specials):
     """With special tokens unless they are refused: the other way round than llama.cpp."""
-    assert parse_tokenize(incoming({"prompt": "bank", "model": "b"} | said)).request == TokenizeRequest(
+    assert PARSE["/tokenize"](incoming({"prompt": "bank", "model": "b"} | said)).request == TokenizeRequest(
         inputs=["bank"], model="b", add_special_tokens=specials
     )
 
@@ -626,13 +618,13 @@ def test_the_tokens_in_full(said, strings):
 def test_no_prompt():
     """Named as what is missing."""
     with pytest.raises(WrongType, match="`prompt` is required"):
-        parse_tokenize(incoming({}))
+        PARSE["/tokenize"](incoming({}))
 
 
 def test_token_ids_to_text():
     """Special tokens stay; the text is under llama.cpp's key, too, whose body on this path is the same."""
     body = {"tokens": [101, 2924], "model": "m"}
-    request = parse_detokenize(incoming(body)).request
+    request = PARSE["/detokenize"](incoming(body)).request
     assert request == DecodeRequest(ids=[[101, 2924]], model="m", skip_special_tokens=False)
     decoded = DecodeResult(model="served", texts=["[CLS] bank"])
     assert answer("/detokenize", body, decoded) == {"prompt": "[CLS] bank", "content": "[CLS] bank"}

@@ -1,39 +1,39 @@
-"""embedding_server: a text-embeddings-inference with one route and OpenAI's `data` and `usage` for an answer.
+"""embedding_server: a fork of text-embeddings-inference with one route, whose answer has OpenAI's `data` and `usage`.
 
-Runs on the event loop, called by the server's handler. Its document lists the route as /embed, too, where TEI's clients
-expect a bare array: whoever comes first in `--dialects` answers there. So it is with /info, which says what happens to
-over-long texts on these routes: they are refused, where TEI cuts them. It is a fork of TEI: errors are in TEI's words.
+The product's document lists the route as /embed too, where TEI's clients expect a bare array; the order of `--dialects`
+decides. The same holds for /info: over-long texts are refused on these routes, and truncated on TEI's. Errors have
+TEI's sentences.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
 import msgspec
 
 from vectord.errors import EmptyInput, TooManyInputs, VectordError
-from vectord.products.common.body import Count, decode
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, get, post
-from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, headers_of, row_of
-from vectord.products.common.inputs import TextsOrIds, read_inputs, read_side
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Routes
+from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
+from vectord.products.common.inputs import Direction, TextsOrIds, read_inputs, read_side
 from vectord.products.common.models import Info, render_info
 from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
 from vectord.products.common.vectors import dump_json, embedding_items
-from vectord.products.embedding_server.durations import rust_duration
-from vectord.products.tei.errors import text_of
-from vectord.schema import EmbedRequest, EmbedResult, Input, ListModels, Result, TextOptions, Timings
+from vectord.products.tei.errors import sentence_of
+from vectord.schema import EmbedRequest, EmbedResult, TextOptions
+
+ROUTES = Routes()
+
+TRUNCATES = False  # over-long text is refused unless the request or the server is set otherwise
 
 
 class EmbedBody(msgspec.Struct):
-    """null is the same as absent; unknown keys are ignored. Lists of ids are read as they are, specials included."""
+    """null is the same as absent; unknown keys are ignored. Lists of ids are complete, specials included."""
 
     inputs: TextsOrIds
     truncate: bool | None = None
-    truncation_direction: Annotated[
-        str | None, msgspec.Meta(description='"Right" or "Left": the end that is cut off')
-    ] = None
+    truncation_direction: Direction | None = None
     prompt_name: str | None = None
     normalize: bool | None = None
     dimensions: Count | None = None
@@ -49,7 +49,7 @@ class Item(msgspec.Struct):
 
 
 class Durations(msgspec.Struct):
-    """As Rust prints them: "1.5ms". Means over the inputs."""
+    """In the form of Rust's Duration: "1.5ms". Means over the inputs."""
 
     tokenization: str
     queue: str
@@ -64,16 +64,22 @@ class EmbedAnswer(msgspec.Struct):
     timings: Durations
 
 
-TRUNCATES = False  # what it does with over-long text when nobody says
-
-_body = msgspec.json.Decoder(EmbedBody)
-
-
-def parse_embed(incoming: Incoming) -> Call:
-    """Like the product's, a batch waits for its turn where a single input is refused at once."""
-    body = decode(_body, incoming.body)
+@ROUTES.post(
+    "/api/v1/embed",
+    "/embed",
+    body=EmbedBody,
+    answer=EmbedAnswer,
+    summary="Embed texts or token ids, and tell how long each step took",
+    example={"inputs": ["First document", "Second document"], "truncate": True},
+    keys=["inputs"],
+)
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    """A batch waits for a place in the engine, and a single input is refused at once, as in the product."""
+    inputs = read_inputs(body.inputs)
+    if "" in inputs:
+        raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=inputs.index(""))
     request = EmbedRequest(
-        inputs=_inputs(body.inputs),
+        inputs=inputs,
         text=TextOptions(
             truncate=body.truncate,
             truncate_by_default=TRUNCATES,
@@ -84,73 +90,58 @@ def parse_embed(incoming: Incoming) -> Call:
         normalize=body.normalize is not False,
         dimensions=body.dimensions,
         force_dimensions=body.force_dimensions is True,
-        waits=_is_batch(body.inputs),
+        waits=isinstance(body.inputs, list) and not isinstance(body.inputs[0], int),
     )
     return Call(request, render_embed)
 
 
-def parse_info(incoming: Incoming) -> Call:
-    return Call(ListModels(), partial(render_info, TRUNCATES))
-
-
-def _inputs(value: TextsOrIds) -> Sequence[Input]:
-    inputs = read_inputs(value, "inputs")
-    if "" in inputs:
-        raise EmptyInput("`inputs` cannot be empty", field="inputs", index=inputs.index(""))
-    return inputs
-
-
-def _is_batch(value: TextsOrIds) -> bool:
-    """Neither a text nor one list of token ids."""
-    return isinstance(value, list) and not isinstance(value[0], int)
-
-
-def render_embed(result: Result) -> Rendered:
-    """The document's answer, with what OpenAI's has beyond it, and TEI's headers, as the source sends them."""
-    assert isinstance(result, EmbedResult)
+def render_embed(result: EmbedResult) -> Rendered:
+    timings = result.usage.timings
     shown = {
         "object": "list",
         "data": embedding_items(result.dense["float"], "float"),
         "model": result.model,
         "usage": token_usage(result.usage),
-        "timings": _durations(result.usage.timings),
+        "timings": {
+            "tokenization": rust_duration(timings.tokenize_s),
+            "queue": rust_duration(timings.queue_s),
+            "inference": rust_duration(timings.inference_s),
+        },
     }
     return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
 
 
-def _durations(timings: Timings) -> dict[str, str]:
-    return {
-        "tokenization": rust_duration(timings.tokenize_s),
-        "queue": rust_duration(timings.queue_s),
-        "inference": rust_duration(timings.inference_s),
-    }
+def rust_duration(seconds: float) -> str:
+    """`seconds`, 0 or more, in the largest unit below it: "2.000001s", "1.5ms", "120µs", "950ns", "0ns".
+
+    Rounded to whole nanoseconds, then exact. Source: the Debug of Rust's std::time::Duration.
+    """
+    nanoseconds = round(seconds * 10**9)
+    for unit, power in (("s", 9), ("ms", 6), ("\u00b5s", 3)):
+        whole, rest = divmod(nanoseconds, 10**power)
+        if whole:
+            decimals = f"{rest:0{power}}".rstrip("0")
+            return f"{whole}.{decimals}{unit}" if decimals else f"{whole}{unit}"
+    return f"{nanoseconds}ns"
 
 
-# As TEI's, but for 413 above the batch size, which is the source's word, and 500 where a model fails, the document's.
+ROUTES.get("/info", summary="Show the first served model and the limits in force", answer=Info)(
+    partial(render_info, TRUNCATES)
+)
+
+# The source has 413 for too many inputs, and the document has 500 for a failed model.
 ERRORS: Statuses = {**UNPROCESSABLE, TooManyInputs: 413}
 
 
 def render_error(error: VectordError) -> Rendered:
-    shown = {"error": text_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
-    return Rendered(body=dump_json(shown), status=row_of(ERRORS, error), headers=headers_of(error))
+    shown = {"error": sentence_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
+    return error_response(error, shown, ERRORS)
 
 
 DIALECT = Dialect(
     name="embedding_server",
     title="Embedding server",
-    routes=(
-        *post(
-            "/api/v1/embed",
-            "/embed",
-            parse=parse_embed,
-            summary="Embed texts or token ids, and tell how long each step took",
-            body=EmbedBody,
-            answer=EmbedAnswer,
-            example={"inputs": ["First document", "Second document"], "truncate": True},
-            keys=["inputs"],
-        ),
-        *get("/info", parse=parse_info, summary="Show the first served model and the limits in force", answer=Info),
-    ),
+    routes=tuple(ROUTES),
     render_error=render_error,
     rate=Rate(80, period_s=1, burst=50, per_key=True),
 )

@@ -1,4 +1,4 @@
-"""How text-embeddings-inference says what went wrong: JSON from itself, plain text from its web framework."""
+"""TEI's errors: JSON from TEI itself, plain text from its web framework. gRPC uses the same sentences."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from collections.abc import Mapping
 from vectord import errors
 from vectord.errors import InputTooLong, InvalidField, TooManyCharacters, TooManyInputs, Unauthorized, VectordError
 from vectord.products.common.dialect import Rendered
-from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, headers_of, row_of
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
 
-# Those of errors before any dialect is chosen are TEI's already.
-ERRORS: Mapping[type[VectordError], int] = {
+ERRORS: Statuses = {
     **UNPROCESSABLE,
     errors.ModelCannot: 424,
     errors.InferenceFailed: 424,
     errors.OutOfMemory: 424,
 }
 
-# What stands around our message, {}.
-TEXTS: Mapping[type[VectordError], str] = {
+# TEI's sentence; {} is our message.
+SENTENCES: Mapping[type[VectordError], str] = {
     errors.VectordError: "{}",
     errors.InvalidRequest: "Input validation error: {}",
     errors.NotAcceptable: "{}",
@@ -33,7 +31,7 @@ TEXTS: Mapping[type[VectordError], str] = {
     errors.Unavailable: "unhealthy",
 }
 
-# What TEI's web framework refuses before TEI sees the request: no JSON, and these words before our message.
+# TEI's web framework refuses these before TEI reads the request, in plain text that begins so.
 PLAIN_TEXTS: Mapping[type[VectordError], str] = {
     errors.MalformedBody: "Failed to parse the request body as JSON: ",
     errors.WrongType: "Failed to deserialize the JSON body into the target type: ",
@@ -43,28 +41,23 @@ PLAIN_TEXTS: Mapping[type[VectordError], str] = {
 
 
 def render_error(error: VectordError) -> Rendered:
-    shown = {"error": text_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
-    return _early(error) or _json(error, shown)
+    shown = {"error": sentence_of(error), "error_type": row_of(TEI_ERROR_TYPES, error)}
+    return _from_framework(error) or error_response(error, shown, ERRORS)
 
 
 def render_openai_error(error: VectordError) -> Rendered:
-    """Flat, as TEI answers on its OpenAI routes."""
-    shown = {"message": text_of(error), "code": row_of(ERRORS, error), "type": row_of(TEI_ERROR_TYPES, error)}
-    return _early(error) or _json(error, shown)
+    """TEI's flat form on its OpenAI routes."""
+    shown = {
+        "message": sentence_of(error),
+        "code": row_of(ERRORS, error),
+        "type": row_of(TEI_ERROR_TYPES, error),
+    }
+    return _from_framework(error) or error_response(error, shown, ERRORS)
 
 
-def text_of(error: VectordError) -> str:
-    """The whole message, in TEI's words where it has some."""
-    return row_of(TEXTS, error).format(_message(error))
-
-
-def _json(error: VectordError, shown: Mapping[str, object]) -> Rendered:
-    return Rendered(body=dump_json(shown), status=row_of(ERRORS, error), headers=headers_of(error))
-
-
-def _early(error: VectordError) -> Rendered | None:
-    if isinstance(error, Unauthorized):  # the status says it all
-        return Rendered(body=b"", status=row_of(ERRORS, error), headers=headers_of(error))
+def _from_framework(error: VectordError) -> Rendered | None:
+    if isinstance(error, Unauthorized):
+        return Rendered(body=b"", status=401, headers={"www-authenticate": "Bearer"})
     for kind, beginning in PLAIN_TEXTS.items():
         if isinstance(error, kind):
             body = (beginning + error.message).encode()
@@ -72,13 +65,19 @@ def _early(error: VectordError) -> Rendered | None:
     return None
 
 
-def _message(error: VectordError) -> str:
-    """TEI's own words for the limits its clients meet most, where the numbers are known."""
-    if isinstance(error, InvalidField) and error.field == "dimensions" and error.limit is not None:
+def sentence_of(error: VectordError) -> str:
+    """The whole sentence, TEI's own where it has one for the error's class."""
+    return row_of(SENTENCES, error).format(_own_sentence(error) or error.message)
+
+
+def _own_sentence(error: VectordError) -> str | None:
+    if error.limit is None:
+        return None
+    if isinstance(error, InvalidField) and error.field == "dimensions":
         return "`dimensions` should be smaller than the maximum embedding dimension."
-    if isinstance(error, TooManyInputs | InputTooLong) and error.limit is not None and error.given is not None:
-        if isinstance(error, TooManyInputs):
-            return f"batch size {error.given} > maximum allowed batch size {error.limit}"
+    if isinstance(error, TooManyInputs) and error.given is not None:
+        return f"batch size {error.given} > maximum allowed batch size {error.limit}"
+    if isinstance(error, InputTooLong) and error.given is not None:
         unit = "characters" if isinstance(error, TooManyCharacters) else "tokens"
         return f"`{error.field_name or 'inputs'}` must have less than {error.limit} {unit}. Given: {error.given}"
-    return error.message
+    return None

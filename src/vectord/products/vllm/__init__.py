@@ -1,112 +1,36 @@
-"""vLLM's pooling API: vectors, classes, scores and tokens. Its /v2/embed is Cohere's, and served as such.
+"""vLLM's pooling API: vectors, classes, scores and tokens. Its /v2/embed is Cohere's, which that product serves.
 
-requests.py reads the bodies, answers.py writes the answers, numbers.py their vectors, errors.py says what went wrong.
-Runs on the event loop, called by the server's handler.
+routes.py reads bodies and writes answers; numbers.py writes vectors as base64 in the type and byte order of a body.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.vllm import wire
-from vectord.products.vllm.errors import render_error
-from vectord.products.vllm.requests import (
-    parse_classify,
-    parse_detokenize,
-    parse_embeddings,
-    parse_models,
-    parse_pooling,
-    parse_rerank,
-    parse_score,
-    parse_tokenize,
-    parse_version,
-)
+from collections.abc import Mapping
+from http import HTTPStatus
 
-# Keys of vLLM's own that tell a body on a path that others share.
-_SIGNS = frozenset(
-    {
-        *("truncate_prompt_tokens", "truncation_side", "add_special_tokens", "request_id", "use_activation"),
-        *("embed_dtype", "endianness", "messages", "mm_processor_kwargs", "cache_salt", "chat_template"),
-    }
-)
+from vectord.errors import InputTooLong, VectordError
+from vectord.products.common.dialect import Dialect, Rendered
+from vectord.products.common.errors import STATUSES, error_response, row_of
+from vectord.products.vllm.routes import ROUTES
 
-DIALECT = Dialect(
-    name="vllm",
-    title="vLLM",
-    routes=(
-        *post(
-            "/v1/embeddings",
-            "/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts or token ids",
-            body=wire.EmbeddingBody,
-            answer=wire.Embeddings,
-            example={"input": ["A bank of a river.", "A bank for savings."], "truncate_prompt_tokens": -1},
-            keys=["input", "messages"],
-            signs=_SIGNS,
-        ),
-        *post(
-            "/pooling",
-            parse=parse_pooling,
-            summary="Embed or classify texts, or embed their tokens",
-            body=wire.PoolingBody,
-            answer=wire.Pooling,
-            example={"input": "A bank of a river.", "task": "token_embed", "encoding_format": "base64"},
-            keys=["input", "messages"],
-            signs=_SIGNS,
-        ),
-        *post(
-            "/score",
-            "/v1/score",
-            parse=parse_score,
-            summary="Score pairs of texts, in order",
-            body=wire.ScoreBody,
-            answer=wire.Scores,
-            example={"queries": "Where do pandas live?", "documents": ["In China.", "In a can."]},
-            keys=["queries", "data_1", "text_1"],
-            signs=_SIGNS,
-        ),
-        *post(
-            "/rerank",
-            "/v1/rerank",
-            "/v2/rerank",
-            parse=parse_rerank,
-            summary="Rank documents by how well they answer a query",
-            body=wire.RerankBody,
-            answer=wire.Reranked,
-            example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
-            keys=["documents"],
-            signs=_SIGNS,
-        ),
-        *post(
-            "/classify",
-            parse=parse_classify,
-            summary="Tell the class of each text",
-            body=wire.ClassifyBody,
-            answer=wire.Classification,
-            example={"input": ["I love it.", "I do not."], "use_activation": True},
-            keys=["input", "messages"],
-            signs=_SIGNS,
-        ),
-        *post(
-            "/tokenize",
-            parse=parse_tokenize,
-            summary="Tokenize a text",
-            body=wire.TokenizeBody,
-            answer=wire.Tokenized,
-            example={"prompt": "A bank of a river.", "return_token_strs": True},
-            keys=["prompt", "messages"],
-        ),
-        *post(
-            "/detokenize",
-            parse=parse_detokenize,
-            summary="Decode token ids",
-            body=wire.DetokenizeBody,
-            answer=wire.Detokenized,
-            example={"tokens": [101, 1037, 2924, 102]},
-            keys=["tokens"],
-        ),
-        *get("/version", parse=parse_version, summary="Show the version of this server", answer=wire.Version),
-        *get("/v1/models", parse=parse_models, summary="List served models", answer=wire.Models),
-    ),
-    render_error=render_error,
-)
+ERRORS = STATUSES
+
+_TYPES: Mapping[int, str] = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
+
+
+def render_error(error: VectordError) -> Rendered:
+    """OpenAI's error object, with the status as its code. Where vLLM has no class, its type is the status in words."""
+    status = row_of(ERRORS, error)
+    message = error.message
+    if isinstance(error, InputTooLong) and error.limit is not None and error.given is not None:
+        # LiteLLM and others look for vLLM's sentence. Ours follows, because it names the place.
+        message = (
+            f"This model's maximum context length is {error.limit} tokens. However, you requested {error.given} tokens "
+            f"in the input. Please reduce the length of the input, or set `truncate_prompt_tokens`. {message}"
+        )
+    kind = _TYPES.get(status, HTTPStatus(status).phrase)
+    shown = {"message": message, "type": kind, "param": error.field_name, "code": status}
+    return error_response(error, {"error": shown}, ERRORS)
+
+
+DIALECT = Dialect(name="vllm", title="vLLM", routes=tuple(ROUTES), render_error=render_error)

@@ -8,7 +8,7 @@ import numpy as np
 
 from vectord import __version__
 from vectord.products.common.models import tag_of
-from vectord.products.tei.answers import places
+from vectord.products.tei.routes import places
 from vectord.schema import (
     ClassifyResult,
     DecodeResult,

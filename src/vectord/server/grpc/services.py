@@ -25,7 +25,7 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import named_error
 from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
-from vectord.products.tei.errors import text_of
+from vectord.products.tei.errors import sentence_of
 from vectord.schema import Request, Result, Usage
 from vectord.server.admission.caller import caller_of
 from vectord.server.admission.gate import Gate
@@ -222,7 +222,7 @@ async def patiently(work: Callable[[], Awaitable[T]]) -> T:
 
 async def _abort(call: Call, error: VectordError) -> NoReturn:
     trailers = {REQUEST_ID: call.caller.request_id, **call.metadata, **dict(trailers_of(error))}
-    await call.context.abort(call.code, text_of(error), tuple(trailers.items()))
+    await call.context.abort(call.code, sentence_of(error), tuple(trailers.items()))
     raise AssertionError("abort raises")
 
 

@@ -1,0 +1,604 @@
+"""TEI's routes: each body -> a canonical request, and its result -> TEI's bare arrays, with TEI's figures in headers.
+
+null is the same as absent; unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from vectord.errors import EmptyInput, InvalidField, ModelCannot, VectordError, WrongType
+from vectord.products.common.body import Count, TokenId, decode
+from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
+from vectord.products.common.inputs import Direction, TextsOrIds, check_count, read_inputs, read_side
+from vectord.products.common.models import Info, render_info
+from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.tei.errors import render_openai_error
+from vectord.schema import (
+    ClassifyRequest,
+    ClassifyResult,
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    Input,
+    ModelInfo,
+    RerankRequest,
+    RerankResult,
+    Several,
+    SeveralResults,
+    SimilarityRequest,
+    SimilarityResult,
+    TextOptions,
+    TokenizeRequest,
+    TokenizeResult,
+    VectorKind,
+)
+
+ROUTES = Routes()
+
+TRUNCATES = True  # TEI 1.9 truncates over-long text unless the request or the server is set otherwise
+MAX_INSTANCES = 2048  # each is parsed as a body of its own: 40 ms of a thread for this many
+
+# Ours: TEI cuts the vectors of every model, also of models whose leading numbers matter no more than the others.
+Force = Annotated[bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")]
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+class TextsBody(msgspec.Struct):
+    inputs: TextsOrIds
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    prompt_name: str | None = None
+
+
+class EmbedBody(TextsBody):
+    normalize: bool | None = True
+    dimensions: Count | None = None
+    force_dimensions: Force = False
+
+
+class SparseEntry(msgspec.Struct):
+    index: int
+    value: float
+
+
+@ROUTES.post(
+    "/embed",
+    body=EmbedBody,
+    answer=list[list[float]],
+    summary="Embed texts or token ids",
+    example={"inputs": ["hello", "world"]},
+    keys=["inputs"],
+)
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    normalize = body.normalize is not False
+    made = {kind for model in incoming.models for kind in model.outputs}
+    if normalize and "sparse" in made and "dense" not in made:
+        raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
+    request = EmbedRequest(
+        inputs=_inputs(body.inputs),
+        text=_text_options(body.truncate, body.truncation_direction, body.prompt_name),
+        normalize=normalize,
+        dimensions=_dimensions(body.dimensions),
+        force_dimensions=body.force_dimensions is True,
+    )
+    return Call(request, render_embed)
+
+
+def render_embed(result: EmbedResult) -> Rendered:
+    vectors = np.ascontiguousarray(result.dense["float"])  # (N, D), also where D was cut from more
+    return Rendered(body=dump_json(vectors), headers=compute_headers(result.usage))
+
+
+@ROUTES.post(
+    "/embed_all",
+    body=TextsBody,
+    answer=list[list[list[float]]],
+    summary="Embed tokens",
+    example={"inputs": "hello"},
+    keys=["inputs"],
+)
+def parse_embed_all(body: TextsBody, incoming: Incoming) -> Call:
+    return Call(_embed_request(body, "tokens"), render_embed_all)
+
+
+def render_embed_all(result: EmbedResult) -> Rendered:
+    assert result.tokens is not None
+    tokens = [np.ascontiguousarray(vectors) for vectors in result.tokens]  # each (n_i, H)
+    return Rendered(body=dump_json(tokens), headers=compute_headers(result.usage))
+
+
+@ROUTES.post(
+    "/embed_sparse",
+    body=TextsBody,
+    answer=list[list[SparseEntry]],
+    summary="Weigh words",
+    example={"inputs": "hello"},
+    keys=["inputs"],
+)
+def parse_embed_sparse(body: TextsBody, incoming: Incoming) -> Call:
+    return Call(_embed_request(body, "sparse"), render_embed_sparse)
+
+
+def render_embed_sparse(result: EmbedResult) -> Rendered:
+    assert result.sparse is not None
+    shown = [
+        [{"index": index, "value": value} for index, value in zip(vector.indices, vector.values, strict=True)]
+        for vector in result.sparse
+    ]
+    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+
+
+def _embed_request(body: TextsBody, kind: VectorKind) -> EmbedRequest:
+    return EmbedRequest(
+        inputs=_inputs(body.inputs),
+        text=_text_options(body.truncate, body.truncation_direction, body.prompt_name),
+        outputs=frozenset({kind}),
+    )
+
+
+# --- similarity -----------------------------------------------------------------------------------------------
+
+
+class SimilarityInputs(msgspec.Struct):
+    source_sentence: str
+    sentences: list[str]
+
+
+class SimilarityParameters(msgspec.Struct):
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    prompt_name: str | None = None
+
+
+class SimilarityBody(msgspec.Struct):
+    inputs: SimilarityInputs
+    parameters: SimilarityParameters | None = None
+
+
+@ROUTES.post(
+    "/similarity",
+    body=SimilarityBody,
+    answer=list[float],
+    summary="Compare sentences",
+    example={
+        "inputs": {
+            "source_sentence": "That is a happy person",
+            "sentences": ["That is a very happy person", "Today is a sunny day"],
+        }
+    },
+    keys=["inputs"],
+    names={
+        "source": "inputs.source_sentence",
+        "sentences": "inputs.sentences",
+        "prompt_name": "parameters.prompt_name",
+        "truncation_direction": "parameters.truncation_direction",
+    },
+)
+def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
+    source, sentences = body.inputs.source_sentence, body.inputs.sentences
+    if not sentences:
+        raise EmptyInput("{field} cannot be empty", field="sentences")
+    if not source:
+        raise EmptyInput("{field} cannot be empty", field="source")
+    _refuse_empty(sentences, "sentences")
+    options = body.parameters or SimilarityParameters()
+    text = _text_options(options.truncate, options.truncation_direction, options.prompt_name)
+    return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render_similarity)
+
+
+def render_similarity(result: SimilarityResult) -> Rendered:
+    return Rendered(body=dump_json(result.scores), headers=compute_headers(result.usage))
+
+
+# --- one route for every operation ----------------------------------------------------------------------------
+#
+# `inputs` is for the operation of the first served model, and `texts` is for the reranking route of these paths, which
+# comes after it. The first of the two answers a body with neither.
+
+
+class AnyBody(msgspec.Struct):
+    """The two keys that select the operation."""
+
+    inputs: msgspec.Raw = msgspec.Raw()
+    texts: msgspec.Raw = msgspec.Raw()
+
+
+_any_body = msgspec.json.Decoder(AnyBody)
+
+RootAnswer = Annotated[
+    list[list[Any] | dict[str, Any] | float],
+    msgspec.Meta(description="vectors; words, predictions or similarities where those are asked for"),
+]
+
+
+def parse_root(incoming: Incoming) -> Call:
+    """Similarity for an object in `inputs`, as huggingface_hub's sentence_similarity sends; else see _usual_path."""
+    inputs = bytes(decode(_any_body, incoming.body).inputs)
+    return _parse_at("/similarity" if inputs.startswith(b"{") else _usual_path(incoming.models), incoming)
+
+
+for _path in ("/", "/invocations"):
+    ROUTES.add(
+        Route(
+            method="POST",
+            path=_path,
+            parse=parse_root,
+            summary="Embed, classify or compare, by the first model and the kind of `inputs`",
+            body=EmbedBody,
+            answer=RootAnswer,
+            example={"inputs": ["hello", "world"]},
+            keys=frozenset({"inputs"}),
+        )
+    )
+
+
+def _usual_path(models: Sequence[ModelInfo]) -> str:
+    """The route for the operation of the first served model."""
+    if not models or "dense" in models[0].outputs:
+        return "/embed"
+    if "sparse" in models[0].outputs:
+        return "/embed_sparse"
+    return "/predict" if models[0].labels else "/embed"
+
+
+def _parse_at(path: str, incoming: Incoming) -> Call:
+    return next(route for route in ROUTES if route.path == path).parse(incoming)
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    texts: list[str]
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    raw_scores: bool | None = False
+    return_text: bool | None = False
+
+
+class Rank(msgspec.Struct):
+    index: int
+    score: float
+    text: str | msgspec.UnsetType = msgspec.UNSET  # only with return_text
+
+
+_QUESTION = {"query": "Which planet is red?", "texts": ["Mars is called the red planet.", "Bread needs yeast."]}
+
+
+@ROUTES.post(
+    "/rerank",
+    "/v1/rerank",
+    "/",
+    "/invocations",
+    body=RerankBody,
+    answer=list[Rank],
+    summary="Rank texts by how well they answer a query",
+    example=_QUESTION,
+    keys=["texts"],
+    names={"passages": "texts"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    if not body.texts:
+        raise EmptyInput("{field} cannot be empty", field="passages")
+    if not body.query:  # a pair is empty if both of its texts are
+        _refuse_empty(body.texts, "passages")
+    if incoming.models and not any(map(_reranks, incoming.models)):
+        raise ModelCannot("model is not a re-ranker model")
+    request = RerankRequest(
+        query=body.query,
+        passages=body.texts,
+        text=_text_options(body.truncate, body.truncation_direction),
+        raw=body.raw_scores is True,
+    )
+    return Call(request, partial(render_rerank, body))
+
+
+def _reranks(model: ModelInfo) -> bool:
+    """With scores of its own or, unlike in TEI, by its vectors."""
+    return model.reranks or not model.outputs.isdisjoint({"dense", "sparse", "colbert"})
+
+
+def render_rerank(body: RerankBody, result: RerankResult) -> Rendered:
+    """Best first. TEI counts the query's characters once for each text."""
+    ranks: list[dict[str, Any]] = [{"index": place, "score": result.scores[place]} for place in places(result.scores)]
+    if body.return_text:
+        ranks = [rank | {"text": body.texts[rank["index"]]} for rank in ranks]
+    characters = len(body.query) * len(body.texts) + sum(map(len, body.texts))
+    return Rendered(body=dump_json(ranks), headers=compute_headers(result.usage, characters))
+
+
+def places(scores: Float32) -> list[int]:
+    """The indices of `scores` (N,), best first. TEI sorts and reverses: the last of equal scores comes first."""
+    order: list[int] = np.argsort(scores, kind="stable")[::-1].tolist()
+    return order
+
+
+class PredictBody(msgspec.Struct):
+    """`inputs`: "a" is one text, ["a", "b"] ONE PAIR, [["a"], ["b", "c"]] a text and a pair."""
+
+    inputs: str | list[str | list[str]]
+    truncate: bool | None = None
+    truncation_direction: Direction | None = "Right"
+    raw_scores: bool | None = False
+
+
+class Prediction(msgspec.Struct):
+    score: float
+    label: str
+
+
+@ROUTES.post(
+    "/predict",
+    body=PredictBody,
+    answer=list[Prediction | list[Prediction]],
+    summary="Classify texts or pairs",
+    example={"inputs": [["I like you"], ["Mars is red", "Mars has a colour"]]},
+    keys=["inputs"],
+)
+def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
+    """The number of brackets decides: "a" and ["a"] are a text, ["a", "b"] is a pair, a list of lists is a batch."""
+    if not body.inputs:
+        raise EmptyInput("{field} cannot be empty", field="inputs")
+    single = isinstance(body.inputs, str) or isinstance(body.inputs[0], str)
+    batch = [[body.inputs] if isinstance(body.inputs, str) else body.inputs] if single else body.inputs
+    inputs = [_text_or_pair(texts, index) for index, texts in enumerate(batch)]
+    for index, one in enumerate(inputs):
+        if not any(one):
+            raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
+    request = ClassifyRequest(
+        inputs=inputs, text=_text_options(body.truncate, body.truncation_direction), raw=body.raw_scores is True
+    )
+    return Call(request, partial(render_predict, single))
+
+
+def _text_or_pair(texts: str | Sequence[str | list[str]], index: int) -> str | tuple[str, str]:
+    if not isinstance(texts, str):
+        match texts:
+            case [str(text)]:
+                return text
+            case [str(text), str(pair)]:
+                return text, pair
+    template = "{body.inputs} must be a string, a pair of strings, or a list of lists of one or two strings."
+    raise WrongType(template, field="inputs", index=index)
+
+
+def render_predict(single: bool, result: ClassifyResult) -> Rendered:
+    """Labels best first: one list for a single input, a list of lists for a batch."""
+    predictions = [
+        [{"score": scores[place], "label": result.labels[place]} for place in places(scores)]
+        for scores in result.scores
+    ]
+    return Rendered(body=dump_json(predictions[0] if single else predictions), headers=compute_headers(result.usage))
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+class TokenizeBody(msgspec.Struct):
+    inputs: str | list[str]
+    add_special_tokens: bool | None = True
+    prompt_name: str | None = None
+
+
+class TokenAnswer(msgspec.Struct):
+    """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
+@ROUTES.post(
+    "/tokenize",
+    body=TokenizeBody,
+    answer=list[list[TokenAnswer]],
+    summary="Tokenize texts",
+    example={"inputs": ["hello world"]},
+    keys=["inputs"],
+)
+def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
+    texts = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    if not texts or "" in texts:
+        raise EmptyInput("{field} cannot be empty", field="inputs")
+    request = TokenizeRequest(
+        inputs=texts, add_special_tokens=body.add_special_tokens is not False, prompt_name=body.prompt_name
+    )
+    return Call(request, render_tokenize)
+
+
+def render_tokenize(result: TokenizeResult) -> Rendered:
+    return Rendered(body=dump_json(result.tokens))
+
+
+class DecodeBody(msgspec.Struct):
+    ids: list[TokenId | list[TokenId]]
+    skip_special_tokens: bool | None = True
+
+
+@ROUTES.post(
+    "/decode",
+    body=DecodeBody,
+    answer=list[str],
+    summary="Decode token ids",
+    example={"ids": [101, 7592, 2088, 102]},
+    keys=["ids"],
+)
+def parse_decode(body: DecodeBody, incoming: Incoming) -> Call:
+    ids = read_inputs(body.ids, "ids")
+    return Call(DecodeRequest(ids=ids, skip_special_tokens=body.skip_special_tokens is not False), render_decode)
+
+
+def render_decode(result: DecodeResult) -> Rendered:
+    return Rendered(body=dump_json(list(result.texts)))
+
+
+# --- several bodies at once -----------------------------------------------------------------------------------
+
+
+class VertexBody(msgspec.Struct):
+    instances: Annotated[list[msgspec.Raw], msgspec.Meta(description="each a body of `/`, or one with `texts` to rank")]
+
+
+class VertexAnswer(msgspec.Struct):
+    """For each instance the answer of its own route: rows of vectors, of words or of predictions, or objects."""
+
+    predictions: list[list[list[Any] | dict[str, Any]]]
+
+
+@ROUTES.post(
+    "/vertex",
+    body=VertexBody,
+    answer=VertexAnswer,
+    summary="Several bodies of the root route at once, as Vertex AI sends them",
+    example={"instances": [{"inputs": "hello"}, _QUESTION]},
+    keys=["instances"],
+    names={"requests": "instances"},
+)
+def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
+    if not body.instances:
+        raise EmptyInput("{field} cannot be empty", field="requests")
+    limit = min(MAX_INSTANCES, incoming.guards.max_inputs or MAX_INSTANCES)
+    check_count(len(body.instances), limit, "requests", "request")
+    calls = [_parse_instance(replace(incoming, body=bytes(one)), index) for index, one in enumerate(body.instances)]
+    requests = []
+    for call in calls:
+        assert isinstance(call.request, EmbedRequest | RerankRequest | ClassifyRequest), "see _usual_path"
+        requests.append(call.request)
+    return Call(
+        Several(requests=requests),
+        partial(render_vertex, calls),
+        part_names=lambda index: _names_within(index, calls[index].names),
+    )
+
+
+def _parse_instance(instance: Incoming, index: int) -> Call:
+    """Ranks `texts`, else does the first model's operation. TEI itself reads instances, so a wrong type is JSON too."""
+    try:
+        ranks = bytes(decode(_any_body, instance.body).texts)
+        return _parse_at("/rerank" if ranks else _usual_path(instance.models), instance)
+    except WrongType as error:
+        invalid = InvalidField("{field}: " + error.template, field="instance")
+        invalid.values = error.values
+        raise invalid.named({"instance": f"instances[{index}]"}) from None
+    except VectordError as error:
+        raise error.named(_names_within(index, error.names)) from None
+
+
+def _names_within(index: int, names: Mapping[str, str]) -> Mapping[str, str]:
+    """The names of one instance's fields in the whole body."""
+    fields = ("inputs", "passages", "query", "normalize", "dimensions", "prompt_name", "truncation_direction")
+    return {field: f"instances[{index}].{names.get(field, field)}" for field in fields}
+
+
+def render_vertex(calls: Sequence[Call], result: SeveralResults) -> Rendered:
+    """Each answer in the form of its own route."""
+    bodies = [call.render(one).body for call, one in zip(calls, result.results, strict=True)]
+    return Rendered(body=b'{"predictions":[' + b",".join(bodies) + b"]}", headers=compute_headers(result.usage))
+
+
+# --- OpenAI's form, and facts ---------------------------------------------------------------------------------
+
+
+class OpenAIBody(msgspec.Struct):
+    """`model` is ignored, as in TEI: its users send any name."""
+
+    input: TextsOrIds
+    model: str | None = None
+    user: str | None = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
+    dimensions: Count | None = None
+    force_dimensions: Force = False
+
+
+class OpenAIItem(msgspec.Struct):
+    object: Literal["embedding"]
+    embedding: list[float] | str
+    index: int
+
+
+class OpenAIAnswer(msgspec.Struct):
+    object: Literal["list"]
+    data: list[OpenAIItem]
+    model: str
+    usage: TokenUsage
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    body=OpenAIBody,
+    answer=OpenAIAnswer,
+    summary="Embed texts or token ids, in OpenAI's shape",
+    example={"input": ["hello", "world"]},
+    keys=["input"],
+    names={"inputs": "input"},
+    render_error=render_openai_error,
+)
+def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
+    request = EmbedRequest(
+        inputs=_inputs(body.input),
+        text=replace(_text_options(), own_ids=False),  # OpenAI's clients send ids of OpenAI's models
+        dimensions=_dimensions(body.dimensions),
+        force_dimensions=body.force_dimensions is True,
+    )
+    return Call(request, partial(render_openai, read_encoding(body.encoding_format)))
+
+
+def render_openai(encoding: Encoding, result: EmbedResult) -> Rendered:
+    shown = {
+        "object": "list",
+        "data": embedding_items(result.dense["float"], encoding),
+        "model": result.model,
+        "usage": token_usage(result.usage),
+    }
+    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+
+
+ROUTES.get("/info", summary="Show the first served model and the limits in force", answer=Info)(
+    partial(render_info, TRUNCATES)
+)
+
+# --- fields ---------------------------------------------------------------------------------------------------
+
+
+def _inputs(value: TextsOrIds) -> Sequence[Input]:
+    inputs = read_inputs(value)
+    _refuse_empty(inputs, "inputs")
+    return inputs
+
+
+def _refuse_empty(inputs: Sequence[Input], field: str) -> None:
+    if "" in inputs:
+        raise EmptyInput(f"{{body.{field}}} cannot be empty", field=field, index=inputs.index(""))
+
+
+def _text_options(
+    truncate: bool | None = None, direction: str | None = None, prompt_name: str | None = None
+) -> TextOptions:
+    return TextOptions(
+        truncate=truncate,
+        truncate_by_default=TRUNCATES,
+        truncate_side=read_side(direction),
+        prompt_name=prompt_name,
+        own_ids=True,
+    )
+
+
+def _dimensions(value: int | None) -> int | None:
+    if value == 0:
+        raise InvalidField("{field} should be positive", field="dimensions")
+    return value
