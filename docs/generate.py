@@ -19,9 +19,10 @@ from docs.advice import found
 from docs.apis import apis
 
 from vectord.checkpoints.catalogue import CATALOGUE, Entry
-from vectord.config.files import CONFIG_FILE, profiles
-from vectord.config.ignored import IGNORED
-from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option
+from vectord.config.other_servers import IGNORED
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
+from vectord.config.sources import CONFIG_FILE
+from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 LENIENT = [name for setting in SETTINGS for name in setting.lenient]
@@ -146,7 +147,7 @@ def _default(setting: Setting) -> str:
 
 def _row(setting: Setting) -> str:
     default = _default(setting)
-    also = [flag for flag in setting.flags[1:] if flag not in map(option, setting.env)] + list(setting.env[2:])
+    also = [flag for flag in setting.flags[1:] if flag not in map(option_name, setting.env)] + list(setting.env[2:])
     return _cells(
         f"`{setting.name}`",
         f"`{default}`" if default else "",

@@ -12,8 +12,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from vectord.config.sources import load
+from vectord.config.sources import CommandLine, load
 from vectord.errors import StartError
+from vectord.products.common.profiles import profiles
 
 # As ASGI has them; starlette's names for them are not imported, since importing this must cost nothing.
 Scope = Any
@@ -60,9 +61,9 @@ def _build() -> Any:
     from vectord import compose  # noqa: PLC0415 - importing this module must cost nothing
     from vectord.observability import logs  # noqa: PLC0415
 
-    loaded = load((), os.environ, Path.cwd())
+    loaded = load(CommandLine(), os.environ, Path.cwd(), profiles())
     logs.configure(loaded.config.telemetry)
-    loaded.tell()
+    loaded.log_notes()
     return compose.build(loaded.config).app
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.bulk.makers import read_output, rows_of, write_input
 
-from vectord.cli.bulk_options import parser
+from vectord.bulk.options import parameters
 from vectord.cli.main import run
 from vectord.config.settings import SETTINGS
 
@@ -52,9 +52,8 @@ def test_the_summary_for_people_says_what_was_cut(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("", "IN and OUT come first"),
-        ("in.jsonl", "IN and OUT come first"),
-        ("--json in.jsonl out.jsonl", "IN and OUT come first"),
+        ("", "Missing argument 'IN'"),
+        ("in.jsonl", "Missing argument 'OUT'"),
         ("absent.csv out.jsonl", "IN: there is no absent.csv"),
         ("in.jsonl out.pdf", "OUT: its name must end in one of .parquet"),
         ("in.jsonl out", "OUT: its name must end in one of .parquet"),
@@ -62,11 +61,11 @@ def test_the_summary_for_people_says_what_was_cut(capsys: pytest.CaptureFixture[
         ("in.jsonl out.npy --outputs dense,sparse", ".npy holds dense vectors alone"),
         ("in.jsonl out.npy --on-error null", ".npy holds dense vectors alone"),
         ("in.jsonl out.jsonl --outputs dense,dens", "--outputs: expected some of dense, sparse, colbert"),
-        ("in.jsonl out.jsonl --dimensions 0", "--dimensions: 1 or more"),
-        ("in.jsonl out.jsonl --numbers float64", "argument --numbers: invalid choice"),
+        ("in.jsonl out.jsonl --dimensions 0", "--dimensions: expected 1 or more"),
+        ("in.jsonl out.jsonl --numbers float64", "Invalid value for '--numbers'"),
         ("in.jsonl out.jsonl --sparkle", "unknown option '--sparkle'"),
         ("in.jsonl out.jsonl --url http://h --device cpu", "--url: the server has its own settings"),
-        ("in.jsonl out.jsonl --api-key k", "--api-key: goes with --url"),
+        ("in.jsonl out.jsonl --api-key k", "--api-key: requires --url"),
         ("in.jsonl out.jsonl --url h:8000", "--url: base_url must begin with http"),
         ("in.csv out.jsonl --column body --backend fake", "--column: there is no 'body'"),
         ("- out.jsonl", "IN is standard input: say --format"),
@@ -85,7 +84,7 @@ def test_a_job_that_cannot_start_is_one_line_and_exit_code_2(
 
 def test_own_options_hide_no_setting() -> None:
     """But --api-key, which is here the key that a server wants."""
-    own = {flag for action in parser()._actions for flag in action.option_strings}
+    own = {flag for parameter in parameters() for flag in parameter.opts if flag.startswith("-")}
     settings = {flag for setting in SETTINGS for flag in setting.flags}
     assert own & settings == {"--api-key"}
 
@@ -102,6 +101,6 @@ def test_the_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
     """Usage, options, files, exit codes, examples, in lines that a terminal holds."""
     assert run(["bulk", "--help"]) == 0
     printed = capsys.readouterr().out
-    for words in ("vectord bulk IN OUT", "--on-error", "exit codes:", "files:", "examples:"):
+    for words in ("vectord bulk [OPTIONS] IN OUT", "--on-error", "Exit codes:", "Files:", "Examples:"):
         assert words in printed
     assert max(map(len, printed.splitlines())) <= 120

@@ -1,4 +1,4 @@
-"""cli.py: what the commands print, and how a start that cannot be ends: one line, exit code 2."""
+"""What the commands print, and how a failed start ends: one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import pytest
 from vectord import __version__
 from vectord.cli.main import run
 from vectord.config import DEFAULT_MODEL
-from vectord.config.ignored import BY_NAME as IGNORED
+from vectord.config.other_servers import IGNORED_NAMES
 from vectord.config.settings import SETTINGS
 from vectord.server.admission.keys import read_keys
 
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No settings but the test's own; what `serve` does to logging ends with the test."""
+    """An empty folder and environment. Restores the log, which `serve` configures."""
     monkeypatch.chdir(tmp_path)
-    for name in (*(name for setting in SETTINGS for name in setting.env), *IGNORED):
+    for name in (*(name for setting in SETTINGS for name in setting.env), *IGNORED_NAMES):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     root = logging.getLogger()
@@ -39,14 +39,14 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def vectord(*words: str, environ: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, to its end."""
+    """Run the command in its own process."""
     command = [sys.executable, "-m", "vectord", *words]
     whole = os.environ | (environ or {})
     return subprocess.run(command, env=whole, text=True, capture_output=True, check=False, timeout=60)
 
 
 def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """The line on stderr of a start that cannot be."""
+    """The line on stderr of a failed start."""
     assert run(words) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -58,54 +58,56 @@ def refused(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]], ids=" ".join)
-def test_help_shows_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A newcomer sees what to type first."""
+def test_help_lists_the_commands(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`serve` comes first, with an example to try."""
     assert run(words) == 0
     printed = capsys.readouterr().out
-    assert "vectord serve" in printed
-    assert "vectord models" in printed
+    assert re.search(r"Commands:\n  serve +\S", printed)
+    assert "\n  models " in printed
+    assert "vectord serve\n" in printed
 
 
-def test_no_command_is_no_success(capsys: pytest.CaptureFixture[str]) -> None:
-    """A script that forgot the command hears of it."""
+def test_no_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Help goes to stderr, and the exit code is 2."""
     assert run([]) == 2
-    assert "Usage: vectord serve" in capsys.readouterr().err
+    assert "Usage: vectord" in capsys.readouterr().err
 
 
-def test_the_help_of_serve_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each option with its environment names, its default and its meaning, under the heading of its section."""
+def test_the_help_of_serve_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each option has its variables, its default and its meaning, below its section's heading."""
     assert run(["serve", "--help"]) == 0
     printed = capsys.readouterr().out
     for setting in SETTINGS:
         assert re.search(rf"(?m)[ ,]{setting.flags[0]}[ ,\n]", printed), setting.name
         assert all(re.search(rf"[ \[]{name}[,;\]]", printed) for name in setting.env[1:]), setting.name
-        assert setting.meaning.split()[-1] in printed
-    assert "default: 8000" in printed
-    assert "hf_token" not in printed
+        assert "".join(setting.meaning.split()) in "".join(printed.split())
+    assert re.search(r"default:\s+8000", printed)
+    assert "\nServer:\n" in printed
 
 
-def test_the_help_does_not_need_a_good_configuration(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("words", [["serve", "--prot", "--help"], ["help", "serve"]], ids=" ".join)
+def test_help_ignores_mistakes(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Help is what one asks for when something is wrong."""
+    """Neither a misspelt option nor a bad variable prevents help."""
     monkeypatch.setenv("PORT", "nonsense")
-    assert run(["serve", "--prot", "--help"]) == 0
+    assert run(words) == 0
     assert "--port" in capsys.readouterr().out
 
 
-def test_version_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """For scripts."""
-    assert run(["--version"]) == 0
+@pytest.mark.parametrize("flag", ["--version", "-v", "-V"])
+def test_version_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([flag]) == 0
     assert capsys.readouterr().out == f"vectord {__version__}\n"
 
 
 # --- print-config ---------------------------------------------------------------------------------------------
 
 
-def test_print_config_tells_values_and_origins(
+def test_print_config_shows_values_and_sources(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every setting has a line: its value as one would write it, and where it came from."""
+    """Every setting has a line with its value, as the command line accepts it, and its source."""
     monkeypatch.setenv("MAX_BATCH_TOKENS", "512")
     assert run(["serve", "a", "b", "--print-config", "--no-auto-truncate"]) == 0
     lines = {line.split()[0]: " ".join(line.split()[1:]) for line in capsys.readouterr().out.splitlines()}
@@ -116,8 +118,7 @@ def test_print_config_tells_values_and_origins(
     assert {f"{setting.section}.{setting.name}" for setting in SETTINGS} <= set(lines)
 
 
-def test_print_config_as_json_holds_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """For scripts, with JSON's own types."""
+def test_print_config_as_json_has_json_types(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["serve", "--print-config", "--json", "--profile", "tei", "--port", "9"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["profile"] == "tei"
@@ -129,7 +130,7 @@ def test_print_config_as_json_holds_the_same(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
 def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """One sees that a key is set, never which."""
+    """*** shows that a key is set."""
     assert run(["serve", "--print-config", "--api-key", "hush-1234", "--hf-token", "hush-5678", *form]) == 0
     printed = capsys.readouterr().out
     assert "hush" not in printed
@@ -137,8 +138,8 @@ def test_print_config_masks_secrets(form: list[str], capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]], ids=["table", "json"])
-def test_print_config_says_what_has_no_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Beside what is printed, so that scripts read JSON; by name, since a value may be anything."""
+def test_print_config_names_options_without_effect(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On stderr, by name only, since a value may be secret."""
     assert run(["serve", "--print-config", "--hf-model-cache-volume", "/hidden", *form]) == 0
     printed = capsys.readouterr()
     assert printed.err.startswith("vectord: set for other servers, without effect here: --hf-model-cache-volume (")
@@ -148,8 +149,8 @@ def test_print_config_says_what_has_no_effect(form: list[str], capsys: pytest.Ca
 # --- models ---------------------------------------------------------------------------------------------------
 
 
-def test_models_lists_the_configured_and_the_known(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whether the files are here, where, how large; one that is missing says what to do and is no error."""
+def test_models_lists_configured_and_known_models(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has the place and size of its files. A missing model has a problem and is no error."""
     assert run(["models", "some/model", "--json"]) == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["some/model"]["configured"]
@@ -161,46 +162,47 @@ def test_models_lists_the_configured_and_the_known(capsys: pytest.CaptureFixture
     assert default["bytes"] > 80e6
 
 
-def test_models_looks_where_they_would_be_served_from(
+def test_models_searches_the_folders_of_the_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the folder of models, and in the cache that .env names, though no library reads that."""
+    """The folder of models, and the hub's cache, both from .env."""
     for folder in (tmp_path / "all" / "bge-m3", tmp_path / "hub" / "models--some--model" / "snapshots" / ("0" * 40)):
         folder.mkdir(parents=True)
         (folder / "config.json").write_text("{}")
     (tmp_path / "hub" / "models--some--model" / "refs").mkdir()
     (tmp_path / "hub" / "models--some--model" / "refs" / "main").write_text("0" * 40)
     (tmp_path / ".env").write_text(f"MODEL_PATH={tmp_path / 'all'}\nHF_HUB_CACHE={tmp_path / 'hub'}")
-    monkeypatch.setenv("HF_HUB_CACHE", "")  # to be put back when the test ends
-    monkeypatch.setenv("HF_HOME", "")  # the environment's would be nearer than .env
+    monkeypatch.setenv("HF_HUB_CACHE", "")  # restored after the test
+    monkeypatch.setenv("HF_HOME", "")  # the environment's would win over .env
     assert run(["models", "BAAI/bge-m3", "some/model", "--json"]) == 0
     rows = {row["model"]: row for row in json.loads(capsys.readouterr().out)}
     assert (rows["BAAI/bge-m3"]["source"], rows["some/model"]["source"]) == ("folder", "cache")
 
 
-def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line of the table is a line of text, however long the folder's name."""
+def test_a_pipe_gets_whole_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each row of the table is one line, however long the path."""
     assert run(["models"]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(DEFAULT_MODEL)]
     assert Path(line.split()[-1]).is_dir()
 
 
-# --- a start that cannot be -----------------------------------------------------------------------------------
+# --- a failed start -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
         (["srve"], "vectord: unknown command 'srve'; did you mean serve?"),
+        (["--verison"], "vectord: unknown option '--verison'; did you mean --version?"),
         (["serve", "--prot", "80"], "vectord: unknown option '--prot'; did you mean --port?"),
         (["serve", "--print-confg"], "vectord: unknown option '--print-confg'; did you mean --print-config?"),
         (["serve", "--port", "x"], "vectord: --port (command line): expected a whole number from 0 to 65535, got 'x'"),
-        (["serve", "--json"], "vectord: --json (command line): goes with --print-config"),
+        (["serve", "--json"], "vectord: --json (command line): requires --print-config"),
         (
             ["serve", "--backend", "openvin"],
             "vectord: unknown backend 'openvin'; there are: auto, fake, handler, onnx, onnxruntime, openvino",
         ),
-        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto (CUDA, else MPS"),
+        (["serve", "--device", "gpu"], "vectord: --device (command line): expected auto, cpu, cuda"),
         (["serve", "--dtype", "int3"], "vectord: --dtype (command line): expected one of auto, float32, bfloat16"),
         (["serve", "--profile", "x"], "vectord: unknown profile 'x'; there are: cohere, default"),
         (["serve", "--profile", "simple-inference-server"], "vectord: MODELS is not set, and the profile simple-"),
@@ -212,55 +214,53 @@ def test_models_prints_whole_paths_into_a_pipe(capsys: pytest.CaptureFixture[str
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_bad_start_is_one_line_and_exit_code_2(
+def test_a_failed_start_is_one_line_and_exit_code_2(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What is wrong, before the port is bound; no traceback."""
+    """The line names the problem; there is no traceback."""
     assert refused(words, capsys).startswith(line)
 
 
 def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
-    """From a process of its own, with everything that is printed on the way."""
+    """The process prints nothing else."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
         ended = vectord("serve", "--backend", "fake", "--port", port)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert len(ended.stderr.splitlines()) == 1
     assert port in ended.stderr
 
 
-def test_what_has_no_effect_is_one_line_of_the_log() -> None:
-    """Said when the server starts, in the log's own shape, whatever comes of the start."""
+def test_variables_without_effect_are_one_line_of_the_log() -> None:
+    """The log has its configured format, also before a failed start."""
     environ = {"API_WORKERS": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
     ended = vectord("serve", "./nowhere", environ=environ)
     assert ended.returncode == 2
-    told, refusal = ended.stderr.splitlines()
-    line = json.loads(told)
+    logged, refusal = ended.stderr.splitlines()
+    line = json.loads(logged)
     assert (line["level"], line["logger"]) == ("warning", "vectord.config")
     assert line["event"].startswith("set for other servers, without effect here: API_WORKERS, HF_MODEL_CACHE_VOLUME (")
     assert refusal.startswith("vectord: model ./nowhere")
 
 
 def test_a_bad_variable_ends_the_process_with_code_2() -> None:
-    """The exit code of the real process, by `python -m vectord`."""
     ended = vectord("serve", environ={"VECTORD_PRT": "80"})
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr == "vectord: unknown name 'VECTORD_PRT' (environment); did you mean VECTORD_PORT?\n"
 
 
-def test_a_reader_that_leaves_is_no_traceback() -> None:
+def test_a_closed_pipe_causes_no_traceback() -> None:
     """`vectord serve --help | head -1`."""
     command = f"{sys.executable} -m vectord serve --help | head -1"
     ended = subprocess.run(["bash", "-c", command], text=True, capture_output=True, check=False, timeout=60)
-    assert ended.stdout == "Usage: vectord serve [MODEL ...] [options]\n"
+    assert ended.stdout == "Usage: vectord serve [OPTIONS] [MODEL]...\n"
     assert ended.stderr == ""
 
 
-def test_help_and_bad_options_cost_no_heavy_import() -> None:
-    """What answers at once imports neither the server nor a vendor's library."""
+def test_help_imports_no_large_library() -> None:
+    """Neither the server nor a vendor's library, so that help is fast."""
     script = "import sys; from vectord.cli.main import run; run(['serve', '--help']); print(*sys.modules)"
     ended = subprocess.run([sys.executable, "-c", script], text=True, capture_output=True, check=True, timeout=60)
     loaded = set(ended.stdout.splitlines()[-1].split())
@@ -272,8 +272,8 @@ def test_help_and_bad_options_cost_no_heavy_import() -> None:
 # --- vectord key ----------------------------------------------------------------------------------------------
 
 
-def test_a_key_is_shown_and_its_stanza_can_be_appended(tmp_path: Path) -> None:
-    """Standard output is what the file needs; the key itself goes where no redirection puts it beside that."""
+def test_the_output_of_key_can_be_appended_to_the_file(tmp_path: Path) -> None:
+    """Standard output has the entry for the file, standard error the key."""
     ended = vectord("key", "search")
     assert (ended.returncode, tomllib.loads(ended.stdout)["keys"][0]["name"]) == (0, "search")
     (key,) = (line.strip() for line in ended.stderr.splitlines() if line.startswith("    "))
@@ -284,7 +284,16 @@ def test_a_key_is_shown_and_its_stanza_can_be_appended(tmp_path: Path) -> None:
     assert [key.name for key in read_keys(file)] == ["search", "other"]
 
 
-@pytest.mark.parametrize("words", [[], ["a", "b"], ["--name"], ["1st"], ["a b"]], ids=str)
-def test_a_key_takes_one_name(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """And not every text is one."""
-    assert "name" in refused(["key", *words], capsys)
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "Missing argument 'NAME'."),
+        (["a", "b"], "Got unexpected extra argument (b)"),
+        (["--name"], "unknown option '--name'"),
+        (["1st"], "name"),
+        (["a b"], "name"),
+    ],
+    ids=str,
+)
+def test_a_key_has_one_valid_name(words: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert line in refused(["key", *words], capsys)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from vectord.config import DEFAULT_MODEL, Config, ModelConfig, ServerConfig
-from vectord.config.ignored import BY_NAME, IGNORED
-from vectord.config.settings import SETTINGS, BadValue, Setting, option
+from vectord.config.other_servers import IGNORED, IGNORED_NAMES
+from vectord.config.settings import SETTINGS, BadValue, Setting, option_name
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -214,7 +214,7 @@ def test_either_key_opens_the_server(keys: dict[str, str], accepted: tuple[str, 
 def test_a_name_without_effect_is_nobody_elses() -> None:
     """Nor is it there twice, as a name or as an option; and each has a reason."""
     names = [name for ignored in IGNORED for name in ignored.names]
-    assert len(names) == len(BY_NAME)
+    assert len(names) == len(IGNORED_NAMES)
     settings = {name for setting in SETTINGS for name in (*setting.env, *setting.flags)}
-    assert settings.isdisjoint({*names, *map(option, names)})
+    assert settings.isdisjoint({*names, *map(option_name, names)})
     assert all(ignored.why.endswith(".") for ignored in IGNORED)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.config.start import NOTHING, refused
+from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
 from vectord.config.settings import SETTINGS, Setting
-from vectord.config.sources import load
 
 
 def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
@@ -69,9 +68,9 @@ def test_dotenv_takes_dollars_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
         ),
         (
             {"URL_PREFIX": "v1/"},
-            "URL_PREFIX (environment): expected a path such as /api/models, under which all paths ar",
+            "URL_PREFIX (environment): expected a path such as /api/models, got 'v1/'",
         ),
-        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto (CUDA, else MPS, else the processor), cpu, cuda, cud"),
+        ({"DEVICE": "gpu"}, "DEVICE (environment): expected auto, cpu, cuda, cuda:N, cuda:all, mps"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
@@ -105,7 +104,7 @@ def test_a_bad_value_of_a_lenient_name_is_warned_of(tmp_path: Path, source: str)
     assert loaded.config.engine.max_concurrent_requests == 200
     assert str(loaded.origins["max_concurrent_requests"]) == "[engine] max_concurrent_requests (profile)"
     assert loaded.notes == (
-        f"MAX_QUEUE_SIZE ({source}): expected a whole number from 1 to 1000000; going on without it",
+        f"MAX_QUEUE_SIZE ({source}): expected a whole number from 1 to 1000000; the value is ignored",
     )
 
 

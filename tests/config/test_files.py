@@ -6,12 +6,12 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-from tests.config.start import NOTHING, refused
+from tests.config.start import NOTHING, load, refused
 
 from vectord.config import DEFAULT_MODEL, Config
 from vectord.config.declared import DIALECTS
-from vectord.config.files import profiles
-from vectord.config.sources import Loaded, load
+from vectord.config.sources import Loaded
+from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ),
         ("[server]\nport = true", "[server] port (config file): expected a whole number from 0 to 65535, got True"),
         ("[server", "vectord.toml is not TOML: "),
-        ("profile = 1", "profile in vectord.toml: expected one of cohere, default, "),
+        ("profile = 1", "profile in vectord.toml: expected the name of a profile, got 1"),
         ('profile = "x"', "unknown profile 'x'; there are: cohere, default, "),
     ],
     ids=lambda value: value.replace("\n", " ") if isinstance(value, str) else None,
@@ -91,7 +91,7 @@ def test_a_profile_puts_its_own_dialect_first(tmp_path: Path, name: str) -> None
 def test_the_order_names_every_dialect_of_the_folder() -> None:
     """A dialect that is missing would never answer, one that is not there would stop every start."""
     folder = {module.name for module in pkgutil.iter_modules([str(ROOT / "src" / "vectord" / "products")])} - {"common"}
-    assert set(DIALECTS) == folder - {"base", "folder"}
+    assert set(DIALECTS) == folder
     assert Config().server.dialects == DIALECTS
 
 
@@ -184,7 +184,7 @@ def test_no_profile_cuts_texts_without_a_word(tmp_path: Path, name: str) -> None
 def test_simple_inference_server_demands_models(tmp_path: Path) -> None:
     """Its document: the server will exit if they are not provided."""
     argv = ["--profile", "simple-inference-server"]
-    line = "MODELS is not set, and the profile simple-inference-server demands it (or --models)"
+    line = "MODELS is not set, and the profile simple-inference-server requires it (or --models)"
     assert refused(argv, NOTHING, tmp_path) == refused(argv, {"MODELS": ","}, tmp_path) == line
     assert load(argv, {"MODELS": "bge-m3"}, tmp_path).config.model.in_order == ("bge-m3",)
 

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.config.start import NOTHING
+from tests.config.start import NOTHING, load
 
 from vectord.config import Config
-from vectord.config.settings import option
-from vectord.config.sources import load
+from vectord.config.settings import option_name
 
 # The documents of the four servers first, then TEI, infinity, llama.cpp, and what only their sources have.
 MEANT = [
@@ -180,7 +179,7 @@ def test_a_variable_means_what_it_means_elsewhere(tmp_path: Path, name: str, tex
 @pytest.mark.parametrize(("name", "text", "effect"), MEANT, ids=[f"{name}={text}" for name, text, _ in MEANT])
 def test_its_option_means_the_same(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
     """The servers' own command lines go on working."""
-    assert values(load([f"{option(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect
+    assert values(load([f"{option_name(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT.split())

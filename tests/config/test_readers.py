@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vectord.config import readers
+from vectord.config import other_servers as readers
 from vectord.config.declared import Reader
 
 

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.config.start import NOTHING, refused
+from tests.config.start import NOTHING, load, refused
 
 from vectord.config import Config
-from vectord.config.layer import Origin
 from vectord.config.settings import SETTINGS
-from vectord.config.sources import Loaded, load
+from vectord.config.sources import Loaded, Origin
 
 
 def from_all_sources(cwd: Path, sources: Sequence[str]) -> Loaded:
@@ -109,7 +108,7 @@ def test_two_default_prompts_are_one_too_many(tmp_path: Path, argv: list[str], e
     """Which of them would be put before a text? TEI refuses that too."""
     line = refused(argv, environ, tmp_path)
     assert line.startswith("DEFAULT_PROMPT (environment) and ")
-    assert line.endswith(": one of them at most")
+    assert line.endswith(": set only one of them")
 
 
 def test_what_has_no_effect_is_told_once_and_by_name(tmp_path: Path) -> None:
@@ -119,7 +118,7 @@ def test_what_has_no_effect_is_told_once_and_by_name(tmp_path: Path) -> None:
     assert loaded.config == Config()
     assert loaded.notes == (
         "set for other servers, without effect here: --uds-path, --preload-only, UDS_PATH, HF_MODEL_CACHE_VOLUME "
-        "(docs/configuration.md says why)",
+        "(see docs/configuration.md)",
     )
 
 
@@ -132,7 +131,7 @@ def test_the_notes_go_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     """Whoever starts to serve says them, as warnings, in the shape of every other line."""
     loaded = load((), {"UDS_PATH": "/here", "MAX_QUEUE_SIZE": "0"}, tmp_path)
     with caplog.at_level(logging.WARNING, "vectord.config"):
-        loaded.tell()
+        loaded.log_notes()
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert caplog.messages == list(loaded.notes)
 

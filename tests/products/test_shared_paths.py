@@ -12,9 +12,10 @@ from tests.products.results import incoming, rerank_result
 from tests.server.fakes import FakeEngine
 
 from vectord.config.declared import DIALECTS
-from vectord.config.files import profiles, read_profile
+from vectord.config.sources import read_profile
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Dialect, Route, load_dialects
+from vectord.products.common.profiles import profiles
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.http.shutdown import Shutdown
@@ -258,7 +259,7 @@ def own_posts() -> list[tuple[Dialect, Route]]:
 
 
 def order_of(profile: str) -> tuple[str, ...]:
-    order, _ = read_profile(profile, Path()).layer.get("dialects", (DIALECTS, None))
+    order, _ = read_profile(profile, Path(), profiles()).layer.get("dialects", (DIALECTS, None))
     return tuple(order)
 
 

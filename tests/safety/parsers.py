@@ -22,6 +22,7 @@ from tests.checkpoints.files.onnx_bytes import external_tensor, field, graph, mo
 from tests.checkpoints.files.torch_files import PICKLED_FLOATS, map_bytes, pack, torch_members
 from tests.checkpoints.folders import write_sentence_model, write_tokenizer
 from tests.checkpoints.reading import spec_of
+from tests.config.start import load
 from tests.products.results import model_info
 from tests.products.test_errors import MARK, PARSES, bodies
 from tests.server.fakes import FakeEngine
@@ -32,7 +33,6 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.files.torch_file import read_members, read_tensors
 from vectord.checkpoints.vocabulary import find_ids, wordpiece_json
-from vectord.config.sources import load
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, TextOptions

@@ -1,35 +1,82 @@
-"""The command `vectord`: finds the command, runs it, and turns a StartError into one line and exit code 2.
-
-What commands there are is the folder commands/.
-"""
+"""Runs a command of `vectord` and returns its exit code. Each module in the folder commands/ is a command."""
 
 from __future__ import annotations
 
 import logging
 import os
+import pkgutil
 import sys
 import threading
 from collections.abc import Sequence
+from importlib import import_module
+
+import click
 
 from vectord import __version__
-from vectord.cli.commands import command_names, load_command
+from vectord.cli import commands
 from vectord.cli.printing import print_text
-from vectord.config.layer import nearest
+from vectord.config.command_line import usage_line
+from vectord.config.sources import nearest, quoted
 from vectord.errors import ConfigError, ExitCode, StartError
 
-_TRY = """\
+PROGRAM = "vectord"
+COMPLETE = "_VECTORD_COMPLETE"  # click's scripts for shells set it (commands/completion.py)
 
-Try:   vectord serve
-       curl localhost:8000/v1/embeddings -d '{"input": "Hello, world"}'
-"""
+
+class Commands(click.Group):
+    """The modules of commands/, each imported when it is needed. A module's `command` is the click command."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        names = sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
+        return sorted(names, key=lambda name: name != "serve")
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        names = self.list_commands(ctx)
+        if cmd_name in names:
+            command = import_module(f"{commands.__name__}.{cmd_name}").command
+            assert isinstance(command, click.Command)
+            return command
+        if ctx.resilient_parsing:
+            return None
+        hint = nearest(cmd_name, names)
+        raise ConfigError(f"unknown command {quoted(cmd_name)}{hint} (there are: {', '.join(names)}; try --help)")
+
+
+def _print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        ctx.exit(print_text(f"{PROGRAM} {__version__}"))
+
+
+vectord = Commands(
+    name=PROGRAM,
+    help="A self-hosted server for retrieval models.",
+    epilog='\b\nTry:\n  vectord serve\n  curl localhost:8000/v1/embeddings -d \'{"input": "Hello, world"}\'',
+    no_args_is_help=False,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    params=[
+        click.Option(
+            ["-v", "-V", "--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_print_version,
+            help="Print the version and exit.",
+        )
+    ],
+)
 
 
 def main() -> int:
-    """The process's own command line to its exit code."""
+    """The entry point: this process's command line to its exit code."""
+    if instruction := os.environ.get(COMPLETE):
+        from click.shell_completion import shell_complete  # noqa: PLC0415 - a shell asks for completions
+
+        return shell_complete(vectord, {}, PROGRAM, COMPLETE, instruction)
     code = run(sys.argv[1:])
     if threading.active_count() > 1:
-        # A model that still loads is inside a vendor's native code, which the interpreter's usual end makes crash
-        # (seen: exit codes 134 and 139 in place of ours).
+        # A thread may still be loading a model in native code, which crashes when the interpreter ends normally
+        # (seen as exit codes 134 and 139).
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -38,42 +85,27 @@ def main() -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    """Run one command and return the exit code: 0, 1 when nothing could be served, 2 for a start that cannot be."""
+    """Run one command and return its exit code."""
+    if not words:
+        with vectord.make_context(PROGRAM, []) as context:
+            sys.stderr.write(context.get_help() + "\n")
+        return ExitCode.BAD_START
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     try:
-        return _command(list(words))
+        with vectord.make_context(PROGRAM, list(words)) as context:
+            return int(vectord.invoke(context) or 0)
+    except click.exceptions.Exit as done:
+        sys.stdout.flush()
+        return done.exit_code
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
+        return ExitCode.BAD_START
+    except click.UsageError as problem:
+        sys.stderr.write(f"vectord: {usage_line(problem)}\n")
         return ExitCode.BAD_START
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except BrokenPipeError:  # `vectord models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.FAILED
-
-
-def _command(words: list[str]) -> int:
-    if not words:
-        sys.stderr.write(_help())
-        return ExitCode.BAD_START
-    name = words[0]
-    if name in {"--help", "-h", "help"}:
-        return print_text(_help())
-    if name in {"--version", "-V"}:
-        return print_text(f"vectord {__version__}")
-    names = command_names()
-    if name not in names:
-        known = ", ".join(names)
-        raise ConfigError(f"unknown command {name!r}{nearest(name, names)} (there are: {known}; try --help)")
-    command = load_command(name)
-    if {"--help", "-h"} & set(words):
-        return print_text(command.help())
-    return command.run(words[1:])
-
-
-def _help() -> str:
-    names = sorted(command_names(), key=lambda name: name != "serve")  # what a newcomer types comes first
-    found = [load_command(name) for name in names]
-    width = max(len(command.USAGE) for command in found)
-    lines = [f"       vectord {command.USAGE:{width}}   {command.SUMMARY}\n" for command in found]
-    head = "vectord: a self-hosted server for retrieval models.\n\nUsage: " + "".join(lines).lstrip()
-    return f"{head}       vectord --version\n       vectord COMMAND --help\n{_TRY}"

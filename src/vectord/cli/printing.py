@@ -1,8 +1,10 @@
-"""What a command prints: text, and tables by rich."""
+"""Printing for commands: text and JSON, and tables by rich."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -13,20 +15,37 @@ def print_text(text: str) -> int:
     return 0
 
 
-def print_table(table: Any) -> int:
-    """Exit code 0. table: anything that rich prints."""
-    console().print(table)
+def print_json(value: Any) -> int:
+    """Exit code 0."""
+    return print_text(json.dumps(value, indent=2))
+
+
+def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = None, **table: Any) -> int:
+    """Exit code 0. A cell is a text or a rich.text.Text. A heading that starts with > aligns its column right."""
+    from rich.table import Table  # noqa: PLC0415
+
+    rows = list(rows)
+    shown = Table(box=None, pad_edge=False, show_header=headings is not None, title_justify="left", **table)
+    for heading in headings or [""] * max(map(len, rows), default=0):
+        right = heading.startswith(">")
+        shown.add_column(
+            heading.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right
+        )
+    for row in rows:
+        shown.add_row(*row)
+    console().print(shown)
     return 0
 
 
-def console() -> Any:
-    """rich's, on standard output."""
+def console(*, stderr: bool = False) -> Any:
+    """rich's console."""
     from rich.console import Console  # noqa: PLC0415
 
-    # A pipe has no width: long paths stay whole for whoever reads the lines.
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 240)
+    # A pipe has no width: long paths stay in one line for scripts.
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, highlight=False, markup=False, width=None if is_terminal else 240)
 
 
 def printable(text: str) -> str:
-    """A stranger's words, which move no cursor."""
+    """A server's text without control characters, which could move the cursor."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

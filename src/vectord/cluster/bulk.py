@@ -7,18 +7,25 @@ again when a node dies; each part is a file of OUT. The same command continues w
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from vectord.bulk.failures import BulkFailed
-from vectord.cli.bulk_options import config_of, job_of, read_words
+from vectord.bulk.options import config_of, job_of, parameters, read_options
 from vectord.cluster.ray.environment import QUIET, check_ray, join, prepare
-from vectord.cluster.ray.options import check_gpus, cluster_parser
+from vectord.cluster.ray.options import cluster_parameters, read_words
+from vectord.config.command_line import Command, value
+from vectord.config.sources import CommandLine, load
 from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
     from vectord.bulk.job import Job
@@ -28,17 +35,16 @@ if TYPE_CHECKING:
 
 PART_ROWS = 16_384
 
-DESCRIPTION = """\
-Makes a vector of every text of the Parquet files in IN, on all nodes of a Ray cluster, and writes OUT, a folder: the
-same rows in the same order, all their columns, and the vectors beside them. IN and OUT are paths that every node sees,
-or URIs such as s3://bucket/folder. Every option of `vectord bulk` means what it means there; one file of OUT is what
-`vectord bulk` makes of the same rows."""
+HELP = """\
+Embed every text of the Parquet files in IN on all nodes of a Ray cluster, and write the folder OUT: the same rows in
+the same order, with all their columns and the vectors. IN and OUT are paths that every node sees, or URIs such as
+s3://bucket/folder. One file of OUT is what `vectord bulk` makes of the same rows. Accepts MODELs and the options of
+`vectord serve`.
 
-EPILOG = """\
-stopping and going on:
-  A part of OUT is there whole or not at all. The same command makes those that are missing.
+A part of OUT exists completely or not at all. The same command makes the missing parts.
 
-examples:
+\b
+Examples:
   python -m vectord.cluster.bulk docs/ vectors/ --actors 2 --cpus 4
   python -m vectord.cluster.bulk s3://bucket/docs s3://bucket/vectors BAAI/bge-m3 --address auto --actors 16 --gpus 1"""
 
@@ -51,6 +57,7 @@ class Order:
     config: Config
     source: str
     out: str
+    address: str | None = None
     part_rows: int = PART_ROWS
     actors: int = 1
     cpus: int = 1
@@ -63,6 +70,8 @@ def main(words: Sequence[str]) -> int:
     """The exit code."""
     try:
         return run(words)
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
         return ExitCode.BAD_START
@@ -72,11 +81,10 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    options, rest = parser().parse_known_args(words)
+    order = order_of(*read_words(COMMAND, words))
     check_ray()
-    order = order_of(options, rest)
     prepare(QUIET)
-    join(options.address)
+    join(order.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
 
     try:
@@ -176,50 +184,46 @@ def _say(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def order_of(options: Namespace, rest: Sequence[str]) -> Order:
+def order_of(options: SimpleNamespace, line: CommandLine) -> Order:
     """Raises ConfigError."""
-    for name in ("part_rows", "actors", "cpus"):
-        if getattr(options, name) < 1:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {getattr(options, name)}")
-    check_gpus(options.gpus)
-    read, settings = read_words([*rest, "--output-format", "parquet"])
-    if read.url is not None:
+    options = read_options({**vars(options), "output_format": "parquet"})
+    if options.url is not None:
         raise ConfigError("--url: the nodes have the model themselves; vectord bulk --url asks a server")
-    config = config_of(read, settings)
-    assert config is not None, "it is, without --url"
+    config = config_of(load(line, os.environ, Path.cwd(), profiles()), options)
     threads = config.device.num_threads or options.cpus
     return Order(
-        job=job_of(read),
+        job=job_of(options),
         config=replace(config, device=replace(config.device, num_threads=threads)),
-        source=read.source,
-        out=rest[1],  # as it was given: a Path would make s3:/ of s3://
+        source=options.source,
+        out=options.out,
+        address=options.address,
         part_rows=options.part_rows,
         actors=options.actors,
         cpus=options.cpus,
         gpus=options.gpus,
-        patience_s=read.patience_s,
-        restart=read.restart,
+        patience_s=options.patience_s,
+        restart=options.restart,
     )
 
 
-def parser() -> ArgumentParser:
-    own = cluster_parser(
-        "python -m vectord.cluster.bulk",
-        "%(prog)s IN OUT [options] [MODEL ...] [options of vectord bulk] [settings of vectord serve]",
-        DESCRIPTION,
-        EPILOG,
-        of="an actor",
-    )
-    add = own.add_argument
-    add("--actors", metavar="N", type=int, default=1, help="that work at once, each with the model (default: 1)")
-    add(
-        "--part-rows",
-        metavar="N",
-        type=int,
-        default=PART_ROWS,
-        help=f"of one file of OUT, and what a dead node loses at most (default: {PART_ROWS})",
-    )
-    return own
+COMMAND = Command(
+    "python -m vectord.cluster.bulk",
+    settings=True,
+    profiles=lambda: list(profiles()),
+    help=HELP,
+    params=[
+        *parameters(),
+        value("--actors", "N", "Actors that work at once, each with the model.", kind=click.IntRange(min=1), default=1),
+        value(
+            "--part-rows",
+            "N",
+            "Rows in one file of OUT, and the most that a dead node loses.",
+            kind=click.IntRange(min=1),
+            default=PART_ROWS,
+        ),
+        *cluster_parameters("an actor"),
+    ],
+)
 
 
 if __name__ == "__main__":

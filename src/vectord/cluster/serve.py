@@ -9,28 +9,32 @@ import os
 import signal
 import sys
 import threading
-from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
-from vectord.cluster.ray.options import check_gpus, cluster_parser
+from vectord.cluster.ray.options import cluster_parameters, read_words
 from vectord.cluster.ray.shape import Shape
+from vectord.config.command_line import Command, value
+from vectord.config.sources import CommandLine, Loaded, load
 from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
     from vectord.config import Config
-    from vectord.config.sources import Loaded
-
-DESCRIPTION = """\
-Serves models by replicas of vectord on a Ray cluster, behind one port. MODEL and every option of `vectord serve`
-mean what they mean there; each replica is such a server."""
 
 LOGS = "/tmp/ray/session_latest/logs/serve on each node"  # noqa: S108 - where Ray writes them
 
-EPILOG = """\
-examples:
+HELP = """\
+Serve models by replicas of vectord on a Ray cluster, behind one port. Each replica is a server; MODELs and the options
+of `vectord serve` configure it.
+
+\b
+Examples:
   python -m vectord.cluster.serve --num-replicas 2
   python -m vectord.cluster.serve --address auto --min-replicas 2 --max-replicas 8 --cpus 4 --host 0.0.0.0 BAAI/bge-m3
   serve run vectord.cluster.serve:app num_replicas=2 models=BAAI/bge-m3"""
@@ -40,6 +44,8 @@ def main(words: Sequence[str]) -> int:
     """The exit code."""
     try:
         return run(words)
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
         return ExitCode.BAD_START
@@ -47,9 +53,9 @@ def main(words: Sequence[str]) -> int:
 
 def run(words: Sequence[str]) -> int:
     """Serve until a signal. Raises StartError."""
-    options, rest = parser().parse_known_args(words)
+    options, line = read_words(COMMAND, words)
     check_ray()
-    loaded = _load(rest)
+    loaded = _load(line)
     prepare({**QUIET, **PATIENT, **DIRECT})
     join(options.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
@@ -89,23 +95,18 @@ def app(arguments: Mapping[str, str]) -> Any:
     prepare(QUIET)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "models"]
     words += arguments.get("models", "").replace(",", " ").split()
-    options, rest = parser().parse_known_args(words)
+    options, line = read_words(COMMAND, words)
     from vectord.cluster.ray.application import application  # noqa: PLC0415 - after `prepare`
 
-    return application(_load(rest).config, shape_of(options))
+    return application(_load(line).config, shape_of(options))
 
 
-def shape_of(options: Namespace) -> Shape:
+def shape_of(options: SimpleNamespace) -> Shape:
     """Raises ConfigError."""
     least = options.min_replicas if options.min_replicas is not None else options.num_replicas
     most = options.max_replicas if options.max_replicas is not None else max(least, options.num_replicas)
     if not 1 <= least <= most:
         raise ConfigError(f"--min-replicas {least}, --max-replicas {most}: expected 1 or more, and no less at most")
-    for name in ("cpus", "waiting_tokens"):
-        value = getattr(options, name)
-        if value < 1:
-            raise ConfigError(f"--{name.replace('_', '-')}: expected 1 or more, got {value}")
-    check_gpus(options.gpus)
     return Shape(
         min_replicas=least,
         max_replicas=most,
@@ -117,38 +118,36 @@ def shape_of(options: Namespace) -> Shape:
     )
 
 
-def parser() -> ArgumentParser:
-    own = cluster_parser(
-        "python -m vectord.cluster.serve",
-        "%(prog)s [options] [MODEL ...] [settings of vectord serve]",
-        DESCRIPTION,
-        EPILOG,
-        of="a replica",
-    )
-    add = own.add_argument
-    add("--num-replicas", metavar="N", type=int, default=1, help="how many, always (default: 1)")
-    add("--min-replicas", metavar="N", type=int, help="how few, where their number follows the load")
-    add("--max-replicas", metavar="N", type=int, help="how many at most")
-    add(
-        "--waiting-tokens",
-        metavar="N",
-        type=int,
-        default=50_000,
-        help="that wait in a replica before there is one more (default: 50000)",
-    )
-    add("--upscale-delay-s", metavar="S", type=float, default=10.0, help="how long load must last (default: 10)")
-    add("--downscale-delay-s", metavar="S", type=float, default=300.0, help="or stay away (default: 300)")
-    add("--proxies", choices=("every", "head"), default="every", help="which nodes listen (default: every)")
-    return own
+COMMAND = Command(
+    "python -m vectord.cluster.serve",
+    settings=True,
+    profiles=lambda: list(profiles()),
+    help=HELP,
+    params=[
+        *cluster_parameters("a replica"),
+        value("--num-replicas", "N", "Number of replicas, if it is fixed.", kind=int, default=1),
+        value("--min-replicas", "N", "Fewest replicas, if their number follows the load.", kind=int),
+        value("--max-replicas", "N", "Most replicas, if their number follows the load.", kind=int),
+        value(
+            "--waiting-tokens",
+            "N",
+            "Queued tokens in a replica that add another one.",
+            kind=click.IntRange(min=1),
+            default=50_000,
+        ),
+        value("--upscale-delay-s", "S", "Seconds of load before a replica is added.", kind=float, default=10.0),
+        value("--downscale-delay-s", "S", "Seconds without load before a replica goes.", kind=float, default=300.0),
+        value("--proxies", "", "Nodes that listen.", kind=click.Choice(("every", "head")), default="every"),
+    ],
+)
 
 
-def _load(words: Sequence[str]) -> Loaded:
-    from vectord.config.sources import load  # noqa: PLC0415
+def _load(line: CommandLine) -> Loaded:
     from vectord.observability import logs  # noqa: PLC0415
 
-    loaded = load(words, os.environ, Path.cwd())
+    loaded = load(line, os.environ, Path.cwd(), profiles())
     logs.configure(loaded.config.telemetry)
-    loaded.tell()
+    loaded.log_notes()
     return loaded
 
 

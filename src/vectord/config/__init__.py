@@ -1,4 +1,8 @@
-"""Every setting once (declared.py), its names and forms (settings.py), and where its value came from (sources.py)."""
+"""Every setting, and where its value comes from. Imports nothing of vectord but errors.py.
+
+Read declared.py first: it declares each setting once. settings.py derives names and reads values, other_servers.py
+knows the variables of other servers, command_line.py makes options of the settings, sources.py merges all sources.
+"""
 
 from vectord.config.declared import (
     DEFAULT_MODEL,

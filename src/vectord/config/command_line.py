@@ -1,119 +1,272 @@
-"""The words behind `vectord serve` as a Layer: options, and models.
+"""The settings as options of click commands, and the command line read into a `CommandLine`.
 
-Not argparse: an option whose value may be left out (--auto-truncate) would swallow the model that follows it.
+`Command` is the class of every command that accepts settings (`vectord serve`, `bulk`, `python -m vectord.cluster...`).
+Each name of a setting is an option of its own, so that an error and `--print-config` can quote the name that was used.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
 
-from vectord.config.ignored import BY_FLAG as IGNORED
-from vectord.config.layer import Layer, Origin, nearest, shown
-from vectord.config.readers import FALSE, TRUE
-from vectord.config.settings import SETTINGS
+import click
+from click.shell_completion import CompletionItem
+
+from vectord.config.other_servers import FALSE, IGNORED, TRUE
+from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_name
+from vectord.config.sources import CommandLine, Origin, quoted
 from vectord.errors import ConfigError
 
-OWN_OPTIONS = ("--config", "--profile")  # options that say where settings come from, not settings themselves
-
-_BY_FLAG = {flag: setting for setting in SETTINGS for flag in setting.flags}
-_NEGATIVE = {"--no-" + flag[2:]: flag for flag, setting in _BY_FLAG.items() if setting.type is bool}
-_NEGATIVE |= {"--no-" + flag[2:]: flag for setting in SETTINGS for flag in setting.switches}
-_NEGATIVE_IGNORED = {"--no-" + flag[2:]: flag for flag, ignored in IGNORED.items() if ignored.switch}
+_NO = "--no-"
+_METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
+_WIDTH = 100
 
 
-@dataclass(slots=True)
-class CommandLine:
-    layer: Layer = field(default_factory=dict)
-    own: dict[str, str] = field(default_factory=dict)  # by option of OWN_OPTIONS
-    switches: frozenset[str] = frozenset()  # of the caller's own, those given
-    ignored: list[str] = field(default_factory=list)  # options of other servers without effect here
+class Command(click.Command):
+    """A command whose options print in groups. A usage error is a ConfigError with one line.
 
-
-def read_argv(argv: Sequence[str], switches: Sequence[str]) -> CommandLine:
-    """Options as --name value or --name=value; --name alone and --no-name for booleans; all other words are models.
-
-    switches: options without a value that are the caller's own. Raises ConfigError: an unknown option, one without the
-    value that it takes.
+    settings: accepts every setting and MODELs, read into the context's CommandLine; `pass_command_line` hands it over.
+    list_settings: `--help` lists them too. profiles: the names for `--profile`.
     """
-    line = CommandLine()
-    words = deque(argv)
-    while words:
-        word = words.popleft()
-        name, equals, given = word.partition("=")
-        value = given if equals else None
-        if word == "--":
-            _add_to_list(line.layer, "models", list(words), Origin("command line"))
-            break
-        if not word.startswith("-") or word == "-":
-            _add_to_list(line.layer, "models", [word], Origin("command line"))
-        elif name in (*switches, *_NEGATIVE, *_NEGATIVE_IGNORED) and equals:
-            raise ConfigError(f"{name} (command line): takes no value")
-        elif name in switches:
-            line.switches |= {name}
-        elif name in _NEGATIVE:
-            _add_option(line.layer, _NEGATIVE[name], "false", words, shown_as=name)
-        elif name in OWN_OPTIONS:
-            _add_own(line, name, _next_value(name, words) if value is None else value)
-        elif name in _BY_FLAG:
-            _add_option(line.layer, name, value, words, shown_as=name)
-        elif name in IGNORED or name in _NEGATIVE_IGNORED:
-            _skip(name, value, words)
-            line.ignored.append(name)
+
+    def __init__(
+        self,
+        *args: Any,
+        settings: bool = False,
+        list_settings: bool = False,
+        profiles: Callable[[], Sequence[str]] = tuple,
+        **kwargs: Any,
+    ) -> None:
+        kwargs["context_settings"] = {"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH}
+        super().__init__(*args, **kwargs)
+        self._settings, self._list_settings, self._profiles = settings, list_settings, profiles
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if self._settings:  # 250 options: not made before they are needed
+            self._settings = False
+            own = {flag for param in self.params for flag in param.opts}
+            self.params += [option for option in _options(self._profiles()) if option.opts[0] not in own]
+            self.params.append(_models())
+        return super().get_params(ctx)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            # Also after a misspelt option: help is for a command line that does not work.
+            args = ["--help"] if {"-h", "--help"} & set(args) else self._with_values(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            raise ConfigError(usage_line(error)) from None
+
+    def _with_values(self, ctx: click.Context, args: Sequence[str]) -> list[str]:
+        """Write `--switch` as `--switch=true` unless true or false follows, so that click takes no model as its value.
+
+        Raises UsageError for an option with another option in the place of its value.
+        """
+        options = {flag: param for param in self.get_params(ctx) for flag in param.opts}
+        words = list(args)
+        for i, (word, following) in enumerate(pairwise([*words, "--"])):
+            option = options.get(word)
+            if word == "--":
+                break
+            if isinstance(option, SettingOption) and option.may_stand_alone:
+                if following.lower() not in TRUE | FALSE:
+                    words[i] = f"{word}=true"
+            elif isinstance(option, click.Option) and not option.is_flag and following.startswith("--"):
+                raise ConfigError(f"{word} (command line): expected a value")
+        return words
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for param in self.get_params(ctx):
+            group = param.group if isinstance(param, SettingOption) else "Options"
+            if isinstance(param, click.Option) and (group == "Options" or self._list_settings):
+                record = param.get_help_record(ctx)
+                groups.setdefault(group, []).extend([record] if record else [])
+        for title, records in groups.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def value(
+    name: str, metavar: str, help: str, *, kind: Any = None, default: Any = None, env: Sequence[str] = ()
+) -> click.Option:
+    """An option with a value. kind: a click type; env: variables of the process that set it, too."""
+    return click.Option(
+        [name],
+        metavar=metavar or None,
+        type=kind,
+        default=default,
+        show_default=default not in (None, ""),
+        envvar=list(env) or None,
+        show_envvar=True,
+        help=help,
+    )
+
+
+def flag(*names: str, help: str) -> click.Option:
+    return click.Option(names, is_flag=True, help=help)
+
+
+pass_command_line = click.make_pass_decorator(CommandLine, ensure=True)
+
+
+def read_command_line(words: Sequence[str]) -> CommandLine:
+    """Read settings and models: `--name value`, `--name=value`, `--switch`, `--no-switch`; other words are models.
+
+    Raises ConfigError: an unknown option, or one without its value.
+    """
+    command = Command(None, settings=True, add_help_option=False)
+    return command.make_context("vectord", list(words)).ensure_object(CommandLine)
+
+
+def usage_line(error: click.UsageError) -> str:
+    """The error in one line, with the nearest known option."""
+    if isinstance(error, click.NoSuchOption):
+        hint = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
+        return f"unknown option {quoted(error.option_name)}{hint}"
+    return " ".join(error.format_message().split())[:400]
+
+
+class SettingOption(click.Option):
+    """One name of a setting on the command line."""
+
+    def __init__(
+        self,
+        flag: str,
+        read: Callable[[CommandLine, Sequence[str]], None],
+        *,
+        group: str,
+        record: tuple[str, str] | None = None,
+        may_stand_alone: bool = False,
+        choices: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+            if value not in (None, ()) and not ctx.resilient_parsing:
+                line = ctx.ensure_object(CommandLine)
+                texts = value if isinstance(value, tuple) else (value,)
+                joint = "=" if flag.startswith("--") else ""
+                line.words += [flag if self.is_flag else f"{flag}{joint}{text}" for text in texts]
+                read(line, texts)
+
+        super().__init__([flag], expose_value=False, callback=callback, hidden=record is None, **kwargs)
+        self.group, self.may_stand_alone = group, may_stand_alone
+        self._record, self._choices = record, choices
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        return self._record
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if not self._choices:
+            return [CompletionItem(incomplete, type="file")]
+        return [CompletionItem(choice) for choice in self._choices if choice.startswith(incomplete)]
+
+
+def _models() -> click.Argument:
+    """The words that are no options, before the models that options name."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> None:
+        if value and not ctx.resilient_parsing:
+            line = ctx.ensure_object(CommandLine)
+            line.words += value
+            named, _ = line.layer.get("models", ([], None))
+            assert isinstance(named, list)
+            line.layer["models"] = ([*value, *named], Origin("command line"))
+
+    return click.Argument(
+        ["positional_models"],
+        nargs=-1,
+        metavar="[MODEL]...",
+        type=str,
+        expose_value=False,
+        callback=callback,
+        shell_complete=lambda ctx, param, incomplete: [CompletionItem(incomplete, type="file")],
+    )
+
+
+def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
+    def read_config(line: CommandLine, texts: Sequence[str]) -> None:
+        """A YAML file is Simple Inference Server's catalogue of models, which is its --config; ours is TOML."""
+        if texts[0].lower().endswith((".yaml", ".yml")):
+            line.layer["model_catalogue"] = (texts[0], Origin("command line", "--config"))
         else:
-            known = (*_BY_FLAG, *_NEGATIVE, *OWN_OPTIONS, *switches)
-            raise ConfigError(f"unknown option {shown(name)}{nearest(name, known)}")
-    return line
+            line.config = texts[0]
+
+    def read_profile(line: CommandLine, texts: Sequence[str]) -> None:
+        line.profile = texts[0]
+
+    config = ("--config FILE", "Settings as TOML. [VECTORD_CONFIG; default: ./vectord.toml if it exists]")
+    names = f"Stand in for another product: {', '.join(profiles)}. [VECTORD_PROFILE; default: default]"
+    yield SettingOption("--config", read_config, group="Sources", record=config)
+    yield SettingOption("--profile", read_profile, group="Sources", record=("--profile NAME", names), choices=profiles)
+    for setting in SETTINGS:
+        for flag in setting.flags:
+            yield from _names(setting, flag)
+    for flag, is_switch in {option_name(name): one.switch for one in IGNORED for name in one.names}.items():
+        yield SettingOption(flag, partial(_skip, flag), group="", may_stand_alone=is_switch)
+        if is_switch:
+            yield _negative(flag, partial(_skip, _NO + flag[2:]), group="")
 
 
-def _add_own(line: CommandLine, name: str, value: str) -> None:
-    """--config of Simple Inference Server names its catalogue of models, which is YAML; ours is TOML."""
-    if name == "--config" and value.lower().endswith((".yaml", ".yml")):
-        line.layer["model_catalogue"] = (value, Origin("command line", name))
-    else:
-        line.own[name] = value
+def _names(setting: Setting, flag: str) -> Iterator[SettingOption]:
+    """The option `flag`, and its opposite."""
+    group = SECTION_TITLES[setting.section].partition(":")[0]
+    is_switch = setting.type is bool or flag in setting.switches
+    yield SettingOption(
+        flag,
+        partial(_set, setting, flag, flag),
+        group=group,
+        record=_help_record(setting) if flag == setting.flags[0] else None,
+        may_stand_alone=is_switch,
+        choices=("true", "false") if setting.type is bool else setting.choices,
+        multiple=setting.type is tuple,
+    )
+    if is_switch:
+        yield _negative(flag, partial(_set, setting, flag, _NO + flag[2:]), group=group)
 
 
-def _add_option(layer: Layer, flag: str, value: str | None, words: deque[str], *, shown_as: str) -> None:
-    setting = _BY_FLAG[flag]
-    origin = Origin("command line", shown_as)
-    if value is None:
-        value = _value(flag, words, alone=setting.type is bool or flag in setting.switches)
+def _negative(flag: str, read: Callable[[CommandLine, Sequence[str]], None], *, group: str) -> SettingOption:
+    return SettingOption(_NO + flag[2:], read, group=group, is_flag=True, flag_value="false", type=str)
+
+
+def _skip(name: str, line: CommandLine, texts: Sequence[str]) -> None:
+    line.ignored.append(name)
+
+
+def _set(setting: Setting, flag: str, name: str, line: CommandLine, texts: Sequence[str]) -> None:
+    """Put the setting into the layer. A list grows: `vectord serve A --model-id B` serves both."""
+    origin = Origin("command line", name)
     if flag in setting.reads:
-        meant = setting.reads[flag](value)
-        if meant is None and flag in setting.switches:  # its other position: nothing is said
-            return
-        if meant is None:
-            raise ConfigError(f"{origin}: expected {setting.expected}, got {shown(value)}")
-        value = meant
+        meanings = [setting.reads[flag](text) for text in texts]
+        if None in meanings:
+            if flag in setting.switches:  # the position of a switch that sets nothing
+                return
+            raise ConfigError(f"{origin}: expected {setting.expected}, got {quoted(texts[0])}")
+        texts = [meaning for meaning in meanings if meaning is not None]
     if setting.type is tuple:
-        _add_to_list(layer, setting.name, re.split("[,;]", value), origin)
+        before, first = line.layer.get(setting.name, ([], origin))
+        assert isinstance(before, list)
+        line.layer[setting.name] = ([*before, *(item for text in texts for item in re.split("[,;]", text))], first)
     else:
-        layer[setting.name] = (value, origin)
+        line.layer[setting.name] = (texts[-1], origin)
 
 
-def _skip(flag: str, value: str | None, words: deque[str]) -> None:
-    if value is None and flag in IGNORED:
-        _value(flag, words, alone=IGNORED[flag].switch)
-
-
-def _value(flag: str, words: deque[str], *, alone: bool) -> str:
-    """The value that follows; alone: whether there may be none, which is as good as "true"."""
-    if alone:
-        return words.popleft() if words and words[0].lower() in TRUE | FALSE else "true"
-    return _next_value(flag, words)
-
-
-def _next_value(flag: str, words: deque[str]) -> str:
-    if not words or words[0].startswith("--"):
-        raise ConfigError(f"{flag} (command line): a value must follow")
-    return words.popleft()
-
-
-def _add_to_list(layer: Layer, name: str, items: list[str], origin: Origin) -> None:
-    """Lists grow: `vectord serve A --model-id B` serves both."""
-    before, first_origin = layer.get(name, ([], origin))
-    assert isinstance(before, list)
-    layer[name] = ([*before, *items], first_origin)
+def _help_record(setting: Setting) -> tuple[str, str]:
+    """Its own options and those without a variable; the meaning, the other variables and the default."""
+    others = {option_name(name) for name in setting.env[2:]} - {setting.flags[0]}
+    flags = sorted((flag for flag in setting.flags if flag not in others), key=lambda flag: flag.startswith("--"))
+    if setting.type is bool:
+        flags.append(_NO + flags[-1][2:])
+    metavar = "|".join(setting.choices) or _METAVARS.get(setting.type, "")
+    default = setting.default
+    if isinstance(default, bool):
+        default = str(default).lower()
+    elif isinstance(default, tuple):
+        default = ", ".join(default) or None
+    names = ", ".join(setting.env[1:]) + ("" if default is None else f"; default: {default}")
+    return f"{', '.join(flags)} {metavar}".rstrip(), f"{setting.meaning} [{names}]"

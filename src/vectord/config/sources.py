@@ -1,101 +1,122 @@
-"""Where each setting's value comes from: `load(argv, environ, cwd) -> Loaded`, the one reader of all sources.
+"""Where each setting's value comes from: `load(command_line, environ, cwd) -> Loaded` merges all sources.
 
     command line > environment > .env > config file > profile > default
 
-cli.py and asgi.py call it once, before anything starts; everybody else receives the Config. The first source that
-says something about a setting wins, and within the environment the first of the setting's names.
-
-    command_line.py  environment.py  files.py  -> a Layer each -> merged here, and read by settings.py
+The first source that has a setting wins; within the environment, the first of the setting's variables. Commands and
+asgi.py call `load` once, before anything starts; all other code receives the Config.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from vectord.config.command_line import read_argv
-from vectord.config.declared import SECTIONS, Config
-from vectord.config.environment import read_dotenv, read_environ
-from vectord.config.files import Profile, read_config_file, read_profile
-from vectord.config.layer import Layer, Origin, shown
-from vectord.config.settings import SETTINGS, BadValue, Setting
+from vectord.config.declared import SECTIONS, Config, ModelConfig
+from vectord.config.other_servers import IGNORED_NAMES
+from vectord.config.settings import PREFIX, SETTINGS, BadValue, Setting
 from vectord.errors import ConfigError
 
 log = logging.getLogger("vectord.config")
 
+Source: TypeAlias = Literal["command line", "environment", ".env", "config file", "profile", "default"]
+
+CONFIG_FILE = "vectord.toml"
+_NAMES = frozenset({"VECTORD_CONFIG", "VECTORD_PROFILE", *(name for setting in SETTINGS for name in setting.env)})
+# Variables that Kubernetes sets in every pod for a service called vectord, or vectord-something.
+_SERVICE_LINK = re.compile(r"VECTORD_(\w+_)?(SERVICE_(HOST|PORT)|PORT_[0-9]+_(TCP|UDP|SCTP)).*", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where one value came from."""
+
+    source: Source
+    name: str = ""  # its name there: --port, PORT, [server] port
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.source})" if self.name else self.source
+
+
+# One source's settings before they are read: name -> (a text, a list of texts or a TOML value, its origin).
+Layer: TypeAlias = dict[str, tuple[object, Origin]]
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """Settings and models of a command line, from command_line.py."""
+
+    layer: Layer = field(default_factory=dict)
+    config: str | None = None
+    profile: str | None = None
+    ignored: list[str] = field(default_factory=list)  # options of other servers without effect here
+    words: list[str] = field(default_factory=list)  # the same command line, for another process
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """config, and for each setting's name where its value came from; switches: which of the asked ones were given.
-
-    notes: what the operator should hear of, a line each, without any value.
-    """
+    """The configuration, the origin of each setting by name, and notes for the operator without any value."""
 
     config: Config
     origins: Mapping[str, Origin]
     profile: str
-    switches: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
-    def tell(self) -> None:
-        """Log the notes. For whoever starts to serve, once the log is set up."""
+    def log_notes(self) -> None:
         for note in self.notes:
             log.warning("%s", note)
 
 
-def load(argv: Sequence[str], environ: Mapping[str, str], cwd: Path, *, switches: Sequence[str] = ()) -> Loaded:
-    """The configuration of this process.
+def load(
+    command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profiles: Mapping[str, Path] | None = None
+) -> Loaded:
+    """Merge all sources. Reads .env and vectord.toml in `cwd`, the file of --config and the profile's file.
 
-    argv: options and models, without the program's name and command. switches: options without a value that are the
-    caller's own. Raises ConfigError, in one line: which key, where it stands, what was expected. Reads files below
-    cwd only (.env, vectord.toml) and the one that --config names; asks no network.
+    profiles: the TOML file of each profile by name, from products/. Raises ConfigError, in one line: the name, its
+    source, and the form that was expected.
     """
-    command = read_argv(argv, switches)
-    dotenv = read_dotenv(cwd / ".env")
-    environment, dotted = read_environ(environ, "environment"), read_environ(dotenv, ".env")
-    named_file = command.own.get("--config") or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
-    file, file_profile = read_config_file(cwd, named_file)
-    profile = read_profile(
-        command.own.get("--profile")
-        or environ.get("VECTORD_PROFILE")
-        or dotenv.get("VECTORD_PROFILE")
-        or file_profile
-        or "default",
-        cwd,
-    )
-    layers = (command.layer, environment.layer, dotted.layer, file, profile.layer)
+    dotenv = _read_dotenv(cwd / ".env")
+    environment, dotted = _read_environment(environ, "environment"), _read_environment(dotenv, ".env")
+    named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
+    file, file_profile = _read_config_file(cwd, named_file)
+    name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
+    profile = read_profile(name or "default", cwd, profiles or {})
+    layers = (command_line.layer, environment.layer, dotted.layer, file, profile.layer)
     config, origins = _merged(_one_hub_cache(layers))
-    _check_required(profile, config)
-    _check_one_prompt(origins)
-    ignored = dict.fromkeys((*command.ignored, *environment.ignored, *dotted.ignored))
-    return Loaded(
-        config=config,
-        origins=origins,
-        profile=profile.name,
-        switches=command.switches,
-        notes=(*environment.warnings, *dotted.warnings, *_without_effect(ignored)),
-    )
+    for setting in SETTINGS:
+        if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
+            raise ConfigError(
+                f"{setting.env[1]} is not set, and the profile {profile.name} requires it (or {setting.flags[0]})"
+            )
+    text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
+    if "default" not in (text.source, prompt_name.source):
+        raise ConfigError(f"{text} and {prompt_name}: set only one of them")
+    notes = [*environment.warnings, *dotted.warnings]
+    if ignored := dict.fromkeys((*command_line.ignored, *environment.ignored, *dotted.ignored)):
+        notes.append(f"set for other servers, without effect here: {', '.join(ignored)} (see docs/configuration.md)")
+    return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
 
 
 def _one_hub_cache(layers: Sequence[Layer]) -> Sequence[Layer]:
-    """Without the hub_cache of layers behind one that says hf_home: --hf-home is heard before HF_HUB_CACHE, which wins
-    over HF_HOME beside it, as huggingface_hub has it."""
-    nearest = next((place for place, layer in enumerate(layers) if "hf_home" in layer), len(layers))
-    behind = [{name: said for name, said in layer.items() if name != "hub_cache"} for layer in layers[nearest + 1 :]]
-    return [*layers[: nearest + 1], *behind]
+    """Drop hub_cache from the layers after the first with hf_home.
+
+    --hf-home beats HF_HUB_CACHE; HF_HUB_CACHE beats HF_HOME in the same source, as in huggingface_hub.
+    """
+    first = next((place for place, layer in enumerate(layers) if "hf_home" in layer), len(layers))
+    later = [{name: value for name, value in layer.items() if name != "hub_cache"} for layer in layers[first + 1 :]]
+    return [*layers[: first + 1], *later]
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[Config, Mapping[str, Origin]]:
-    """The first layer that says something of a setting wins."""
     values: dict[str, dict[str, Any]] = {section.name: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
     for setting in SETTINGS:
-        raw, origin = next(
-            (layer[setting.name] for layer in layers if setting.name in layer), (None, Origin("default"))
-        )
+        found = (layer[setting.name] for layer in layers if setting.name in layer)
+        raw, origin = next(found, (None, Origin("default")))
         origins[setting.name] = origin
         if origin.source != "default":
             values[setting.section][setting.name] = _read(setting, raw, origin)
@@ -107,23 +128,183 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
     try:
         return setting.from_text(raw) if isinstance(raw, str) else setting.from_toml(raw)
     except BadValue as problem:
-        got = "something else" if setting.secret else shown(raw)
+        got = "another value" if setting.secret else quoted(raw)
         raise ConfigError(f"{origin}: expected {problem}, got {got}") from None
 
 
-def _check_required(profile: Profile, config: Config) -> None:
+# --- environment ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Environment:
+    layer: Layer
+    ignored: tuple[str, ...]  # variables of other servers without effect here
+    warnings: tuple[str, ...]  # about bad values that were skipped
+
+
+def _read_environment(environ: Mapping[str, str], source: Source) -> _Environment:
+    """An empty variable is unset: containers pass on variables without a value.
+
+    Raises ConfigError for a VECTORD_ name without a setting.
+    """
+    for name in environ:
+        if name.startswith(PREFIX) and name not in _NAMES and not _SERVICE_LINK.fullmatch(name):
+            known = (known for known in _NAMES if known.startswith(PREFIX))
+            raise ConfigError(f"unknown name {quoted(name)} ({source}){nearest(name, known)}")
+    layer: Layer = {}
+    warnings: list[str] = []
     for setting in SETTINGS:
-        if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
-            name, flag = setting.env[1], setting.flags[0]
-            raise ConfigError(f"{name} is not set, and the profile {profile.name} demands it (or {flag})")
+        for name, text in _texts(setting, environ):
+            origin = Origin(source, name)
+            if name in setting.lenient and not _is_good(setting, text):
+                warnings.append(f"{origin}: expected {setting.expected}; the value is ignored")
+                continue
+            layer[setting.name] = (text, origin)
+            break
+    ignored = tuple(name for name in IGNORED_NAMES if environ.get(name, "").strip())
+    return _Environment(layer, ignored, tuple(warnings))
 
 
-def _check_one_prompt(origins: Mapping[str, Origin]) -> None:
-    text, name = origins["default_prompt"], origins["default_prompt_name"]
-    if "default" not in (text.source, name.source):
-        raise ConfigError(f"{text} and {name}: one of them at most")
+def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The setting's variables that are set, with their values in our terms, the one that wins first."""
+    for name in setting.env:
+        text: str | None = environ.get(name, "")
+        if text is None or not text.strip():
+            continue
+        if name in setting.reads:
+            text = setting.reads[name](text.strip())
+        # A synonym for the default, such as "auto", counts as unset.
+        if text and setting.synonyms.get(text.strip().lower(), text) is not None:
+            yield name, text
 
 
-def _without_effect(names: Mapping[str, None]) -> Iterator[str]:
-    if names:
-        yield f"set for other servers, without effect here: {', '.join(names)} (docs/configuration.md says why)"
+def _is_good(setting: Setting, text: str) -> bool:
+    try:
+        setting.from_text(text)
+    except BadValue:
+        return False
+    return True
+
+
+def _read_dotenv(path: Path) -> Mapping[str, str]:
+    if not path.is_file():
+        return {}
+    from dotenv import dotenv_values  # noqa: PLC0415 - 20 ms, and most folders have no such file
+
+    try:
+        # interpolate=True would read the process's environment, and change keys that contain a dollar sign.
+        return {name: text for name, text in dotenv_values(path, interpolate=False).items() if text is not None}
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f".env cannot be read: {type(problem).__name__}") from problem
+
+
+def export_hub(config: ModelConfig, environ: MutableMapping[str, str]) -> None:
+    """Write to `environ` the settings that huggingface_hub reads there when it is imported."""
+    if config.hf_home is not None:
+        environ["HF_HOME"] = config.hf_home
+        for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):  # hub_cache already accounts for them
+            environ.pop(name, None)
+    if config.hub_cache is not None:
+        environ["HF_HUB_CACHE"] = config.hub_cache
+    if config.hf_endpoint is not None:
+        environ["HF_ENDPOINT"] = config.hf_endpoint
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The settings of one imitated product, from the TOML file in its folder.
+
+    Besides the sections of a config file the file has `name` (if it is not the folder's), `description`, `dialects`
+    (these answer first on a shared path; all others follow in their usual order) and `required` (settings that the
+    operator must set, as the product demands).
+    """
+
+    name: str
+    description: str
+    layer: Layer
+    required: tuple[str, ...] = ()
+
+
+def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
+    """The profile of that name, with - or _ between its words. Raises ConfigError, which lists all profiles."""
+    known = name.replace("_", "-")
+    if known not in profiles:
+        if known == "default":
+            return Profile(name=known, description="", layer={})
+        raise ConfigError(f"unknown profile {quoted(name)}; there are: {', '.join(profiles)}")
+    tables = _read_toml(profiles[known], f"profile {known}")
+    tables.pop("name", None)
+    description, required = tables.pop("description"), tuple(tables.pop("required", ()))
+    first = tables.pop("dialects", None)
+    layer = _read_tables(tables, "profile", f"profile {known}")
+    if first is not None:
+        others = [dialect for dialect in Config().server.dialects if dialect not in first]
+        layer["dialects"] = ([*first, *others], Origin("profile", "dialects"))
+    for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
+        if place in layer and not (cwd / str(layer[place][0])).exists():
+            del layer[place]
+    return Profile(name=known, description=description, layer=layer, required=required)
+
+
+def _read_config_file(cwd: Path, named: str | None) -> tuple[Layer, str | None]:
+    """The config file's settings, and the profile that it names."""
+    path = cwd / (named or CONFIG_FILE)
+    if not path.is_file():
+        if named:
+            raise ConfigError(f"config file {quoted(named)}: no such file")
+        return {}, None
+    tables = _read_toml(path, path.name)
+    profile = tables.pop("profile", None)
+    if profile is not None and not isinstance(profile, str):
+        raise ConfigError(f"profile in {path.name}: expected the name of a profile, got {quoted(profile)}")
+    return _read_tables(tables, "config file", path.name), profile
+
+
+def _read_toml(path: Path, title: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except tomllib.TOMLDecodeError as problem:
+        raise ConfigError(f"{title} is not TOML: {problem}") from None
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{title} cannot be read: {type(problem).__name__}") from problem
+
+
+def _read_tables(tables: Mapping[str, object], source: Source, title: str) -> Layer:
+    layer: Layer = {}
+    section_of = {setting.name: setting.section for setting in SETTINGS}
+    sections = ", ".join(section.name for section in SECTIONS)
+
+    def place(key: str) -> str:
+        """The key's section, or the closest key."""
+        return f"; it belongs in [{section_of[key]}]" if key in section_of else nearest(key, section_of)
+
+    for section, table in tables.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{section} in {title}: expected a section, one of {sections}{place(section)}")
+        if section not in section_of.values():
+            raise ConfigError(f"unknown section [{section}] in {title}; there are: {sections}")
+        for key, value in table.items():
+            if section_of.get(key) != section:
+                raise ConfigError(f"unknown key {key} in [{section}] of {title}{place(key)}")
+            layer[key] = (value, Origin(source, f"[{section}] {key}"))
+    return layer
+
+
+# --- words of error messages ----------------------------------------------------------------------------------
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """ "; did you mean ...?" with the known name closest to `word`, or nothing."""
+    import difflib  # noqa: PLC0415 - needed for errors only
+
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def quoted(raw: object) -> str:
+    """The operator's value in quotes, on one line of at most 80 characters."""
+    text = repr(raw)
+    return text if len(text) <= 80 else text[:77] + "..."

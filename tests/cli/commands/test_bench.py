@@ -67,8 +67,8 @@ def test_a_scenario_that_is_named_must_be_possible(capsys: pytest.CaptureFixture
     [
         (["--scenarios", "embed"], "--scenarios: expected some of embed_dense,embed_full,rerank"),
         (["--batch-size", "129"], "--batch-size: 129 is more than --max-batch-size 128"),
-        (["--concurrency", "0"], "expected a whole number from 1 to 10000"),
-        (["--url", "http://127.0.0.1:1"], "nothing answers"),
+        (["--concurrency", "0"], "0 is not in the range 1<=x<=10000"),
+        (["--url", "http://127.0.0.1:1"], "no server answers"),
     ],
     ids=str,
 )

@@ -215,9 +215,9 @@ def test_a_server_that_gives_nothing_is_not_interchangeable(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--url", "http://h"], "--url: goes with --against"),
+        (["--url", "http://h"], "--url: requires --against"),
         (["--against", "h"], "--against: expected http://HOST:PORT"),
-        (["--against", "http://127.0.0.1:1"], "--against: nothing answers"),
+        (["--against", "http://127.0.0.1:1"], "--against: no server answers"),
         (["--sparkle"], "unknown option '--sparkle'"),
         (["nobody/nothing", "--offline"], "model nobody/nothing is not on this machine"),
     ],

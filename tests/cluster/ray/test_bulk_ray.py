@@ -17,7 +17,8 @@ import pytest
 from tests.cluster.ray.conftest import cluster
 
 from vectord.bulk.failures import BulkFailed
-from vectord.cluster.bulk import Order, embed, order_of, parser
+from vectord.cluster.bulk import COMMAND, Order, embed, order_of
+from vectord.cluster.ray.options import read_words
 from vectord.errors import ConfigError
 
 FILES, ROWS_A_FILE, PART_ROWS = 3, 2000, 500
@@ -44,7 +45,7 @@ def source(tmp_path: Path) -> Path:
 
 def order(source: Path, out: Path, *words: str) -> Order:
     given = ["--actors", "2", "--part-rows", str(PART_ROWS), str(source), str(out), "--backend", "fake", *words]
-    return order_of(*parser().parse_known_args(given))
+    return order_of(*read_words(COMMAND, given))
 
 
 def check_whole(out: Path) -> np.ndarray:

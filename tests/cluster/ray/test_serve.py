@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from vectord.cluster import bulk, serve
+from vectord.cluster.ray.options import read_words
 from vectord.cluster.ray.shape import Shape
 from vectord.errors import ConfigError
 
 
 def shape(*words: str) -> Shape:
-    return serve.shape_of(serve.parser().parse_known_args(words)[0])
+    return serve.shape_of(read_words(serve.COMMAND, words)[0])
 
 
 def test_replicas_are_many_or_follow_the_load() -> None:
@@ -37,10 +38,10 @@ def test_what_cannot_be_is_refused(words: str) -> None:
         shape(*words.split())
 
 
-def test_other_words_are_those_of_vectord_serve() -> None:
-    """Models and settings pass through, --replicas of a device among them."""
-    rest = serve.parser().parse_known_args(["BAAI/bge-m3", "--cpus", "4", "--replicas", "2", "--dtype=float32"])[1]
-    assert rest == ["BAAI/bge-m3", "--replicas", "2", "--dtype=float32"]
+def test_models_and_settings_are_those_of_vectord_serve() -> None:
+    """They configure each replica."""
+    line = read_words(serve.COMMAND, ["BAAI/bge-m3", "--cpus", "4", "--device-replicas", "2", "--dtype=float32"])[1]
+    assert line.words == ["--device-replicas=2", "--dtype=float32", "BAAI/bge-m3"]
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,10 @@ def test_other_words_are_those_of_vectord_serve() -> None:
 def test_a_bulk_job_that_cannot_be_is_refused(words: str) -> None:
     """As there."""
     with pytest.raises(ConfigError):
-        bulk.order_of(*bulk.parser().parse_known_args(words.split()))
+        bulk.order_of(*read_words(bulk.COMMAND, words.split()))
 
 
 def test_a_uri_stays_one() -> None:
     """s3://bucket is no path."""
-    order = bulk.order_of(*bulk.parser().parse_known_args(["s3://b/in", "s3://b/out", "--cpus", "3"]))
+    order = bulk.order_of(*read_words(bulk.COMMAND, ["s3://b/in", "s3://b/out", "--cpus", "3"]))
     assert (order.source, order.out, order.config.device.num_threads) == ("s3://b/in", "s3://b/out", 3)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vectord.config import EngineConfig
-from vectord.config.sources import load
+from vectord.config.sources import CommandLine, load
 from vectord.engine.cache.stores.secret import MOST_BYTES, shared_secret
 from vectord.errors import ConfigError
 
@@ -53,9 +53,9 @@ def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
 
 def test_the_secret_is_never_shown(tmp_path: Path) -> None:
     """Neither as a setting nor in the error for one that is too short."""
-    config = load([], {"SHARED_CACHE_SECRET": SECRET}, tmp_path).config
+    config = load(CommandLine(), {"SHARED_CACHE_SECRET": SECRET}, tmp_path).config
     assert config.engine.shared_cache_secret == SECRET
     assert SECRET not in repr(config)
     with pytest.raises(ConfigError) as refused:
-        load([], {"SHARED_CACHE_SECRET": "too short"}, tmp_path)
+        load(CommandLine(), {"SHARED_CACHE_SECRET": "too short"}, tmp_path)
     assert "too short" not in str(refused.value)

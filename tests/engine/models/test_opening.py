@@ -12,7 +12,7 @@ from tests.opening import FAKE, minilm_folder, opened
 
 from vectord.compute.backends.base import BackendOptions
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
-from vectord.config.hub import tell_hub
+from vectord.config.sources import export_hub
 from vectord.engine.models import backend, open_models, opening
 from vectord.errors import ConfigError, ModelUnavailable
 from vectord.text.foreign import ForeignTable
@@ -86,11 +86,11 @@ def test_tokenizers_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch
 def test_the_cache_and_the_mirror_are_told_to_the_hub() -> None:
     """huggingface_hub reads its environment alone; what nobody said stays as it was."""
     environ = {"HF_HOME": "/home"}
-    tell_hub(ModelConfig(), environ)
+    export_hub(ModelConfig(), environ)
     assert environ == {"HF_HOME": "/home"}
-    tell_hub(ModelConfig(hub_cache="/cache", hf_endpoint="https://mirror.test"), environ)
+    export_hub(ModelConfig(hub_cache="/cache", hf_endpoint="https://mirror.test"), environ)
     assert environ == {"HF_HOME": "/home", "HF_HUB_CACHE": "/cache", "HF_ENDPOINT": "https://mirror.test"}
-    tell_hub(ModelConfig(hf_home="/near"), environ)  # the settings found it nearer than the cache's own folder
+    export_hub(ModelConfig(hf_home="/near"), environ)  # the settings found it nearer than the cache's own folder
     assert environ == {"HF_HOME": "/near", "HF_ENDPOINT": "https://mirror.test"}
 
 

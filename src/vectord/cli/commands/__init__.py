@@ -1,35 +1,21 @@
-"""One module a command of `vectord`: the folder is the registry.
+"""One module for each command of `vectord`, with a click command called `command`. The folder is the registry.
 
-What a command needs is imported when it runs: the server must answer one second after exec, help at once.
+A command imports the packages that it needs when it runs, so that `vectord --help` is fast.
 """
 
 from __future__ import annotations
 
-import pkgutil
-from collections.abc import Sequence
-from importlib import import_module
-from typing import Protocol, cast
+import os
+from pathlib import Path
+
+from vectord.config.sources import CommandLine, Loaded, load
+from vectord.products.common.profiles import profiles
 
 
-class Command(Protocol):
-    """A module. Importing it costs nothing: `vectord --help` imports them all."""
-
-    USAGE: str  # what comes after `vectord`
-    SUMMARY: str  # what it does, in half a line
-
-    def help(self) -> str:
-        """What `vectord NAME --help` prints."""
-        ...
-
-    def run(self, words: Sequence[str]) -> int:
-        """The exit code. words: the command line after the command's name. Raises StartError."""
-        ...
+def profile_names() -> list[str]:
+    return list(profiles())
 
 
-def command_names() -> list[str]:
-    return sorted(module.name for module in pkgutil.iter_modules(__path__))
-
-
-def load_command(name: str) -> Command:
-    """name: one of command_names()."""
-    return cast(Command, import_module(f"{__name__}.{name}"))
+def load_settings(line: CommandLine) -> Loaded:
+    """The settings of this process, from all sources."""
+    return load(line, os.environ, Path.cwd(), profiles())

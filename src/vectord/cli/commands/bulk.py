@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-import os
 import signal
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-from vectord.cli.bulk_options import config_of, has_bar, job_of, parser, read_words
+import click
+
+from vectord.bulk.options import config_of, has_bar, job_of, parameters, read_options
+from vectord.cli.commands import load_settings, profile_names
 from vectord.cli.printing import print_table, print_text
+from vectord.config import Config, TelemetryConfig
+from vectord.config.command_line import Command, pass_command_line
+from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
@@ -23,41 +27,58 @@ if TYPE_CHECKING:
     from vectord.bulk.job import Job
     from vectord.bulk.pipeline import Pipeline, Summary
     from vectord.bulk.progress import Bar, Lines
-    from vectord.config import Config
 
-USAGE = "bulk IN OUT [options]"
-SUMMARY = "a file of texts to a file of vectors"
+HELP = """\
+Embed every text in IN and write OUT: the same rows in the same order, with all their columns and the vectors. The model
+runs in this process, or in a server with --url. Accepts MODELs and the options of `vectord serve`, such as --device
+and --dtype, and their environment variables.
+
+\b
+IN   .parquet  .arrow .feather .ipc .arrows  .csv .tsv  .jsonl .ndjson  .txt (a text a line); the last five
+     also as .gz or .zst; a folder of such files, or of files that hold one text each; - for standard input
+OUT  .parquet  .arrow .feather .ipc .arrows  .jsonl .ndjson (also .gz, .zst)  .npy (dense vectors only)
+
+The added columns are dense, sparse and colbert; see docs/bulk.md for their types.
+
+Finished rows are kept in OUT.parts/, in parts of 4,096 rows or 30 s. After Ctrl-C, SIGTERM, kill -9 or a power failure
+the same command continues after the last part; no row is lost or doubled. It refuses to continue if IN, the model or an
+option that changes the vectors differs. OUT appears when it is complete, and OUT.parts/ is removed.
+
+\b
+Files:
+  OUT.parts/data, OUT.parts/journal  the finished rows, and how many of them are complete
+
+\b
+Exit codes:
+  0    OUT is complete
+  1    a row, the model or the disk ended the job; finished rows are kept
+  2    the job cannot start: a bad option, a missing file, another job's OUT.parts/
+  130  Ctrl-C, and 143 SIGTERM: finished rows are kept
+
+\b
+Examples:
+  vectord bulk docs.parquet vectors.parquet
+  vectord bulk docs.jsonl.zst out.parquet BAAI/bge-m3 --outputs dense,sparse --numbers float16
+  vectord bulk notes/ notes.npy --kind document --device cpu
+  zcat big.csv.gz | vectord bulk - out.jsonl --format csv --column body --on-error null
+  vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json"""
 
 
-def help() -> str:
-    return parser().format_help()
-
-
-def run(words: Sequence[str]) -> int:
-    options, rest = read_words(words)
+@pass_command_line
+def _run(line: CommandLine, /, **given: object) -> int:
+    options = read_options(given)
     job = job_of(options)
-    from vectord.bulk.inputs import find_source  # noqa: PLC0415
+    from vectord.bulk.failures import BulkFailed, Stopped  # noqa: PLC0415
+    from vectord.bulk.inputs import TABLES, find_source  # noqa: PLC0415
     from vectord.bulk.outputs import check_output  # noqa: PLC0415
 
     source = find_source(job)
     check_output(job)
-    _check_arrow(source)
-    config = config_of(options, rest)
-    return _embed(job, source, options, config)
-
-
-def _check_arrow(source: Source) -> None:
-    from vectord.bulk.inputs import TABLES  # noqa: PLC0415
-
     if source.format in TABLES and find_spec("pyarrow") is None:
-        raise ConfigError(f"IN: {source.format} needs pyarrow; it comes with pip install 'vectord[arrow]'")
-
-
-def _embed(job: Job, source: Source, options: Namespace, config: Config | None) -> int:
-    from vectord.bulk.failures import BulkFailed, Stopped  # noqa: PLC0415
-
+        raise ConfigError(f"IN: {source.format} needs pyarrow; install it with pip install 'vectord[arrow]'")
+    config = _config(line, options)
     try:
-        summary = asyncio.run(_run(job, source, options, config))
+        summary = asyncio.run(_embed(job, source, options, config))
     except BulkFailed as failed:
         sys.stderr.write(f"vectord: {failed}\n")
         return ExitCode.FAILED
@@ -65,12 +86,38 @@ def _embed(job: Job, source: Source, options: Namespace, config: Config | None) 
         again = " without --restart" if options.restart else ""
         sys.stderr.write(f"vectord: stopped; continue with the same command{again}\n")
         return ExitCode.SIGNALLED + stopped.signal
-    if options.json:
+    if options.as_json:
         return print_text(json.dumps(dataclasses.asdict(summary)))
-    return print_table(_table(summary))
+    return _print(summary)
 
 
-async def _run(job: Job, source: Source, options: Namespace, config: Config | None) -> Summary:
+command = Command(
+    "bulk",
+    callback=_run,
+    params=parameters(),
+    settings=True,
+    profiles=profile_names,
+    help=HELP,
+    short_help="Embed a file of texts.",
+)
+
+
+def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:
+    """The configuration of the model in this process, or None with --url."""
+    if options.url is None:
+        source = click.get_current_context().get_parameter_source("api_key")
+        if source is click.core.ParameterSource.COMMANDLINE:
+            raise ConfigError("--api-key: requires --url")
+        return config_of(load_settings(line), options)
+    if line.words:
+        raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
+    from vectord.observability import logs  # noqa: PLC0415
+
+    logs.configure(TelemetryConfig())
+    return None
+
+
+async def _embed(job: Job, source: Source, options: SimpleNamespace, config: Config | None) -> Summary:
     from vectord.bulk.embedder import Embedder  # noqa: PLC0415
     from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
@@ -80,8 +127,7 @@ async def _run(job: Job, source: Source, options: Namespace, config: Config | No
         if config is None:
             from vectord.bulk.remote import Remote  # noqa: PLC0415 - httpx
 
-            key = options.api_key or os.environ.get("VECTORD_API_KEY")
-            embedder = await stack.enter_async_context(Remote(options.url, key, job))
+            embedder = await stack.enter_async_context(Remote(options.url, options.api_key or None, job))
         else:
             from vectord.bulk.in_process import InProcess  # noqa: PLC0415
             from vectord.compose import running_engine  # noqa: PLC0415
@@ -93,7 +139,7 @@ async def _run(job: Job, source: Source, options: Namespace, config: Config | No
 
 
 def _stop_on_signals(pipeline: Pipeline) -> None:
-    """The first one ends the job in order; the second one at once."""
+    """The first signal ends the job after its current part; the second one ends it at once."""
     loop = asyncio.get_running_loop()
 
     def stop(number: signal.Signals) -> None:
@@ -104,7 +150,7 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-def _progress(source: Source, options: Namespace) -> AbstractContextManager[Bar | Lines]:
+def _progress(source: Source, options: SimpleNamespace) -> AbstractContextManager[Bar | Lines]:
     from vectord.bulk.progress import Bar, Lines, Size  # noqa: PLC0415
 
     rows = None
@@ -112,23 +158,19 @@ def _progress(source: Source, options: Namespace) -> AbstractContextManager[Bar 
         from vectord.bulk.arrow.reading import count_rows  # noqa: PLC0415 - pyarrow, an extra
 
         rows = count_rows(source)
-    in_rows = source.format in {"parquet", "arrow"}
-    size = Size(rows if in_rows else source.size_bytes)
+    size = Size(rows if source.format in {"parquet", "arrow"} else source.size_bytes)
     return Bar(size) if has_bar(options) else nullcontext(Lines(size))
 
 
-def _table(summary: Summary) -> Any:
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("written", summary.out)
-    table.add_row("model", f"{summary.model}, vector space {summary.space}")
-    going_on = f", {summary.resumed_from:,} of them before" if summary.resumed_from else ""
-    table.add_row("rows", f"{summary.rows:,}{going_on}")
-    table.add_row("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s")
-    table.add_row("cut", f"{summary.cut:,} texts were longer than the model reads")
+def _print(summary: Summary) -> int:
+    before = f", {summary.resumed_from:,} of them earlier" if summary.resumed_from else ""
+    rows = [
+        ("written", summary.out),
+        ("model", f"{summary.model}, vector space {summary.space}"),
+        ("rows", f"{summary.rows:,}{before}"),
+        ("tokens", f"{summary.tokens:,}, {summary.tokens_per_s:,.0f}/s over {summary.seconds:,.1f} s"),
+        ("truncated", f"{summary.cut:,} texts were longer than the model reads"),
+    ]
     if summary.failed:
-        table.add_row("failed", f"{summary.failed:,} rows have no vectors; the column `error` says why")
-    return table
+        rows.append(("failed", f"{summary.failed:,} rows have no vectors; the column `error` has the reason"))
+    return print_table(rows)

@@ -1,80 +1,79 @@
-"""`vectord models`: what can be served, and where its files are."""
+"""`vectord models`: the models that this machine can serve, and where their files are."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from vectord.cli.printing import print_table, print_text
+import click
+
+from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.printing import print_json, print_table
 from vectord.config import ModelConfig
-from vectord.config.hub import tell_hub
-from vectord.config.sources import load
+from vectord.config.command_line import Command, flag, pass_command_line
+from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ModelUnavailable
 
-USAGE = "models [MODEL ...] [options]"
-SUMMARY = "what can be served, and where its files are"
+HELP = """\
+List the models that this machine can serve, with the place and size of their files. Contacts no network.
 
-_HELP = """\
-Usage: vectord models [MODEL ...] [--json] [options]
+Accepts the options of `vectord serve`; --models, --hub-cache and the like matter here.
 
-Lists the models that can be served here, whether their files are on this machine, where, and
-how large they are. Asks no network.
+\b
+Exit codes:
+  0  the list was printed
+  2  a bad option
 
-options:
-  --json        the same as JSON
-  -h, --help    print this text
-  and those of `vectord serve`, of which --models, --hub-cache and the like count
-
-exit codes:
-  0    the list was printed
-  2    a bad option
-
-examples:
+\b
+Examples:
   vectord models
   vectord models BAAI/bge-m3 ./my-model --json
-  vectord models --profile smart-embedder
-"""
+  vectord models --profile smart-embedder"""
 
 
-def help() -> str:
-    return _HELP
-
-
-def run(words: Sequence[str]) -> int:
+@click.command(
+    cls=Command,
+    settings=True,
+    profiles=profile_names,
+    help=HELP,
+    short_help="List models and their files.",
+    params=[
+        flag("--json", "as_json", help="Print JSON."),
+    ],
+)
+@pass_command_line
+def command(line: CommandLine, as_json: bool) -> int:
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
     from vectord.engine.models.wanted import wanted_models  # noqa: PLC0415
 
-    loaded = load(words, os.environ, Path.cwd(), switches=("--json",))
-    config = loaded.config.model
-    tell_hub(config, os.environ)
+    config = load_settings(line).config.model
+    export_hub(config, os.environ)
     configured = {one.name or one.model: one.model for one in wanted_models(config)}
     known = [entry.hub_id for entry in CATALOGUE if entry.hub_id not in configured]
-    rows = [_model_row(name, at, True, config) for name, at in configured.items()]
-    rows += [_model_row(name, name, False, config) for name in known]
-    if "--json" in loaded.switches:
-        return print_text(json.dumps(rows, indent=2))
-    from rich.table import Table  # noqa: PLC0415
+    rows = [_row(name, model, True, config) for name, model in configured.items()]
+    rows += [_row(name, name, False, config) for name in known]
+    if as_json:
+        return print_json(rows)
+    table = [
+        (
+            row["model"],
+            "yes" if row["configured"] else "",
+            row["source"] or "missing",
+            f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else "",
+            row["folder"] or row["problem"],
+        )
+        for row in rows
+    ]
+    return print_table(table, ("model", "served", "files", ">size", "where"))
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("model", "served", "files", "size", "where"):
-        table.add_column(heading, overflow="fold", justify="right" if heading == "size" else "left")
-    for row in rows:
-        size = f"{row['bytes'] / 1e6:.0f} MB" if row["bytes"] else ""
-        where = row["folder"] or row["problem"]
-        table.add_row(row["model"], "yes" if row["configured"] else "", row["source"] or "missing", size, where)
-    return print_table(table)
 
-
-def _model_row(name: str, at: str, configured: bool, config: ModelConfig) -> dict[str, Any]:
-    """What is known of one model on this machine. at: where its files are looked for. Never asks the hub."""
+def _row(name: str, model: str, configured: bool, config: ModelConfig) -> dict[str, Any]:
+    """One model: the name for clients, and the state of its files."""
     from vectord.checkpoints.hub import resolve  # noqa: PLC0415
 
     row = {"model": name, "configured": configured, "source": None, "revision": None, "folder": None}
     try:
-        located = resolve(at, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
+        located = resolve(model, revision=config.revision, offline=True, hf_home=config.hf_home, token=None)
     except ModelUnavailable as problem:
         return {**row, "bytes": 0, "problem": problem.message}
     size_bytes = sum(file.stat().st_size for file in located.folder.rglob("*") if file.is_file())

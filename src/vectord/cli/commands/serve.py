@@ -1,70 +1,59 @@
-"""`vectord serve`: a server until it is told to stop, or, with --print-config, what it would be."""
+"""`vectord serve`: serve models until a signal, or print the settings with --print-config."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from vectord.cli.printing import print_table, print_text
-from vectord.cli.settings_help import entry, sections
-from vectord.config.files import CONFIG_FILE, profiles
+import click
+
+from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.printing import print_json, print_table
+from vectord.config.command_line import Command, flag, pass_command_line
 from vectord.config.settings import SETTINGS
-from vectord.config.sources import Loaded, load
+from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError
 
-USAGE = "serve [MODEL ...] [options]"
-SUMMARY = "serve models over HTTP"
+HELP = """\
+Serve each MODEL (a hub id, a folder or an installed package) over HTTP until SIGINT or SIGTERM.
 
-_HELP = """\
-Usage: vectord serve [MODEL ...] [options]
+The brackets after each option list its environment variables, each also with VECTORD_ in front, which then wins. All
+but the first are names of other servers. Each is an option too: MODEL_ID is --model-id, INFINITY_BATCH_SIZE is
+--batch-size. Names of other servers without effect here are accepted, and logged once (docs/configuration.md).
 
-Serves each MODEL (a hub id, a folder, an installed package) over HTTP until it is told to stop.
-
-Every option has an environment name, with or without VECTORD_ before it (the longer one wins).
-The other names in brackets are those of other servers, and options too: MODEL_ID is --model-id,
-INFINITY_BATCH_SIZE is --batch-size. Names of theirs that mean nothing here are accepted, and the
-log says so once (docs/configuration.md says why).
-
-Command line beats environment, environment beats .env, .env beats the config file, that beats
-the profile. A list takes several names, separated by , or ;. A switch may stand alone, take true
-or false, or be turned around: --no-auto-truncate.
-"""
+The command line wins over the environment, then .env, then the config file, then the profile. A list is separated by
+, or ;. A switch may stand alone or take true or false; --no-NAME turns it off."""
 
 
-def help() -> str:
-    own = (
-        entry(f"--config FILE  [VECTORD_CONFIG; default: ./{CONFIG_FILE} if there is one]", "Settings as TOML."),
-        entry(
-            "--profile NAME  [VECTORD_PROFILE; default: default]",
-            f"Stand in for another product: {', '.join(profiles())}.",
-        ),
-        entry("--print-config", "Print each value and where it came from, and stop."),
-        entry("--json", "With --print-config: as JSON."),
-        entry("-h, --help", "Print this text."),
-    )
-    return "\n".join((_HELP, "Sources", *own, *sections()))
-
-
-def run(words: Sequence[str]) -> int:
-    loaded = load(words, os.environ, Path.cwd(), switches=("--print-config", "--json"))
-    if "--print-config" in loaded.switches:
-        return _print_config(loaded, as_json="--json" in loaded.switches)
-    if "--json" in loaded.switches:
-        raise ConfigError("--json (command line): goes with --print-config")
+@click.command(
+    cls=Command,
+    settings=True,
+    profiles=profile_names,
+    list_settings=True,
+    help=HELP,
+    short_help="Serve models over HTTP.",
+    params=[
+        flag("--print-config", help="Print each setting with its value and its source, then exit."),
+        flag("--json", "as_json", help="With --print-config: print JSON."),
+    ],
+)
+@pass_command_line
+def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
+    if as_json and not print_config:
+        raise ConfigError("--json (command line): requires --print-config")
+    loaded = load_settings(line)
+    if print_config:
+        return _print_config(loaded, as_json=as_json)
     from vectord.observability import logs  # noqa: PLC0415
 
     logs.configure(loaded.config.telemetry)
-    loaded.tell()
+    loaded.log_notes()
     if loaded.config.server.front_ends > 1:
         from vectord.cluster.processes.supervisor import supervise  # noqa: PLC0415
 
         return supervise(loaded.config)
-    from vectord import compose  # noqa: PLC0415 - everything that serves, imported to serve
+    from vectord import compose  # noqa: PLC0415
 
     return compose.serve(loaded.config)
 
@@ -72,40 +61,31 @@ def run(words: Sequence[str]) -> int:
 def _print_config(loaded: Loaded, *, as_json: bool) -> int:
     for note in loaded.notes:
         sys.stderr.write(f"vectord: {note}\n")
-    sections = dataclasses.asdict(loaded.config)
-    rows = [
-        (setting.section, setting.name, _masked(sections[setting.section][setting.name], setting.secret))
-        for setting in SETTINGS
-    ]
+    sections: dict[str, dict[str, Any]] = dataclasses.asdict(loaded.config)
+    for setting in SETTINGS:
+        if setting.secret and sections[setting.section][setting.name] is not None:
+            sections[setting.section][setting.name] = "***"
     if as_json:
-        return print_text(_config_json(rows, loaded))
-    from rich.table import Table  # noqa: PLC0415
+        printed = {
+            section: {
+                name: {"value": value, "source": loaded.origins[name].source, "name": loaded.origins[name].name}
+                for name, value in values.items()
+            }
+            for section, values in sections.items()
+        }
+        return print_json({"profile": loaded.profile, **printed})
+    rows = [
+        (f"{section}.{name}", _text(value), str(loaded.origins[name]))
+        for section, values in sections.items()
+        for name, value in values.items()
+    ]
+    return print_table(rows, ("setting", "value", "from"), title=f"profile {loaded.profile}")
 
-    table = Table(title=f"profile {loaded.profile}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("setting", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    table.add_column("from", overflow="fold")
-    for section, name, value in rows:
-        table.add_row(f"{section}.{name}", _shown(value), str(loaded.origins[name]))
-    return print_table(table)
 
-
-def _masked(value: Any, secret: bool) -> Any:
-    return "***" if secret and value is not None else value
-
-
-def _shown(value: Any) -> str:
-    """A value as one would write it."""
+def _text(value: Any) -> str:
+    """A value in the form that the command line accepts."""
     if isinstance(value, list | tuple):
         return ", ".join(value)
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else str(value)
-
-
-def _config_json(rows: Sequence[tuple[str, str, Any]], loaded: Loaded) -> str:
-    found: dict[str, Any] = {"profile": loaded.profile}
-    for section, name, value in rows:
-        origin = loaded.origins[name]
-        found.setdefault(section, {})[name] = {"value": value, "source": origin.source, "name": origin.name}
-    return json.dumps(found, indent=2)

@@ -1,31 +1,30 @@
-"""What the two commands of this folder take alike."""
+"""The options that `python -m vectord.cluster.serve` and `python -m vectord.cluster.bulk` share."""
 
 from __future__ import annotations
 
-from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from types import SimpleNamespace
 
-from vectord.cli.parsing import RaisingParser
+import click
+
+from vectord.config.command_line import Command, value
+from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError
 
 
-def cluster_parser(prog: str, usage: str, description: str, epilog: str, *, of: str) -> RaisingParser:
-    """With --address, --cpus and --gpus. of: whose processors and GPUs these are."""
-    own = RaisingParser(
-        prog=prog,
-        usage=usage,
-        description=description,
-        epilog=epilog,
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = own.add_argument
-    add("--address", metavar="HOST:PORT", help="of the cluster, or auto (default: one made of this machine)")
-    add("--cpus", metavar="N", type=int, default=1, help=f"processors of {of}, and its threads (default: 1)")
-    add("--gpus", metavar="N", type=float, default=0.0, help=f"GPUs of {of} (default: 0)")
-    return own
+def cluster_parameters(actor: str) -> list[click.Parameter]:
+    """--address, --cpus and --gpus. actor: the word for the process that gets the CPUs and GPUs."""
+    return [
+        value("--address", "HOST:PORT", "The cluster, or auto.  [default: a new one on this machine]"),
+        value("--cpus", "N", f"CPUs of {actor}, and its threads.", kind=click.IntRange(min=1), default=1),
+        value("--gpus", "N", f"GPUs of {actor}.", kind=float, default=0.0),
+    ]
 
 
-def check_gpus(gpus: float) -> None:
-    """Raises ConfigError."""
-    if not gpus >= 0:  # NaN is not, either
-        raise ConfigError(f"--gpus: expected 0 or more, got {gpus:g}")
+def read_words(command: Command, words: Sequence[str]) -> tuple[SimpleNamespace, CommandLine]:
+    """The command's own options, and the settings and models. Raises ConfigError, or click's Exit after --help."""
+    context = command.make_context(command.name, list(words))
+    options = SimpleNamespace(**context.params)
+    if not options.gpus >= 0:  # nan fails too
+        raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
+    return options, context.ensure_object(CommandLine)

@@ -18,7 +18,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
 from vectord.config import Config, ModelConfig
-from vectord.config.hub import tell_hub
+from vectord.config.sources import export_hub
 from vectord.engine.models.backend import (
     backend_of,
     backend_options,
@@ -51,7 +51,7 @@ def open_models(config: Config) -> list[ModelSource]:
     # One budget of threads: a request's texts are spread over tokenization_workers, so no text needs more than one.
     # tokenizers reads this with its first batch; whoever has set it means it.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    tell_hub(config.model, os.environ)
+    export_hub(config.model, os.environ)
     if config.device.backend != "auto":
         check_backend(config.device.backend)  # before a download that would be for nothing
     device = settle_device(config.device)

@@ -81,11 +81,11 @@ def put_load(
     warmup: int,
     timeout_s: float,
     units_per_request: int,
-    told: Callable[[int], None] = lambda done: None,
+    report: Callable[[int], None] = lambda done: None,
 ) -> Figures:
     """The bodies in turn, until as many requests as asked for are answered or failed; `warmup` before, uncounted.
 
-    told: how many are done, a few times a second.
+    report: how many are done, a few times a second.
     """
     payloads = [at.request(body) for body in bodies]
     factory = None
@@ -98,7 +98,7 @@ def put_load(
             runner.run(_round(at, payloads, Tally(warmup), concurrency, timeout_s, lambda done: None))
         tally = Tally(requests)
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
-        runner.run(_round(at, payloads, tally, concurrency, timeout_s, told))
+        runner.run(_round(at, payloads, tally, concurrency, timeout_s, report))
         wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
     return figures(
         scenario,
@@ -117,11 +117,11 @@ async def _round(
     tally: Tally,
     concurrency: int,
     timeout_s: float,
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> None:
     turn = _endless(payloads)
     workers = [asyncio.create_task(_worker(at, turn, tally, timeout_s)) for _ in range(min(concurrency, tally.left))]
-    watch = asyncio.create_task(_watch(tally, told))
+    watch = asyncio.create_task(_watch(tally, report))
     try:
         await asyncio.gather(*workers)
     finally:
@@ -135,10 +135,10 @@ def _endless(payloads: Sequence[bytes]) -> Iterator[bytes]:
         yield from payloads
 
 
-async def _watch(tally: Tally, told: Callable[[int], None]) -> None:
+async def _watch(tally: Tally, report: Callable[[int], None]) -> None:
     while True:
         await asyncio.sleep(0.2)
-        told(len(tally.latencies_ms) + sum(tally.failures.values()))
+        report(len(tally.latencies_ms) + sum(tally.failures.values()))
 
 
 async def _worker(at: Target, turn: Iterator[bytes], tally: Tally, timeout_s: float) -> None:

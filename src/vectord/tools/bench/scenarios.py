@@ -25,12 +25,12 @@ class Scenario:
     bodies: Sequence[dict[str, Any]]
 
 
-class Unasked(Exception):
+class Unsupported(Exception):
     """The server has no route for this scenario. The text says what was tried."""
 
 
 def scenario(server: Server, name: str, *, model: str | None, batch_size: int, repeat: bool) -> Scenario:
-    """name: one of SCENARIOS. repeat: the same body again and again, as caches like it. Raises Unasked."""
+    """name: one of SCENARIOS. repeat: the same body again and again, as caches like it. Raises Unsupported."""
     batches = [sentences(place, batch_size) for place in range(1 if repeat else VARIANTS)]
     if name == "rerank":
         return _reranking(server, batches, model)
@@ -38,7 +38,7 @@ def scenario(server: Server, name: str, *, model: str | None, batch_size: int, r
         return _full(server, batches)
     form = find_embed_form(server, model)
     if form is None:
-        raise Unasked("no route gives vectors")
+        raise Unsupported("no route gives vectors")
     return _embedding(form, batches, model)
 
 
@@ -61,13 +61,13 @@ def _full(server: Server, batches: Sequence[list[str]]) -> Scenario:
     bodies = [{"sentences": texts, **wanted} for texts in batches]
     reply = server.post("/embeddings/", bodies[0])
     if reply.status != 200:
-        raise Unasked(f"POST /embeddings/ with dense, sparse and ColBERT vectors: {reply.said()}")
+        raise Unsupported(f"POST /embeddings/ with dense, sparse and ColBERT vectors: {reply.said()}")
     return Scenario("embed_full", "/embeddings/", "Smart Embedder", bodies)
 
 
 def _reranking(server: Server, batches: Sequence[list[str]], model: str | None) -> Scenario:
     form = find_rerank_form(server, model)
     if form is None:
-        raise Unasked("no route gives scores")
+        raise Unsupported("no route gives scores")
     bodies = [form.body(f"Why does report number {place} matter?", texts, model) for place, texts in enumerate(batches)]
     return Scenario("rerank", form.path, form.name, bodies)

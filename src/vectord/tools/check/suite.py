@@ -6,20 +6,17 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from vectord.errors import ConfigError
 from vectord.tools.check import embedding, manners, reranking
 from vectord.tools.check.examples import example_checks
 from vectord.tools.check.subject import Check, Failed, Finding, Limits, NotOffered, Subject, Verdict
-from vectord.tools.probe.forms import find_embed_form, find_model, find_rerank_form
+from vectord.tools.probe.forms import find_embed_form, find_rerank_form
 from vectord.tools.probe.server import Server
 
 
 def open_subject(server: Server, *, model: str | None, limits: Limits, backpressure_requests: int) -> Subject:
     """What the server is and offers. Raises ConfigError where nothing answers at all."""
-    reply = server.get("/health")
-    if reply.status == 0:
-        raise ConfigError(f"--url: nothing answers at {server.url} ({reply.problem})")
-    model = model or find_model(server)
+    server.check_reachable("--url")
+    model = model or server.find_model()
     return Subject(
         server=server,
         model=model,

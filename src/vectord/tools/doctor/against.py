@@ -16,7 +16,6 @@ from vectord.tools.probe.forms import (
     RerankForm,
     embed,
     find_embed_form,
-    find_model,
     find_rerank_form,
     rerank,
 )
@@ -115,7 +114,7 @@ def compare(
 
 def _side(server: Server, model: str | None, like: Side | None) -> Side:
     """By the API that `like` is asked by, where this server speaks it."""
-    model = model or find_model(server)
+    model = model or server.find_model()
     embeds, reranks = (None, None) if like is None else (like.embeds, like.reranks)
     if embeds is None or embed(server, embeds, TEXTS[:1], model)[1] is None:
         embeds = find_embed_form(server, model)

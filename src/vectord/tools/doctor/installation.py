@@ -31,7 +31,7 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ChangedSetting:
     """A setting that is not at its default."""
 
     setting: str
@@ -69,7 +69,7 @@ def read_cache(folder: Path) -> Cache:
     return Cache(folder=str(folder), exists=folder.is_dir(), writable=writable, free_bytes=free_bytes)
 
 
-def read_settings(loaded: Loaded) -> list[Said]:
+def read_settings(loaded: Loaded) -> list[ChangedSetting]:
     """With where each came from; secrets as ***."""
     found = []
     for setting in SETTINGS:
@@ -80,7 +80,7 @@ def read_settings(loaded: Loaded) -> list[Said]:
         shown = (
             "***" if setting.secret and value is not None else ", ".join(value) if isinstance(value, tuple) else value
         )
-        found.append(Said(setting=f"{setting.section}.{setting.name}", value=str(shown), source=str(origin)))
+        found.append(ChangedSetting(setting=f"{setting.section}.{setting.name}", value=str(shown), source=str(origin)))
     return found
 
 

@@ -161,18 +161,6 @@ def rerank(
     return reply, scores if is_good else None
 
 
-def find_model(server: Server) -> str | None:
-    """The first model that the server names."""
-    for path in ("/v1/models", "/models"):
-        said = server.get(path).json()
-        rows = said.get("data") if isinstance(said, dict) else None
-        if isinstance(rows, list) and rows and isinstance(rows[0], dict) and isinstance(rows[0].get("id"), str):
-            return str(rows[0]["id"])
-    said = server.get("/info").json()
-    named = said.get("model_id") if isinstance(said, dict) else None
-    return named if isinstance(named, str) else None
-
-
 def find_embed_form(server: Server, model: str | None) -> EmbedForm | None:
     """The first one that the server answers with vectors."""
     return next((form for form in EMBED_FORMS if embed(server, form, HELLO, model)[1] is not None), None)

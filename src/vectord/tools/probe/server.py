@@ -74,6 +74,23 @@ class Server:
     ) -> None:
         self._http.close()
 
+    def check_reachable(self, option: str) -> None:
+        """Raises ConfigError if no server answers. option: the command's option with the URL."""
+        reply = self.get("/health")
+        if reply.status == 0:
+            raise ConfigError(f"{option}: no server answers at {self.url} ({reply.problem})")
+
+    def find_model(self) -> str | None:
+        """The first model that the server lists."""
+        for path in ("/v1/models", "/models"):
+            answer = self.get(path).json()
+            rows = answer.get("data") if isinstance(answer, dict) else None
+            if isinstance(rows, list) and rows and isinstance(rows[0], dict) and isinstance(rows[0].get("id"), str):
+                return str(rows[0]["id"])
+        answer = self.get("/info").json()
+        name = answer.get("model_id") if isinstance(answer, dict) else None
+        return name if isinstance(name, str) else None
+
     def get(self, path: str) -> Reply:
         return self.send("GET", path, None)
 

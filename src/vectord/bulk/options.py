@@ -1,0 +1,138 @@
+"""The options of `vectord bulk`, and the Job and the model's configuration that they make.
+
+For cli/commands/bulk.py and cluster/bulk.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import click
+
+from vectord.config.command_line import flag, value
+from vectord.errors import ConfigError
+
+if TYPE_CHECKING:
+    from vectord.bulk.job import Job
+    from vectord.config import Config
+    from vectord.config.sources import Loaded
+
+MAX_QUEUE_WAIT_S = 86_400.0  # the largest value of the setting: nothing but this job waits
+
+
+def parameters() -> list[click.Parameter]:
+    choice = click.Choice
+    return [
+        click.Argument(["source"], metavar="IN"),
+        click.Argument(["out"], metavar="OUT"),
+        value(
+            "--format",
+            "",
+            "Format of IN, if its name does not tell; lines: a text a line; files: a text a file.",
+            kind=choice(("parquet", "arrow", "csv", "tsv", "jsonl", "lines", "files")),
+        ),
+        value("--column", "NAME", "Column of the texts.  [default: text, else the only text column]"),
+        value(
+            "--output-format",
+            "",
+            "Format of OUT, if its name does not tell.",
+            kind=choice(("parquet", "arrow", "arrows", "jsonl", "npy")),
+        ),
+        value("--output-column", "PREFIX", "Prefix for the names of the added columns.", default=""),
+        flag("--columns-as-text", help="From JSON Lines to a table: keep all other columns as text."),
+        value(
+            "--on-error",
+            "",
+            "A row without a valid text ends the job (fail), or gets null vectors and a reason in the column `error` "
+            "(null).",
+            kind=choice(("fail", "null")),
+            default="fail",
+        ),
+        value("--model", "NAME", "Model to use, of several.  [default: the first that can do the job]"),
+        value("--outputs", "LIST", "dense, sparse, colbert, or several with commas.", default="dense"),
+        value(
+            "--numbers",
+            "",
+            "Number format of dense vectors; docs/api.md defines them.",
+            kind=choice(("float32", "float16", "int8", "uint8", "ubinary")),
+            default="float32",
+        ),
+        value("--dimensions", "N", "Keep the first N numbers of dense vectors.", kind=int),
+        flag("--no-normalize", help="Do not normalize dense vectors."),
+        flag("--no-truncate", help="A text that is too long is an error; else it is truncated and counted."),
+        value("--truncate-side", "", "The end to cut off.", kind=choice(("right", "left")), default="right"),
+        value("--kind", "", "Use the model's prompt for these texts.", kind=choice(("query", "document"))),
+        value("--prompt", "WORDS", "Text before each text."),
+        value("--prompt-name", "NAME", "Name of one of the model's prompts."),
+        value("--url", "URL", "Use the server at this URL, in place of a model in this process."),
+        value("--api-key", "KEY", "The server's key.", env=["VECTORD_API_KEY"]),
+        value("--patience-s", "S", "Seconds to retry a server that refuses.", kind=float, default=3600.0),
+        flag("--restart", help="Discard earlier progress, and replace OUT when the new file is complete."),
+        flag("--json", "as_json", help="Print the summary as JSON, and no progress bar."),
+    ]
+
+
+def read_options(given: Mapping[str, object]) -> SimpleNamespace:
+    """The values of `parameters`, checked. Raises ConfigError."""
+    options = SimpleNamespace(**given)
+    if options.dimensions is not None and (options.dimensions < 1 or "dense" not in options.outputs):
+        raise ConfigError("--dimensions: expected 1 or more, for dense vectors")
+    if not options.patience_s >= 0:
+        raise ConfigError(f"--patience-s: expected 0 or more, got {options.patience_s}")
+    return options
+
+
+def job_of(options: SimpleNamespace) -> Job:
+    from pathlib import Path  # noqa: PLC0415
+
+    from vectord.bulk.job import KINDS, Job  # noqa: PLC0415
+    from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
+
+    kinds = frozenset(word.strip() for word in options.outputs.split(","))
+    if not kinds <= set(KINDS):
+        raise ConfigError(f"--outputs: expected some of {', '.join(KINDS)}, got {options.outputs!r}")
+    output_format, compression = format_of_output(Path(options.out), options.output_format)
+    return Job(
+        source=options.source,
+        out=Path(options.out),
+        input_format=options.format,
+        output_format=output_format,
+        output_compression=compression,
+        column=options.column,
+        prefix=options.output_column,
+        columns_as_text=options.columns_as_text,
+        outputs=kinds,
+        numbers=options.numbers,
+        dimensions=options.dimensions,
+        normalize=not options.no_normalize,
+        truncate=not options.no_truncate,
+        truncate_side=options.truncate_side,
+        kind=options.kind,
+        prompt=options.prompt,
+        prompt_name=options.prompt_name,
+        model=options.model,
+        on_error=options.on_error,
+    )
+
+
+def config_of(loaded: Loaded, options: SimpleNamespace) -> Config:
+    """The configuration of the model in this process. Configures the log."""
+    from vectord.observability import logs  # noqa: PLC0415
+
+    config = loaded.config
+    quiet = loaded.origins["log_level"].source == "default" and has_bar(options)
+    logs.configure(dataclasses.replace(config.telemetry, log_level="warning") if quiet else config.telemetry)
+    loaded.log_notes()
+    engine = dataclasses.replace(config.engine, max_queue_wait_s=MAX_QUEUE_WAIT_S, request_timeout_s=0.0)
+    if loaded.origins["cache_bytes"].source == "default":  # texts hardly repeat
+        engine = dataclasses.replace(engine, cache_bytes=0)
+    return dataclasses.replace(config, engine=engine)
+
+
+def has_bar(options: SimpleNamespace) -> bool:
+    """Show a progress bar, and log warnings only."""
+    return sys.stderr.isatty() and not options.as_json

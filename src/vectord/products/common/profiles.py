@@ -1,0 +1,18 @@
+"""The profile of each product, by name: the TOML file that `--profile NAME` reads (vectord.config.sources)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+_PRODUCTS = Path(__file__).parents[1]
+
+
+def profiles() -> Mapping[str, Path]:
+    """In alphabetical order. A profile is called as its folder, unless it has a `name`."""
+    found = {}
+    for path in _PRODUCTS.glob("*/profile.toml"):
+        tables = tomllib.loads(path.read_text("utf-8"))
+        found[tables.get("name", path.parent.name.replace("_", "-"))] = path
+    return dict(sorted(found.items()))
