@@ -1,4 +1,4 @@
-"""The table of advice in docs/tuning.md: what `vectord doctor` says, on machines and with settings of every kind."""
+"""Generates the table of advice in docs/tuning.md from `vectord doctor`, with example machines and settings."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GPU = Gpu(name="NVIDIA L4", driver="570.0", memory_mib=23_034)
 
 
 def found() -> list[Advice]:
-    """Of every situation that `advice` knows, one at a time; problems first."""
+    """The advice of each situation, problems first."""
     each = [one for situation in _situations() for one in situation]
     return sorted(dict.fromkeys(each), key=lambda one: one.level != "problem")
 
@@ -61,8 +61,8 @@ def _situations() -> Iterator[list[Advice]]:
     ) -> list[Advice]:
         return advice(machine, cache, [] if port is None else [port], [tested], config, installed)
 
-    def device(**said: object) -> Config:
-        return replace(config, device=replace(DeviceConfig(), **said))  # type: ignore[arg-type]
+    def device(**settings: object) -> Config:
+        return replace(config, device=replace(DeviceConfig(), **settings))  # type: ignore[arg-type]
 
     yield given(tested=replace(ON_PROCESSOR, state="failed", problem="could not be loaded; the log says why"))
     yield given(config=device(dtype="bfloat16"))

@@ -1,4 +1,4 @@
-"""docs/apis.md: every route of every dialect, from the tables that serve them. Called by generate.py."""
+"""Generates docs/apis.md: every route of every product, from the tables that serve them. generate.py calls it."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from vectord.server.http.shutdown import Shutdown
 
 CLIENTS = Path(__file__).parent / "clients.toml"
 LINE = 120
-NEXT = "\n    "  # where a body that is too long for a line is broken: between its fields
-MAX_LISTED = 4  # keys named one by one in a table of many
+NEXT = "\n    "  # separates the fields of a body that does not fit on one line
+MAX_LISTED = 4  # keys listed individually in a table cell
 
 PRODUCTS = {
     "cohere": "Cohere's API, v1 and v2: embed, rerank, tokenize, detokenize.",
     "embedding_server": "The Rust embedding server with `/api/v1/embed`: TEI's body, OpenAI's `data` and `usage`.",
     "infinity": "infinity (michaelfeil/infinity): embeddings, rerank, classify, with `/v1` and without.",
-    "jina": "Jina's API: embeddings with late chunking, a vector a token, rerank. Xinference's rerank, too.",
-    "llamacpp": "llama.cpp's server: its native routes, and OpenAI's as it answers them.",
-    "ollama": "Ollama: what it embeds with, and what tells of models.",
-    "openai": "OpenAI's embeddings and models, with the words that Jina, Voyage and vLLM add to them.",
+    "jina": "Jina's API: embeddings with late chunking, token vectors, rerank. Also Xinference's rerank.",
+    "llamacpp": "llama.cpp's server: its native routes, and OpenAI's routes with its response format.",
+    "ollama": "Ollama: its embedding routes and its model lists.",
+    "openai": "OpenAI's embeddings and models, with the fields that Jina, Voyage and vLLM add.",
     "semantic_explorer": "Semantic Explorer's embedding-inference-api; under `/api/`, the routes of its source. "
-    "A `model` that is not served is refused, not fetched on its first use: models are named at start (`--models`, "
-    "`--rerankers`), and with `--model-loading first-use` none of them loads before it is asked for.",
-    "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its guards, and its rerank.",
-    "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, a warning for all that was cut.",
-    "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's as it answers them.",
-    "vectord": "Our own API, which can ask for all there is: [api.md](api.md) explains it field by field.",
+    "A `model` that is not served is rejected instead of being downloaded: models are configured at start (`--models`, "
+    "`--rerankers`), and with `--model-loading first-use` each loads on its first request.",
+    "simple_inference_server": "Simple Inference Server: OpenAI's embeddings with its limits, and its rerank.",
+    "smart_embedder": "Smart Embedder 1.2: three vectors of BGE-M3 at once, rerank, and warnings for truncated texts.",
+    "tei": "text-embeddings-inference 1.9: its own routes, and OpenAI's routes with its response format.",
+    "vectord": "vectord's own API, which covers all features: [api.md](api.md) explains every field.",
     "vllm": "vLLM's pooling models: embeddings, pooling, score, rerank, classify, tokenize.",
     "voyage": "Voyage's API: embeddings, contextualized chunks, rerank.",
-    "weaviate": "The container that Weaviate's module text2vec-transformers asks.",
+    "weaviate": "The inference container of Weaviate's module text2vec-transformers.",
 }
 
 
@@ -56,25 +56,25 @@ def apis() -> str:
     return "\n".join(chain.from_iterable(parts)) + "\n"
 
 
-_NO_ENGINE = cast(EngineClient, None)  # the table's pages ask for it only when they are shown
+_NO_ENGINE = cast(EngineClient, None)  # the pages use the engine only when they are requested
 
 
 def _head() -> list[str]:
     return [
         "# The APIs",
         "",
-        "`make format` writes this page from the tables that serve the routes and the types that read and write them;",
-        "tests/docs/test_apis.py sends every example. `/docs` on a running server has the same, to try.",
+        "`make format` generates this page from the route tables and the types of bodies and responses.",
+        "tests/docs/test_apis.py sends every example. `/docs` on a running server shows the same routes interactively.",
         "",
-        "All APIs are served at once, on one port, with and without a slash at the end of a path. A path that several",
-        "speak goes to one of them by the keys of the body, as the next table says. Under `/dialects/NAME/` only that",
-        "one answers: `/dialects/tei/embed`. The setting `dialects` and the profiles, in",
-        "[configuration.md](configuration.md), change which are served and who comes first. Headers that all answers",
-        "have, vectors as bytes among them, are in [api.md](api.md#headers).",
+        "All APIs are served at once, on one port, with and without a slash at the end of a path. On a path that",
+        "several products share, the keys of the body select the product, as the next table shows. The prefix",
+        "`/dialects/NAME/` selects a product explicitly: `/dialects/tei/embed`. The setting `dialects` and the profiles",
+        "([configuration.md](configuration.md)) change the served products and their order. [api.md](api.md#headers)",
+        "describes the headers of all responses, and vectors as bytes.",
         "",
-        "In bodies null is the same as absent, unknown keys are ignored, and a `model` that is not said is the first",
-        "served one that can do what is asked. Types are JSON's: `[integer]` is a list of integers, `{string: number}`",
-        'an object with any keys, `"float"` that very string; `name?` is left out where there is nothing to say.',
+        "In bodies, null equals an absent field, and unknown keys are ignored. Without `model`, the first served model",
+        "that supports the operation answers. Types are JSON types: `[integer]` is a list of integers,",
+        '`{string: number}` is an object with any keys, and `"float"` is that string. A field `name?` may be absent.',
     ]
 
 
@@ -82,7 +82,7 @@ def _head() -> list[str]:
 
 
 def _shared(table: Table) -> list[str]:
-    """Of every path that several dialects are told apart on, in what order they are."""
+    """The section on shared paths: the keys that select each product, in order."""
     rules: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for endpoint in table:
         if len({choice.dialect.name for choice in endpoint.choices}) > 1:
@@ -94,29 +94,29 @@ def _shared(table: Table) -> list[str]:
     ]
     return [
         "",
-        "## Who answers on a path that several APIs have",
+        "## Shared paths",
         "",
-        "By default; of a path's lines the first that fits.",
+        "This is the default order. The first matching line of a path applies.",
         "",
-        "| path | the body has | answers |",
+        "| path | keys in the body | product |",
         "|---|---|---|",
         *lines,
     ]
 
 
 def _rules(endpoint: Endpoint) -> Iterator[tuple[str, str]]:
-    """What a body must have, and who answers then; first those who are known by a sign, as Endpoint.choose has it."""
+    """The keys of a body and the product they select, in the order of Endpoint.choose: routes with signs come first."""
     for choice in endpoint.choices:
         signs, keys = choice.route.signs, choice.route.keys
         if signs:
-            needed = "" if signs <= keys else f", beside {_either(keys)}"
+            needed = "" if signs <= keys else f", with {_either(keys)}"
             yield _either(signs, MAX_LISTED) + needed, choice.dialect.title
     taken: frozenset[str] = frozenset()
     for choice in endpoint.choices:
         if choice.route.keys - taken:
             yield _either(choice.route.keys - taken), choice.dialect.title
         taken |= choice.route.keys
-    yield "none of these", f"{endpoint.choices[0].dialect.title}, with what is missing"
+    yield "none of these", f"{endpoint.choices[0].dialect.title}, which reports the missing field"
 
 
 def _clients() -> list[str]:
@@ -133,12 +133,12 @@ def _clients() -> list[str]:
     ]
     return [
         "",
-        "## Clients that were tried",
+        "## Tested clients",
         "",
-        "`package`: the client itself ran against this server; `replayed`: what its code sends was sent, and what it",
-        "reads of the answer was read.",
+        "`package`: the client package ran against a real server. `replayed`: a test sends the same requests as the client",
+        "and reads the same fields of the responses.",
         "",
-        "| client | version | how | routes | by |",
+        "| client | version | method | routes | test |",
         "|---|---|---|---|---|",
         *lines,
     ]
@@ -149,7 +149,7 @@ def _clients() -> list[str]:
 
 def _dialect(dialect: Dialect, table: Table) -> list[str]:
     lines = ["", f"## {dialect.title} (`{dialect.name}`)", "", PRODUCTS[dialect.name]]
-    described: dict[str, str] = {}  # a type, by its name, and the routes where it is written out
+    described: dict[str, str] = {}  # a type, and the title of the routes that describe it
     for routes in _alike(dialect.routes):
         first = routes[0]
         title = f"{first.method} {', '.join(_plain(route.path) for route in routes)}"
@@ -165,14 +165,14 @@ def _dialect(dialect: Dialect, table: Table) -> list[str]:
 
 
 def _once(kind: str, name: str, title: str, described: dict[str, str], lines: Sequence[str]) -> list[str]:
-    """`lines` about a type, or where in this dialect they are."""
+    """`lines` about a type on its first use, later a reference to that place."""
     if described.setdefault(kind, title) != title:
-        return ["", f"The {name} is that of {described[kind]}."]
+        return ["", f"The {name} is the same as for {described[kind]}."]
     return ["", *lines] if name == "body" else ["", f"The {name}:", "", *lines]
 
 
 def _alike(routes: Iterable[Route]) -> Iterable[Sequence[Route]]:
-    """Routes that differ by their paths only, together."""
+    """Groups the routes that differ only in their paths."""
     groups: dict[tuple[object, ...], list[Route]] = {}
     for route in routes:
         about = (route.method, route.summary, route.body, str(route.answer), route.keys, route.signs)
@@ -181,32 +181,32 @@ def _alike(routes: Iterable[Route]) -> Iterable[Sequence[Route]]:
 
 
 def _about(routes: Sequence[Route], table: Table) -> Iterator[str]:
-    """Sentences: what it does, by which keys it is known, who may ask, and who answers on its paths by default."""
+    """Sentences: the summary, the selecting keys, the required key, and the default product of its paths."""
     first = routes[0]
     yield f"{first.summary}."
     if any(len(table.find(route.method, route.path).endpoint.choices) > 1 for route in routes):
-        yield f"Known by {_either(first.keys)}{_before(first)}."
+        yield f"Selected by {_either(first.keys)}{_before(first)}."
     if first.admin:
-        yield "Needs the admin key."
+        yield "Requires the admin key."
     if first.public:
-        yield "Needs no key."
+        yield "Requires no key."
     elsewhere: dict[str, list[str]] = {}
     for route in routes:
         if (other := _other(route, table)) is not None:
             elsewhere.setdefault(other, []).append(_plain(route.path))
     for other, paths in elsewhere.items():
-        yield f"By default {other} answers at {_listed(paths)}."
+        yield f"By default, {_listed(paths)} belongs to {other}."
 
 
 def _before(route: Route) -> str:
-    """How it is known before others, whose keys the body has too."""
+    """The keys that select this route before others whose keys are also present."""
     if route.signs == route.keys:
-        return ", before others"
-    return f", and before others by {_either(route.signs)}" if route.signs else ""
+        return ", before other products"
+    return f", and before other products by {_either(route.signs)}" if route.signs else ""
 
 
 def _other(route: Route, table: Table) -> str | None:
-    """Who answers the example by default, where that is somebody else. Under its prefix it is the route itself."""
+    """The product that answers the example by default, or None if it is this one. The prefix selects this one."""
     endpoint = table.find(route.method, route.path).endpoint
     if endpoint.page is not None:
         return "a page of the server"
@@ -215,8 +215,13 @@ def _other(route: Route, table: Table) -> str | None:
 
 
 def _body(body: type[msgspec.Struct]) -> list[str]:
-    told = " ".join((body.__doc__ or "").split())
-    return ["| field | type | default | |", "|---|---|---|---|", *map(_row, rows(body)), *(["", told] if told else ())]
+    notes = " ".join((body.__doc__ or "").split())
+    return [
+        "| field | type | default | meaning |",
+        "|---|---|---|---|",
+        *map(_row, rows(body)),
+        *(["", notes] if notes else ()),
+    ]
 
 
 def _row(row: Row) -> str:
@@ -243,17 +248,17 @@ def _own(table: Table) -> list[str]:
     pages = [endpoint for endpoint in table if endpoint.page is not None and endpoint.page.summary]
     return [
         "",
-        "## The server's own pages",
+        "## Pages of the server",
         "",
-        "By GET, without a key.",
+        "These pages use GET and require no key.",
         "",
-        "| path | |",
+        "| path | content |",
         "|---|---|",
         *(_cells(f"`{endpoint.path}`", endpoint.page.summary) for endpoint in pages if endpoint.page),
     ]
 
 
-# --- words ----------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------------
 
 
 def _plain(path: str) -> str:
@@ -265,7 +270,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _either(keys: Iterable[str], most: int | None = None) -> str:
-    """Keys, one of which there must be; of many the first `most`."""
+    """Alternative keys; of more than `most`, the first ones and a count."""
     names = sorted(keys)
     shown = names[:most]
     if left := len(names) - len(shown):

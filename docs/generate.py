@@ -1,4 +1,4 @@
-"""Write what follows from the code: `make format`. A test says when it is stale.
+"""Generates files from the code: `make format`. A test fails when a file is out of date.
 
 .env.example, docs/configuration.md   from the settings
 docs/models.md                        from the catalogue of models
@@ -31,8 +31,8 @@ LENIENT = [name for setting in SETTINGS for name in setting.lenient]
 def env_example() -> str:
     """Every setting as an environment variable, commented out, at its default."""
     lines = [
-        "# Settings of vectord. Copy to .env, which is read from the folder the server starts in, and take out the #.",
-        "# The real environment and the command line win over this file. `make format` writes it.",
+        "# Settings of vectord. Copy this file to .env in the working folder of the server and remove the # of a setting.",
+        "# Environment variables and the command line take precedence. `make format` generates this file.",
     ]
     for section, title in SECTION_TITLES.items():
         lines += ["", f"# --- {title} ---"]
@@ -47,30 +47,29 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "`make format` writes this page. `vectord serve --print-config` shows what is in force.",
+        "`make format` generates this page. `vectord serve --print-config` prints the values in force.",
         "",
-        "A setting is taken from the first of these that names it:",
+        "A setting comes from the first of these sources that contains it:",
         "",
         "1. the command line;",
         "2. the environment: `VECTORD_PORT`, else `PORT`, else the other names in the table (empty counts as unset);",
-        "3. `.env` in the working folder, same names;",
+        "3. `.env` in the working folder, with the same names;",
         f"4. a TOML file: `--config FILE` or `VECTORD_CONFIG`, else `./{CONFIG_FILE}`; keys as below, by section;",
         '5. the profile: `--profile NAME`, `VECTORD_PROFILE`, or `profile = "NAME"` at the top of the TOML file;',
         "6. the default.",
         "",
         "Lists are separated by `,` or `;`. Booleans are true, t, 1, yes, y, on or false, f, 0, no, n, off, in any",
-        "case; as options they may stand alone, and `--no-NAME` is their opposite. Every name is an option too:",
-        "`MODEL_ID` is `--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_`",
-        "name, and a value out of range, stop the start with exit code 2 and one line that says where. In the",
-        "environment alone, and under these names alone, a bad value is warned of and passed over, as Smart Embedder",
-        f"does: {_listed(LENIENT)}.",
+        "case; as options they need no value, and `--no-NAME` negates them. Every name is also an option: `MODEL_ID` is",
+        "`--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_` variable, and a value",
+        "out of range, stop the start with exit code 2 and one line that names the source. Only for these environment",
+        f"variables is an invalid value ignored with a warning, as in Smart Embedder: {_listed(LENIENT)}.",
         "",
         "## Profiles",
         "",
-        "`vectord serve --profile NAME` stands in for another product: its own dialect answers first on the paths that",
-        "several speak, and all others stay behind it. Its name may be written with `-` or `_`.",
+        "`vectord serve --profile NAME` replaces another product: its API has priority on shared paths, and all others",
+        "remain available. The name may contain `-` or `_`.",
         "",
-        "| profile | | sets |",
+        "| profile | product | sets |",
         "|---|---|---|",
         *map(_profile_row, profiles()),
     ]
@@ -81,7 +80,7 @@ def configuration() -> str:
             "",
             f"{title}.",
             "",
-            "| key | default | values | meaning | also |",
+            "| key | default | values | meaning | other names |",
             "|---|---|---|---|---|",
         ]
         lines += [_row(setting) for setting in _of(section)]
@@ -89,26 +88,26 @@ def configuration() -> str:
 
 
 def _read_otherwise() -> list[str]:
-    """What the names mean whose values are not ours."""
+    """The section on variables whose values have another format."""
     names: dict[tuple[str, str], list[str]] = {}
     for setting in SETTINGS:
         for name in setting.env:
             if name in setting.reads:
                 names.setdefault((setting.name, setting.reads[name].__doc__ or ""), []).append(name)
     rows = [_cells(_listed(group), f"`{setting}`", how) for (setting, how), group in names.items()]
-    return ["", "## Names whose values are read otherwise", "", "| name | sets | how |", "|---|---|---|", *rows]
+    return ["", "## Variables with other value formats", "", "| name | sets | format |", "|---|---|---|", *rows]
 
 
 def _without_effect() -> list[str]:
-    """The names of other servers that nothing is made of."""
+    """The section on variables of other products that have no effect."""
     return [
         "",
         "## Names without effect",
         "",
-        "Accepted, as options too, and named once in a warning when the server starts. (`PYTORCH_CUDA_ALLOC_CONF` is",
-        "torch's own, which reads it.)",
+        "These variables and options are accepted and logged once in a warning at start. (`PYTORCH_CUDA_ALLOC_CONF` is",
+        "read by torch itself.)",
         "",
-        "| name | why |",
+        "| name | reason |",
         "|---|---|",
         *(_cells(_listed(ignored.names), ignored.why) for ignored in IGNORED),
     ]
@@ -132,7 +131,7 @@ def _meaning(setting: Setting) -> str:
 
 
 def _values(setting: Setting) -> str:
-    """What may be said, where the meaning does not say it already."""
+    """The permitted values, unless the meaning already states them."""
     return "" if setting.type is str and not setting.choices else setting.expected
 
 
@@ -173,26 +172,26 @@ def models() -> str:
     lines = [
         "# Models",
         "",
-        "`make format` writes this page from the catalogue. Any other model of these architectures is served too, by",
-        "its hub id or its folder: what a model's own files say outranks this page. A dash: read from the files.",
+        "`make format` generates this page from the catalogue. Every other model of these architectures is served too, by",
+        "its hub id or folder. A model's own files take precedence over this page. A dash means: read from the files.",
         "",
         *_families(),
         "",
-        "## Each of them",
+        "## All models",
         "",
-        "| model | also called | architecture | gives | width | tokens | pooling | may be cut to | prompts |",
+        "| model | aliases | architecture | outputs | width | tokens | pooling | shorter widths | prompts |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     return "\n".join([*lines, *map(_model_row, CATALOGUE)]) + "\n"
 
 
 def _families() -> list[str]:
-    """One row an architecture and kind of answer, with the models the catalogue knows of it."""
+    """One row per architecture and output, with the models of the catalogue."""
     families: dict[tuple[str, str], list[str]] = {}
     for entry in CATALOGUE:
         families.setdefault((entry.model_type, _gives(entry)), []).append(entry.hub_id)
     rows = [f"| `{kind}` | {gives} | {_brief(names)} |" for (kind, gives), names in sorted(families.items())]
-    return ["| `model_type` | gives | among them |", "|---|---|---|", *rows]
+    return ["| `model_type` | outputs | examples |", "|---|---|---|", *rows]
 
 
 def _brief(names: Sequence[str]) -> str:
@@ -227,7 +226,7 @@ ADVICE, END = "<!-- advice: `make format` writes what follows -->\n", "<!-- end 
 
 
 def tuning() -> str:
-    """The page as it is, with its table of advice anew."""
+    """docs/tuning.md with an updated table of advice."""
     before, _, rest = (ROOT / "docs/tuning.md").read_text("utf-8").partition(ADVICE)
     after = rest.partition(END)[2]
     rows = [_cells(one.level, one.reason, one.setting) for one in found()]

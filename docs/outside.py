@@ -1,7 +1,7 @@
-"""What of the site stands outside docs/: the pages of OUTSIDE, and links that lead there. mkdocs.yml names this file.
+"""Adds pages outside docs/ to the site and adapts their links. mkdocs.yml names this file.
 
-Links are written as they work in the repository. On the site those pages lie beside the ones of docs/, so links to and
-from them are made anew, and of a link to any other file of the repository the words alone are left.
+Links in the sources work in the repository. The site places all pages in one folder, so links between docs/ and the other
+pages are rewritten. A link to any other file of the repository becomes plain text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
-OUTSIDE = {  # by their place in the repository: that on the site
+OUTSIDE = {  # path in the repository -> path on the site
     **{name: name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")},
     "examples/README.md": "examples.md",
     "deploy/README.md": "deploy.md",
@@ -25,7 +25,7 @@ LINK = re.compile(r"(?<!!)\[(?P<words>[^\[\]]*)\]\((?P<target>[^()\s]+)\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The pages of docs/, and beside them those of OUTSIDE."""
+    """Adds the pages of OUTSIDE to those of docs/."""
     for path, uri in OUTSIDE.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     return files
@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def with_links_of_the_site(markdown: str, uri: str) -> str:
-    """`markdown` with the links that `uri`, a page by its place on the site, has there."""
+    """Rewrites the links of a page. uri: the path of the page on the site."""
     return LINK.sub(lambda link: _mended(link, uri), markdown)
 
 
@@ -52,12 +52,12 @@ def _mended(link: re.Match[str], uri: str) -> str:
 
 
 def _in_the_repository(uri: str) -> str:
-    """A page of the site by its place in the repository."""
+    """The path in the repository of a page of the site."""
     return next((path for path, outside in OUTSIDE.items() if outside == uri), f"docs/{uri}")
 
 
 def _on_the_site(path: str) -> str | None:
-    """A file of the repository by its place on the site, if it is one of its pages."""
+    """The path on the site of a file in the repository, or None if the site does not contain it."""
     if path in OUTSIDE:
         return OUTSIDE[path]
     is_page = path.startswith("docs/") and path.endswith(".md")

@@ -1,7 +1,7 @@
-"""Wire types in words: the fields of a body, row by row, and the form of an answer. Called by apis.py.
+"""Describes wire types as text: the fields of a body as table rows, and the shape of a response. apis.py calls it.
 
-integer, number, string, boolean, null and any are JSON's; [integer] is a list of them, {string: number} an object with
-any keys, "float" that very string.
+integer, number, string, boolean, null and any are JSON types; [integer] is a list, {string: number} is an object with
+any keys, and "float" is that string.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import msgspec
 from msgspec import inspect
 
 WIDTH = 116
-UNSPOKEN = (None, 2**31 - 1, -(2**31))  # the bounds of any integer here: they say nothing about a field
+DEFAULT_BOUNDS = (None, 2**31 - 1, -(2**31))  # bounds of every integer field, omitted from the page
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One field of a body. name: dotted where it is part of another, `chunk.max_tokens`, `documents[].text`."""
+    """One field of a body. name: dotted for a nested field, such as `chunk.max_tokens` or `documents[].text`."""
 
     name: str
     kind: str
-    default: str  # "required", JSON, or "" where absent means null
+    default: str  # "required", JSON, or "" if absent equals null
     meaning: str
 
 
@@ -35,7 +35,7 @@ def rows(body: type[msgspec.Struct]) -> list[Row]:
 
 
 def shape(answer: Any) -> str:
-    """What an answer of this type looks like. `name?:` is left out where there is nothing to say."""
+    """The shape of a response of this type. A field `name?` may be absent."""
     return _lines(inspect.type_info(answer), "", 0)
 
 
@@ -45,9 +45,11 @@ def shape(answer: Any) -> str:
 def _rows(body: inspect.StructType, prefix: str) -> Iterator[Row]:
     for field in body.fields:
         name = prefix + field.encode_name
-        yield Row(name, _line(field.type, briefly=True), _default(field), "; ".join(dict.fromkeys(_told(field.type))))
+        yield Row(
+            name, _line(field.type, briefly=True), _default(field), "; ".join(dict.fromkeys(_descriptions(field.type)))
+        )
         objects = {struct.cls: (struct, suffix) for struct, suffix in _structs(field.type)}
-        for inner, suffix in objects.values():  # one each: what a list may hold may often stand alone, too
+        for inner, suffix in objects.values():  # one row group per object type
             yield from _rows(inner, f"{name}{suffix}.")
 
 
@@ -57,17 +59,17 @@ def _default(field: inspect.Field) -> str:
     return "" if field.default is None else json.dumps(field.default)
 
 
-def _told(kind: inspect.Type) -> Iterator[str]:
-    """The descriptions on a type and on those in it, objects aside: their fields have rows of their own."""
+def _descriptions(kind: inspect.Type) -> Iterator[str]:
+    """The descriptions of a type and of its parts, except objects, whose fields have their own rows."""
     if isinstance(kind, inspect.Metadata):
-        told = (kind.extra_json_schema or {}).get("description")
-        yield from [told] if told else ()
+        description = (kind.extra_json_schema or {}).get("description")
+        yield from [description] if description else ()
     for part in _parts(kind):
-        yield from _told(part)
+        yield from _descriptions(part)
 
 
 def _structs(kind: inspect.Type) -> Iterator[tuple[inspect.StructType, str]]:
-    """The objects in a type, and what leads from its name to theirs: "" or "[]"."""
+    """The object types in a type, with the suffix of their field names: "" or "[]" for lists."""
     if isinstance(kind, inspect.StructType):
         yield kind, ""
     for part in _parts(kind):
@@ -83,11 +85,11 @@ def _parts(kind: inspect.Type) -> tuple[inspect.Type, ...]:
     return (kind.item_type,) if isinstance(kind, inspect.ListType) else ()
 
 
-# --- words ----------------------------------------------------------------------------------------------------
+# --- text -----------------------------------------------------------------------------------------------------
 
 
 def _lines(kind: inspect.Type, indent: str, column: int) -> str:
-    """Over several lines where one is not enough, the fields of an object below each other. column: where it begins."""
+    """The type as one line, or with one field per line if it is too long. column: the start of the first line."""
     line = _line(kind)
     if column + len(line) <= WIDTH:
         return line
@@ -105,13 +107,13 @@ def _lines(kind: inspect.Type, indent: str, column: int) -> str:
 
 
 def _line(kind: inspect.Type, *, briefly: bool = False) -> str:
-    """briefly: for bodies, whose objects have rows of their own, and where null is the same as absent."""
+    """The type as one line. briefly: for bodies, whose objects have their own rows and where null equals absent."""
     match kind:
         case inspect.Metadata():
             return _line(kind.type, briefly=briefly)
         case inspect.UnionType():
-            said = [each for each in kind.types if not (briefly and isinstance(each, inspect.NoneType))]
-            return " or ".join(dict.fromkeys(_line(each, briefly=briefly) for each in said))
+            shown = [each for each in kind.types if not (briefly and isinstance(each, inspect.NoneType))]
+            return " or ".join(dict.fromkeys(_line(each, briefly=briefly) for each in shown))
         case inspect.ListType():
             return f"[{_line(kind.item_type, briefly=briefly)}]"
         case inspect.TupleType():
@@ -124,7 +126,7 @@ def _line(kind: inspect.Type, *, briefly: bool = False) -> str:
 
 
 def _members(struct: inspect.StructType) -> Iterator[tuple[str, inspect.Type]]:
-    """Names as an answer shows them, "index: " or "text?: ", and what stands behind each."""
+    """The fields of a response as "index: " or "text?: ", each with its type."""
     if struct.tag is not None:
         yield f"{struct.tag_field}: ", inspect.LiteralType((struct.tag,))
     for field in struct.fields:
@@ -147,11 +149,11 @@ def _word(kind: inspect.Type) -> str:
             return "integer" + _bounds(kind)
         case inspect.FloatType():
             return "number" + _bounds(kind)
-    raise TypeError(f"There is no word yet for {kind}.")
+    raise TypeError(f"{kind} has no description yet.")
 
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
-    least, most = (None if bound in UNSPOKEN else bound for bound in (kind.ge, kind.le))
+    least, most = (None if bound in DEFAULT_BOUNDS else bound for bound in (kind.ge, kind.le))
     if least is None:
         return "" if most is None else f" <= {most}"
     return f" >= {least}" if most is None else f" from {least} to {most}"

@@ -83,5 +83,5 @@ def test_a_longer_answer_is_a_line_a_field() -> None:
 
 def test_a_type_without_a_word_is_told() -> None:
     """Nobody finds it on the page under a wrong one."""
-    with pytest.raises(TypeError, match="no word"):
+    with pytest.raises(TypeError, match="no description"):
         shape(bytes)
