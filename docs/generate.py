@@ -31,7 +31,7 @@ LENIENT = [name for setting in SETTINGS for name in setting.lenient]
 def env_example() -> str:
     """Every setting as an environment variable, commented out, at its default."""
     lines = [
-        "# Settings of vectord. Copy this file to .env in the working folder of the server and remove the # of a setting.",
+        "# Settings of vectord. Copy this file to .env in the server's working folder and remove the # of a setting.",
         "# Environment variables and the command line take precedence. `make format` generates this file.",
     ]
     for section, title in SECTION_TITLES.items():
@@ -59,9 +59,9 @@ def configuration() -> str:
         "6. the default.",
         "",
         "Lists are separated by `,` or `;`. Booleans are true, t, 1, yes, y, on or false, f, 0, no, n, off, in any",
-        "case; as options they need no value, and `--no-NAME` negates them. Every name is also an option: `MODEL_ID` is",
-        "`--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_` variable, and a value",
-        "out of range, stop the start with exit code 2 and one line that names the source. Only for these environment",
+        "case; as options they need no value, and `--no-NAME` negates them. Every name is also an option: `MODEL_ID`",
+        "is `--model-id`, `INFINITY_BATCH_SIZE` is `--batch-size`. An unknown option, key or `VECTORD_` variable, and a",
+        "value out of range, stop the start with exit code 2 and one line that names the source. Only for these environment",
         f"variables is an invalid value ignored with a warning, as in Smart Embedder: {_listed(LENIENT)}.",
         "",
         "## Profiles",
@@ -172,8 +172,8 @@ def models() -> str:
     lines = [
         "# Models",
         "",
-        "`make format` generates this page from the catalogue. Every other model of these architectures is served too, by",
-        "its hub id or folder. A model's own files take precedence over this page. A dash means: read from the files.",
+        "`make format` generates this page from the catalogue. Every other model of these architectures is served too,",
+        "by its hub id or folder. A model's own files take precedence over this page. A dash means: read from the files.",
         "",
         *_families(),
         "",

@@ -1,7 +1,7 @@
 """Adds pages outside docs/ to the site and adapts their links. mkdocs.yml names this file.
 
-Links in the sources work in the repository. The site places all pages in one folder, so links between docs/ and the other
-pages are rewritten. A link to any other file of the repository becomes plain text.
+Links in the sources work in the repository. The site places all pages in one folder, so links between docs/ and the
+other pages are rewritten. A link to any other file of the repository becomes plain text.
 """
 
 from __future__ import annotations
