@@ -1,4 +1,4 @@
-"""Model folders for the tests of artifacts and text: small JSON files, a tiny checkpoint, a tiny tokenizer."""
+"""Model folders for the tests of checkpoints and text: small JSON files, a tiny checkpoint, a tiny tokenizer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import safetensors.numpy
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-# How sentence-transformers names its modules: before version 5.2 or so, and since 6.
+# Module names of sentence-transformers: before version 6, and since.
 OLD = "sentence_transformers.models.{}"
 NEW = {
     "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
@@ -28,7 +28,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_transformer(folder: Path, *, weight: float = 1.0, **config: Any) -> Path:
-    """config.json, weights and tokenizer; config: entries to change, None to leave out."""
+    """Write config.json, weights and tokenizer; config: entries to change, None to remove."""
     facts = {"model_type": "bert", "hidden_size": 8, "vocab_size": len(WORDS), "max_position_embeddings": 512, **config}
     write_json(folder / "config.json", {key: value for key, value in facts.items() if value is not None})
     safetensors.numpy.save_file({"x": np.full((4, 8), weight, np.float32)}, folder / "model.safetensors")
@@ -44,7 +44,7 @@ def write_sentence_model(
     new: bool = False,
     **config: Any,
 ) -> Path:
-    """A folder as sentence-transformers saves it; kinds: its modules in order."""
+    """Write a folder as sentence-transformers saves it; kinds: its modules in order."""
     write_transformer(folder, **config)
     modules = []
     for i, kind in enumerate(kinds):
@@ -64,7 +64,7 @@ def write_dense(folder: Path, inputs: int, outputs: int, **config: Any) -> Path:
 
 
 def write_tokenizer(path: Path, *, prefix: str = "[CLS]", suffix: str = "[SEP]") -> Path:
-    """A tokenizer of the ten words a to j, cut at spaces; prefix, suffix: specials around a text, "" for none."""
+    """Write a tokenizer of the ten words a to j, split at spaces; prefix, suffix: special tokens, "" for none."""
     tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(WORDS[:4])

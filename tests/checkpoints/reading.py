@@ -1,4 +1,4 @@
-"""Reading a model's folder in the tests of artifacts: the spec, or what the refusal says."""
+"""Read a model's folder and return its spec, or the message of its refusal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def spec_of(folder: Path, *, name: str = "tests/tiny", **options: Any) -> ModelS
 
 
 def refusal(folder: Path, *, name: str = "tests/tiny", **options: Any) -> str:
-    """What the error says that reading the folder raises."""
+    """Return the message of the error that reading the folder raises."""
     with pytest.raises(StartError) as caught:
         read_spec(located(folder, name=name), **options)
     return caught.value.message

@@ -1,4 +1,4 @@
-"""A hub on a socket of this machine: the routes that a listing and a download ask, ranges, and breaking off."""
+"""A local hub: the routes of listings and downloads, with ranges and broken connections."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Hub:
     url: str
     files: dict[str, bytes]
     commit: str = COMMIT
-    announced: dict[str, bytes] = field(default_factory=dict)  # instead of what is sent
-    breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one answer, then the connection ends
+    announced: dict[str, bytes] = field(default_factory=dict)  # sent instead of the announced content
+    breaks_after: dict[str, int] = field(default_factory=dict)  # bytes of one response, after which the connection ends
     knows_ranges: bool = True
     asked: list[tuple[str, str | None]] = field(default_factory=list)  # path and range of each download
 
 
 @contextmanager
 def small_hub(folder: Path) -> Iterator[Hub]:
-    """A hub whose one model has the files of `folder`."""
+    """A hub with one model, which has the files of `folder`."""
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with ThreadingHTTPServer(("127.0.0.1", 0), _Answers) as server:
         server.daemon_threads = True

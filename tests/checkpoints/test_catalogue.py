@@ -1,4 +1,4 @@
-"""The catalogue: every entry is found by all its names, offline, and its facts hang together."""
+"""The catalogue: every entry is found by all its names, without a network, and its facts are consistent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from vectord.checkpoints.catalogue import CATALOGUE, Entry, Kind, Task, find, other_names
 from vectord.checkpoints.spec import Pooling
 
-# config.json's model_type of every architecture there is a network for.
+# model_type of every architecture with a network
 ARCHITECTURES = {
     "bert",
     "deberta-v2",
@@ -42,15 +42,15 @@ def known(name: str) -> Entry:
 # --- names ----------------------------------------------------------------------------------------------------
 
 
-def test_no_name_means_two_models() -> None:
-    """Hub ids, aliases and last parts are unique among all entries, whatever their case."""
+def test_names_are_unique() -> None:
+    """Hub ids, aliases and last parts of all entries differ, ignoring case."""
     names = Counter(name.lower() for entry in CATALOGUE for name in entry.names)
     assert [name for name, count in names.items() if count > 1] == []
 
 
 @every_entry
-def test_a_model_is_found_by_all_its_names(entry: Entry) -> None:
-    """In any case; and each name knows all others, not itself."""
+def test_a_model_is_found_by_each_of_its_names(entry: Entry) -> None:
+    """In any case. Each name returns all others and not itself."""
     for name in entry.names:
         assert find(name) is find(name.upper()) is find(name.lower()) is entry
         assert {name, *other_names(name)} == set(entry.names)
@@ -59,7 +59,7 @@ def test_a_model_is_found_by_all_its_names(entry: Entry) -> None:
 
 @every_entry
 def test_a_hub_id_has_an_owner_and_a_name(entry: Entry) -> None:
-    """Of characters the hub takes, so that a misprint here is not found at the first download."""
+    """A typing error here would otherwise show at the first download."""
     assert re.fullmatch(r"[A-Za-z0-9-]+/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}", entry.hub_id)
 
 
@@ -75,14 +75,14 @@ def test_a_hub_id_has_an_owner_and_a_name(entry: Entry) -> None:
         ("ms-marco-MiniLM-L-6-v2", "cross-encoder/ms-marco-MiniLM-L-6-v2"),
     ],
 )
-def test_the_short_names_of_other_servers_are_known(name: str, hub_id: str) -> None:
-    """What a client of another server calls a model means the same model here."""
+def test_short_names_of_other_servers_are_known(name: str, hub_id: str) -> None:
+    """The names that other servers use mean the same models here."""
     assert known(name).hub_id == hub_id
 
 
 @pytest.mark.parametrize("name", ["", "bge", "BAAI", "BAAI/", "org/bge-m3", " bge-m3", "bge-m3\0"])
-def test_another_name_is_nobody_s(name: str) -> None:
-    """Nothing is guessed from part of a name."""
+def test_an_unknown_name_finds_nothing(name: str) -> None:
+    """A part of a name does not match."""
     assert find(name) is None
     assert other_names(name) == ()
 
@@ -91,8 +91,8 @@ def test_another_name_is_nobody_s(name: str) -> None:
 
 
 @every_entry
-def test_an_entry_s_facts_hang_together(entry: Entry) -> None:
-    """Task, outputs, dimensions and pooling say the same of one model."""
+def test_an_entrys_facts_are_consistent(entry: Entry) -> None:
+    """Task, outputs, dimensions and pooling fit each other."""
     assert entry.model_type in ARCHITECTURES
     assert entry.task in get_args(Task)
     assert entry.outputs
@@ -104,15 +104,15 @@ def test_an_entry_s_facts_hang_together(entry: Entry) -> None:
 
 
 @every_entry
-def test_an_entry_s_numbers_are_sane(entry: Entry) -> None:
-    """Dimensions and lengths are those a text model can have."""
+def test_an_entrys_numbers_are_plausible(entry: Entry) -> None:
+    """Dimensions and lengths are within the range of text models."""
     assert entry.dimensions is None or (64 <= entry.dimensions <= 4096 and entry.dimensions % 32 == 0)
     assert entry.max_tokens in (None, 128, 256, 384, 512, 2048, 8192, 32_768)
 
 
 @every_entry
-def test_matryoshka_dimensions_end_at_the_vector_s_own(entry: Entry) -> None:
-    """They ascend to the full length, which a request may always ask for; only dense vectors are cut."""
+def test_matryoshka_dimensions_end_at_the_full_length(entry: Entry) -> None:
+    """They ascend to the full length, which every request may ask for; only dense vectors are cut."""
     dimensions = list(entry.matryoshka or ())
     assert dimensions == sorted(set(dimensions))
     assert dimensions == [] or (dimensions[0] >= 32 and dimensions[-1] == entry.dimensions)
@@ -120,8 +120,8 @@ def test_matryoshka_dimensions_end_at_the_vector_s_own(entry: Entry) -> None:
 
 
 @every_entry
-def test_an_entry_s_words_are_whole(entry: Entry) -> None:
-    """Prompts belong to models that embed, and judging language models have every place to fill once."""
+def test_an_entrys_texts_are_complete(entry: Entry) -> None:
+    """Only embedding models have prompts, and a yes-or-no template has each placeholder once."""
     assert not entry.prompts or entry.task == "embed"
     assert all(re.fullmatch("[a-z]+", kind) and text for kind, text in entry.prompts.items())
     if entry.yes_no is not None:
@@ -131,8 +131,8 @@ def test_an_entry_s_words_are_whole(entry: Entry) -> None:
     assert entry.license is None or re.fullmatch(r"[a-z0-9.-]+", entry.license)
 
 
-def test_the_models_that_other_servers_name_have_their_published_facts() -> None:
-    """Dimensions, lengths and poolings, written down a second time from the model cards."""
+def test_well_known_models_have_their_published_facts() -> None:
+    """Dimensions, lengths and poolings, copied a second time from the model cards."""
     published = {
         "bge-m3": (1024, 8192, "cls"),
         "bge-small-en-v1.5": (384, 512, "cls"),
@@ -154,8 +154,8 @@ def test_the_models_that_other_servers_name_have_their_published_facts() -> None
     assert found == published
 
 
-def test_bge_m3_gives_three_kinds_of_vectors() -> None:
-    """Dense, sparse and ColBERT, from one model."""
+def test_bge_m3_has_three_outputs() -> None:
+    """Dense, sparse and ColBERT."""
     assert known("bge-m3").outputs == ("dense", "sparse", "colbert")
 
 
@@ -170,15 +170,15 @@ def test_bge_m3_gives_three_kinds_of_vectors() -> None:
         ("bge-m3", [], [512, 1024]),
     ],
 )
-def test_matryoshka_says_which_dimensions_a_model_was_trained_for(name: str, good: list[int], bad: list[int]) -> None:
-    """One question, `in`, whether the authors published a list or a range."""
+def test_matryoshka_contains_the_trained_dimensions(name: str, good: list[int], bad: list[int]) -> None:
+    """`in` works for a published list and for a range."""
     trained = known(name).matryoshka
     assert trained is not None
     assert [number for number in good + bad if number in trained] == good
 
 
 def test_prompts_are_those_that_only_the_model_card_has() -> None:
-    """Queries and passages get their words, down to the last space; a model whose files have them gets none here."""
+    """They are exact to the last space; a model whose files have prompts has none here."""
     assert known("multilingual-e5-large").prompts == {"query": "query: ", "document": "passage: "}
     assert known("nomic-embed-text-v1.5").prompts["document"] == "search_document: "
     assert known("bge-base-en-v1.5").prompts == {"query": "Represent this sentence for searching relevant passages: "}
@@ -186,8 +186,8 @@ def test_prompts_are_those_that_only_the_model_card_has() -> None:
     assert known("embeddinggemma-300m").prompts == {}
 
 
-def test_a_judging_model_is_asked_in_its_own_words() -> None:
-    """One line a field and two after the thinking; blank lines between the fields would move every score."""
+def test_the_yes_no_template_equals_the_model_card() -> None:
+    """One line a field and two after the thinking; blank lines between the fields would change every score."""
     words = known("Qwen3-Reranker-0.6B").yes_no
     assert words is not None
     assert words.answers == ("no", "yes")
@@ -198,19 +198,19 @@ def test_a_judging_model_is_asked_in_its_own_words() -> None:
     assert words.suffix == "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 
 
-def test_the_language_models_that_read_both_ways_are_known() -> None:
-    """Their vectors would be plausible and wrong with the causal attention of their architecture."""
+def test_bidirectional_language_models_are_known() -> None:
+    """With the causal attention of their architecture, their vectors would be plausible and wrong."""
     both_ways = [entry.hub_id for entry in CATALOGUE if entry.is_causal is False]
     assert both_ways == ["Alibaba-NLP/gte-Qwen2-1.5B-instruct", "Alibaba-NLP/gte-Qwen2-7B-instruct"]
 
 
-def test_the_gated_model_is_known_as_gated() -> None:
-    """Its download fails without a token; the catalogue can say so before."""
+def test_the_gated_model_is_marked() -> None:
+    """Its download fails without a token."""
     assert [entry.hub_id for entry in CATALOGUE if entry.gated] == ["google/embeddinggemma-300m"]
 
 
-def test_the_catalogue_needs_no_library() -> None:
-    """It is read in the half second of a start: neither the hub's client nor a file parser is imported for it."""
+def test_the_catalogue_imports_no_library() -> None:
+    """It is loaded at every start: neither the hub's client nor a file parser may be imported for it."""
     code = (
         "import sys; from vectord.checkpoints.catalogue import find; assert find('bge-m3');"
         "print([m for m in ('huggingface_hub', 'yaml', 'tomllib', 'numpy', 'torch') if m in sys.modules])"

@@ -1,4 +1,4 @@
-"""The operator's catalogue file: Simple Inference Server's form is read, and nothing in a file does harm."""
+"""The operator's catalogue file: Simple Inference Server's form is read, and hostile files are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(folder: Path, content: str | bytes) -> tuple[FileEntry, ...]:
 
 
 def refusal(folder: Path, content: str | bytes) -> str:
-    """The message, which is one line and names the file."""
+    """Return the message, which is one line and names the file."""
     with pytest.raises(ConfigError) as caught:
         read(folder, content)
     message = caught.value.message
@@ -43,8 +43,8 @@ def refusal(folder: Path, content: str | bytes) -> str:
 # --- what is read ---------------------------------------------------------------------------------------------
 
 
-def test_the_two_models_of_simple_inference_server_are_served_natively(tmp_path: Path) -> None:
-    """Its file as it first stood: both built-in handlers mean models of ours, found in the catalogue by both names."""
+def test_the_models_of_simple_inference_server_are_served_natively(tmp_path: Path) -> None:
+    """Its first published file: both built-in handlers mean native models, found in the catalogue by both names."""
     entries = read(
         tmp_path,
         """
@@ -66,7 +66,7 @@ models:
 
 
 def test_its_later_form_is_read_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """No names, one embedding class for all, poolings, chat models with settings of their own."""
+    """No names, one embedding class for all, poolings, and chat models with settings of their own."""
     with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
         embedding, chat = read(
             tmp_path,
@@ -94,15 +94,15 @@ models:
     assert "'supports_structured_outputs' (2 times), 'defaults' (1 times)" in warning
 
 
-def test_keys_that_are_read_bring_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file of known keys alone is read without a word."""
+def test_known_keys_bring_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file with known keys only is read silently."""
     with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
         read(tmp_path, "models: [{name: a, hf_repo_id: b/c, handler: null, pooling: cls}]")
     assert caplog.messages == []
 
 
-def test_a_misspelt_key_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In an entry and beside the list; a handler that is not read would serve another model than was meant."""
+def test_an_unknown_key_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In an entry and next to the list: a misspelt handler would otherwise serve another model."""
     with caplog.at_level(logging.WARNING, "vectord.checkpoints"):
         read(tmp_path, "models: [{hf_repo_id: b/c, handle: a.B}]\nmodel: x")
     (warning,) = caplog.messages
@@ -111,28 +111,28 @@ def test_a_misspelt_key_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("handler", ["embedders.house.HouseEmbedding", "a.b", "_x.Y1", "app.models.bge_m3.Other"])
-def test_the_operator_s_own_class_is_named_and_not_imported(tmp_path: Path, handler: str) -> None:
-    """Only data comes back; what it names is not looked for."""
+def test_the_operators_class_is_not_imported(tmp_path: Path, handler: str) -> None:
+    """Reading the file returns data only."""
     before = set(sys.modules)
     (entry,) = read(tmp_path, f"models: [{{name: house, hf_repo_id: house/model, handler: {handler}}}]")
     assert entry.handler == handler
     assert set(sys.modules) == before
 
 
-def test_native_handlers_are_of_that_server_alone() -> None:
-    """No path that an operator's own package could have is taken for one of ours."""
+def test_native_handlers_belong_to_that_server() -> None:
+    """No path of an operator's own package is mistaken for a native one."""
     assert all(handler.startswith("app.models.") for handler in NATIVE_HANDLERS)
 
 
 @pytest.mark.parametrize("model", ["BAAI/bge-m3", "./models/house", "models/house", "/srv/models/house", "bge-m3"])
 def test_a_model_is_a_hub_id_or_a_folder(tmp_path: Path, model: str) -> None:
-    """As it stands; hub.py finds out which."""
+    """The value is returned unchanged; hub.py decides."""
     assert read(tmp_path, f"models: [{{name: house, hf_repo_id: {model}}}]")[0].model == model
 
 
 @pytest.mark.parametrize("null", ["", " null", " ~", " ''"])
-def test_a_value_left_empty_is_one_left_out(tmp_path: Path, null: str) -> None:
-    """A template's unfilled line changes nothing."""
+def test_an_empty_value_counts_as_missing(tmp_path: Path, null: str) -> None:
+    """An unfilled line of a template has no effect."""
     (entry,) = read(
         tmp_path, f"models:\n  - hf_repo_id: a/b\n    name:{null}\n    handler:{null}\n    pooling:{null}\n"
     )
@@ -140,18 +140,18 @@ def test_a_value_left_empty_is_one_left_out(tmp_path: Path, null: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1.0", "2024-01-01", "yes", "007", "1e3", "'null'"])
-def test_a_name_is_text_whatever_it_looks_like(tmp_path: Path, text: str) -> None:
-    """No name turns into a number, a date or a truth value on the way."""
+def test_a_name_is_always_a_text(tmp_path: Path, text: str) -> None:
+    """No name becomes a number, a date or a boolean."""
     assert read(tmp_path, f"models: [{{name: {text}, hf_repo_id: a/b}}]")[0].name == text.strip("'")
 
 
 @pytest.mark.parametrize(("text", "pooling"), [("mean", "mean"), ("Last_Token", "last"), ("CLS", "cls")])
-def test_pooling_goes_by_that_server_s_names(tmp_path: Path, text: str, pooling: str) -> None:
-    """In any case, as there."""
+def test_pooling_uses_that_servers_names(tmp_path: Path, text: str, pooling: str) -> None:
+    """In any case."""
     assert read(tmp_path, f"models: [{{hf_repo_id: a/b, pooling: {text}}}]")[0].pooling == pooling
 
 
-def test_order_in_is_order_out(tmp_path: Path) -> None:
+def test_the_order_is_kept(tmp_path: Path) -> None:
     """The first model of the file stays the first."""
     names = [f"m{number}" for number in range(50)]
     content = "models:\n" + "".join(f"- {{name: {name}, hf_repo_id: a/b}}\n" for name in names)
@@ -209,8 +209,8 @@ def test_order_in_is_order_out(tmp_path: Path) -> None:
         ("models: [{hf_repo_id: a/b}, {hf_repo_id: a/b}]", "models[1].name: 'a/b' is the name of an earlier model"),
     ],
 )
-def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, content: str, says: str) -> None:
-    """The message says which entry, which key, what was expected and what came."""
+def test_an_invalid_file_is_refused(tmp_path: Path, content: str, says: str) -> None:
+    """The message names the entry, the key, the expected and the given value."""
     assert says in refusal(tmp_path, content)
 
 
@@ -241,7 +241,7 @@ def test_a_file_that_makes_no_sense_is_refused(tmp_path: Path, content: str, say
     ],
 )
 def test_hostile_yaml_is_refused(tmp_path: Path, content: str | bytes, says: str) -> None:
-    """What multiplies, makes objects, hides a value behind another, or is no YAML at all."""
+    """Aliases, tags, repeated keys, and bytes that are not YAML."""
     assert says in refusal(tmp_path, content)
 
 
@@ -258,20 +258,20 @@ def test_hostile_yaml_is_refused(tmp_path: Path, content: str | bytes, says: str
     ids=["lists", "mappings", "mappings in keys", "block lists", "block keys", "block mappings"],
 )
 def test_deep_nesting_is_refused_before_it_is_read(tmp_path: Path, content: str) -> None:
-    """A file full of openings ends at the ninth: no recursion error, no minutes of scanning."""
+    """A file of 64 KiB of opening brackets ends at the ninth, without a recursion error."""
     assert "nested deeper than 8 levels" in refusal(tmp_path, content)
 
 
 def test_a_file_over_the_limit_is_not_parsed(tmp_path: Path) -> None:
-    """One byte more than the limit, though it were harmless; the limit itself is read."""
+    """One byte over the limit is refused even if harmless; a file of exactly the limit is read."""
     content = "models: [{hf_repo_id: a/b}]\n#"
     full = content + "x" * (FILE_LIMIT_BYTES - len(content))
     assert len(read(tmp_path, full)) == 1
     assert f"more than {FILE_LIMIT_BYTES:,} bytes" in refusal(tmp_path, full + "x")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Nor is a folder a file."""
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A folder counts as missing."""
     for path in (tmp_path / "none.yaml", tmp_path):
         with pytest.raises(ConfigError, match="no such file") as caught:
             read_catalogue_file(path)

@@ -1,4 +1,4 @@
-"""Checkpoints, and the safetensors reader: what it reads, and that no file, however broken or hostile, gets past it."""
+"""Checkpoints and the safetensors reader: tensors are read bit for bit, and hostile files are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tensor(start: int, stop: int, *, dtype: str = "F32", shape: tuple[int, ...] 
 
 
 def write_raw(path: Path, header: object, data: bytes = b"", *, header_bytes: int | None = None, pad: int = 0) -> Path:
-    """A file in safetensors' layout with whatever header."""
+    """Return a file in safetensors' layout with any header."""
     text = (header if isinstance(header, bytes) else json.dumps(header).encode()) + b" " * pad
     path.write_bytes(struct.pack("<Q", len(text) if header_bytes is None else header_bytes) + text + data)
     return path
@@ -41,7 +41,7 @@ def write_index(folder: Path, weight_map: object, *, name: str = "model.safetens
 
 
 def test_float_tensors_are_read_and_integer_ones_left_out(tmp_path: Path) -> None:
-    """F32 and F16 come as they were written, shape and bits; position_ids and masks are no weights."""
+    """F32 and F16 keep shape and bits; position_ids and masks are not weights."""
     written = {
         "a.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
         "b": np.array([1.5, -2], np.float16),
@@ -60,15 +60,15 @@ def test_float_tensors_are_read_and_integer_ones_left_out(tmp_path: Path) -> Non
         assert weight.array.shape == written[name].shape
 
 
-def test_bfloat16_comes_as_its_bits(tmp_path: Path) -> None:
-    """BF16 has no numpy type: the 16 bits are kept as uint16, for the backend to name."""
+def test_bfloat16_is_read_as_its_bits(tmp_path: Path) -> None:
+    """numpy has no bfloat16, so the 16 bits are kept as uint16."""
     path = write_raw(tmp_path / "b.safetensors", {"x": tensor(0, 4, dtype="BF16", shape=(2,))}, b"\x80\x3f\x00\xc0")
     weight = open_checkpoint([path])["x"]
     assert weight.dtype == "BF16"
     assert weight.array.tolist() == [0x3F80, 0xC000]
 
 
-def test_the_real_model_reads_as_safetensors_reads_it() -> None:
+def test_the_real_model_equals_safetensors() -> None:
     """All 103 float tensors of all-MiniLM-L6-v2, bit for bit, and none of them copied."""
     expected = safetensors.numpy.load_file(MINILM)
     checkpoint = open_checkpoint([MINILM])
@@ -76,12 +76,12 @@ def test_the_real_model_reads_as_safetensors_reads_it() -> None:
     for name, weight in checkpoint.items():
         assert not weight.array.flags.owndata
         assert weight.array.flags.aligned
-        assert weight.array.flags.writeable  # some runtimes demand it of memory they share
+        assert weight.array.flags.writeable  # some runtimes require it for shared memory
         np.testing.assert_array_equal(weight.array, expected[name])
 
 
-def test_weights_are_readable_after_their_pages_are_given_back() -> None:
-    """release() returns memory, not weights."""
+def test_weights_are_readable_after_release() -> None:
+    """release() returns memory to the system, and the weights stay."""
     checkpoint = open_checkpoint([MINILM])
     word = checkpoint["embeddings.word_embeddings.weight"].array
     before = word[1000].copy()
@@ -89,19 +89,19 @@ def test_weights_are_readable_after_their_pages_are_given_back() -> None:
     np.testing.assert_array_equal(word[1000], before)
 
 
-def test_a_closed_checkpoint_is_empty_and_leaves_living_arrays_readable(tmp_path: Path) -> None:
-    """A graph may outlive the checkpoint it was built from."""
+def test_a_closed_checkpoint_is_empty_and_its_arrays_stay_readable(tmp_path: Path) -> None:
+    """A graph may outlive the checkpoint that it was built from."""
     path = write_raw(tmp_path / "m.safetensors", {"x": tensor(0, 4)}, struct.pack("<f", 2.0))
     checkpoint = open_checkpoint([path])
     array = checkpoint["x"].array
     checkpoint.close()
-    checkpoint.release()  # allowed at any time
+    checkpoint.release()  # may be called at any time
     assert len(checkpoint) == 0
     assert array[0] == 2.0
 
 
-def test_tensors_behind_an_unpadded_header_are_aligned(tmp_path: Path) -> None:
-    """Writers before safetensors 0.3 did not pad the header; the arrays must be aligned all the same."""
+def test_tensors_after_an_unpadded_header_are_aligned(tmp_path: Path) -> None:
+    """Writers before safetensors 0.3 did not pad the header."""
     for pad in range(4):
         path = write_raw(tmp_path / f"{pad}.safetensors", {"x": tensor(0, 8)}, struct.pack("<ff", 1, 2), pad=pad)
         array = open_checkpoint([path])["x"].array
@@ -147,15 +147,15 @@ BROKEN: Mapping[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_file_is_refused_by_name(broken: str, tmp_path: Path) -> None:
-    """Whatever is wrong with the file, the operator learns which file it is."""
+    """The error names the file."""
     path = tmp_path / "model.safetensors"
     BROKEN[broken](path)
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors"):
         open_checkpoint([path])
 
 
-def test_a_file_cut_off_in_its_header_says_so(tmp_path: Path) -> None:
-    """The commonest damage is a download that stopped."""
+def test_a_truncated_header_is_reported(tmp_path: Path) -> None:
+    """The most common damage is an interrupted download."""
     path = write_raw(tmp_path / "model.safetensors", {"x": tensor(0, 4)})
     path.write_bytes(path.read_bytes()[:20])
     with pytest.raises(ModelUnavailable, match="cut off inside its header"):
@@ -163,14 +163,14 @@ def test_a_file_cut_off_in_its_header_says_so(tmp_path: Path) -> None:
 
 
 def read_all(checkpoint: Checkpoint) -> int:
-    """Touch every byte: an array beyond its map would end the process."""
+    """Read every byte: an array beyond its map would crash the process."""
     return sum(int(weight.array.view(np.uint8).sum()) if weight.array.size else 0 for weight in checkpoint.values())
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, 260), new=st.binary(min_size=1, max_size=3), cut=st.integers(0, 40))
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, at: int, new: bytes, cut: int) -> None:
-    """Changed and missing bytes give ModelUnavailable or arrays inside the file, never another error."""
+    """Changed and missing bytes give ModelUnavailable, or arrays inside the file, and no other error."""
     path = tmp_path / "model.safetensors"
     header = {"__metadata__": {"format": "pt"}, "x": tensor(0, 8), "y": tensor(8, 12, dtype="F16", shape=(2, 1))}
     data = bytearray(write_raw(path, header, bytes(range(12))).read_bytes())
@@ -184,7 +184,7 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, at: int, new: bytes, 
         read_all(checkpoint)
 
 
-def test_shards_are_found_in_order_and_read_as_one(tmp_path: Path) -> None:
+def test_shards_are_read_in_order_as_one(tmp_path: Path) -> None:
     """A sharded checkpoint is one Mapping over all its files."""
     names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     for i, name in enumerate(names):
@@ -197,7 +197,7 @@ def test_shards_are_found_in_order_and_read_as_one(tmp_path: Path) -> None:
 
 
 def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
-    """Which of the two would count is anybody's guess."""
+    """It is not defined which of the two would count."""
     paths = [write_raw(tmp_path / f"{i}.safetensors", {"x": tensor(0, 4)}, bytes(4)) for i in range(2)]
     with pytest.raises(ModelUnavailable, match="'x' is in an earlier file too"):
         open_checkpoint(paths)
@@ -216,7 +216,7 @@ def test_a_tensor_in_two_shards_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_shard_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
-    """An index may only name safetensors files that lie beside it."""
+    """An index may only name safetensors files next to it."""
     folder = tmp_path / "model"
     folder.mkdir()
     write_raw(tmp_path / "other.safetensors", {})
@@ -226,7 +226,7 @@ def test_a_shard_outside_the_folder_is_refused(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("weight_map", [None, {}, [], {"x": 3}, {"x": None}], ids=str)
-def test_an_index_of_another_shape_is_refused(weight_map: object, tmp_path: Path) -> None:
+def test_an_invalid_index_is_refused(weight_map: object, tmp_path: Path) -> None:
     """A weight_map must map names to file names."""
     write_index(tmp_path, weight_map)
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors\.index\.json"):
@@ -234,29 +234,29 @@ def test_an_index_of_another_shape_is_refused(weight_map: object, tmp_path: Path
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
-    """A download that was cut off shows as the file that is missing."""
+    """An interrupted download is reported by its missing file."""
     write_index(tmp_path, {"x": "model-00001-of-00001.safetensors"})
     with pytest.raises(ModelUnavailable, match="model-00001-of-00001"):
         find_weights(tmp_path)
 
 
 def test_weights_in_another_format_are_named(tmp_path: Path) -> None:
-    """A folder whose weights are of a kind that is not read says so, instead of looking empty."""
+    """A folder with weights of an unsupported format does not look empty."""
     (tmp_path / "model.onnx").write_bytes(b"")
     with pytest.raises(ModelUnavailable, match=r"no model\.safetensors, no pytorch_model\.bin.*model\.onnx"):
         find_weights(tmp_path)
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """What a file is read as depends on its name alone, and not every name has a reader."""
+def test_an_unsupported_file_is_refused(tmp_path: Path) -> None:
+    """The format follows from the file's name, and some names have no reader."""
     path = tmp_path / "model.gguf"
     path.write_bytes(b"GGUF")
     with pytest.raises(ModelUnavailable, match=r"model\.gguf: weights are read from \.safetensors, \.bin, \.pt files"):
         open_checkpoint([path])
 
 
-def test_files_of_torch_and_of_safetensors_are_one_checkpoint(tmp_path: Path) -> None:
-    """A model in one format and its heads in the other are read together, as views over their maps."""
+def test_torch_files_and_safetensors_form_one_checkpoint(tmp_path: Path) -> None:
+    """A model in one format and its heads in the other are read together over their maps."""
     import torch
 
     torch.save({"linear.weight": torch.ones(2)}, tmp_path / "sparse_linear.pt")
@@ -268,7 +268,7 @@ def test_files_of_torch_and_of_safetensors_are_one_checkpoint(tmp_path: Path) ->
     assert array.tolist() == [1, 1]
 
 
-def test_shards_of_torch_are_found_and_read_as_one(tmp_path: Path) -> None:
+def test_torch_shards_are_read_as_one(tmp_path: Path) -> None:
     """pytorch_model.bin.index.json names them as the index of safetensors does."""
     import torch
 
@@ -280,8 +280,8 @@ def test_shards_of_torch_are_found_and_read_as_one(tmp_path: Path) -> None:
     assert {name: weight.array.tolist() for name, weight in checkpoint.items()} == {"x0": [0, 0], "x1": [1, 1]}
 
 
-def test_safetensors_come_first(tmp_path: Path) -> None:
-    """Where a folder has several, the first of: one file or shards of safetensors, one file or shards of torch."""
+def test_safetensors_take_precedence(tmp_path: Path) -> None:
+    """The order: one safetensors file, its shards, one torch file, its shards."""
     for name in ("pytorch_model-1.bin", "pytorch_model.bin", "model-1.safetensors", "model.safetensors"):
         (tmp_path / name).touch()
     write_index(tmp_path, {"x": "pytorch_model-1.bin"}, name="pytorch_model.bin")

@@ -1,4 +1,4 @@
-"""What counts as the same vector space, and what does not."""
+"""Which changes to a model change its fingerprint."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _add_dense(folder: Path, weight: float) -> None:
     )
 
 
-def test_the_fingerprint_is_of_the_vectors_not_of_the_place(tmp_path: Path) -> None:
-    """The same files in another folder, under another name and revision, make the same vectors."""
+def test_the_fingerprint_is_independent_of_the_place(tmp_path: Path) -> None:
+    """The same files in another folder, under another name and revision, have the same fingerprint."""
     one, two = (write_sentence_model(tmp_path / name) for name in ("one", "two"))
     renamed = Located(folder=two, model_id="other/name", revision="c" * 40, source="cache")
     assert spec_of(one).fingerprint == read_spec(renamed).fingerprint
@@ -59,15 +59,15 @@ CHANGES: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_the_fingerprint_changes_with_what_makes_the_vectors(change: str, folder: Path) -> None:
-    """Vectors of two fingerprints are never compared or taken from the cache for each other."""
+def test_the_fingerprint_changes_with_the_vectors(change: str, folder: Path) -> None:
+    """Vectors of different fingerprints are never compared or shared through the cache."""
     before = spec_of(write_sentence_model(folder)).fingerprint
     CHANGES[change](folder)
     assert spec_of(folder).fingerprint != before
 
 
 def test_a_change_in_the_middle_of_large_weights_changes_the_fingerprint(folder: Path) -> None:
-    """Samples lie all over the file: training changes every tensor, so one of them sees it."""
+    """Samples are spread over the file: training changes every tensor, so at least one differs."""
     write_sentence_model(folder)
     weights = folder / "model.safetensors"
     weights.write_bytes(bytes(8 * 2**20))
@@ -79,7 +79,7 @@ def test_a_change_in_the_middle_of_large_weights_changes_the_fingerprint(folder:
 
 
 def test_the_weights_of_a_dense_module_count(folder: Path) -> None:
-    """Two models that differ in a Dense module alone."""
+    """Two models that differ in a Dense module only."""
     _add_dense(folder, 0.5)
     before = spec_of(folder).fingerprint
     _add_dense(folder, 0.25)
@@ -87,8 +87,8 @@ def test_the_weights_of_a_dense_module_count(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("change", [{"num_labels": 3}, {"id2label": {"0": "relevant"}}], ids=str)
-def test_labels_and_what_becomes_of_scores_count(change: dict[str, Any], folder: Path) -> None:
-    """A label's name and the activation are part of an answer, though the weights are the same."""
+def test_labels_and_score_activation_count(change: dict[str, Any], folder: Path) -> None:
+    """They are part of a response, even with the same weights."""
     write_sentence_model(folder)
     _become_a_classifier(folder, num_labels=1)
     before = spec_of(folder).fingerprint
@@ -96,7 +96,7 @@ def test_labels_and_what_becomes_of_scores_count(change: dict[str, Any], folder:
     assert spec_of(folder).fingerprint != before
 
 
-def test_what_was_saved_when_and_by_whom_does_not_count(folder: Path) -> None:
+def test_metadata_of_the_save_does_not_count(folder: Path) -> None:
     """The same model saved again by another version of transformers."""
     before = spec_of(write_sentence_model(folder, transformers_version="4.30", _name_or_path="x")).fingerprint
     after = spec_of(write_sentence_model(folder, transformers_version="5.23", dtype="float32")).fingerprint

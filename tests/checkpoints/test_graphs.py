@@ -1,4 +1,4 @@
-"""artifacts/graphs.py: which of a folder's ONNX files is run."""
+"""checkpoints/graphs.py: which ONNX file of a folder is run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def write(folder: Path, *names: str) -> Path:
     ("dtype", "name"),
     [("auto", "model.onnx"), ("float32", "model.onnx"), ("float16", "model_fp16.onnx"), ("int8", "model_int8.onnx")],
 )
-def test_the_name_says_the_numbers(dtype: str, name: str, tmp_path: Path) -> None:
-    """As exporters write the same model in several."""
+def test_the_name_gives_the_dtype(dtype: str, name: str, tmp_path: Path) -> None:
+    """Exporters write the same model in several data types."""
     folder = write(tmp_path, *(f"onnx/{one}" for one in ("model.onnx", "model_fp16.onnx", "model_int8.onnx")))
     assert find_graph(folder, dtype) == folder / "onnx" / name
     assert dtype_of(folder / "onnx" / name) == ("float32" if dtype == "auto" else dtype)
@@ -38,26 +38,26 @@ def test_the_name_says_the_numbers(dtype: str, name: str, tmp_path: Path) -> Non
         ("aarch64", True, "model_qint8_arm64.onnx"),
     ],
 )
-def test_int8_is_that_of_the_processor(
+def test_int8_follows_the_processor(
     machine: str, sums_int8: bool, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """sentence-transformers exports one for each."""
+    """sentence-transformers exports one file for each."""
     monkeypatch.setattr(platform, "machine", lambda: machine)
     kinds = ("qint8_avx512_vnni", "qint8_avx512", "quint8_avx2", "qint8_arm64")
     folder = write(tmp_path, *(f"onnx/model_{kind}.onnx" for kind in kinds))
     assert find_graph(folder, "int8", sums_int8=sums_int8).name == name
 
 
-def test_what_is_not_there_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As any dtype that cannot be had."""
+def test_a_missing_dtype_is_replaced_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The float32 graph runs instead."""
     folder = write(tmp_path, "model.onnx")
     with caplog.at_level(logging.WARNING):
         assert find_graph(folder, "float16") == folder / "model.onnx"
     assert "has no graph in float16" in caplog.text
 
 
-def test_a_named_file_is_taken(tmp_path: Path) -> None:
-    """Whatever its name says; one that is not there is refused."""
+def test_a_named_file_is_used(tmp_path: Path) -> None:
+    """Even if its name implies another type; a missing one is refused."""
     folder = write(tmp_path, "onnx/model.onnx", "onnx/mine_O4.onnx")
     assert dtype_of(find_graph(folder, "int8", "onnx/mine_O4.onnx")) == "float16"
     with pytest.raises(ModelUnavailable, match="no such file"):
@@ -65,20 +65,20 @@ def test_a_named_file_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["/etc/model.onnx", "../model.onnx", "onnx/../../model.onnx", "model.bin"])
-def test_a_name_that_leads_out_is_refused(name: str, tmp_path: Path) -> None:
-    """Only graphs inside the model's folder are run."""
+def test_a_name_outside_the_folder_is_refused(name: str, tmp_path: Path) -> None:
+    """Only graphs inside the model's folder run."""
     with pytest.raises(ConfigError, match=r"onnx_file: expected a \.onnx file inside the model's folder"):
         find_graph(tmp_path, "auto", name)
 
 
-def test_a_folder_without_one_lists_what_is_there(tmp_path: Path) -> None:
+def test_a_folder_without_a_known_graph_lists_its_files(tmp_path: Path) -> None:
     """So that the operator can name one."""
     folder = write(tmp_path, "onnx/strange.onnx")
     with pytest.raises(ModelUnavailable, match=r"found: onnx/strange\.onnx; set --onnx-file to choose one"):
         find_graph(folder, "auto")
 
 
-def test_a_download_brings_the_graph_and_its_data() -> None:
-    """What find_graph would look for, and what lies beside it."""
+def test_a_download_includes_the_graph_and_its_data() -> None:
+    """The files that find_graph would look for, and the files of their tensors."""
     assert {"onnx/model_fp16.onnx", "onnx/model_fp16.onnx_data*", "onnx/model.onnx"} <= {*graph_patterns("float16")}
     assert graph_patterns("auto", "onnx/a.onnx") == ("onnx/a.onnx", "onnx/a.onnx_data*", "onnx/a.onnx.data")

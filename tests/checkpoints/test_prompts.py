@@ -1,4 +1,4 @@
-"""What goes before a text: the model's own prompts, the catalogue's, and which of them is the default."""
+"""Prompts of the model and of the catalogue, and the default prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_prompts_and_the_default_prompt(folder: Path) -> None:
-    """Prompts come from the model; the operator may choose another of them as default, and only one of them."""
+    """Prompts come from the model; the operator may choose one of them as default."""
     write_sentence_model(folder)
     prompts = {"query": "query: ", "document": ""}
     write_json(folder / "config_sentence_transformers.json", {"prompts": prompts, "default_prompt_name": "document"})
@@ -33,16 +33,16 @@ def test_prompts_and_the_default_prompt(folder: Path) -> None:
     [{"prompts": []}, {"prompts": {"a": 3}}, {"prompts": {"a": "x" * 20_001}}, {"default_prompt_name": "a"}],
     ids=lambda fields: str(fields)[:30],
 )
-def test_prompts_that_are_none_are_refused(fields: dict[str, object], folder: Path) -> None:
-    """Prompts are texts of a sane length, and the default is one of them."""
+def test_invalid_prompts_are_refused(fields: dict[str, object], folder: Path) -> None:
+    """Prompts are texts of bounded length, and the default is one of them."""
     write_sentence_model(folder)
     write_json(folder / "config_sentence_transformers.json", fields)
     assert "config_sentence_transformers.json" in refusal(folder)
 
 
 @pytest.mark.parametrize("own", [None, {}, {"query": "", "document": ""}], ids=str)
-def test_a_model_without_prompts_has_the_catalogue_s(own: dict[str, str] | None, folder: Path) -> None:
-    """Those of its model card; sentence-transformers 6 writes empty ones for a model that has none."""
+def test_a_model_without_prompts_has_the_catalogues(own: dict[str, str] | None, folder: Path) -> None:
+    """Those of its model card; sentence-transformers 6 writes empty ones for a model without prompts."""
     write_sentence_model(folder)
     write_json(folder / "config_sentence_transformers.json", {"prompts": own})
     prompts = spec_of(folder, name="intfloat/e5-base-v2").prompts
@@ -50,8 +50,8 @@ def test_a_model_without_prompts_has_the_catalogue_s(own: dict[str, str] | None,
     assert spec_of(folder, name="intfloat/e5-base-v2", default_prompt_name="document").default_prompt_name == "document"
 
 
-def test_a_model_s_own_prompts_outrank_the_catalogue_s(folder: Path) -> None:
-    """Whoever tuned the model and changed them meant it."""
+def test_a_models_own_prompts_take_precedence(folder: Path) -> None:
+    """The author of a fine-tuned model changed them on purpose."""
     write_sentence_model(folder)
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}})
     assert spec_of(folder, name="intfloat/e5-base-v2").prompts == {"query": "q: "}

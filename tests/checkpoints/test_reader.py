@@ -1,4 +1,4 @@
-"""The facts every model has, whatever its kind, and that a broken folder is refused in one sentence."""
+"""The facts of every kind of model, and the errors for broken folders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_default_model() -> None:
-    """all-MiniLM-L6-v2: mean, normalised, 384 wide, 256 tokens though its position table has 512 rows."""
+    """all-MiniLM-L6-v2: mean pooling, normalized, 384 dimensions, 256 tokens though its position table has 512 rows."""
     spec = read_spec(resolve("sentence-transformers/all-MiniLM-L6-v2", offline=True))
     assert spec.model_id == "sentence-transformers/all-MiniLM-L6-v2"
     assert spec.model_type == "bert"
@@ -33,8 +33,8 @@ def test_the_default_model() -> None:
     assert len(bytes.fromhex(spec.fingerprint)) == 8
 
 
-def test_a_language_model_known_to_read_both_ways_does(folder: Path) -> None:
-    """Its own code says so, which is never run; config.json may leave it out, and outranks the catalogue if not."""
+def test_a_bidirectional_language_model_is_known(folder: Path) -> None:
+    """Its own code, which is never run, makes it so. config.json may lack it, and precedes the catalogue."""
     name = "Alibaba-NLP/gte-Qwen2-7B-instruct"
     write_transformer(folder, model_type="qwen2")
     assert spec_of(folder, name=name).config["is_causal"] is False
@@ -63,15 +63,15 @@ BROKEN: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("says", BROKEN)
-def test_a_broken_folder_says_what_is_wrong(says: str, folder: Path) -> None:
-    """Missing, cut off, huge, deep or absurd: one sentence that names the file."""
+def test_a_broken_folder_names_the_problem(says: str, folder: Path) -> None:
+    """Missing, truncated, huge, deep or absurd files: one sentence that names the file."""
     BROKEN[says](write_sentence_model(folder))
     assert says.removesuffix(" is") in refusal(folder)
 
 
 @pytest.mark.parametrize("levels", [10, 100, 300, 400, 500, 700, 900, 950, 990, 2000])
 def test_json_of_any_depth_is_read_or_refused(levels: int, folder: Path) -> None:
-    """What the parser just lets through must not break what comes after it."""
+    """A depth that the parser still accepts must not break later steps."""
     write_sentence_model(folder)
     config = (folder / "config.json").read_text()
     deep = "[" * levels + "]" * levels
@@ -120,7 +120,7 @@ known_keys = st.sampled_from(
     value=json_values | st.dictionaries(known_keys, json_values, max_size=4),
 )
 def test_any_json_is_read_or_refused(tmp_path: Path, file: str, value: object) -> None:
-    """Whatever stands in a folder's files, the start goes on or stops with a StartError, and nothing else."""
+    """With any content of the files, reading succeeds or raises a StartError."""
     folder = write_sentence_model(tmp_path / "model")
     for name in ("sentence_bert_config.json", "config_sentence_transformers.json", "tokenizer_config.json"):
         (folder / name).unlink(missing_ok=True)
@@ -144,21 +144,21 @@ def test_any_json_is_read_or_refused(tmp_path: Path, file: str, value: object) -
     ],
     ids=str,
 )
-def test_the_architecture_is_the_model_type_s(config: dict[str, object], architecture: str, folder: Path) -> None:
-    """But for JinaBERT, which calls itself bert. An unknown one is no fault of the folder: the backend decides."""
+def test_the_architecture_is_the_model_type(config: dict[str, object], architecture: str, folder: Path) -> None:
+    """Except JinaBERT, whose config says bert. The backend decides about unknown ones."""
     spec = spec_of(write_sentence_model(folder, **config))
     assert (spec.model_type, spec.architecture) == (config["model_type"], architecture)
 
 
 @pytest.mark.parametrize("key", ["dim", "d_model", "n_embd"])
-def test_the_width_has_other_names(key: str, folder: Path) -> None:
-    """distilbert, t5, and gpt2 or nomic; or it stands in the config of the part that reads text."""
+def test_the_width_has_several_names(key: str, folder: Path) -> None:
+    """In distilbert, t5, and gpt2 or nomic; or it is in the config of the text part."""
     assert spec_of(write_transformer(folder, hidden_size=None, **{key: 24})).hidden_size == 24
     assert spec_of(write_transformer(folder, hidden_size=None, text_config={key: 16})).hidden_size == 16
 
 
-def test_vocab_txt_does_for_a_bert_without_tokenizer_json(folder: Path) -> None:
-    """A tokenizer is made from it; of other models it is not enough, and the message says what helps."""
+def test_vocab_txt_replaces_tokenizer_json_for_a_bert(folder: Path) -> None:
+    """A tokenizer is made from it. For other models the message names the way out."""
     (write_transformer(folder) / "tokenizer.json").unlink()
     (folder / "vocab.txt").write_text("[PAD]\n")
     assert spec_of(folder).tokenizer == folder / "vocab.txt"

@@ -1,4 +1,4 @@
-"""Which files of a repository come to this machine, and when a cached copy has all of them."""
+"""Which files of a repository are downloaded, and when a cached copy is complete."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def taken(files: Mapping[str, bool], patterns: tuple[str, ...]) -> set[str]:
     return set(filter_repo_objects(files, allow_patterns=list(patterns)))
 
 
-def test_downloads_leave_code_and_other_formats_behind() -> None:
-    """Of a repository, only the files that are interpreted come to this machine."""
+def test_downloads_exclude_code_and_other_formats() -> None:
+    """Only the needed files of a repository are downloaded."""
     files = {
         "config.json": True,
         "modules.json": True,
@@ -68,8 +68,8 @@ def test_downloads_leave_code_and_other_formats_behind() -> None:
     assert taken(files, DOWNLOADED) == {name for name, wanted in files.items() if wanted}
 
 
-def test_torch_files_are_weights_and_nothing_else() -> None:
-    """Neither an optimizer's state nor another format's parts."""
+def test_torch_files_are_weights_only() -> None:
+    """Neither an optimizer's state nor parts of another format."""
     files = {
         "pytorch_model.bin": True,
         "pytorch_model-00001-of-00002.bin": True,
@@ -85,8 +85,8 @@ def test_torch_files_are_weights_and_nothing_else() -> None:
     }
 
 
-def test_which_torch_files_are_needed(folder: Path) -> None:
-    """None beside safetensors; those of the network and those of Dense modules each for themselves."""
+def test_the_needed_torch_files(folder: Path) -> None:
+    """None with safetensors; those of the network and of Dense modules are independent."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense"])
     write_dense(folder / "2_Dense", 8, 4)
     assert needed_torch_files(folder) == ()
@@ -96,16 +96,16 @@ def test_which_torch_files_are_needed(folder: Path) -> None:
     assert needed_torch_files(folder) == (*TORCH_FILES, *TORCH_FILES_OF_MODULES)
 
 
-def test_which_torch_files_are_needed_without_modules(folder: Path) -> None:
-    """A bare transformers repository, or one whose modules.json nobody understands."""
+def test_the_needed_torch_files_without_modules(folder: Path) -> None:
+    """A plain transformers repository, or one with an unknown modules.json."""
     (write_transformer(folder) / "model.safetensors").unlink()
     assert needed_torch_files(folder) == TORCH_FILES
     write_json(folder / "modules.json", {})
     assert needed_torch_files(folder) == ()
 
 
-def test_a_graph_is_needed_only_for_want_of_weights(folder: Path) -> None:
-    """After torch files were looked for; and then it makes the folder complete."""
+def test_a_graph_is_needed_only_without_weights(folder: Path) -> None:
+    """After the search for torch files; it makes the folder complete."""
     write_sentence_model(folder)
     assert needed_graph_files(folder) == ()
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
@@ -130,8 +130,8 @@ COMPLETE: Mapping[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", COMPLETE)
 @pytest.mark.parametrize("missing", [None, "tokenizer.json", "model.safetensors", "config.json"])
-def test_every_kind_has_its_own_completeness(kind: str, missing: str | None, folder: Path) -> None:
-    """Weights and tokenizer always; modules.json where there could be one that says more."""
+def test_each_kind_has_its_own_completeness(kind: str, missing: str | None, folder: Path) -> None:
+    """Weights and tokenizer always; modules.json if the hub may have one."""
     COMPLETE[kind](folder)
     if missing:
         (folder / missing).unlink()
@@ -139,7 +139,7 @@ def test_every_kind_has_its_own_completeness(kind: str, missing: str | None, fol
 
 
 def test_a_bare_folder_may_have_modules_on_the_hub(folder: Path) -> None:
-    """transformers caches no modules.json, so its absence says nothing, but for a model known to rerank."""
+    """transformers caches no modules.json, so its absence means nothing, except for a known reranker."""
     write_transformer(folder, architectures=["Qwen3ForCausalLM"])
     assert not is_complete(folder, None)
     assert not is_complete(folder, catalogue.find("Qwen/Qwen3-Embedding-0.6B"))
@@ -147,7 +147,7 @@ def test_a_bare_folder_may_have_modules_on_the_hub(folder: Path) -> None:
 
 
 def test_bge_m3_needs_its_heads(folder: Path) -> None:
-    """Whoever fetched it for dense vectors alone has not got them."""
+    """A download for dense vectors only does not have them."""
     entry = catalogue.find("BAAI/bge-m3")
     write_sentence_model(folder)
     assert not is_complete(folder, entry)
@@ -157,7 +157,7 @@ def test_bge_m3_needs_its_heads(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["config.json", "model.safetensors"])
-def test_a_module_may_be_cut_off(missing: str, folder: Path) -> None:
+def test_an_incomplete_module_is_found(missing: str, folder: Path) -> None:
     """A Dense module needs its config and its weights."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Normalize"])
     write_dense(folder / "2_Dense", 8, 4)

@@ -1,4 +1,4 @@
-"""Ids of single tokens, looked up in any form of tokenizer.json."""
+"""Ids of single tokens in every form of tokenizer.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADDED = [{"id": 40, "content": "yes"}, {"id": 41, "content": "[Q] "}]
     ids=["an object", "Unigram's list", "added tokens first", "nothing but the exact token"],
 )
 def test_tokens_are_found_in_every_form(fields: dict[str, object], ids: dict[str, int], tmp_path: Path) -> None:
-    """Those that are there, with their ids; the others are left out."""
+    """Known tokens with their ids; unknown ones are left out."""
     write_json(tmp_path / "tokenizer.json", fields)
     assert find_ids(tmp_path / "tokenizer.json", ("yes", "no", "[Q] ")) == ids
 
@@ -44,7 +44,7 @@ def test_tokens_are_found_in_every_form(fields: dict[str, object], ids: dict[str
     ],
     ids=str,
 )
-def test_what_is_no_vocabulary_is_refused(fields: dict[str, object], tmp_path: Path) -> None:
+def test_an_invalid_vocabulary_is_refused(fields: dict[str, object], tmp_path: Path) -> None:
     """The message names the file."""
     write_json(tmp_path / "tokenizer.json", fields)
     with pytest.raises(ModelUnavailable, match=r"tokenizer\.json"):

@@ -24,8 +24,8 @@ def write_graph(folder: Path, *parts: bytes) -> Path:
 
 
 @pytest.mark.parametrize("inner", ["onnx", "."])
-def test_a_graph_counts_where_there_is_nothing_else(inner: str, folder: Path) -> None:
-    """In its usual folder or beside config.json; weights, which can be run packed, come first."""
+def test_a_graph_counts_only_without_other_weights(inner: str, folder: Path) -> None:
+    """In its usual folder or next to config.json. Weights come first, because they run packed."""
     path = write_graph(folder / inner)
     assert spec_of(folder).weights == (folder / "model.safetensors",)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
@@ -34,8 +34,8 @@ def test_a_graph_counts_where_there_is_nothing_else(inner: str, folder: Path) ->
     assert spec_of(folder).weights == (path,)
 
 
-def test_the_files_of_a_graph_s_tensors_count(folder: Path) -> None:
-    """They are the weights: two models that differ in them alone have two fingerprints."""
+def test_the_tensor_files_of_a_graph_count(folder: Path) -> None:
+    """They are the weights: two models that differ only in them have two fingerprints."""
     (folder / "model.safetensors").unlink()
     data = folder / "onnx" / "model.onnx_data"
     path = write_graph(folder / "onnx", field(5, external_tensor(location=data.name, length="4")))
@@ -47,14 +47,14 @@ def test_the_files_of_a_graph_s_tensors_count(folder: Path) -> None:
 
 
 def test_a_graph_that_leads_out_of_its_folder_is_refused(folder: Path) -> None:
-    """At start, before a runtime opens what it names."""
+    """At start, before a runtime opens the files."""
     (folder / "model.safetensors").unlink()
     write_graph(folder / "onnx", field(5, external_tensor(location="../config.json", length="4")))
     assert "model.onnx" in refusal(folder)
 
 
 def test_a_missing_shard_is_not_replaced_by_a_graph(folder: Path) -> None:
-    """A download that broke off is said to be one."""
+    """An interrupted download is reported."""
     (folder / "model.safetensors").unlink()
     write_graph(folder / "onnx")
     write_json(folder / "model.safetensors.index.json", {"weight_map": {"x": "model-00001-of-00001.safetensors"}})

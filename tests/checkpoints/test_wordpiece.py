@@ -1,4 +1,4 @@
-"""vocab.txt as a tokenizer: the same ids as transformers' own BertTokenizer gives."""
+"""A tokenizer from vocab.txt gives the same ids as transformers' BertTokenizer."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def vocabulary(tmp_path: Path) -> Path:
     ],
     ids=str,
 )
-def test_ids_are_those_of_transformers(config: dict[str, Any], vocabulary: Path) -> None:
-    """Single texts and pairs, with special tokens and types, whatever tokenizer_config.json sets."""
+def test_ids_equal_those_of_transformers(config: dict[str, Any], vocabulary: Path) -> None:
+    """Single texts and pairs, with special tokens and types, for all settings of tokenizer_config.json."""
     from transformers import BertTokenizer
 
     write_json(vocabulary.with_name("tokenizer_config.json"), {"tokenizer_class": "BertTokenizer", **config})
@@ -48,14 +48,14 @@ def test_ids_are_those_of_transformers(config: dict[str, Any], vocabulary: Path)
 
 
 def test_special_tokens_may_have_other_names(vocabulary: Path) -> None:
-    """As a text, or as the object that older versions wrote."""
+    """As a text, or as the object of older versions."""
     config = {"cls_token": {"content": "the", "lstrip": False}, "sep_token": "dog"}
     write_json(vocabulary.with_name("tokenizer_config.json"), config)
     assert Tokenizer.from_str(wordpiece_json(vocabulary)).encode("cafe").tokens == ["the", "cafe", "dog"]
 
 
-def test_lines_may_end_as_on_windows(vocabulary: Path) -> None:
-    """Ids count lines, however they end."""
+def test_windows_line_ends_are_accepted(vocabulary: Path) -> None:
+    """Ids count lines, for both line ends."""
     vocabulary.write_bytes("\r\n".join(WORDS).encode())
     assert Tokenizer.from_str(wordpiece_json(vocabulary)).token_to_id("dog") == WORDS.index("dog")
 
@@ -70,8 +70,8 @@ def test_lines_may_end_as_on_windows(vocabulary: Path) -> None:
     ],
     ids=["empty", "without a special token", "no text", "too large"],
 )
-def test_what_is_no_vocabulary_is_refused(data: bytes, says: str, vocabulary: Path) -> None:
-    """The message names the file and what is wrong with it."""
+def test_an_invalid_vocabulary_is_refused(data: bytes, says: str, vocabulary: Path) -> None:
+    """The message names the file and the problem."""
     vocabulary.write_bytes(data)
     with pytest.raises(ModelUnavailable) as caught:
         wordpiece_json(vocabulary)

@@ -1,4 +1,4 @@
-"""The reader of ONNX files: where a graph may keep its tensors, and where not. Files are written by hand."""
+"""The ONNX reader finds every tensor of a graph and refuses data outside the graph's folder. Files are handwritten."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OUTPUTS = {"last_hidden_state": ["n", "l", 4]}
 
 
 def attribute(number: int, value: bytes) -> bytes:
-    """A node with one attribute, as a field of a graph."""
+    """Return a node with one attribute, as a field of a graph."""
     return field(1, node("If", ["x"], ["y"], field(5, field(number, value))))
 
 
 def place(bad: bytes) -> dict[str, bytes]:
-    """The tensor `bad` in every place of a model that can hold one."""
+    """Return models with the tensor `bad` at each place that can hold one."""
     inner = field(5, bad)  # of a graph
     sparse = field(1, bad), field(2, bad)
     function = field(7, node("Constant", [], ["y"], field(5, field(5, bad))))
@@ -60,7 +60,7 @@ def refuse(path: Path, message: str) -> None:
 
 
 def test_outputs_and_data_are_named(tmp_path: Path) -> None:
-    """What the graph gives, in its order, and the files it needs, each once."""
+    """The outputs come in the graph's order, and each file of tensors once."""
     (tmp_path / "model.onnx_data").write_bytes(bytes(64))
     (tmp_path / "more.bin").write_bytes(bytes(8))
     parts = [
@@ -76,8 +76,8 @@ def test_outputs_and_data_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", place(b""))
-def test_every_place_for_a_tensor_is_looked_at(where: str, tmp_path: Path) -> None:
-    """Wherever a graph keeps a tensor, its file must be one beside the graph."""
+def test_every_place_for_a_tensor_is_checked(where: str, tmp_path: Path) -> None:
+    """At each place of a graph, a tensor's file must be next to the graph."""
     (tmp_path / "secret").write_text("secret")
     folder = tmp_path / "model"
     refuse(write(folder, place(external_tensor(location="../secret"))[where]), "only files next to the graph")
@@ -89,15 +89,15 @@ def test_every_place_for_a_tensor_is_looked_at(where: str, tmp_path: Path) -> No
     "location",
     ["", ".", "..", "/etc/passwd", "../model.onnx", "sub/data", "C:\\data", "..\\data", "*", "data\0", "*/_MEM_/*"],
 )
-def test_only_plain_names_are_read(location: str, tmp_path: Path) -> None:
-    """No folder, no drive, no pattern, nothing that a runtime might take for an address."""
+def test_only_plain_file_names_are_accepted(location: str, tmp_path: Path) -> None:
+    """Folders, drives, patterns and addresses of a runtime are refused."""
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "data").write_bytes(bytes(4))
     refuse(write(tmp_path, place(external_tensor(location=location))["initializer"]), "only files next to the graph")
 
 
 def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
-    """A link may lead to another file of the folder, and no further; nor may a file have a second name."""
+    """A link may lead to another file of the folder only, and a file may have one hard link only."""
     (tmp_path / "secret").write_bytes(bytes(4))
     folder = tmp_path / "model"
     path = write(folder, place(external_tensor(location="data"))["initializer"])
@@ -115,8 +115,8 @@ def test_links_out_of_the_folder_are_refused(tmp_path: Path) -> None:
     assert read_onnx(path).data == (folder / "data",)
 
 
-def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
-    """There every file is a link to the model's own blobs; another model's are out of bounds."""
+def test_links_of_the_hub_cache_are_followed(tmp_path: Path) -> None:
+    """In the cache every file is a link to the model's own blobs; another model's blobs are refused."""
     repository = tmp_path / "models--someone--model"
     path = write(repository / "snapshots" / ("0" * 40) / "onnx", place(external_tensor(location="data"))["initializer"])
     (repository / "blobs").mkdir()
@@ -132,7 +132,7 @@ def test_links_of_the_hubs_cache_are_followed(tmp_path: Path) -> None:
 
 
 def test_data_must_be_a_regular_file(tmp_path: Path) -> None:
-    """Neither a folder nor a pipe, which would never end, nor nothing."""
+    """A folder, a pipe (which would block) and a missing file are refused."""
     path = write(tmp_path, place(external_tensor(location="data"))["initializer"])
     refuse(path, "cannot be read")
     (tmp_path / "data").mkdir()
@@ -154,21 +154,21 @@ def test_data_must_be_a_regular_file(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_data_lies_inside_its_file(entries: dict[str, str], message: str, tmp_path: Path) -> None:
-    """No tensor reaches beyond the file it is in."""
+def test_tensors_lie_inside_their_file(entries: dict[str, str], message: str, tmp_path: Path) -> None:
+    """A tensor that ends after its file is refused."""
     (tmp_path / "data").write_bytes(bytes(64))
     refuse(write(tmp_path, place(external_tensor(location="data", **entries))["initializer"]), message)
 
 
 def test_two_locations_of_one_tensor_are_refused(tmp_path: Path) -> None:
-    """Readers differ in which of two they take."""
+    """Readers disagree about which of two locations counts."""
     (tmp_path / "data").write_bytes(bytes(4))
     twice = external_tensor(location="data") + field(13, field(1, "location") + field(2, "/etc/passwd"))
     refuse(write(tmp_path, place(twice)["initializer"]), "two 'location'")
 
 
-def test_field_numbers_that_some_readers_cut_are_refused(tmp_path: Path) -> None:
-    """A tag of more than 32 bits is another field to a parser that drops the rest of them."""
+def test_field_numbers_over_32_bits_are_refused(tmp_path: Path) -> None:
+    """Some parsers drop the higher bits and see another field."""
     hidden = field(5, external_tensor(location="/etc/passwd"))
     tag = varint((1 << 32) + (5 << 3 | 2))
     data = model(tag + hidden[1:] + graph(outputs=OUTPUTS))
@@ -176,7 +176,7 @@ def test_field_numbers_that_some_readers_cut_are_refused(tmp_path: Path) -> None
 
 
 def test_depth_and_number_of_fields_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither graphs in graphs nor empty fields without end cost more than the start can bear."""
+    """Nested graphs and endless empty fields are refused within bounded time."""
     nested = field(5, tensor("a", np.zeros(1)))
     for _ in range(40):
         nested = attribute(6, nested)
@@ -185,8 +185,8 @@ def test_depth_and_number_of_fields_are_bounded(tmp_path: Path, monkeypatch: pyt
     refuse(write(tmp_path, model(field(2, "") * 100)), "more than 100 fields")
 
 
-def test_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file a tensor is possible, a million of them are not."""
+def test_the_number_of_data_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One file a tensor is possible; a million files are refused."""
     monkeypatch.setattr(onnx_file, "DATA_FILES_LIMIT", 3)
     for i in range(4):
         (tmp_path / f"data{i}").write_bytes(bytes(4))
@@ -207,14 +207,14 @@ def test_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ids=["empty", "no varint", "cut off", "huge length", "group", "long name"],
 )
 def test_other_files_are_refused(data: bytes, message: str, tmp_path: Path) -> None:
-    """What is no ONNX file is said to be none, whatever it is."""
+    """A file that is not an ONNX file is reported as such."""
     refuse(write(tmp_path, data), message)
 
 
 @settings(deadline=None, max_examples=300)
 @given(cut=st.integers(0, 400), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=4))
-def test_broken_files_are_read_or_refused(cut: int, flips: list[tuple[int, int]], tmp_path_factory: object) -> None:
-    """Whatever a file holds, reading it ends, and in no other error."""
+def test_damaged_files_are_read_or_refused(cut: int, flips: list[tuple[int, int]], tmp_path_factory: object) -> None:
+    """Reading any file ends, with a result or ModelUnavailable."""
     data = bytearray(place(external_tensor(location="data"))["subgraph's subgraph"])
     for at, mask in flips:
         data[at % len(data)] ^= mask

@@ -1,4 +1,4 @@
-"""The reader of zip files: it finds members where they lie, and believes no record that another one contradicts."""
+"""The zip reader returns the place of each member and refuses records that contradict each other."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ END_DISK, END_MEMBERS, END_SIZE, END_PLACE, END_COMMENT = 4, 10, 12, 16, 20
 
 
 def patch(at: int, form: str, *values: int, packed: bytes = PACKED) -> bytes:
-    """The file with other numbers at byte `at`."""
+    """Return the file with other numbers at byte `at`."""
     data = bytearray(packed)
     struct.pack_into(f"<{form}", data, at, *values)
     return bytes(data)
 
 
 def pack_plainly(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
-    """A zip file by Python, of names that may be anything."""
+    """Return a zip file written by Python, with any names."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", method) as archive:
         for name, data in members:
@@ -45,7 +45,7 @@ def pack_plainly(*members: tuple[str, bytes], method: int = zipfile.ZIP_STORED) 
 
 
 def flag(bits: int) -> bytes:
-    """PACKED with these flags for its first member, in both its headers."""
+    """Return PACKED with these flags for its first member, in both headers."""
     return patch(LOCAL_FLAGS, "H", bits, packed=patch(DIRECTORY + FLAGS, "H", bits))
 
 
@@ -58,7 +58,7 @@ def with_zip64_end(
     signature: bytes = b"PK\x06\x06",
     open_end: bool = False,
 ) -> bytes:
-    """The file with a zip64 end, as torch writes it; open_end: the plain end leaves everything to it."""
+    """Return the file with a zip64 end, as torch writes it; open_end: the plain end refers to it."""
     body, end = packed[:END], packed[END:]
     (size_bytes, start) = struct.unpack_from("<2L", end, END_SIZE)
     end64 = struct.pack("<4sQ2H2L4Q", signature, 44, 45, 45, 0, 0, members, members, size_bytes, start)
@@ -67,8 +67,8 @@ def with_zip64_end(
     return body + end64 + struct.pack("<4sLQL", locator, 0, len(body) + moved_bytes, 1) + end
 
 
-def test_members_are_found_where_they_lie(tmp_path: Path) -> None:
-    """Behind local headers of any length, empty ones too."""
+def test_members_are_found(tmp_path: Path) -> None:
+    """After local headers of any length; empty members too."""
     mapped = map_bytes(tmp_path / "m.bin", PACKED)
     members = read_members(tmp_path / "m.bin", mapped)
     assert {name: mapped[member.start : member.stop] for name, member in members.items()} == MEMBERS
@@ -77,13 +77,13 @@ def test_members_are_found_where_they_lie(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_end", [False, True], ids=["plain end says it too", "plain end left open"])
 def test_a_zip64_end_is_read(open_end: bool, tmp_path: Path) -> None:
-    """torch writes one whether or not the file needs it."""
+    """torch writes one even if the file does not need it."""
     mapped = map_bytes(tmp_path / "m.bin", with_zip64_end(PACKED, open_end=open_end))
     assert read_members(tmp_path / "m.bin", mapped).keys() == MEMBERS.keys()
 
 
 def test_members_beyond_four_gigabytes_are_found(tmp_path: Path) -> None:
-    """Sizes and places that do not fit four bytes are taken from the zip64 fields. The file is mostly a hole."""
+    """Sizes and places over four bytes are read from the zip64 fields. The file is sparse."""
     path = tmp_path / "m.bin"
     size_bytes = 2**32 + 64
     after = 30 + 8 + size_bytes
@@ -102,7 +102,7 @@ def test_members_beyond_four_gigabytes_are_found(tmp_path: Path) -> None:
         file.write(struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 2, 2, end - directory, directory))
         file.write(struct.pack("<4sLQL", b"PK\x06\x07", 0, end, 1))
         file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 2, 2, end - directory, 2**32 - 1, 0))
-    assert [info.file_size for info in zipfile.ZipFile(path).infolist()] == [size_bytes, 4]  # the test's own check
+    assert [info.file_size for info in zipfile.ZipFile(path).infolist()] == [size_bytes, 4]  # a check
     mapped = map_file(path)
     members = read_members(path, mapped)
     assert members["m/data/0"].stop - members["m/data/0"].start == size_bytes
@@ -112,7 +112,7 @@ def test_members_beyond_four_gigabytes_are_found(tmp_path: Path) -> None:
 BROKEN: Mapping[str, bytes] = {
     "a few bytes": b"PK\x05\x06",
     "17 bytes with a signature where -5 points": bytes(12) + b"PK\x05\x06\0",
-    "no zip file": b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + bytes(100),  # torch before 1.6 began so
+    "no zip file": b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19." + bytes(100),  # as torch before 1.6 began
     "cut off": PACKED[:-1],
     "cut off by half": PACKED[: len(PACKED) // 2],
     "bytes behind the end": PACKED + b"\0",
@@ -171,7 +171,7 @@ BROKEN: Mapping[str, bytes] = {
 
 @pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_zip_file_is_refused_by_name(broken: str, tmp_path: Path) -> None:
-    """Whatever is wrong with the file, the operator learns which file it is."""
+    """The error names the file."""
     path = tmp_path / "m.bin"
     mapped = map_bytes(path, BROKEN[broken])
     with pytest.raises(ModelUnavailable, match=r"m\.bin: "):
@@ -179,15 +179,15 @@ def test_a_broken_zip_file_is_refused_by_name(broken: str, tmp_path: Path) -> No
 
 
 def test_a_directory_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """Each of its headers would become objects many times its size."""
+    """Each header would become an object many times its size."""
     size_bytes = DIRECTORY_LIMIT_BYTES + 1
     data = bytes(size_bytes) + struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 1, 1, size_bytes, 0, 0)
     with pytest.raises(ModelUnavailable, match="more than 8,388,608 bytes"):
         read_members(tmp_path / "m.bin", map_bytes(tmp_path / "m.bin", data))
 
 
-def test_a_member_that_runs_into_the_directory_is_refused(tmp_path: Path) -> None:
-    """Its local header, written before its size was known, does not contradict."""
+def test_a_member_that_reaches_into_the_directory_is_refused(tmp_path: Path) -> None:
+    """Its local header was written before its size was known, and does not contradict."""
     data = patch(LOCAL_SIZE, "L", 0)
     for size_bytes, refused in [(DIRECTORY - LOCAL_NAME, True), (2**31, True), (2**32 - 2, True), (6, False)]:
         data = patch(DIRECTORY + PACKED_SIZE, "2L", size_bytes, size_bytes, packed=data)
@@ -197,7 +197,7 @@ def test_a_member_that_runs_into_the_directory_is_refused(tmp_path: Path) -> Non
 
 
 def add_entry(packed: bytes, entry: bytes) -> bytes:
-    """The zip file with one more entry in its directory."""
+    """Return the zip file with one more entry in its directory."""
     end = bytearray(packed[END - len(PACKED) :])
     members, size_bytes = struct.unpack_from("<HL", end, END_MEMBERS)
     struct.pack_into("<HHL", end, END_MEMBERS - 2, members + 1, members + 1, size_bytes + len(entry))
@@ -205,17 +205,17 @@ def add_entry(packed: bytes, entry: bytes) -> bytes:
 
 
 def test_a_member_inside_another_is_refused(tmp_path: Path) -> None:
-    """Both have headers that agree, but one lies in the other's bytes: a bomb, or a file for two readers."""
+    """Both have consistent headers, but one lies inside the other's bytes."""
     inner = struct.pack("<4s5H3L2H", b"PK\x03\x04", 20, 0, 0, 0, 0, 0, 1, 1, 3, 0) + b"m/bx"
     header = (b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 1, 1, 3, 0, 0, 0, 0, 0, 33)
     data = add_entry(pack_plainly(("m/a", inner)), struct.pack("<4s6H3L5H2L", *header) + b"m/b")
-    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["m/a", "m/b"]  # the file is as meant
+    assert zipfile.ZipFile(io.BytesIO(data)).namelist() == ["m/a", "m/b"]  # checks the file of this test
     with pytest.raises(ModelUnavailable, match="m/b overlaps another one"):
         read_members(tmp_path / "m.bin", map_bytes(tmp_path / "m.bin", data))
 
 
-def test_an_entry_twice_is_refused(tmp_path: Path) -> None:
-    """The same local header may not count for two members."""
+def test_a_repeated_entry_is_refused(tmp_path: Path) -> None:
+    """One local header may not count for two members."""
     data = add_entry(PACKED, PACKED[DIRECTORY : PACKED.index(b"PK\x01\x02", DIRECTORY + 1)])
     with pytest.raises(ModelUnavailable, match="twice"):
         read_members(tmp_path / "m.bin", map_bytes(tmp_path / "m.bin", data))

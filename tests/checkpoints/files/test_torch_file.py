@@ -1,4 +1,4 @@
-"""The reader of torch's files: it reads what torch.save wrote as torch does, and no file gets past it."""
+"""The reader of torch files gives the same tensors as torch, and refuses every hostile file."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def save(path: Path, value: object, **options: Any) -> Path:
 
 
 def bits(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The tensor as the reader gives it: of bfloat16 its 16 bits."""
+    """Return the tensor as the reader represents it: bfloat16 as its 16 bits."""
     tensor = tensor.detach().contiguous()
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_a_modules_state_is_read_as_torch_reads_it(dtype: torch.dtype, tmp_path: Path) -> None:
-    """Every weight bit for bit, over the map and aligned; the metadata that state_dict adds is passed over."""
+def test_a_state_dict_equals_torchs(dtype: torch.dtype, tmp_path: Path) -> None:
+    """Every weight is equal bit for bit, mapped and aligned; the metadata of state_dict is ignored."""
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 48, dtype=dtype)
     state = layer.state_dict()
@@ -57,8 +57,8 @@ def test_a_modules_state_is_read_as_torch_reads_it(dtype: torch.dtype, tmp_path:
         np.testing.assert_array_equal(weight.array, bits(state[name]))
 
 
-def test_views_of_every_kind_are_read_as_torch_reads_them(tmp_path: Path) -> None:
-    """Slices, columns, transposes, single numbers and nothing at all; what is not contiguous is copied into C order."""
+def test_views_of_every_kind_equal_torchs(tmp_path: Path) -> None:
+    """Slices, columns, transposes, scalars and empty tensors; non-contiguous ones are copied into C order."""
     torch.manual_seed(0)
     matrix = torch.randn(6, 4)
     state = {
@@ -84,36 +84,36 @@ def test_views_of_every_kind_are_read_as_torch_reads_them(tmp_path: Path) -> Non
         np.testing.assert_array_equal(weight.array, bits(state[name]))
 
 
-def test_tied_weights_lie_in_the_same_bytes(tmp_path: Path) -> None:
-    """Two names of one tensor, as of embeddings and a language model's head, cost the memory of one."""
+def test_tied_weights_share_memory(tmp_path: Path) -> None:
+    """Two names of one tensor, such as embeddings and a language model's head, take the memory of one."""
     table = torch.nn.Embedding(50, 8)
     weights = read(save(tmp_path / "m.bin", {"embeddings": table.weight, "head": table.weight}))
     assert np.shares_memory(weights["embeddings"].array, weights["head"].array)
     np.testing.assert_array_equal(weights["head"].array, bits(table.weight))
 
 
-def test_other_tensors_are_left_out(tmp_path: Path) -> None:
-    """position_ids and masks are no weights, and float64 is no dtype a network takes."""
+def test_tensors_of_other_types_are_left_out(tmp_path: Path) -> None:
+    """position_ids and masks are not weights, and no network takes float64."""
     others = [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool]
     state = {str(dtype): torch.ones(3, dtype=dtype) for dtype in others}
     weights = read(save(tmp_path / "m.bin", {**state, "x": torch.ones(2)}))
     assert weights.keys() == {"x"}
 
 
-def test_a_file_of_an_older_torch_is_read(tmp_path: Path) -> None:
-    """torch before 2.1 wrote no byteorder; it did not matter."""
+def test_a_file_of_torch_before_2_1_is_read(tmp_path: Path) -> None:
+    """It has no byteorder member."""
     members = torch_members(storage=np.arange(4, dtype=np.float32).tobytes())
     del members["m/byteorder"]
     assert read_bytes(tmp_path / "m.bin", pack(members))["x"].array.tolist() == [0, 1, 2, 3]
 
 
-def test_a_file_of_a_name_with_spaces_is_read(tmp_path: Path) -> None:
+def test_a_file_name_with_spaces_is_read(tmp_path: Path) -> None:
     """torch names the folder inside the file after the file."""
     assert read(save(tmp_path / "my model (1).bin", {"x": torch.ones(1)})).keys() == {"x"}
 
 
 def transposed(shape: int, stride: int) -> bytes:
-    """PICKLED_FLOATS with another shape and stride, of a byte each."""
+    """Return PICKLED_FLOATS with another shape and stride, of a byte each."""
     return PICKLED_FLOATS.replace(b"K\x04\x85K\x01\x85", bytes([0x4B, shape, 0x85, 0x4B, stride, 0x85]))
 
 
@@ -164,28 +164,28 @@ BROKEN: Mapping[str, bytes] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_file_that_is_no_dict_of_tensors_is_refused_by_name(broken: str, tmp_path: Path) -> None:
-    """Whatever is in the file, the operator learns which file it is."""
+def test_a_file_without_a_dict_of_tensors_is_refused_by_name(broken: str, tmp_path: Path) -> None:
+    """The error names the file."""
     path = tmp_path / "pytorch_model.bin"
     with pytest.raises(ModelUnavailable, match=r"pytorch_model\.bin: "):
         read_bytes(path, BROKEN[broken])
 
 
 @pytest.mark.parametrize("broken", [name for name in BROKEN if name.startswith(("torch's", "a "))])
-def test_what_torch_alone_can_read_is_to_be_converted(broken: str, tmp_path: Path) -> None:
-    """Of a sound file of another kind the message says what helps."""
+def test_an_unsupported_torch_format_names_the_way_out(broken: str, tmp_path: Path) -> None:
+    """For a sound file of another format, the message recommends the conversion to safetensors."""
     with pytest.raises(ModelUnavailable, match="convert it to safetensors"):
         read_bytes(tmp_path / "m.bin", BROKEN[broken])
 
 
 def test_a_pickle_over_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """Each of its bytes may become an object."""
+    """Each byte of a pickle may become an object."""
     with pytest.raises(ModelUnavailable, match="the limit is 4,194,304"):
         read_bytes(tmp_path / "m.bin", pack(torch_members(pickled=bytes(PICKLE_LIMIT_BYTES + 1))))
 
 
-def test_one_tensor_under_two_names_is_copied_once(tmp_path: Path) -> None:
-    """Tied weights that are a transpose come to the memory of one, too."""
+def test_a_tensor_with_two_names_is_copied_once(tmp_path: Path) -> None:
+    """Tied weights that are a transpose take the memory of one copy."""
     weights = read_bytes(tmp_path / "m.bin", saved({"embeddings": SQUARE.t(), "head": SQUARE.t()}))
     assert weights["embeddings"].array is weights["head"].array
     np.testing.assert_array_equal(weights["head"].array, bits(SQUARE.t()))
@@ -194,7 +194,7 @@ def test_one_tensor_under_two_names_is_copied_once(tmp_path: Path) -> None:
 SOUND = saved({"a": torch.ones(3, 3), "b": torch.ones(2, 3).half().t(), "i": torch.arange(3)})
 
 
-PICKLE = SOUND.index(b"\x80\x02}"), SOUND.index(b"PK\x07\x08")  # where a byte says most
+PICKLE = SOUND.index(b"\x80\x02}"), SOUND.index(b"PK\x07\x08")  # the bytes with the most effect
 PLACES = st.integers(*PICKLE) | st.integers(0, len(SOUND) - 1)
 
 
@@ -204,7 +204,7 @@ PLACES = st.integers(*PICKLE) | st.integers(0, len(SOUND) - 1)
     cut=st.sampled_from([0, 0, 0, 1, 30]),
 )
 def test_a_damaged_file_is_read_or_refused(tmp_path: Path, changes: list[tuple[int, int]], cut: int) -> None:
-    """Changed and missing bytes give ModelUnavailable or arrays inside the file, never another error."""
+    """Changed and missing bytes give ModelUnavailable, or arrays inside the file, and no other error."""
     data = bytearray(SOUND)
     for at, byte in changes:
         data[at] = byte
@@ -216,4 +216,4 @@ def test_a_damaged_file_is_read_or_refused(tmp_path: Path, changes: list[tuple[i
     else:
         for weight in weights.values():
             assert weight.array.nbytes <= len(SOUND)
-            weight.array.tobytes()  # touches every byte: one beyond the map would end the process
+            weight.array.tobytes()  # reads every byte: one beyond the map would crash the process

@@ -1,4 +1,4 @@
-"""The machine that reads torch's pickles: what torch.save writes is read, and no pickle makes it do anything else."""
+"""The pickle interpreter reads what torch.save writes, and a hostile pickle runs nothing."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ REBUILD = b"ctorch._utils\n_rebuild_tensor_v2\n"
 def tensor(
     *, storage: bytes = STORAGE % b"K\x04", offset: bytes = b"K\x00", shape: bytes = b"K\x04\x85", stride: bytes = b""
 ) -> bytes:
-    """The instructions that make a tensor, of pieces that may be wrong."""
+    """Return the instructions that make a tensor; each piece can be replaced by a wrong one."""
     return REBUILD + b"(" + storage + offset + shape + (stride or b"K\x01\x85") + b"\x89" + HOOKS + b"tR"
 
 
 def named(value: bytes, *, name: bytes = b"x") -> bytes:
-    """The pickle of a dict with one entry."""
+    """Return the pickle of a dict with one entry."""
     return b"\x80\x02}X" + len(name).to_bytes(4, "little") + name + value + b"s."
 
 
-def test_a_tensor_is_read_as_its_place_in_a_storage() -> None:
-    """Offset, shape and strides come as they were written, with the storage's key, type and length."""
+def test_a_tensor_becomes_a_view_into_a_storage() -> None:
+    """Offset, shape and strides, with the storage's key, type and length."""
     tensors = read_tensors(FILE, PICKLED_FLOATS)
     assert tensors == {"x": StoredTensor(Storage("0", FLOATS, 4), 0, (4,), (1,))}
 
 
-def test_numbers_of_every_width_are_read() -> None:
+def test_integers_of_every_width_are_read() -> None:
     """A storage of more than 2**31 items and an offset into it are written as long integers."""
     long = b"\x8a\x05" + (5 * 2**30).to_bytes(5, "little")
     pickled = named(
@@ -66,10 +66,10 @@ def test_numbers_of_every_width_are_read() -> None:
     ],
     ids=str,
 )
-def test_a_view_knows_its_extent_and_whether_it_is_contiguous(
+def test_a_view_has_an_extent_and_is_contiguous_or_not(
     shape: tuple[int, ...], strides: tuple[int, ...], contiguous: bool, stop: int
 ) -> None:
-    """From item 7 on: `stop` is behind the last item, and the strides of sizes of 1 do not count."""
+    """From item 7 on: `stop` is one past the last item, and strides of sizes of 1 do not count."""
     view = StoredTensor(Storage("0", FLOATS, 100), 7, shape, strides)
     assert (view.is_contiguous, view.stop) == (contiguous, stop)
 
@@ -110,7 +110,7 @@ class WithState:
 def test_a_hostile_pickle_runs_nothing(
     value: object, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's own reader would make a folder for each of these; here they are refused, and what helps is said."""
+    """Python's own reader would make a folder for each of these. Here the error recommends the conversion."""
     monkeypatch.chdir(tmp_path)
     pickled = pickle.dumps(value, protocol)
     with pytest.raises(ModelUnavailable, match=r"pytorch_model\.bin: .*convert it to safetensors"):
@@ -180,8 +180,8 @@ BROKEN: Mapping[str, bytes] = {
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_pickle_that_is_no_dict_of_tensors_is_refused(broken: str) -> None:
-    """Whatever the pickle does, the operator learns which file it is and what helps."""
+def test_a_pickle_without_a_dict_of_tensors_is_refused(broken: str) -> None:
+    """The error names the file and recommends the conversion."""
     assert len(BROKEN[broken]) <= PICKLE_LIMIT_BYTES
     with pytest.raises(ModelUnavailable, match=r"pytorch_model\.bin: .*convert it to safetensors"):
         read_tensors(FILE, BROKEN[broken])
@@ -197,20 +197,20 @@ def test_a_pickle_that_is_no_dict_of_tensors_is_refused(broken: str) -> None:
         ("a number of 255 bytes", "a number of 2,033 bits"),
     ],
 )
-def test_what_could_grow_is_stopped_by_its_limit(broken: str, why: str) -> None:
-    """Not by whatever would go wrong later."""
+def test_growth_is_stopped_by_its_limit(broken: str, why: str) -> None:
+    """The error names the limit."""
     with pytest.raises(ModelUnavailable, match=why):
         read_tensors(FILE, BROKEN[broken])
 
 
 @pytest.mark.parametrize("cut", range(len(PICKLED_FLOATS)))
-def test_a_pickle_cut_off_anywhere_is_refused(cut: int) -> None:
-    """The machine stops at the instruction to stop, and nowhere else."""
+def test_a_truncated_pickle_is_refused(cut: int) -> None:
+    """The pickle must end at its STOP instruction."""
     with pytest.raises(ModelUnavailable):
         read_tensors(FILE, PICKLED_FLOATS[:cut])
 
 
-# Instructions of all kinds, in any order, so that random programs get further than their first byte.
+# All kinds of instructions, so that random programs get past their first byte.
 PIECES = st.sampled_from(
     [
         *(bytes([byte]) for byte in b"(t)}RQbsu.\x85\x86\x87\x88\x89cqhrjXKMJ\x8a0NGl]ae"),
@@ -223,7 +223,7 @@ PIECES = st.sampled_from(
 @settings(max_examples=500, deadline=None)
 @given(st.lists(PIECES | st.binary(min_size=1, max_size=2), max_size=30))
 def test_a_random_program_is_read_or_refused(pieces: list[bytes]) -> None:
-    """No program of the machine's own instructions brings another error than ModelUnavailable."""
+    """Every program of known instructions gives tensors or ModelUnavailable."""
     try:
         tensors = read_tensors(FILE, b"\x80\x02" + b"".join(pieces) + b".")
     except ModelUnavailable as error:

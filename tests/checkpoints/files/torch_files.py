@@ -1,4 +1,4 @@
-"""Torch files by hand, so that every byte of them can be wrong: zip members with room before them, and pickles."""
+"""Handwritten torch files, in which every byte can be wrong: zip members with padding, and pickles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PICKLED_FLOATS = (
 
 
 def pack(members: Mapping[str, bytes], *, shift: int = 0) -> bytes:
-    """A zip file of the members, each stored as it is, its bytes `shift` behind a multiple of 64."""
+    """Return a zip file of uncompressed members; their bytes start `shift` after a multiple of 64."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
@@ -29,12 +29,12 @@ def pack(members: Mapping[str, bytes], *, shift: int = 0) -> bytes:
 
 
 def torch_members(pickled: bytes = PICKLED_FLOATS, storage: bytes = bytes(16)) -> dict[str, bytes]:
-    """The members of a torch file with one storage."""
+    """Return the members of a torch file with one storage."""
     return {"m/data.pkl": pickled, "m/byteorder": b"little", "m/data/0": storage, "m/version": b"3\n"}
 
 
 def map_bytes(path: Path, data: bytes) -> mmap.mmap:
-    """The bytes as a file at `path`, mapped."""
+    """Write the bytes to `path` and return the file's map."""
     path.write_bytes(data)
     return map_file(path)
 

@@ -1,4 +1,4 @@
-"""BGE-M3's further heads: found beside the weights, measured, and refused if they do not fit."""
+"""BGE-M3's further heads are found next to the weights and refused if they do not fit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_head(path: Path, outputs: int, inputs: int = 8) -> None:
-    """One layer, as FlagEmbedding saves it."""
+    """Save one layer as FlagEmbedding does."""
     torch.save(torch.nn.Linear(inputs, outputs).state_dict(), path)
 
 
 def test_both_heads(folder: Path) -> None:
-    """Dense vectors, lexical weights, and a vector a token without the first's, as wide as its file says."""
+    """Dense vectors, lexical weights, and a vector for each token but the first, as wide as the file defines."""
     write_head(folder / "sparse_linear.pt", 1)
     write_head(folder / "colbert_linear.pt", 6)
     spec = spec_of(folder)
@@ -35,7 +35,7 @@ def test_both_heads(folder: Path) -> None:
 
 @pytest.mark.parametrize(("head", "output"), [("sparse_linear.pt", "lexical"), ("colbert_linear.pt", "colbert")])
 def test_one_head_alone(head: str, output: str, folder: Path) -> None:
-    """Whichever is there is served."""
+    """Each head works without the other."""
     write_head(folder / head, 1)
     assert spec_of(folder).outputs == {"dense", "tokens", output}
 
@@ -45,13 +45,13 @@ def test_one_head_alone(head: str, output: str, folder: Path) -> None:
     [("sparse_linear.pt", 2, 8), ("sparse_linear.pt", 1, 7), ("colbert_linear.pt", 4, 9)],
 )
 def test_a_head_that_does_not_fit_is_refused(head: str, outputs: int, inputs: int, folder: Path) -> None:
-    """Of another width than the network, or with more numbers than one: the message names the file."""
+    """Another width than the network's, or several numbers a token: the message names the file."""
     write_head(folder / head, outputs, inputs)
     assert head in refusal(folder)
 
 
-def test_a_head_of_something_else_is_refused(folder: Path) -> None:
-    """No weight, or no torch file at all."""
+def test_a_head_file_without_a_head_is_refused(folder: Path) -> None:
+    """No weight, or not a torch file."""
     torch.save({"other": torch.ones(2)}, folder / "colbert_linear.pt")
     assert "colbert_linear.pt" in refusal(folder)
     (folder / "colbert_linear.pt").write_bytes(b"x" * 100)

@@ -1,4 +1,4 @@
-"""Classifiers and cross-encoders: labels, and what the model makes of its logits."""
+"""Classifiers and cross-encoders: labels and score activations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def write_classifier(folder: Path, **config: Any) -> Path:
 
 
 def save_bert_classifier(folder: Path, labels: int) -> Path:
-    """A tiny BERT with a classifier's head, as transformers saves it."""
+    """Save a tiny BERT with a classifier's head, as transformers does."""
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
     write_bert(folder)
@@ -37,8 +37,8 @@ def save_bert_classifier(folder: Path, labels: int) -> Path:
 
 
 @pytest.mark.parametrize(("labels", "activation"), [(1, "sigmoid"), (2, "softmax"), (3, "softmax")])
-def test_what_transformers_saves(labels: int, activation: str, folder: Path) -> None:
-    """Labels in order, and no vectors. transformers writes no id2label for two labels of the usual names."""
+def test_a_folder_of_transformers(labels: int, activation: str, folder: Path) -> None:
+    """Labels in order, and no vectors. transformers writes no id2label for two labels with default names."""
     spec = spec_of(save_bert_classifier(folder, labels))
     assert spec.outputs == {"scores"}
     assert spec.labels == tuple(f"LABEL_{i}" for i in range(labels))
@@ -49,8 +49,8 @@ def test_what_transformers_saves(labels: int, activation: str, folder: Path) -> 
 
 
 @pytest.mark.parametrize(("labels", "activation"), [(1, "sigmoid"), (3, "softmax")])
-def test_what_sentence_transformers_saves_today(labels: int, activation: str, folder: Path) -> None:
-    """The installed version's own CrossEncoder folders, which have a modules.json with a Transformer alone."""
+def test_a_folder_of_the_installed_sentence_transformers(labels: int, activation: str, folder: Path) -> None:
+    """CrossEncoder folders have a modules.json with a Transformer only."""
     from sentence_transformers import CrossEncoder
 
     source = save_bert_classifier(folder / "source", labels)
@@ -63,7 +63,7 @@ def test_what_sentence_transformers_saves_today(labels: int, activation: str, fo
 
 
 def test_an_activation_saved_by_sentence_transformers_is_read(folder: Path) -> None:
-    """ms-marco's cross-encoders give their logits as they are."""
+    """The ms-marco cross-encoders return unchanged logits."""
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -89,22 +89,22 @@ def test_an_activation_saved_by_sentence_transformers_is_read(folder: Path) -> N
     ],
     ids=str,
 )
-def test_what_becomes_of_logits(config: dict[str, Any], activation: str, folder: Path) -> None:
-    """What sentence-transformers 3, 4 and 5 wrote into config.json; Identity of several labels is their default."""
+def test_the_score_activation(config: dict[str, Any], activation: str, folder: Path) -> None:
+    """As sentence-transformers 3, 4 and 5 wrote it into config.json; Identity for several labels is their default."""
     assert spec_of(write_classifier(folder, **config)).score_activation == activation
 
 
 @pytest.mark.parametrize("path", ["os.system", "torch.nn.modules.activation.Hardtanh", 3, {"a": 1}], ids=str)
 def test_an_unknown_activation_is_not_imported(path: object, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As in sentence-transformers without trust: said aloud, and the usual one taken."""
+    """As in sentence-transformers without trust: a warning, and the default."""
     write_classifier(folder, num_labels=1, sbert_ce_default_activation_function=path)
     with caplog.at_level(logging.WARNING):
         assert spec_of(folder).score_activation == "sigmoid"
     assert "activation_fn is not known" in caplog.text
 
 
-def test_labels_are_in_the_order_of_their_numbers(folder: Path) -> None:
-    """Not in that of the file, where 10 may come before 2."""
+def test_labels_are_ordered_by_number(folder: Path) -> None:
+    """Not in the order of the file, where 10 may come before 2."""
     named = {str(i): f"label {i}" for i in (10, 2, 0, 1, *range(3, 10))}
     assert spec_of(write_classifier(folder, id2label=named)).labels == tuple(f"label {i}" for i in range(11))
 
@@ -128,16 +128,16 @@ def test_labels_are_in_the_order_of_their_numbers(folder: Path) -> None:
     ],
     ids=lambda config: str(config)[:40],
 )
-def test_labels_that_do_not_add_up_are_refused(config: dict[str, Any], folder: Path) -> None:
-    """Too many, too long, with a gap, or at odds with their number: the message names config.json and the key."""
+def test_inconsistent_labels_are_refused(config: dict[str, Any], folder: Path) -> None:
+    """Too many, too long, with a gap, or another number: the message names config.json and the key."""
     message = refusal(write_classifier(folder, **config))
     assert "config.json" in message
     assert next(iter(config)) in message
     assert len(message) < 1000
 
 
-def test_scores_made_by_a_dense_module_are_refused(folder: Path) -> None:
-    """sentence-transformers 6 can build a cross-encoder so; served as an embedding model it would be something else."""
+def test_scores_of_a_dense_module_are_refused(folder: Path) -> None:
+    """sentence-transformers 6 can build such a cross-encoder; as an embedding model its vectors would be wrong."""
     write_classifier(folder)
     modules = [
         {"path": "", "type": "x.Transformer"},
@@ -152,8 +152,8 @@ def test_scores_made_by_a_dense_module_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [1, 3])
-def test_a_task_it_was_not_made_for_is_refused(labels: int, folder: Path) -> None:
-    """Its hidden states pool into vectors that mean nothing, and several labels rank nothing."""
+def test_an_unsupported_task_is_refused(labels: int, folder: Path) -> None:
+    """Pooled hidden states of a classifier mean nothing, and several labels rank nothing."""
     write_classifier(folder, num_labels=labels)
     assert spec_of(folder, task="classify").outputs == {"scores"}
     assert "task embed" in refusal(folder, task="embed")
@@ -164,7 +164,7 @@ def test_a_task_it_was_not_made_for_is_refused(labels: int, folder: Path) -> Non
 
 
 def test_an_embedding_model_does_not_rerank(folder: Path) -> None:
-    """Asked for scores it has none to give."""
+    """It has no scores."""
     write_transformer(folder)
     assert "task rerank" in refusal(folder, task="rerank")
     assert "task classify" in refusal(folder, task="classify")

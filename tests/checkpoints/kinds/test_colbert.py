@@ -1,4 +1,4 @@
-"""ColBERT folders of pylate, sentence-transformers and Stanford: the same facts from three ways to save them."""
+"""ColBERT folders of pylate, sentence-transformers and Stanford: the same facts from three formats."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write_modules(folder: Path, *types: str) -> None:
 
 
 def write_pylate(folder: Path, *, widths: tuple[int, ...] = (4,), **settings: Any) -> Path:
-    """As pylate 1 saves it. widths: of its Dense modules."""
+    """Save a folder as pylate 1 does. widths: of its Dense modules."""
     write_transformer(folder)
     write_modules(folder, "sentence_transformers.models.Transformer", *["pylate.models.Dense.Dense"] * len(widths))
     for i, (inputs, outputs) in enumerate(zip((8, *widths), widths, strict=False), 1):
@@ -53,7 +53,7 @@ def write_pylate(folder: Path, *, widths: tuple[int, ...] = (4,), **settings: An
 
 
 def test_a_pylate_folder(folder: Path) -> None:
-    """All that its config says, and the projection."""
+    """All settings of its config, and the projection."""
     write_pylate(
         folder,
         query_prefix="[Q] ",
@@ -87,8 +87,8 @@ def test_a_pylate_folder(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"query_length": None, "skiplist_words": None}], ids=str)
-def test_pylate_s_defaults(settings: dict[str, Any], folder: Path) -> None:
-    """What older versions did not write down."""
+def test_pylates_defaults(settings: dict[str, Any], folder: Path) -> None:
+    """For settings that older versions did not save."""
     colbert = colbert_of(write_pylate(folder, **settings))
     assert (colbert.query_prefix, colbert.document_prefix) == ("[Q] ", "[D] ")
     assert (colbert.query_length, colbert.document_length) == (32, 180)
@@ -97,7 +97,7 @@ def test_pylate_s_defaults(settings: dict[str, Any], folder: Path) -> None:
 
 
 def test_pylate_without_expansion_attends_to_none(folder: Path) -> None:
-    """pylate switches the one off with the other; an empty prefix and an empty skiplist stay empty."""
+    """pylate couples the two settings; an empty prefix and an empty skiplist stay empty."""
     settings = {"do_query_expansion": False, "attend_to_expansion_tokens": True}
     colbert = colbert_of(write_pylate(folder, query_prefix="", skiplist_words=[], **settings))
     assert (colbert.expand_queries, colbert.attend_to_expansion) == (False, False)
@@ -105,12 +105,12 @@ def test_pylate_without_expansion_attends_to_none(folder: Path) -> None:
 
 
 def test_several_dense_modules_chain(folder: Path) -> None:
-    """The last one says how wide a token's vector is."""
+    """The last one decides the width of a token's vector."""
     assert colbert_of(write_pylate(folder, widths=(16, 6))).dimensions == 6
 
 
-def test_the_last_batch_s_length_is_no_limit(folder: Path) -> None:
-    """pylate leaves max_seq_length as it last set it, for queries or documents; the lengths of both stand elsewhere."""
+def test_the_length_of_the_last_batch_is_no_limit(folder: Path) -> None:
+    """pylate leaves max_seq_length at its last value, for queries or documents; both lengths are saved elsewhere."""
     write_pylate(folder, document_length=300)
     write_json(folder / "sentence_bert_config.json", {"max_seq_length": 31})
     assert spec_of(folder).max_tokens == 512
@@ -132,7 +132,7 @@ def test_the_last_batch_s_length_is_no_limit(folder: Path) -> None:
     ],
     ids=lambda settings: str(settings)[:40],
 )
-def test_settings_that_are_none_are_refused(settings: dict[str, Any], folder: Path) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], folder: Path) -> None:
     """The message names the file and the key, never the value."""
     message = refusal(write_pylate(folder, **settings))
     assert "config_sentence_transformers.json" in message
@@ -141,7 +141,7 @@ def test_settings_that_are_none_are_refused(settings: dict[str, Any], folder: Pa
 
 
 def test_a_residual_is_refused(folder: Path) -> None:
-    """Some of pylate's later models add what goes in to what comes out; leaving that out would look right."""
+    """Some later pylate models add the input to the output; ignoring that would give plausible vectors."""
     write_pylate(folder)
     write_dense(folder / "1_Dense", 8, 4, use_residual=True)
     assert "use_residual" in refusal(folder)
@@ -158,7 +158,7 @@ def test_widths_that_do_not_chain_are_refused(folder: Path) -> None:
 
 
 def save_multi_vector_encoder(folder: Path, **transformer: Any) -> Path:
-    """The tiny BERT as the installed version saves a MultiVectorEncoder. transformer: its module's settings."""
+    """Save the tiny BERT as a MultiVectorEncoder of the installed version. transformer: its module's settings."""
     from sentence_transformers import MultiVectorEncoder
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
@@ -174,8 +174,8 @@ def save_multi_vector_encoder(folder: Path, **transformer: Any) -> Path:
     return folder / "saved"
 
 
-def test_what_sentence_transformers_saves_today(folder: Path) -> None:
-    """Projection, skiplist and lengths; a prompt that is a token becomes one, another stays a prompt."""
+def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
+    """Projection, skiplist and lengths; a prompt that is one token becomes a token, another stays a prompt."""
     saved = save_multi_vector_encoder(folder, document_length=200, query_length=40)
     colbert = colbert_of(saved)
     assert (colbert.dimensions, len(colbert.dense_modules)) == (16, 1)
@@ -186,7 +186,7 @@ def test_what_sentence_transformers_saves_today(folder: Path) -> None:
 
 
 def test_query_expansion_of_sentence_transformers(folder: Path) -> None:
-    """Queries of a fixed length, filled up with mask tokens that are attended to or not."""
+    """Queries of a fixed length, filled with mask tokens that are attended to or not."""
     expansion = {"strategy": "fixed", "length": 24, "attend": True, "token": "[MASK]"}
     colbert = colbert_of(save_multi_vector_encoder(folder, query_expansion=expansion))
     assert (colbert.query_length, colbert.expand_queries, colbert.attend_to_expansion) == (24, True, True)
@@ -217,15 +217,15 @@ ORDER = ("Dense", "MultiVectorMask", "Normalize")
     ],
     ids=str,
 )
-def test_an_expansion_nobody_here_does_is_refused(expansion: object, folder: Path) -> None:
-    """A floor without a ceiling, another token than the mask, a length that is none."""
+def test_an_unsupported_expansion_is_refused(expansion: object, folder: Path) -> None:
+    """A minimum without a maximum, another token than the mask, an invalid length."""
     assert "sentence_bert_config.json" in refusal(write_multi_vector_encoder(folder, *ORDER, query_expansion=expansion))
 
 
 @pytest.mark.parametrize(
     "mask", [{"skiplist_tasks": ["query", "document"]}, {"keep_only_token_ids": [3]}, {"skiplist_words": "."}], ids=str
 )
-def test_a_mask_nobody_here_does_is_refused(mask: dict[str, Any], folder: Path) -> None:
+def test_an_unsupported_mask_is_refused(mask: dict[str, Any], folder: Path) -> None:
     """The message names the module's file."""
     assert "2_MultiVectorMask" in refusal(write_multi_vector_encoder(folder, *ORDER, mask=mask))
 
@@ -241,7 +241,7 @@ def test_a_mask_nobody_here_does_is_refused(mask: dict[str, Any], folder: Path) 
     ids=", ".join,
 )
 def test_modules_in_another_order_are_refused(kinds: tuple[str, ...], folder: Path) -> None:
-    """Vectors that are not normalised, or cut down in number, would be other vectors."""
+    """Vectors without normalization, or with fewer dimensions, would be other vectors."""
     assert "modules.json" in refusal(write_multi_vector_encoder(folder, *kinds))
 
 
@@ -249,7 +249,7 @@ def test_modules_in_another_order_are_refused(kinds: tuple[str, ...], folder: Pa
 
 
 def write_stanford(folder: Path, *, shape: tuple[int, ...] = (4, 8), **metadata: Any) -> Path:
-    """As the original code saves it: the projection among the weights, the settings in artifact.metadata."""
+    """Save a folder as the original code does: the projection among the weights, settings in artifact.metadata."""
     write_transformer(folder, architectures=["HF_ColBERT"])
     weights = {"linear.weight": np.ones(shape, np.float32), "bert.x": np.ones((2, 2), np.float32)}
     safetensors.numpy.save_file(weights, folder / "model.safetensors")
@@ -278,7 +278,7 @@ def test_a_stanford_folder(folder: Path) -> None:
 
 
 def test_a_stanford_folder_without_metadata(folder: Path) -> None:
-    """ColBERT's usual settings."""
+    """ColBERT's default settings."""
     (write_stanford(folder) / "artifact.metadata").unlink()
     colbert = colbert_of(folder)
     assert (colbert.query_prefix, colbert.document_prefix) == ("[unused0]", "[unused1]")
@@ -288,20 +288,20 @@ def test_a_stanford_folder_without_metadata(folder: Path) -> None:
 
 @pytest.mark.parametrize("shape", [(4,), (4, 9), (0, 8)], ids=str)
 def test_a_projection_that_does_not_fit_is_refused(shape: tuple[int, ...], folder: Path) -> None:
-    """No matrix, or one of another width than the network."""
+    """Not a matrix, or of another width than the network."""
     assert str(folder) in refusal(write_stanford(folder, shape=shape))
 
 
 def test_hostile_metadata_is_refused(folder: Path) -> None:
-    """It is JSON under another name, and bounded as all of it."""
+    """artifact.metadata is JSON, with the same limits."""
     write_stanford(folder, query_maxlen=-1)
     assert "artifact.metadata" in refusal(folder)
     (folder / "artifact.metadata").write_text("[" * 200_000)
     assert "artifact.metadata" in refusal(folder)
 
 
-def test_a_vocabulary_is_read_for_prompts_alone(folder: Path) -> None:
-    """A folder without prompts starts without a look into the tokenizer, which may be large."""
+def test_the_vocabulary_is_read_only_for_prompts(folder: Path) -> None:
+    """A folder without prompts starts without reading the tokenizer, which may be large."""
     write_multi_vector_encoder(folder, *ORDER)
     (folder / "tokenizer.json").write_text("no JSON")
     assert colbert_of(folder).query_prefix == ""

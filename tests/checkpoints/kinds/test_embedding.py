@@ -1,4 +1,4 @@
-"""Models of one vector a text: which pooling, which modules after it, and what is refused."""
+"""Embedding models: pooling, modules after it, and refused folders."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
-def test_what_sentence_transformers_saves_today(pooling: Pooling, tmp_path: Path) -> None:
-    """The installed version's own module names and files are understood."""
+def test_a_folder_of_the_installed_sentence_transformers(pooling: Pooling, tmp_path: Path) -> None:
+    """Its module names and files are understood."""
     saved = write_sentence_bert(tmp_path, pooling=pooling, dense=(24, 12))
     spec = spec_of(saved)
     assert spec.pooling == pooling
@@ -57,8 +57,10 @@ def test_what_sentence_transformers_saves_today(pooling: Pooling, tmp_path: Path
     ids=str,
 )
 @pytest.mark.parametrize("new", [False, True], ids=["old names", "new names"])
-def test_both_ways_to_write_a_pooling(config: dict[str, object], pooling: str, new: bool, folder: Path) -> None:
-    """Booleans before sentence-transformers 6, one word since; and either way to name the modules."""
+def test_both_forms_of_a_pooling_configuration(
+    config: dict[str, object], pooling: str, new: bool, folder: Path
+) -> None:
+    """Booleans before sentence-transformers 6, one word since; and both forms of module names."""
     assert spec_of(write_sentence_model(folder, pooling=config, new=new)).pooling == pooling
 
 
@@ -77,8 +79,8 @@ def test_both_ways_to_write_a_pooling(config: dict[str, object], pooling: str, n
     ],
     ids=str,
 )
-def test_a_pooling_nobody_here_computes_is_refused(config: dict[str, object], folder: Path) -> None:
-    """Another pooling than the model's would give vectors that look right."""
+def test_an_unsupported_pooling_is_refused(config: dict[str, object], folder: Path) -> None:
+    """Another pooling would give plausible vectors."""
     assert "pooling" in refusal(write_sentence_model(folder, pooling=config))
 
 
@@ -96,20 +98,20 @@ def test_a_pooling_nobody_here_computes_is_refused(config: dict[str, object], fo
     ],
     ids=str,
 )
-def test_modules_nobody_here_runs_are_refused(kinds: list[str], says: str, folder: Path) -> None:
-    """A module that was left out, or run in another place, would change the vectors silently."""
+def test_unsupported_modules_are_refused(kinds: list[str], says: str, folder: Path) -> None:
+    """Leaving a module out, or running it at another place, would change the vectors silently."""
     assert says in refusal(write_sentence_model(folder, kinds=kinds))
 
 
-def test_normalize_does_not_make_another_space(tmp_path: Path) -> None:
-    """Vectors are normalised as requests say, so that a folder with and one without the module are one space."""
+def test_normalize_does_not_change_the_fingerprint(tmp_path: Path) -> None:
+    """The request decides about normalization, so folders with and without the module share one space."""
     with_it = spec_of(write_sentence_model(tmp_path / "with", kinds=["Transformer", "Pooling", "Normalize"]))
     without = spec_of(write_sentence_model(tmp_path / "without", kinds=["Transformer", "Pooling"]))
     assert with_it.fingerprint == without.fingerprint
 
 
 def test_dense_modules_set_the_dimensions(folder: Path) -> None:
-    """Widths chain from the network to the answer; activation and bias are read."""
+    """Widths chain from the network to the output; activation and bias are read."""
     write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dense", "Dense", "Normalize"])
     write_dense(folder / "2_Dense", 8, 6, activation_function="torch.nn.modules.activation.Tanh")
     write_dense(folder / "3_Dense", 6, 4, activation_function="torch.nn.modules.linear.Identity", bias=False)
@@ -143,7 +145,7 @@ def test_a_dense_module_that_does_not_fit_is_named(broken: str, folder: Path) ->
 
 @pytest.mark.parametrize("path", ["../other", "/etc", "a/../../b", "..\\x", "c:x"])
 def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None:
-    """modules.json may only name folders of the model's own."""
+    """modules.json may only name folders of the model."""
     write_sentence_model(folder)
     modules = [
         {"idx": 0, "path": "", "type": "x.Transformer"},
@@ -153,8 +155,8 @@ def test_a_module_outside_the_folder_is_refused(path: str, folder: Path) -> None
     assert "out of the folder" in refusal(folder)
 
 
-def test_the_transformer_may_have_a_folder_of_its_own(folder: Path) -> None:
-    """Before sentence-transformers 2 the network lay in 0_Transformer."""
+def test_the_transformer_may_have_its_own_folder(folder: Path) -> None:
+    """Before sentence-transformers 2 the network was in 0_Transformer."""
     write_transformer(folder / "0_Transformer", max_position_embeddings=64)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     modules = [
@@ -167,10 +169,10 @@ def test_the_transformer_may_have_a_folder_of_its_own(folder: Path) -> None:
     assert (spec.max_tokens, spec.pooling) == (64, "cls")
 
 
-def test_a_plain_transformers_folder_is_pooled_as_sentence_transformers_would(
+def test_a_plain_transformers_folder_is_pooled_as_in_sentence_transformers(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Mean, said aloud; the last token for a model that generates; what the operator says comes first."""
+    """Mean with a warning; the last token for a model that generates; the operator's choice takes precedence."""
     write_transformer(folder)
     with caplog.at_level(logging.WARNING):
         assert spec_of(folder).pooling == "mean"
@@ -183,14 +185,14 @@ def test_a_plain_transformers_folder_is_pooled_as_sentence_transformers_would(
 
 
 def test_a_pooling_folder_counts_without_modules_json(folder: Path) -> None:
-    """Some hub models carry 1_Pooling/config.json and no modules.json."""
+    """Some hub models have 1_Pooling/config.json and no modules.json."""
     write_transformer(folder)
     write_json(folder / "1_Pooling" / "config.json", {"pooling_mode_cls_token": True})
     assert spec_of(folder).pooling == "cls"
 
 
-def test_dropout_is_nothing(folder: Path) -> None:
-    """It works in training alone, so a model that lists it is served without."""
+def test_dropout_is_ignored(folder: Path) -> None:
+    """It has an effect in training only."""
     assert spec_of(write_sentence_model(folder, kinds=["Transformer", "Pooling", "Dropout", "Normalize"])).pooling
 
 
@@ -199,7 +201,7 @@ def test_dropout_is_nothing(folder: Path) -> None:
     [("cls", "Tanh", True), ("lasttoken", "Tanh", True), ("mean", "Identity", True), ("mean", "Tanh", False)],
 )
 def test_a_dense_module_before_pooling(pooling: str, activation: str, served: bool, folder: Path) -> None:
-    """It is run after pooling where that gives the same numbers, and refused where it does not."""
+    """It runs after pooling if that gives the same numbers, and is refused otherwise."""
     write_sentence_model(folder, kinds=["Transformer", "Dense", "Pooling"])
     write_dense(folder / "1_Dense", 8, 4, activation_function=activation, module_input_name="token_embeddings")
     write_json(folder / "2_Pooling" / "config.json", {"pooling_mode": pooling})
@@ -217,8 +219,8 @@ def test_the_weights_of_a_dense_module_may_be_a_torch_file(folder: Path) -> None
     assert spec_of(folder).dense_modules[0].weights == folder / "2_Dense" / "pytorch_model.bin"
 
 
-def test_the_catalogue_fills_in_what_the_files_leave_out(folder: Path) -> None:
-    """Pooling of a bare folder, prompts of the model card, and the dimensions it was trained to be cut to."""
+def test_the_catalogue_supplies_missing_facts(folder: Path) -> None:
+    """Pooling of a bare folder, prompts of the model card, and matryoshka dimensions."""
     write_transformer(folder, hidden_size=768, model_type="nomic_bert")
     spec = spec_of(folder, name="nomic-ai/nomic-embed-text-v1.5")
     assert spec.pooling == "mean"
@@ -232,10 +234,8 @@ def test_the_catalogue_fills_in_what_the_files_leave_out(folder: Path) -> None:
     [([8, 2, 4, 4], (2, 4, 8)), ([], ()), ([16], None), ("8", None), ([True], None), ([0], None)],
     ids=str,
 )
-def test_matryoshka_dimensions_of_the_model_s_own(
-    listed: object, dimensions: tuple[int, ...] | None, folder: Path
-) -> None:
-    """config.json's list counts, ascending, if it holds dimensions the model has."""
+def test_matryoshka_dimensions_of_the_model(listed: object, dimensions: tuple[int, ...] | None, folder: Path) -> None:
+    """config.json's list counts, ascending, if all are dimensions of the model."""
     write_transformer(folder, matryoshka_dimensions=listed)
     if dimensions is None:
         assert "matryoshka_dimensions" in refusal(folder)

@@ -1,4 +1,4 @@
-"""SPLADE folders: what is served, and what is told apart from it."""
+"""SPLADE folders are recognized, and other masked-language models are not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any) -> Path:
-    """As sentence-transformers 5 saved them."""
+    """Save a folder as sentence-transformers 5 does."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
     names = ((first, ""), ("SpladePooling", "1_SpladePooling"))
     modules = [{"path": path, "type": f"sentence_transformers.sparse_encoder.models.{name}"} for name, path in names]
@@ -28,8 +28,8 @@ def write_splade(folder: Path, *, first: str = "MLMTransformer", **pooling: Any)
     return folder
 
 
-def test_what_sentence_transformers_saves_today(folder: Path) -> None:
-    """A masked-language model given to the installed SparseEncoder."""
+def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
+    """A masked-language model in a SparseEncoder."""
     from sentence_transformers import SparseEncoder
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
@@ -44,19 +44,19 @@ def test_what_sentence_transformers_saves_today(folder: Path) -> None:
 
 @pytest.mark.parametrize("first", ["Transformer", "MLMTransformer"])
 def test_old_and_new_names_of_the_first_module(first: str, folder: Path) -> None:
-    """Version 6 calls it Transformer, as all others."""
+    """Version 6 calls it Transformer."""
     assert spec_of(write_splade(folder, first=first, pooling_strategy="max")).outputs == {"splade"}
 
 
 @pytest.mark.parametrize("name", [NAVER, "someone/splade-v9"])
-def test_a_bare_masked_language_model_that_is_one(name: str, folder: Path) -> None:
-    """The catalogue knows it, or its name says so."""
+def test_a_bare_splade_model_is_recognized(name: str, folder: Path) -> None:
+    """By the catalogue, or by its name."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
     assert spec_of(folder, name=name).outputs == {"splade"}
 
 
-def test_a_bare_masked_language_model_that_is_none(folder: Path) -> None:
-    """BERT itself, or jina-embeddings-v2: the hidden states are what is wanted."""
+def test_a_bare_masked_language_model_embeds(folder: Path) -> None:
+    """BERT itself, or jina-embeddings-v2: the hidden states are pooled."""
     write_transformer(folder, architectures=["BertForMaskedLM"])
     assert spec_of(folder).outputs == {"dense", "tokens"}
     assert spec_of(folder, name="jinaai/jina-embeddings-v2-base-en").outputs == {"dense", "tokens"}
@@ -68,7 +68,7 @@ def test_a_bare_masked_language_model_that_is_none(folder: Path) -> None:
     ids=str,
 )
 def test_another_pooling_is_refused(pooling: dict[str, Any], folder: Path) -> None:
-    """Weights on another scale would look right; the message names the file and what is supported."""
+    """Weights on another scale would look right; the message names the file and the supported value."""
     message = refusal(write_splade(folder, **pooling))
     assert "1_SpladePooling" in message
     assert next(iter(pooling)) in message
@@ -82,7 +82,7 @@ def test_inference_free_models_are_refused(name: str, folder: Path) -> None:
     assert "inference-free" in refusal(folder)
 
 
-def test_more_modules_are_refused(folder: Path) -> None:
+def test_further_modules_are_refused(folder: Path) -> None:
     """SpladePooling ends the pipeline."""
     write_splade(folder)
     names = (("Transformer", ""), ("SpladePooling", "1_SpladePooling"), ("Normalize", "2_Normalize"))

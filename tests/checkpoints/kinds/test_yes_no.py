@@ -1,4 +1,4 @@
-"""Language models asked for yes or no: how they are recognised, what they are asked, and which ids answer."""
+"""Yes-or-no rerankers: how they are recognized, their question, and the ids of their answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.checkpoints.reading import refusal, spec_of
 
 QWEN3 = "Qwen/Qwen3-Reranker-0.6B"
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-# The model card's own code, put together
+# assembled from the model card's own code
 ASKED = (
     "<|im_start|>system\n"
     "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def write_judge(folder: Path, *, architecture: str = "Qwen3ForCausalLM", **config: Any) -> Path:
-    """A language model that knows the tokens no (14) and yes (15)."""
+    """Write a language model with the tokens no (14) and yes (15)."""
     write_transformer(folder, **{"model_type": "qwen3", "architectures": [architecture], **config})
     return add_answers(folder)
 
@@ -42,8 +42,8 @@ def add_answers(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", [QWEN3, "me/my-Qwen3-Reranker-tuned", "qwen3-rerank-small"])
-def test_a_qwen3_reranker_is_known_by_its_name(name: str, folder: Path) -> None:
-    """The catalogue's models, and what was made of them and kept the name."""
+def test_a_qwen3_reranker_is_recognized_by_its_name(name: str, folder: Path) -> None:
+    """The catalogue's models, and derived models that kept the name."""
     spec = spec_of(write_judge(folder), name=name)
     assert spec.outputs == {"scores"}
     assert (spec.labels, spec.pooling, spec.score_activation, spec.reranks) == ((), None, "sigmoid", True)
@@ -51,7 +51,7 @@ def test_a_qwen3_reranker_is_known_by_its_name(name: str, folder: Path) -> None:
     assert spec.yes_no.token_ids == (14, 15)
 
 
-def test_it_is_asked_as_its_model_card_asks(folder: Path) -> None:
+def test_the_question_equals_the_model_card(folder: Path) -> None:
     """Byte for byte: prefix, body with its three fields, suffix."""
     yes_no = spec_of(write_judge(folder), name=QWEN3).yes_no
     assert yes_no is not None
@@ -60,8 +60,8 @@ def test_it_is_asked_as_its_model_card_asks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["chat_template.jinja", "tokenizer_config.json"])
-def test_a_conversion_is_known_by_its_chat_template(place: str, folder: Path) -> None:
-    """Whatever it is called; the template itself is never run."""
+def test_a_conversion_is_recognized_by_its_chat_template(place: str, folder: Path) -> None:
+    """Under any name; the template itself is never run."""
     write_judge(folder)
     assert spec_of(folder).outputs == {"dense", "tokens"}  # a plain Qwen3 embeds
     template = (
@@ -75,7 +75,7 @@ def test_a_conversion_is_known_by_its_chat_template(place: str, folder: Path) ->
 
 
 def test_a_conversion_to_a_classifier_keeps_the_question(folder: Path) -> None:
-    """Its head gives one logit a pair, so no ids answer; words around the pair are as they were."""
+    """Its head gives one logit a pair, so no answer ids are needed; the words around the pair stay."""
     spec = spec_of(write_judge(folder, architecture="Qwen3ForSequenceClassification", num_labels=1), name=QWEN3)
     assert (spec.outputs, spec.labels) == ({"scores"}, ("LABEL_0",))
     assert spec.yes_no is not None
@@ -83,22 +83,22 @@ def test_a_conversion_to_a_classifier_keeps_the_question(folder: Path) -> None:
     assert "{document}" in spec.yes_no.body
 
 
-def test_a_classifier_of_qwen3_that_is_no_reranker_has_no_question(folder: Path) -> None:
-    """It reads its text as it is."""
+def test_a_qwen3_classifier_that_is_not_a_reranker_has_no_question(folder: Path) -> None:
+    """It reads its text unchanged."""
     write_judge(folder, architecture="Qwen3ForSequenceClassification", num_labels=1)
     assert spec_of(folder).yes_no is None
 
 
-def test_the_operator_decides_what_a_language_model_is_for(folder: Path) -> None:
-    """A reranker's hidden states can be pooled, and any language model can be asked."""
+def test_the_operator_chooses_the_task_of_a_language_model(folder: Path) -> None:
+    """A reranker's hidden states can be pooled, and any language model can answer yes or no."""
     write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
     assert spec_of(folder).outputs == {"dense", "tokens"}
     assert spec_of(folder, task="rerank").outputs == {"scores"}
     assert spec_of(write_judge(folder), name=QWEN3, task="embed").outputs == {"dense", "tokens"}
 
 
-def test_an_embedding_model_is_not_asked(folder: Path) -> None:
-    """Qwen3-Embedding was saved as a language model too; its modules say that it pools."""
+def test_an_embedding_model_is_not_a_reranker(folder: Path) -> None:
+    """Qwen3-Embedding was saved as a language model too; its modules define pooling."""
     write_judge(folder)
     write_json(
         folder / "modules.json", [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
@@ -108,8 +108,8 @@ def test_an_embedding_model_is_not_asked(folder: Path) -> None:
     assert "task rerank" in refusal(folder, task="rerank")
 
 
-def test_a_reranker_that_wants_other_words_is_refused(folder: Path) -> None:
-    """Asked in Qwen3's words it would give numbers that mean nothing."""
+def test_a_reranker_with_another_question_is_refused(folder: Path) -> None:
+    """Qwen3's question would give meaningless scores."""
     write_judge(folder, model_type="qwen2", architecture="Qwen2ForCausalLM")
     assert "not a Qwen3-Reranker" in refusal(folder, name="mixedbread-ai/mxbai-rerank-base-v2")
 
@@ -123,7 +123,7 @@ def test_a_vocabulary_without_the_answers_is_refused(folder: Path) -> None:
 
 
 def write_logit_score(folder: Path, **fields: Any) -> Path:
-    """A CrossEncoder of a language model, as sentence-transformers 6 saves it."""
+    """Save a CrossEncoder of a language model as sentence-transformers 6 does."""
     write_judge(folder)
     modules = [
         {"path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"},
@@ -134,8 +134,8 @@ def write_logit_score(folder: Path, **fields: Any) -> Path:
     return folder
 
 
-def test_what_sentence_transformers_saves_today(folder: Path) -> None:
-    """A language model given to the installed CrossEncoder: its ids of yes and no, and its activation."""
+def test_a_folder_of_the_installed_sentence_transformers(folder: Path) -> None:
+    """A language model in a CrossEncoder: its ids of yes and no, and its activation."""
     from sentence_transformers import CrossEncoder
     from tests.models import write_bert
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
@@ -155,8 +155,8 @@ def test_what_sentence_transformers_saves_today(folder: Path) -> None:
     assert spec.yes_no.token_ids == tuple(tokenizer.convert_tokens_to_ids(["no", "yes"]))
 
 
-def test_logit_score_says_which_ids_answer(folder: Path) -> None:
-    """The module's own ids outrank the words."""
+def test_logit_score_defines_the_answer_ids(folder: Path) -> None:
+    """The module's own ids take precedence over the words."""
     write_logit_score(folder, true_token_id=3, false_token_id=7)
     yes_no = spec_of(folder, name=QWEN3).yes_no
     assert yes_no is not None
@@ -174,11 +174,11 @@ def test_logit_score_says_which_ids_answer(folder: Path) -> None:
     ids=str,
 )
 def test_logit_score_without_both_ids_is_refused(fields: dict[str, Any], folder: Path) -> None:
-    """One logit alone is on no scale."""
+    """One logit alone has no scale."""
     assert "1_LogitScore" in refusal(write_logit_score(folder, **fields), name=QWEN3)
 
 
-def test_a_chat_template_nobody_here_knows_is_refused(folder: Path) -> None:
-    """The model wants the words it was trained with, and its template would have to be run."""
+def test_an_unknown_chat_template_is_refused(folder: Path) -> None:
+    """The model needs its training question, and its template would have to be run."""
     write_logit_score(folder, true_token_id=3, false_token_id=7)
     assert "the question that this reranker expects" in refusal(folder)
