@@ -21,7 +21,7 @@ from tests.checkpoints.small_hub import COMMIT, MODEL, Hub, small_hub
 from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
 from vectord.config import ModelConfig
 from vectord.engine.models.facts import read_facts
-from vectord.engine.models.wanted import Wanted
+from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -204,7 +204,7 @@ def test_serve_reads_the_locked_commit(hub: Hub, tmp_path: Path) -> None:
     """From the cache, without the network, also when the branch has moved on."""
     assert pull(hub, tmp_path).returncode == 0
     (snapshot(tmp_path).parent.parent / "refs" / "main").write_text("b" * 40)
-    assert read_facts(Wanted(MODEL), config_of(tmp_path)).revision == COMMIT
+    assert read_facts(RequestedModel(MODEL), config_of(tmp_path)).revision == COMMIT
 
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
@@ -216,7 +216,7 @@ def test_serve_refuses_a_file_that_differs(hub: Hub, tmp_path: Path, name: str) 
     content[-1 if name == WEIGHTS else content.index(b" ")] ^= 1 if name == WEIGHTS else 0x29
     path.write_bytes(content)
     with pytest.raises(ModelUnavailable, match="differs from the lock file"):
-        read_facts(Wanted(MODEL), config_of(tmp_path))
+        read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 
 def test_serve_refuses_a_file_that_nobody_locked(hub: Hub, tmp_path: Path) -> None:
@@ -224,14 +224,14 @@ def test_serve_refuses_a_file_that_nobody_locked(hub: Hub, tmp_path: Path) -> No
     assert pull(hub, tmp_path).returncode == 0
     (snapshot(tmp_path) / "special_tokens_map.json").write_text("{}")
     with pytest.raises(ModelUnavailable, match=r"special_tokens_map\.json would be read and is not in the lock file"):
-        read_facts(Wanted(MODEL), config_of(tmp_path))
+        read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 
 def test_serve_refuses_a_model_that_is_not_locked(hub: Hub, tmp_path: Path) -> None:
     """Naming the lock file."""
     write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
     with pytest.raises(ModelUnavailable, match="is not in the lock file"):
-        read_facts(Wanted(MODEL), config_of(tmp_path))
+        read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 
 # --- the lock file --------------------------------------------------------------------------------------------

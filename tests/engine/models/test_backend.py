@@ -1,4 +1,4 @@
-"""models/backend.py: who computes for a model, and with how much of the machine."""
+"""Which backend computes a model, on which devices, and with how many threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vectord.compute.backends.base import BackendFacts, BackendOptions
 from vectord.compute.backends.fake import FakeBackend
 from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
 from vectord.engine.models import backend, open_models
-from vectord.engine.models.graphs import with_graph
+from vectord.engine.models.backend import with_graph
 from vectord.errors import ConfigError
 
 
@@ -56,7 +56,7 @@ def test_the_device_chooses_the_backend(device: str, cuda: bool, name: str, monk
     ids=["own class", "a graph", "undescribed"],
 )
 def test_the_model_chooses_the_backend_before_the_device_does(facts: dict[str, Any], name: str) -> None:
-    """What only one backend can run goes there; a backend that is named outranks that."""
+    """A model that only one backend can run goes there, unless the configuration names a backend."""
     (model,) = opened(DEFAULT_MODEL)
     spec = replace(model.spec, **facts)
     assert backend.backend_of(spec, DeviceConfig()) == name
@@ -74,27 +74,27 @@ def test_a_backend_whose_library_is_missing_is_refused(monkeypatch: pytest.Monke
 def test_cuda_or_cpu_never_fails(
     cuda: bool, device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Semantic Explorer's provider `cuda` falls back to the processor and says so."""
+    """Semantic Explorer's provider `cuda` falls back to the processor with a warning."""
     monkeypatch.setattr(backend, "_cuda_count", lambda: int(cuda))
     with caplog.at_level(logging.WARNING, "vectord"):
         assert backend.settle_device(DeviceConfig(device="cuda-or-cpu")).device == device
     assert [record.levelname for record in caplog.records] == ([] if cuda else ["WARNING"])
 
 
-def test_onnxruntime_looks_for_cuda_itself() -> None:
+def test_onnxruntime_finds_cuda_by_itself() -> None:
     """It needs no torch to find it, and falls back by itself."""
-    asked = DeviceConfig(device="cuda-or-cpu", backend="onnxruntime")
-    assert backend.settle_device(asked).device == "cuda"
+    config = DeviceConfig(device="cuda-or-cpu", backend="onnxruntime")
+    assert backend.settle_device(config).device == "cuda"
 
 
-def test_int8_is_refused_where_there_is_none() -> None:
+def test_int8_is_refused_by_backends_without_it() -> None:
     """The error names the backends that have it."""
     with pytest.raises(ConfigError, match=r"dtype int8: the fake backend has none; .*onnxruntime, openvino, torch"):
         open_models(Config(device=replace(FAKE, dtype="int8")))
 
 
-def test_a_graph_beside_other_weights_is_a_model_of_its_own(tmp_path: Path) -> None:
-    """ONNX Runtime runs the file whose name says the dtype; its vectors are another space's."""
+def test_each_graph_file_has_a_fingerprint_of_its_own(tmp_path: Path) -> None:
+    """ONNX Runtime runs the file whose name contains the dtype; its vectors belong to another space."""
     folder = minilm_folder(tmp_path / "minilm")
     (folder / "onnx").mkdir()
     data = model(graph(inputs={}, outputs={"last_hidden_state": ["n", "l", 384]}))
@@ -121,7 +121,7 @@ def test_a_graph_beside_other_weights_is_a_model_of_its_own(tmp_path: Path) -> N
 def test_gemma_has_no_graph_in_float16(
     architecture: str, named: str | None, run: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It overflows there: its graph in float32 is run, with a warning, unless the operator names the file."""
+    """It overflows in float16. The float32 graph runs, with a warning, unless the operator names the file."""
     folder = minilm_folder(tmp_path / "model")
     (folder / "onnx").mkdir()
     for name in ("model.onnx", "model_fp16.onnx"):
@@ -134,10 +134,10 @@ def test_gemma_has_no_graph_in_float16(
 
 
 @pytest.mark.parametrize(("asked", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])
-def test_threads_are_no_more_than_can_run(
+def test_threads_are_limited_to_the_processor(
     asked: int | None, used: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ORT_NUM_THREADS=4 in somebody's compose file must not slow a container of two cores sixfold."""
+    """ORT_NUM_THREADS=4 in a compose file must not slow a container of two cores sixfold."""
     monkeypatch.setattr(backend, "thread_budget", lambda: 4)
     with caplog.at_level(logging.WARNING, "vectord"):
         assert backend.settle_device(DeviceConfig(num_threads=asked)).num_threads == used
@@ -147,7 +147,7 @@ def test_threads_are_no_more_than_can_run(
 @pytest.mark.parametrize(
     ("there", "asked", "used", "warnings"),
     [
-        pytest.param(2, "cuda:0,cuda:1", "cuda:0,cuda:1", [], id="both there"),
+        pytest.param(2, "cuda:0,cuda:1", "cuda:0,cuda:1", [], id="both present"),
         pytest.param(2, "cuda,cuda:1", "cuda:0,cuda:1", [], id="cuda is the first"),
         pytest.param(3, "cuda:all", "cuda:0,cuda:1,cuda:2", [], id="all"),
         pytest.param(1, "cuda:0,cuda:0", "cuda:0,cuda:0", [], id="twice the same"),
@@ -166,10 +166,10 @@ def test_threads_are_no_more_than_can_run(
         pytest.param(0, "cuda", "cpu", ["CUDA requested but not available, falling back to CPU"], id="no CUDA"),
         pytest.param(1, "cuda:1", "cpu", ["CUDA requested but not available, falling back to CPU"], id="no second one"),
         pytest.param(0, "cpu,cpu", "cpu,cpu", [], id="the processor twice"),
-        pytest.param(0, "auto", "auto", [], id="nobody asked"),
+        pytest.param(0, "auto", "auto", [], id="no CUDA configured"),
     ],
 )
-def test_of_several_devices_those_serve_that_are_there(
+def test_absent_gpus_are_dropped(
     there: int,
     asked: str,
     used: str,
@@ -177,15 +177,15 @@ def test_of_several_devices_those_serve_that_are_there(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Without any it is the processor, once, and whoever asked for CUDA is warned in the words they know."""
+    """Without any GPU the processor serves, once. The warning has the words that the product's operators know."""
     monkeypatch.setattr(backend, "_cuda_count", lambda: there)
     with caplog.at_level(logging.WARNING, "vectord"):
         assert backend.settle_device(DeviceConfig(device=asked)).device == used
     assert caplog.messages == warnings
 
 
-def test_a_device_each_with_its_share_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often as device_replicas says; the processor's threads are theirs together."""
+def test_copies_share_the_processors_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """device_replicas copies on each device."""
     monkeypatch.setattr(backend, "thread_budget", lambda: 8)
     (one,) = backend.backend_options(DeviceConfig(device="cpu"), "torch")
     assert (one.device, one.threads, one.sharers) == ("cpu", None, 1)
@@ -197,20 +197,20 @@ def test_a_device_each_with_its_share_of_the_threads(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("facts", [{"device": "cpu,cpu"}, {"device_replicas": 2}], ids=["devices", "replicas"])
-def test_a_backend_that_runs_a_model_once_says_so(facts: dict[str, Any]) -> None:
-    """OpenVINO has all threads as it is: a second copy would be memory for nothing."""
+def test_several_devices_are_refused_by_backends_with_one(facts: dict[str, Any]) -> None:
+    """OpenVINO already uses all threads: a second copy would only use memory."""
     with pytest.raises(ConfigError, match=r"the openvino backend runs a model once, .*fake, torch, transformers"):
         open_models(Config(device=DeviceConfig(backend="openvino", **facts)))
 
 
-def test_more_copies_than_anybody_means_are_refused() -> None:
-    """Each holds the weights."""
+def test_more_than_64_copies_are_refused() -> None:
+    """Each copy holds the weights."""
     with pytest.raises(ConfigError, match="at most 64 for a model; these are 65"):
         backend.backend_options(DeviceConfig(device=",".join(["cpu"] * 13), device_replicas=5), "fake")
 
 
 def test_the_weights_of_each_copy_count_as_memory() -> None:
-    """What models may hold together is of all copies."""
+    """The memory budget counts every copy."""
     (one,) = open_models(Config(device=FAKE))
     (two,) = open_models(Config(device=replace(FAKE, device_replicas=2)))
     assert two.memory_bytes == 2 * one.memory_bytes > 0
@@ -218,18 +218,18 @@ def test_the_weights_of_each_copy_count_as_memory() -> None:
     assert len(backends) == 2
 
 
-def test_devices_that_compute_in_different_numbers_are_refused() -> None:
-    """Else a text's vector would depend on who had time."""
+def test_devices_of_different_dtypes_are_refused() -> None:
+    """Otherwise a text's vector would depend on the device that runs it."""
     facts = BackendFacts(
         name="torch", device="cuda:0", dtype="bfloat16", streams=2, cost="packed", max_batch_tokens=1024
     )
     backend.check_alike([facts, replace(facts, device="cuda:1", max_batch_tokens=2048)])
-    with pytest.raises(ConfigError, match="cuda:0 in bfloat16, cuda:1 in float16; say in dtype"):
+    with pytest.raises(ConfigError, match="cuda:0 in bfloat16, cuda:1 in float16; set dtype"):
         backend.check_alike([facts, replace(facts, device="cuda:1", dtype="float16")])
 
 
-def test_of_copies_that_cannot_all_load_none_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that fails at the start is one that the operator is told of, and the others' memory is given back."""
+def test_if_one_copy_fails_to_load_the_others_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error reaches the operator and the memory of the other copies is freed."""
     closed: list[str] = []
 
     class Opened(FakeBackend):
@@ -257,15 +257,15 @@ def test_of_copies_that_cannot_all_load_none_stays(monkeypatch: pytest.MonkeyPat
 def test_auto_takes_cuda_then_mps_then_the_processor(
     cuda: int, mps: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A GPU runs by torch, which chooses between the two; the processor by OpenVINO."""
+    """torch runs a GPU, OpenVINO the processor."""
     monkeypatch.setattr(backend, "_cuda_count", lambda: cuda)
     monkeypatch.setattr(backend, "_has_mps", lambda: mps)
     (model,) = opened(DEFAULT_MODEL)
     assert backend.backend_of(model.spec, DeviceConfig()) == name
 
 
-def test_without_a_driver_nobody_waits_for_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its import takes seconds, and there is nothing that it could find."""
+def test_torch_is_not_imported_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import takes seconds."""
     monkeypatch.setattr(Path, "glob", lambda self, pattern: iter(()))
     monkeypatch.setattr(Path, "exists", lambda self: False)
     monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail(f"{name} was imported"))

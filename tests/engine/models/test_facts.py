@@ -1,4 +1,4 @@
-"""models/facts.py: what the operator says of a model instead of its files."""
+"""Settings of the operator that replace what a model's files say."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.opening import minilm_folder
 from vectord.checkpoints.spec import ModelSpec, YesNo
 from vectord.config import DEFAULT_MODEL, ModelConfig
 from vectord.engine.models import facts
-from vectord.engine.models.wanted import Wanted
+from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 
 JUDGE = YesNo(prefix="", body="", suffix="", instruction="", token_ids=(0, 1))
 
 
 def read(model: str | Path, **config: Any) -> ModelSpec:
-    return facts.read_facts(Wanted(str(model)), ModelConfig(**config))
+    return facts.read_facts(RequestedModel(str(model)), ModelConfig(**config))
 
 
 # --- lengths --------------------------------------------------------------------------------------------------
@@ -35,7 +35,7 @@ LIMITS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"),
+    ("kind", "limit"),
     {
         "bert": ({"model_type": "bert"}, 1001),
         "bge-m3": ({"model_type": "xlm-roberta"}, 1001),
@@ -50,20 +50,20 @@ LIMITS = {
     }.values(),
     ids=str,
 )
-def test_each_kind_of_model_has_its_own_limit(kind: dict[str, Any], most: int) -> None:
-    """Smart Embedder has four; what none of them is about reads what it reads."""
+def test_each_kind_of_model_has_its_own_limit(kind: dict[str, Any], limit: int) -> None:
+    """Smart Embedder has four settings; other models keep their own limit."""
     spec = replace(read(DEFAULT_MODEL), max_tokens=9000, **kind)
-    assert facts._most_tokens(spec, ModelConfig(**LIMITS)) == most
+    assert facts._max_tokens(spec, ModelConfig(**LIMITS)) == limit
 
 
 @pytest.mark.parametrize(("limit", "read_tokens"), [(64, 64), (8192, 256)], ids=["lower", "higher"])
-def test_a_limit_only_lowers_what_a_model_reads(limit: int, read_tokens: int) -> None:
-    """No setting gives a network positions that it does not have."""
+def test_a_limit_only_lowers_the_models_own(limit: int, read_tokens: int) -> None:
+    """No setting adds positions to a network."""
     assert read(DEFAULT_MODEL, bge_embed_max_length=limit).max_tokens == read_tokens
 
 
-def test_a_model_that_reads_less_is_not_held_to_known_cosines() -> None:
-    """The published figures are of whole texts; the self-test must not fail for a limit of the operator's."""
+def test_a_shortened_model_is_not_tested_by_known_cosines() -> None:
+    """The published figures hold for whole texts; the operator's limit must not fail the self-test."""
     assert read(DEFAULT_MODEL).known_cosines != ()
     assert read(DEFAULT_MODEL, bge_embed_max_length=8192).known_cosines != ()
     assert read(DEFAULT_MODEL, bge_embed_max_length=8).known_cosines == ()
@@ -72,8 +72,8 @@ def test_a_model_that_reads_less_is_not_held_to_known_cosines() -> None:
 # --- prompts --------------------------------------------------------------------------------------------------
 
 
-def test_the_operators_prompt_goes_before_texts_that_ask_for_none() -> None:
-    """Beside the model's own, which requests may go on naming; spaces and all."""
+def test_the_operators_prompt_is_the_default() -> None:
+    """Requests can still name the model's own prompts. Spaces are kept."""
     spec = read(DEFAULT_MODEL, default_prompt="query: ")
     assert spec.default_prompt_name is not None
     assert spec.prompts[spec.default_prompt_name] == "query: "
@@ -81,8 +81,8 @@ def test_the_operators_prompt_goes_before_texts_that_ask_for_none() -> None:
     assert spec.fingerprint == read(DEFAULT_MODEL).fingerprint
 
 
-def test_a_prompt_of_the_models_own_is_named(tmp_path: Path) -> None:
-    """DEFAULT_PROMPT_NAME: one that the model has, or the start stops."""
+def test_default_prompt_name_names_one_of_the_models_prompts(tmp_path: Path) -> None:
+    """A name that the model does not have stops the start."""
     folder = minilm_folder(tmp_path / "mine")
     write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}})
     assert read(folder, default_prompt_name="query").default_prompt_name == "query"
@@ -90,7 +90,7 @@ def test_a_prompt_of_the_models_own_is_named(tmp_path: Path) -> None:
         read(folder, default_prompt_name="passage")
 
 
-def test_a_prompt_beyond_all_measure_is_refused() -> None:
+def test_a_prompt_that_is_too_long_is_refused() -> None:
     """It would be tokenised with every text."""
     with pytest.raises(ConfigError, match="default_prompt: expected at most 20,000 characters"):
         read(DEFAULT_MODEL, default_prompt="x" * 20_001)
@@ -106,7 +106,7 @@ def test_a_reranker_gets_no_prompt() -> None:
 
 
 def two_widths(folder: Path) -> Path:
-    """A model with a Dense module of its own and a second one beside it, as stella has them."""
+    """A model with a Dense module of its own and a second one in the same folder, as stella has."""
     write_sentence_model(folder, kinds=("Transformer", "Pooling", "Dense", "Normalize"))
     write_dense(folder / "2_Dense", 8, 4)
     write_dense(folder / "2_Dense_16", 8, 16)
@@ -114,7 +114,7 @@ def two_widths(folder: Path) -> Path:
 
 
 def test_a_dense_module_is_chosen_by_its_folder(tmp_path: Path) -> None:
-    """TEI's DENSE_PATH: another width is another space."""
+    """TEI's DENSE_PATH. Another width is another vector space."""
     tmp_path = two_widths(tmp_path)
     usual, chosen = read(tmp_path), read(tmp_path, dense_path="2_Dense_16")
     assert (usual.dimensions, chosen.dimensions) == (4, 16)
@@ -130,22 +130,22 @@ def test_a_dense_module_is_chosen_by_its_folder(tmp_path: Path) -> None:
         ("3_Dense", ModelUnavailable, "3_Dense"),
     ],
 )
-def test_a_dense_module_that_is_not_the_models_is_refused(
+def test_a_dense_path_outside_the_model_is_refused(
     tmp_path: Path, path: str, error: type[Exception], message: str
 ) -> None:
-    """The start stops and says which."""
+    """The error names the path."""
     with pytest.raises(error, match=message):
         read(two_widths(tmp_path), dense_path=path)
 
 
 @pytest.mark.parametrize(("pooling", "read_pooling"), [("cls", "cls"), ("last", "last"), (None, "mean")])
-def test_the_operators_pooling_outranks_the_models(pooling: str | None, read_pooling: str) -> None:
-    """POOLING, of a model whose files say mean."""
+def test_the_operators_pooling_replaces_the_models(pooling: str | None, read_pooling: str) -> None:
+    """POOLING, for a model with mean pooling."""
     assert read(DEFAULT_MODEL, pooling=pooling).pooling == read_pooling
 
 
-def test_splade_is_demanded_of_a_splade(tmp_path: Path) -> None:
-    """TEI's POOLING=splade changes nothing for one, and is a mistake for any other model that embeds."""
+def test_pooling_splade_requires_a_splade_model(tmp_path: Path) -> None:
+    """TEI's POOLING=splade changes nothing for a SPLADE model and is an error for other embedding models."""
     kinds: Mapping[str, Any] = {"kinds": ("Transformer", "SpladePooling"), "architectures": ["BertForMaskedLM"]}
     folder = write_sentence_model(tmp_path, **kinds)
     write_json(folder / "1_SpladePooling" / "config.json", {})
@@ -154,9 +154,9 @@ def test_splade_is_demanded_of_a_splade(tmp_path: Path) -> None:
         read(DEFAULT_MODEL, pooling="splade")
 
 
-def test_a_class_of_the_operators_makes_a_space_of_its_own(tmp_path: Path) -> None:
-    """Its vectors must never be taken for the model's."""
+def test_a_handler_has_a_vector_space_of_its_own(tmp_path: Path) -> None:
+    """Its vectors must not be mixed with the model's."""
     folder = minilm_folder(tmp_path / "mine")
-    own = facts.read_facts(Wanted(str(folder), "house", "my.models.House"), ModelConfig())
+    own = facts.read_facts(RequestedModel(str(folder), "house", "my.models.House"), ModelConfig())
     assert (own.handler, own.outputs) == ("my.models.House", {"dense"})
     assert own.fingerprint != read(folder).fingerprint

@@ -1,4 +1,4 @@
-"""models/opening.py: a configuration's models, opened and not loaded."""
+"""The configured models, opened and not loaded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from vectord.text.foreign import ForeignTable
 
 
 def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> None:
-    """Embedding models first, then rerankers: the order decides who answers by default."""
+    """Embedding models first, then rerankers: the order decides which model answers by default."""
     first, second, third = (str(minilm_folder(tmp_path / name)) for name in "abc")
     models = opened(second, default_embedding_model=first, reranker_model=third)
     assert [model.name for model in models] == ["a", "b", "c"]
 
 
 def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
-    """From the file to what is served."""
+    """The file's name is the served name; the file's class is the handler."""
     folder = minilm_folder(tmp_path / "mine")
     catalogue = tmp_path / "model_config.yaml"
     catalogue.write_text(f"models:\n  - name: house\n    hf_repo_id: {folder}\n    handler: my.models.House\n")
@@ -34,14 +34,14 @@ def test_the_operators_catalogue_names_a_model(tmp_path: Path) -> None:
     assert (model.name, model.spec.handler) == ("house", "my.models.House")
 
 
-def test_a_model_that_is_nowhere_stops_the_start() -> None:
+def test_a_model_that_is_not_found_stops_the_start() -> None:
     """Before the port is bound, not with the first request."""
-    with pytest.raises(ModelUnavailable, match="nobody/nothing is not on this machine"):
-        opened("nobody/nothing", offline=True)
+    with pytest.raises(ModelUnavailable, match="no-org/nothing is not on this machine"):
+        opened("no-org/nothing", offline=True)
 
 
 def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The port opens first; who calls `load` gets what the backend made, on the calling thread."""
+    """The port opens first. `load` blocks the calling thread."""
     loads: list[object] = []
     monkeypatch.setattr(opening, "_load", lambda *given: loads.append(given) or "loaded")
     monkeypatch.setattr(backend, "thread_budget", lambda: 4)
@@ -64,8 +64,8 @@ def test_all_models_share_the_table_of_foreign_ids(tmp_path: Path, monkeypatch: 
         opened(foreign_token_table=str(tmp_path / "table"))
 
 
-def test_what_goes_wrong_while_loading_is_told(tmp_path: Path) -> None:
-    """The files are all there, but the tokenizer's is no tokenizer: only `load` finds out."""
+def test_load_raises_model_unavailable(tmp_path: Path) -> None:
+    """All files are present and tokenizer.json is invalid: only `load` notices."""
     folder = minilm_folder(tmp_path / "spoilt")
     (folder / "tokenizer.json").write_text("{}")
     (model,) = opened(str(folder))
@@ -74,7 +74,7 @@ def test_what_goes_wrong_while_loading_is_told(tmp_path: Path) -> None:
 
 
 def test_tokenizers_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One budget of threads, unless the operator says otherwise."""
+    """One budget of threads, unless the operator set the variable."""
     monkeypatch.delenv("TOKENIZERS_PARALLELISM", raising=False)
     opened()
     assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
@@ -83,8 +83,8 @@ def test_tokenizers_starts_no_threads_of_its_own(monkeypatch: pytest.MonkeyPatch
     assert os.environ["TOKENIZERS_PARALLELISM"] == "true"
 
 
-def test_the_cache_and_the_mirror_are_told_to_the_hub() -> None:
-    """huggingface_hub reads its environment alone; what nobody said stays as it was."""
+def test_the_cache_and_the_mirror_are_passed_to_the_hub_library() -> None:
+    """huggingface_hub reads its environment only. Variables that are not configured stay unchanged."""
     environ = {"HF_HOME": "/home"}
     export_hub(ModelConfig(), environ)
     assert environ == {"HF_HOME": "/home"}
@@ -94,10 +94,8 @@ def test_the_cache_and_the_mirror_are_told_to_the_hub() -> None:
     assert environ == {"HF_HOME": "/near", "HF_ENDPOINT": "https://mirror.test"}
 
 
-def test_a_cache_that_only_the_configuration_names_is_looked_into(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A folder models/ as Simple Inference Server fills it, named by a profile and no variable."""
+def test_the_configured_hub_cache_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder models/ as Simple Inference Server fills it, named by a profile and not by a variable."""
     monkeypatch.setenv("HF_HUB_CACHE", "/nowhere")  # to be put back when the test ends
     snapshot = tmp_path / "models--some--model" / "snapshots" / ("0" * 40)
     snapshot.parent.mkdir(parents=True)
@@ -112,13 +110,15 @@ def test_a_cache_that_only_the_configuration_names_is_looked_into(
     ("saved", "dtype", "share"),
     [
         pytest.param({"torch_dtype": "float32"}, "auto", 0.5, id="halved"),
-        pytest.param({"dtype": "bfloat16"}, "auto", 1, id="as it is"),
+        pytest.param({"dtype": "bfloat16"}, "auto", 1, id="unchanged"),
         pytest.param({"torch_dtype": "float16"}, "float32", 2, id="doubled"),
         pytest.param({}, "float32", 1, id="float32"),
     ],
 )
-def test_room_for_a_model_goes_by_its_numbers(tmp_path: Path, saved: dict[str, str], dtype: str, share: float) -> None:
-    """The budget counts the weights as they are held, whatever they were saved in."""
+def test_a_models_memory_depends_on_the_dtype_in_memory(
+    tmp_path: Path, saved: dict[str, str], dtype: str, share: float
+) -> None:
+    """The estimate counts the weights as they are held, not as they were saved."""
     folder = minilm_folder(tmp_path / "mine")
     path = folder / "config.json"
     config = {key: value for key, value in json.loads(path.read_text()).items() if "dtype" not in key}

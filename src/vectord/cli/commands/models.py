@@ -44,11 +44,11 @@ Examples:
 @pass_command_line
 def command(line: CommandLine, as_json: bool) -> int:
     from vectord.checkpoints.catalogue import CATALOGUE  # noqa: PLC0415
-    from vectord.engine.models.wanted import wanted_models  # noqa: PLC0415
+    from vectord.engine.models.requested import requested_models  # noqa: PLC0415
 
     config = load_settings(line).config.model
     export_hub(config, os.environ)
-    configured = {one.name or one.model: one.model for one in wanted_models(config)}
+    configured = {one.name or one.model: one.model for one in requested_models(config)}
     known = [entry.hub_id for entry in CATALOGUE if entry.hub_id not in configured]
     rows = [_row(name, model, True, config) for name, model in configured.items()]
     rows += [_row(name, name, False, config) for name in known]

@@ -66,7 +66,7 @@ def command(line: CommandLine, locked: bool, as_json: bool) -> int:
     from vectord.checkpoints.hub import cache_folder, check_names  # noqa: PLC0415
     from vectord.checkpoints.lock import LOCK_FILE, read_lock, write_lock  # noqa: PLC0415
     from vectord.checkpoints.pulling import pull  # noqa: PLC0415
-    from vectord.engine.models.graphs import wanted_graphs  # noqa: PLC0415
+    from vectord.engine.models.backend import required_graphs  # noqa: PLC0415
 
     loaded = load_settings(line)
     config = loaded.config.model
@@ -87,7 +87,7 @@ def command(line: CommandLine, locked: bool, as_json: bool) -> int:
                 cache=cache_folder(config.hf_home, os.environ),
                 token=config.hf_token,
                 progress=progress,
-                graphs=wanted_graphs(loaded.config.device),
+                graphs=required_graphs(loaded.config.device),
                 held_to=lock[hub_id] if locked else None,
             )
             pulled.append(one)
@@ -116,10 +116,10 @@ def command(line: CommandLine, locked: bool, as_json: bool) -> int:
 def _hub_ids(config: ModelConfig) -> list[str]:
     """Each model once. Raises ConfigError for a folder."""
     from vectord.checkpoints import catalogue  # noqa: PLC0415
-    from vectord.engine.models.wanted import wanted_models  # noqa: PLC0415
+    from vectord.engine.models.requested import requested_models  # noqa: PLC0415
 
     found: dict[str, None] = {}
-    for wanted in wanted_models(config):
+    for wanted in requested_models(config):
         if Path(wanted.model).is_absolute() or wanted.model.startswith((".", "~")):
             raise ConfigError(f"model {wanted.model}: a folder cannot be fetched; give a hub id such as BAAI/bge-m3")
         entry = catalogue.find(wanted.model)

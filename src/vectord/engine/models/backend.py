@@ -1,4 +1,7 @@
-"""Who computes for a model, on which devices. The folder backends/ is the registry; imports none of them."""
+"""Which backend computes a model, on which devices, from which files. Imports no backend.
+
+The folder compute/backends/ is the list of backends.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +15,24 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
-from vectord.checkpoints.spec import ModelSpec
+from vectord.checkpoints.files.onnx_file import read_onnx
+from vectord.checkpoints.fingerprint import fingerprint
+from vectord.checkpoints.graphs import find_graph, graph_patterns
+from vectord.checkpoints.spec import NEVER_FLOAT16, ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import BackendFacts, BackendOptions
 from vectord.compute.networks.network import architectures
-from vectord.compute.processor import thread_budget
+from vectord.compute.processor import multiplies_int8, thread_budget
 from vectord.config import DeviceConfig
 from vectord.errors import ConfigError
 
 log = logging.getLogger("vectord")
 
-# What lies in the folder beside them.
-NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})
-
+NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files of the folder
 INT8_BACKENDS = ("onnxruntime", "openvino", "torch")
-SEVERAL_DEVICES = ("fake", "torch", "transformers")  # backends of which one model may have several
-MOST_BACKENDS = 64  # of one model, each with the weights once more
+SEVERAL_DEVICES = ("fake", "torch", "transformers")  # backends that can run one model on several devices
+MAX_BACKENDS = 64  # per model; each holds the weights once more
+GRAPH_BACKENDS = frozenset({"onnx", "onnxruntime"})
 
 
 def backend_names() -> list[str]:
@@ -35,7 +40,7 @@ def backend_names() -> list[str]:
 
 
 def check_backend(name: str) -> str:
-    """`name`. Raises ConfigError, listing those there are, if it is none, or one whose library is not here."""
+    """`name`. Raises ConfigError if no backend has that name, or its library is not installed."""
     if name not in backend_names():
         raise ConfigError(f"unknown backend {name!r}; there are: auto, {', '.join(backend_names())}")
     if name in {"onnxruntime", "torch", "transformers"} and find_spec(name) is None:
@@ -44,17 +49,35 @@ def check_backend(name: str) -> str:
 
 
 def check_dtype(backend: str, dtype: str) -> str:
-    """`backend`. Raises ConfigError if it has no int8 and that is asked for."""
+    """`backend`. Raises ConfigError if dtype is int8 and the backend does not support it."""
     if dtype == "int8" and backend not in INT8_BACKENDS:
         raise ConfigError(f"dtype int8: the {backend} backend has none; those that have: {', '.join(INT8_BACKENDS)}")
     return backend
 
 
-def settle_device(device: DeviceConfig) -> DeviceConfig:
-    """Devices that this machine has, and no more threads than the processor has for this process.
+def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:
+    """The configured backend; for auto, the one that fits the model: its handler, its graph, its network."""
+    if device.backend != "auto":
+        return device.backend
+    if spec.handler is not None:
+        return "handler"
+    if spec.weights[0].suffix == ".onnx":
+        return "onnx"
+    if spec.architecture.replace("-", "_") not in architectures() and find_spec("transformers") is not None:
+        return "transformers"
+    if device.device.startswith("cpu") or (device.device == "auto" and not _cuda_count() and not _has_mps()):
+        return "openvino"
+    return "torch"
 
-    cuda-or-cpu and cuda:all become names; of several GPUs those stay that are there, and without any it is the
-    processor. A single one is looked for here only where its absence chooses another backend.
+
+# --- devices --------------------------------------------------------------------------------------------------
+
+
+def settle_device(device: DeviceConfig) -> DeviceConfig:
+    """The configuration with devices that exist and at most as many threads as this process may use.
+
+    Resolves cuda-or-cpu and cuda:all, and drops GPUs that are absent; without any GPU, the processor remains. A single
+    GPU is checked only if its absence selects another backend.
     """
     if device.device.startswith("cuda"):
         device = replace(device, device=_settle_cuda(device))
@@ -67,41 +90,41 @@ def settle_device(device: DeviceConfig) -> DeviceConfig:
 def _settle_cuda(device: DeviceConfig) -> str:
     single = "," not in device.device and device.device not in ("cuda-or-cpu", "cuda:all")
     if device.device == "cuda-or-cpu" and device.backend == "onnxruntime":
-        return "cuda"  # it falls back by itself, and needs no torch
+        return "cuda"  # it falls back by itself and needs no torch
     if device.device != "cuda-or-cpu" and find_spec("torch") is None:
-        return device.device  # the backend says that torch is missing
+        return device.device  # the backend reports that torch is missing
     if single and device.backend != "auto":
-        return device.device  # it looks itself
-    there = [f"cuda:{number}" for number in range(_cuda_count())]
+        return device.device  # the backend checks it
+    present = [f"cuda:{number}" for number in range(_cuda_count())]
     if device.device == "cuda:all":
-        asked = there
+        requested = present
     elif single or device.device == "cuda-or-cpu":
-        asked = [device.device.removesuffix("-or-cpu")]
+        requested = [device.device.removesuffix("-or-cpu")]
     else:
-        asked = ["cuda:0" if name == "cuda" else name for name in device.device.split(",")]
-    found = [name for name in asked if name in there or (name == "cuda" and there)]
+        requested = ["cuda:0" if name == "cuda" else name for name in device.device.split(",")]
+    found = [name for name in requested if name in present or (name == "cuda" and present)]
     if not found:
         log.warning("CUDA requested but not available, falling back to CPU")
         return "cpu"
-    for name in dict.fromkeys(asked):
+    for name in dict.fromkeys(requested):
         if name not in found:
             log.warning("%s requested but not available, going on with %s", name.upper(), ",".join(found))
     return ",".join(found)
 
 
 def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
-    """One for each that the model is loaded on: `device_replicas` of every device. They share the processor's threads.
+    """One for each copy of the model: `device_replicas` on every device. The copies share the processor's threads.
 
-    Raises ConfigError if these are several and the backend has no more than one.
+    Raises ConfigError for several copies if the backend supports one, and for more than MAX_BACKENDS.
     """
     names = [name for name in device.device.split(",") for _ in range(device.device_replicas)]
     if len(names) > 1 and backend not in SEVERAL_DEVICES:
         raise ConfigError(
-            f"the {backend} backend runs a model once, and {len(names)} were asked for (device {device.device}, "
+            f"the {backend} backend runs a model once, and {len(names)} were requested (device {device.device}, "
             f"device_replicas {device.device_replicas}); those that run several: {', '.join(SEVERAL_DEVICES)}"
         )
-    if len(names) > MOST_BACKENDS:
-        raise ConfigError(f"device and device_replicas: at most {MOST_BACKENDS} for a model; these are {len(names)}")
+    if len(names) > MAX_BACKENDS:
+        raise ConfigError(f"device and device_replicas: at most {MAX_BACKENDS} for a model; these are {len(names)}")
     threads = device.num_threads
     if len(names) > 1:
         threads = max(1, (threads or thread_budget()) // len(names))
@@ -123,33 +146,14 @@ def backend_options(device: DeviceConfig, backend: str) -> list[BackendOptions]:
 
 
 def check_alike(facts: Sequence[BackendFacts]) -> None:
-    """Raises ConfigError if a text's answer would depend on which device runs it."""
+    """Raises ConfigError if a text's result would depend on the device that runs it."""
     if len({(one.dtype, one.cost) for one in facts}) > 1:
         found = ", ".join(f"{one.device} in {one.dtype}" for one in facts)
-        raise ConfigError(f"devices that compute in different numbers: {found}; say in dtype what all of them can")
-
-
-def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:
-    """The backend asked for, or for auto the one for the model: its own class, its graph, its network."""
-    if device.backend != "auto":
-        return device.backend
-    if spec.handler is not None:
-        return "handler"
-    if spec.weights[0].suffix == ".onnx":
-        return "onnx"
-    if spec.architecture.replace("-", "_") not in architectures() and find_spec("transformers") is not None:
-        return "transformers"
-    return _usual_backend(device.device)
-
-
-def _usual_backend(device: str) -> str:
-    if device.startswith("cpu") or (device == "auto" and not _cuda_count() and not _has_mps()):
-        return "openvino"
-    return "torch"
+        raise ConfigError(f"devices that compute in different dtypes: {found}; set dtype to one that all of them have")
 
 
 def _cuda_count() -> int:
-    """How many CUDA devices torch would find. It takes seconds to import: not without a driver's device file."""
+    """The number of CUDA devices that torch finds. Importing torch takes seconds: skipped without a driver's file."""
     files = (*Path("/dev").glob("nvidia[0-9]*"), Path("/dev/dxg"))
     if find_spec("torch") is None or not any(file.exists() for file in files):
         return 0
@@ -157,7 +161,46 @@ def _cuda_count() -> int:
 
 
 def _has_mps() -> bool:
-    """Whether torch would find Apple's GPU: not asked of any other machine."""
+    """Whether torch finds Apple's GPU. Checked on Apple's processors only."""
     if (sys.platform, platform.machine()) != ("darwin", "arm64") or find_spec("torch") is None:
         return False
     return bool(import_module("torch").backends.mps.is_available())
+
+
+# --- ONNX graphs, for the backends that run them --------------------------------------------------------------
+
+
+def required_graphs(device: DeviceConfig) -> tuple[str, ...]:
+    """Patterns of the graph files that a download must include; none unless such a backend is configured."""
+    if device.backend not in GRAPH_BACKENDS:
+        return ()
+    return graph_patterns(_graph_dtype(device.backend, device), device.onnx_file, sums_int8=_sums_int8())
+
+
+def with_graph(spec: ModelSpec, backend: str, device: DeviceConfig) -> ModelSpec:
+    """The model with its graph as weights, and a fingerprint of its own if that changes them.
+
+    A model that overflows in float16 uses its float32 graph, unless onnx_file names one.
+    Raises ConfigError and ModelUnavailable, as find_graph does.
+    """
+    if backend not in GRAPH_BACKENDS:
+        return spec
+    folder = spec.tokenizer.parent  # with modules.json, the transformer's own
+    dtype = _graph_dtype(backend, device)
+    if dtype == "float16" and spec.architecture in NEVER_FLOAT16 and device.onnx_file is None:
+        log.warning("%s overflows in float16; using float32", spec.architecture)
+        dtype = "float32"
+    graph = find_graph(folder, dtype, device.onnx_file, sums_int8=_sums_int8())
+    if graph == spec.weights[0]:
+        return spec
+    spec = replace(spec, weights=(graph, *read_onnx(graph).data), known_cosines=())
+    return replace(spec, fingerprint=fingerprint(spec))
+
+
+def _graph_dtype(backend: str, device: DeviceConfig) -> str:
+    """The dtype of the file. OpenVINO converts any file to the dtype it computes in."""
+    return device.dtype if backend == "onnxruntime" else "float32"
+
+
+def _sums_int8() -> bool:
+    return multiplies_int8() is not False

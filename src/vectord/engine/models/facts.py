@@ -1,4 +1,4 @@
-"""The facts of one wanted model: what its files say (artifacts/), changed by what the operator says instead.
+"""The ModelSpec of a requested model: what its files say, changed by the operator's settings.
 
 Runs at start, on the main thread; may block for a download.
 """
@@ -17,66 +17,62 @@ from vectord.checkpoints.lock import LockedModel, check_folder, locked, read_loc
 from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, ModelSpec
 from vectord.config import ModelConfig
-from vectord.engine.models.wanted import Wanted
+from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 
-# Under this name a prompt that the operator wrote stands among the model's own.
-OPERATORS_PROMPT = "default_prompt"
+OPERATORS_PROMPT = "default_prompt"  # the operator's prompt, among the model's own
 
-# Neither of BERT's kind nor Qwen's, so that no setting for lengths is about them.
+# Decoders that are neither BERT's kind nor Qwen's, so that no setting of lengths applies to them.
 _OTHER_DECODERS = frozenset({"mistral", "gemma3_text"})
 
 
-def read_facts(wanted: Wanted, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
-    """graphs: patterns of ONNX files that are wanted beside the rest.
+def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[str] = ()) -> ModelSpec:
+    """graphs: patterns of ONNX files to download with the rest.
 
-    Raises StartError: a model that is nowhere or not understood, or that what the operator says does not fit.
+    Raises StartError for a model that is not found, is of an unknown kind, or does not fit the settings.
     """
-    held_to = None if config.lock_file is None else _locked(wanted, Path(config.lock_file).expanduser())
+    lock = None if config.lock_file is None else _locked(requested, Path(config.lock_file).expanduser())
+    is_folder = Path(requested.model).is_absolute()  # a folder has no revision, but a lock can list its files
     located = resolve(
-        wanted.model,
-        revision=config.revision if held_to is None or _is_here(wanted) else held_to.commit,
+        requested.model,
+        revision=config.revision if lock is None or is_folder else lock.commit,
         offline=config.offline,
         hf_home=config.hf_home,
         token=config.hf_token,
         graphs=graphs,
     )
-    pooling = wanted.pooling or (None if config.pooling == "splade" else config.pooling)
+    pooling = requested.pooling or (None if config.pooling == "splade" else config.pooling)
     spec = read_spec(located, pooling=pooling, default_prompt_name=config.default_prompt_name, task=config.task)
-    if held_to is not None:
+    if lock is not None:
         chosen = (path for pattern in graphs for path in located.folder.glob(pattern))
-        check_folder(located.folder, held_to, (*spec.weights, spec.tokenizer, *chosen))
+        check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *chosen))
     if config.pooling == "splade" and "dense" in spec.outputs:
-        raise ConfigError(f"pooling splade: {wanted.model} is not a SPLADE model")
+        raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
     if config.dense_path is not None and "dense" in spec.outputs:
         spec = _with_dense(spec, config.dense_path)
     if config.default_prompt is not None:
         spec = _with_prompt(spec, config.default_prompt)
-    if wanted.handler is not None:
-        spec = _handled(spec, wanted.handler)
-    shortened = replace(spec, max_tokens=min(spec.max_tokens, _most_tokens(spec, config)))
+    if requested.handler is not None:
+        spec = _with_handler(spec, requested.handler)
+    shortened = replace(spec, max_tokens=min(spec.max_tokens, _max_tokens(spec, config)))
     if spec.default_prompt_name is not None or shortened.max_tokens < spec.max_tokens:
-        return replace(shortened, known_cosines=())  # known of whole texts without a prompt
+        return replace(shortened, known_cosines=())  # they hold for whole texts without a prompt
     return shortened
 
 
-def _locked(wanted: Wanted, path: Path) -> LockedModel:
+def _locked(requested: RequestedModel, path: Path) -> LockedModel:
     lock = read_lock(path)
-    model = locked(lock, wanted.model) or (locked(lock, wanted.name) if wanted.name is not None else None)
+    names = filter(None, (requested.model, requested.name))
+    model = next((found for name in names if (found := locked(lock, name)) is not None), None)
     if model is None:
         raise ModelUnavailable(
-            f"model {wanted.name or wanted.model} is not in the lock file {path}; vectord pull adds it"
+            f"model {requested.name or requested.model} is not in the lock file {path}; vectord pull adds it"
         )
     return model
 
 
-def _is_here(wanted: Wanted) -> bool:
-    """Whether it is a folder, which has no revision, though it can be held to a lock."""
-    return Path(wanted.model).is_absolute()
-
-
 def _with_dense(spec: ModelSpec, dense_path: str) -> ModelSpec:
-    """With another Dense module of the same folder in the place of its own: as wide as that one makes it."""
+    """With another Dense module of the folder instead of the model's own; its width becomes the dimension."""
     place = PurePath(dense_path)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigError("dense_path: expected a folder inside the model's, such as 2_Dense_1024")
@@ -87,7 +83,7 @@ def _with_dense(spec: ModelSpec, dense_path: str) -> ModelSpec:
 
 
 def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
-    """With the operator's words before every text whose request asks for no others. Pairs have no prompts."""
+    """With the operator's prompt as the default of every text. Pairs have no prompts."""
     if len(prompt) > PROMPT_LIMIT_CHARACTERS:
         raise ConfigError(f"default_prompt: expected at most {PROMPT_LIMIT_CHARACTERS:,} characters")
     if spec.outputs == {"scores"}:
@@ -95,9 +91,8 @@ def _with_prompt(spec: ModelSpec, prompt: str) -> ModelSpec:
     return replace(spec, prompts={**spec.prompts, OPERATORS_PROMPT: prompt}, default_prompt_name=OPERATORS_PROMPT)
 
 
-def _handled(spec: ModelSpec, handler: str) -> ModelSpec:
-    """The model as the operator's own class computes it: one vector a text, of another space than the model's own."""
-    own = hashlib.sha256(f"{spec.fingerprint} by {handler}".encode()).hexdigest()[:16]
+def _with_handler(spec: ModelSpec, handler: str) -> ModelSpec:
+    """The model as the operator's own class computes it: one vector per text, in a vector space of its own."""
     return replace(
         spec,
         handler=handler,
@@ -106,18 +101,18 @@ def _handled(spec: ModelSpec, handler: str) -> ModelSpec:
         lexical=None,
         colbert=None,
         known_cosines=(),
-        fingerprint=own,
+        fingerprint=hashlib.sha256(f"{spec.fingerprint} by {handler}".encode()).hexdigest()[:16],
     )
 
 
-def _most_tokens(spec: ModelSpec, config: ModelConfig) -> int:
-    """What the operator allows a text, or a pair, of this kind of model; as many as it reads unless told."""
+def _max_tokens(spec: ModelSpec, config: ModelConfig) -> int:
+    """The operator's limit for a text or pair of this kind of model; by default the model's own."""
     if spec.yes_no is not None:
-        most = config.qwen_rerank_max_length
+        limit = config.qwen_rerank_max_length
     elif "scores" in spec.outputs:
-        most = config.bge_rerank_max_length
+        limit = config.bge_rerank_max_length
     elif spec.model_type.startswith("qwen"):
-        most = config.qwen_embed_max_length
+        limit = config.qwen_embed_max_length
     else:
-        most = None if spec.model_type in _OTHER_DECODERS else config.bge_embed_max_length
-    return spec.max_tokens if most is None else most
+        limit = None if spec.model_type in _OTHER_DECODERS else config.bge_embed_max_length
+    return spec.max_tokens if limit is None else limit

@@ -25,14 +25,14 @@ from vectord.engine.models.backend import (
     check_alike,
     check_backend,
     check_dtype,
+    required_graphs,
     settle_device,
+    with_graph,
 )
 from vectord.engine.models.calibration import Calibration, calibration_texts
 from vectord.engine.models.facts import read_facts
-from vectord.engine.models.graphs import wanted_graphs, with_graph
-from vectord.engine.models.names import further_names, pinned_names, served_names
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.wanted import wanted_models
+from vectord.engine.models.requested import further_names, pinned_names, requested_models, served_names
 from vectord.errors import ModelUnavailable
 from vectord.text.foreign import ForeignTable, open_cl100k
 
@@ -55,9 +55,9 @@ def open_models(config: Config) -> list[ModelSource]:
     if config.device.backend != "auto":
         check_backend(config.device.backend)  # before a download that would be for nothing
     device = settle_device(config.device)
-    wanted = wanted_models(config.model)
+    wanted = requested_models(config.model)
     texts = calibration_texts(device)
-    specs = [read_facts(one, config.model, wanted_graphs(device)) for one in wanted]
+    specs = [read_facts(one, config.model, required_graphs(device)) for one in wanted]
     names = served_names(wanted, specs, config.model.served_model_name)
     aliases = further_names(wanted, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)

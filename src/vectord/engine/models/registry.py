@@ -229,7 +229,7 @@ class Registry:
         if self._by_name.setdefault(name, target) is not target:
             raise ValueError(f"two models are served as {name}")
 
-    def _members(self, composite: Composite) -> dict[VectorKind, ServedModel]:
+    def _members(self, composite: CompositeSource) -> dict[VectorKind, ServedModel]:
         members: dict[VectorKind, ServedModel] = {}
         for kind, name in composite.members.items():
             member = self._by_name.get(name)

@@ -1,0 +1,185 @@
+"""The models that the operator requests, the names that clients may use for each, and composites of several models."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast, get_args
+
+from vectord.checkpoints import catalogue
+from vectord.checkpoints.spec import ModelSpec, Pooling
+from vectord.config import ModelConfig
+from vectord.engine.models.registry import CompositeSource, ModelSource
+from vectord.engine.queue.execution import output_of
+from vectord.errors import ConfigError
+from vectord.schema import VectorKind
+
+_ALIAS = re.compile(r"(?P<alias>[^\s=]{1,200})=(?P<model>\S+)")
+_COMPOSITE = re.compile(r"(?P<name>[^\s=]{1,200})=(?P<members>[a-z]+:[^\s+]+(\+[a-z]+:[^\s+]+)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedModel:
+    model: str  # a folder, a package, a hub id
+    name: str | None = None  # the operator's name for it, if its files have another
+    handler: str | None = None  # the operator's own class
+    pooling: Pooling | None = None  # overrides the model's own
+
+
+def requested_models(config: ModelConfig) -> list[RequestedModel]:
+    """The models of config.in_order, each once, even if the same hub model is named in two ways."""
+    entries = {} if config.model_catalogue is None else _catalogue_entries(Path(config.model_catalogue))
+    requested: dict[RequestedModel, RequestedModel] = {}
+    for name in config.in_order:
+        one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
+        # Equal for two names of one model: a catalogue name and its hub id.
+        requested.setdefault(replace(one, model=_hub_id(one.model)), one)
+    return list(requested.values())
+
+
+def _catalogue_entries(path: Path) -> Mapping[str, RequestedModel]:
+    """The operator's catalogue, by name."""
+    from vectord.checkpoints.catalogue_file import read_catalogue_file  # noqa: PLC0415 - yaml takes 15 ms
+
+    read = read_catalogue_file(path)
+    return {entry.name: RequestedModel(entry.model, entry.name, entry.handler, entry.pooling) for entry in read}
+
+
+def _in_model_path(requested: RequestedModel, model_path: str | None) -> RequestedModel:
+    """The model's folder inside model_path, if there is one, under the same name: that of the model or of its hub id's
+    last part."""
+    if model_path is None:
+        return requested
+    hub_id = _hub_id(requested.model)
+    for name in filter(None, (hub_id, hub_id.rpartition("/")[2])):
+        folder = Path(model_path).expanduser() / name
+        if (folder / "config.json").is_file() or (folder / "modules.json").is_file():
+            return replace(requested, model=str(folder.absolute()), name=requested.name or requested.model)
+    return requested
+
+
+def _hub_id(model: str) -> str:
+    entry = catalogue.find(model)
+    return model if entry is None else entry.hub_id
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+def served_names(requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], given: Sequence[str]) -> list[str]:
+    """One name per model: `given` first, then the models' own. Raises ConfigError for too many names or a duplicate."""
+    if len(given) > len(specs):
+        raise ConfigError(f"served_model_name: {len(given)} names for {len(specs)} models")
+    own = [one.name or spec.model_id for one, spec in zip(requested, specs, strict=True)]
+    names = [*given, *own[len(given) :]]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two models would be served as {name}; give each its own served_model_name")
+    return names
+
+
+def further_names(
+    requested: Sequence[RequestedModel], specs: Sequence[ModelSpec], names: Sequence[str], given: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Served name -> its aliases: the operator's NAME=MODEL (`given`), and those that follow from the model (the
+    operator's name, its id, the catalogue's names, the id's last part). A name that fits two models is none's alias.
+
+    Raises ConfigError for another form, a model that is not served, or a name that is taken.
+    """
+    derived = {
+        name: dict.fromkeys(
+            filter(None, (one.name, spec.model_id, *catalogue.other_names(spec.model_id), spec.model_id.split("/")[-1]))
+        )
+        for name, one, spec in zip(names, requested, specs, strict=True)
+    }
+    count = [alias for aliases in derived.values() for alias in aliases].count
+    own = {
+        name: [alias for alias in aliases if alias not in names and count(alias) == 1]
+        for name, aliases in derived.items()
+    }
+    model_of = {alias: name for name, aliases in own.items() for alias in (name, *aliases)}
+    set_aliases: dict[str, str] = {}
+    for text in given:
+        match = _ALIAS.fullmatch(text)
+        if match is None:
+            raise ConfigError(f"model_aliases: expected NAME=MODEL, got {text[:200]!r}")
+        alias, model = match["alias"], match["model"]
+        if model not in model_of:
+            raise ConfigError(f"model_aliases: {alias}: no model is served as {model!r}; served: {', '.join(names)}")
+        if alias in names or alias in set_aliases:
+            raise ConfigError(f"model_aliases: {alias} is taken")
+        set_aliases[alias] = model_of[model]
+    return {
+        name: (
+            *(alias for alias in aliases if alias not in set_aliases),
+            *(alias for alias, target in set_aliases.items() if target == name),
+        )
+        for name, aliases in own.items()
+    }
+
+
+def pinned_names(pinned: Sequence[str], names: Sequence[str]) -> frozenset[str]:
+    """Raises ConfigError for a name that no model has."""
+    for name in pinned:
+        if name not in names:
+            raise ConfigError(f"pinned_models: no model is served as {name!r}; served: {', '.join(names)}")
+    return frozenset(pinned)
+
+
+# --- composites -----------------------------------------------------------------------------------------------
+
+
+def open_composites(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
+    """The configured composites, and the one that dense_embedding_model implies. models: `open_models` of this config.
+
+    Raises ConfigError.
+    """
+    return [*read_composites(config.composites, models), *_dense_embedding_composite(config, models)]
+
+
+def read_composites(values: Sequence[str], models: Sequence[ModelSource]) -> list[CompositeSource]:
+    """values: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL, a MODEL by any of its names. Raises ConfigError."""
+    by_name = {name: model for model in models for name in (model.name, *model.aliases)}
+    return [_composite(value, by_name) for value in values]
+
+
+def _composite(value: str, by_name: Mapping[str, ModelSource]) -> CompositeSource:
+    match = _COMPOSITE.fullmatch(value)
+    if match is None:
+        raise ConfigError(f"composites: expected NAME=dense:MODEL+sparse:MODEL+colbert:MODEL; got {value[:200]!r}")
+    members: dict[VectorKind, str] = {}
+    for part in match["members"].split("+"):
+        kind, _, model = part.partition(":")
+        if kind not in get_args(VectorKind) or kind in members:
+            raise ConfigError(f"composites: {match['name']}: dense, sparse, colbert or tokens, each once; got {kind!r}")
+        if model not in by_name:
+            raise ConfigError(f"composites: {match['name']}: no model is served as {model!r}")
+        if kind not in output_of(by_name[model].spec):
+            raise ConfigError(f"composites: {match['name']}: {model} makes no {kind} vectors")
+        members[cast(VectorKind, kind)] = by_name[model].name
+    if match["name"] in by_name:
+        raise ConfigError(f"composites: {match['name']} is the name of a model")
+    return CompositeSource(match["name"], members)
+
+
+def _dense_embedding_composite(config: ModelConfig, models: Sequence[ModelSource]) -> list[CompositeSource]:
+    """dense_embedding_model: dense vectors of that model, sparse and ColBERT vectors of another, under one name."""
+    if config.dense_embedding_model is None:
+        return []
+    # It is the first model, or the one after default_embedding_model, unless they are the same.
+    first = requested_models(replace(config, models=(), reranker_model=None, rerankers=()))
+    dense = models[len(first) - 1]
+    other = next((model for model in models if model is not dense and _further_kinds(model)), None)
+    if other is None or _further_kinds(dense):
+        return []
+    if "dense" not in output_of(dense.spec):
+        raise ConfigError(f"dense_embedding_model: {dense.name} makes no dense vectors")
+    members: dict[VectorKind, str] = {"dense": dense.name, **dict.fromkeys(_further_kinds(other), other.name)}
+    return [CompositeSource(f"{dense.name}+{other.name}", members)]
+
+
+def _further_kinds(model: ModelSource) -> list[VectorKind]:
+    kinds: tuple[VectorKind, ...] = ("sparse", "colbert")
+    return [kind for kind in kinds if kind in output_of(model.spec)]

@@ -1,0 +1,237 @@
+"""The requested models, their names, and composites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.checkpoints.folders import write_transformer
+from tests.opening import FAKE, minilm_folder, opened
+
+from vectord.checkpoints.spec import Colbert
+from vectord.config import DEFAULT_MODEL, Config, ModelConfig
+from vectord.engine.models import open_composites, open_models, read_composites
+from vectord.engine.models.registry import CompositeSource, ModelSource
+from vectord.engine.models.requested import RequestedModel, requested_models
+from vectord.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ((DEFAULT_MODEL, DEFAULT_MODEL), [DEFAULT_MODEL]),
+        (("BAAI/bge-m3", "bge-m3"), ["BAAI/bge-m3"]),
+        (("./a", "./b"), ["./a", "./b"]),
+    ],
+    ids=["one name twice", "two names of one model", "two folders"],
+)
+def test_a_model_is_requested_once(models: tuple[str, ...], expected: list[str]) -> None:
+    """A repeated name costs no memory."""
+    assert [one.model for one in requested_models(ModelConfig(models=models))] == expected
+
+
+def test_the_operators_catalogue_names_models(tmp_path: Path) -> None:
+    """Simple Inference Server's file: a name for clients, a class that computes the model, a pooling."""
+    catalogue = tmp_path / "model_config.yaml"
+    catalogue.write_text(
+        "models:\n"
+        "  - {name: house, hf_repo_id: ./mine, handler: my.models.House}\n"
+        "  - {name: bge-m3, hf_repo_id: BAAI/bge-m3, handler: app.models.bge_m3.BgeM3Embedding, pooling: mean}\n"
+    )
+    config = ModelConfig(models=("house", "bge-m3", "BAAI/bge-m3"), model_catalogue=str(catalogue))
+    assert requested_models(config) == [
+        RequestedModel("./mine", "house", "my.models.House"),
+        RequestedModel("BAAI/bge-m3", "bge-m3", pooling="mean"),
+        RequestedModel("BAAI/bge-m3"),
+    ]
+
+
+@pytest.mark.parametrize("folder_name", ["BAAI/bge-m3", "bge-m3"])
+def test_model_path_comes_before_the_hub(tmp_path: Path, folder_name: str) -> None:
+    """A folder with the model's id or its last part; the model keeps its configured name."""
+    folder = tmp_path / folder_name
+    folder.mkdir(parents=True)
+    write_transformer(folder)
+    config = ModelConfig(models=("BAAI/bge-m3", "BAAI/bge-small-en-v1.5"), model_path=str(tmp_path))
+    assert requested_models(config) == [
+        RequestedModel(str(folder), "BAAI/bge-m3"),
+        RequestedModel("BAAI/bge-small-en-v1.5"),
+    ]
+
+
+def test_model_path_may_be_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """embedding_server's default model is ./Qwen3-Embedding-0.6B; without that folder it is the hub's."""
+    config = ModelConfig(models=("Qwen/Qwen3-Embedding-0.6B",), model_path=".")
+    monkeypatch.chdir(tmp_path)
+    assert requested_models(config) == [RequestedModel("Qwen/Qwen3-Embedding-0.6B")]
+    folder = tmp_path / "Qwen3-Embedding-0.6B"
+    folder.mkdir()
+    write_transformer(folder)
+    assert requested_models(config) == [RequestedModel(str(folder), "Qwen/Qwen3-Embedding-0.6B")]
+
+
+def test_model_path_has_short_names_and_catalogue_entries(tmp_path: Path) -> None:
+    """`bge-m3` stands for BAAI/bge-m3; a catalogue entry keeps its class."""
+    for name in ("bge-m3", "my-house"):
+        (tmp_path / name).mkdir()
+        write_transformer(tmp_path / name)
+    catalogue = tmp_path / "model_config.yaml"
+    catalogue.write_text("models:\n  - {name: house, hf_repo_id: me/my-house, handler: my.models.House}\n")
+    config = ModelConfig(models=("bge-m3", "house"), model_path=str(tmp_path), model_catalogue=str(catalogue))
+    assert requested_models(config) == [
+        RequestedModel(str(tmp_path / "bge-m3"), "bge-m3"),
+        RequestedModel(str(tmp_path / "my-house"), "house", "my.models.House"),
+    ]
+
+
+# --- names ----------------------------------------------------------------------------------------------------
+
+
+def test_served_names_replace_the_models_own_in_order(tmp_path: Path) -> None:
+    """Without a served name, a model has its id and a folder its last part. The id and its last part are aliases."""
+    folder = str(minilm_folder(tmp_path / "mine"))
+    assert opened()[0].name == DEFAULT_MODEL
+    first, second = opened(DEFAULT_MODEL, folder, served_model_name=("text-embed",))
+    assert (first.name, second.name) == ("text-embed", "mine")
+    assert {DEFAULT_MODEL, "all-MiniLM-L6-v2"} <= set(first.aliases)
+    assert second.aliases == ()
+
+
+def test_a_derived_name_that_fits_two_models_is_dropped(tmp_path: Path) -> None:
+    """Its meaning would depend on the order of the models."""
+    here, there = minilm_folder(tmp_path / "here" / "m"), minilm_folder(tmp_path / "there" / "m")
+    models = opened(str(here), str(there), served_model_name=("a", "b"))
+    assert [model.aliases for model in models] == [(), ()]
+    with pytest.raises(ConfigError, match="served as m;"):
+        opened(str(here), str(there))
+
+
+def test_more_served_names_than_models_are_refused() -> None:
+    """One name would have no model."""
+    with pytest.raises(ConfigError, match="2 names for 1 models"):
+        opened(DEFAULT_MODEL, served_model_name=("a", "b"))
+
+
+def test_model_aliases_name_any_model_by_any_of_its_names(tmp_path: Path) -> None:
+    """Clients with a built-in model name need no change. An alias replaces a derived name of another model."""
+    folder = str(minilm_folder(tmp_path / "mine"))
+    aliases = ("text-embedding-3-small=all-MiniLM-L6-v2", "house=mine", f"ada={DEFAULT_MODEL}")
+    first, second = opened(DEFAULT_MODEL, folder, model_aliases=aliases)
+    assert {"text-embedding-3-small", "ada", "all-MiniLM-L6-v2"} <= set(first.aliases)
+    assert second.aliases == ("house",)
+    first, second = opened(DEFAULT_MODEL, folder, model_aliases=("all-MiniLM-L6-v2=mine",))
+    assert "all-MiniLM-L6-v2" not in first.aliases
+    assert second.aliases == ("all-MiniLM-L6-v2",)
+
+
+@pytest.mark.parametrize(
+    ("aliases", "message"),
+    {
+        "no model": (("ada",), "expected NAME=MODEL, got 'ada'"),
+        "a blank": (("a da=mine",), "expected NAME=MODEL"),
+        "unknown model": (("ada=other",), "ada: no model is served as 'other'; served: mine"),
+        "a model's name": (("mine=mine",), "mine is taken"),
+        "twice": (("ada=mine", "ada=mine"), "ada is taken"),
+    }.values(),
+    ids=str,
+)
+def test_an_invalid_alias_stops_the_start(tmp_path: Path, aliases: tuple[str, ...], message: str) -> None:
+    """The error names the alias and the expected form."""
+    with pytest.raises(ConfigError, match=f"model_aliases: {message}"):
+        opened(str(minilm_folder(tmp_path / "mine")), model_aliases=aliases)
+
+
+def test_a_pinned_name_without_a_model_stops_the_start() -> None:
+    """The error lists the served names."""
+    with pytest.raises(ConfigError, match="pinned_models: no model is served as 'other'"):
+        opened(pinned_models=("other",))
+
+
+# --- composites -----------------------------------------------------------------------------------------------
+
+
+def test_a_composite_lists_served_models_by_any_of_their_names() -> None:
+    """NAME=dense:MODEL+tokens:MODEL becomes a composite of served names."""
+    served = opened(DEFAULT_MODEL, served_model_name=("text-embed",))
+    (composite,) = read_composites(("smart=dense:all-MiniLM-L6-v2+tokens:text-embed",), served)
+    assert (composite.name, dict(composite.members)) == ("smart", {"dense": "text-embed", "tokens": "text-embed"})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    {
+        "no members": ("smart", "expected NAME=dense:MODEL"),
+        "unknown kind": ("smart=thick:text-embed", "got 'thick'"),
+        "a kind twice": ("smart=dense:text-embed+dense:text-embed", "each once"),
+        "not its vectors": ("smart=colbert:text-embed", "makes no colbert vectors"),
+        "unknown model": ("smart=dense:other", "no model is served as 'other'"),
+        "a model's name": ("text-embed=dense:text-embed", "is the name of a model"),
+    }.values(),
+    ids=str,
+)
+def test_an_invalid_composite_stops_the_start(value: str, message: str) -> None:
+    """The error names the part at fault."""
+    with pytest.raises(ConfigError, match=message):
+        read_composites((value,), opened(DEFAULT_MODEL, served_model_name=("text-embed",)))
+
+
+def like_bge_m3(model: ModelSource) -> ModelSource:
+    """The same model as if it computed all three vectors."""
+    outputs = frozenset({"dense", "tokens", "lexical", "colbert"})
+    return replace(model, spec=replace(model.spec, outputs=outputs, colbert=Colbert(dimensions=8)))
+
+
+def composites(tmp_path: Path, **settings: Any) -> list[CompositeSource]:
+    """The composites of these settings; models named m3... compute all three vectors, the others dense ones."""
+    folders = {name: str(minilm_folder(tmp_path / name)) for name in ("qwen", "m3", "other", "m3-too")}
+    config = ModelConfig(
+        **{
+            key: folders[value] if isinstance(value, str) else tuple(map(folders.get, value))
+            for key, value in settings.items()
+        }
+    )
+    models = open_models(Config(model=config, device=FAKE))
+    return open_composites(config, [like_bge_m3(model) if "m3" in model.name else model for model in models])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dense_embedding_model": "qwen", "models": ("other", "m3")},
+        {"dense_embedding_model": "qwen", "models": ("m3", "qwen")},
+        {"dense_embedding_model": "qwen", "models": ("m3",), "default_embedding_model": "other"},
+        {"dense_embedding_model": "qwen", "models": ("m3",), "default_embedding_model": "qwen"},
+    ],
+    ids=str,
+)
+def test_dense_embedding_model_replaces_the_dense_vectors_only(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """Smart Embedder with Qwen: sparse and ColBERT vectors still come from BGE-M3."""
+    (composite,) = composites(tmp_path, **settings)
+    assert composite.name == "qwen+m3"
+    assert composite.members == {"dense": "qwen", "sparse": "m3", "colbert": "m3"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"models": ("qwen", "m3")},
+        {"dense_embedding_model": "m3", "models": ("m3",)},
+        {"dense_embedding_model": "m3", "models": ("m3-too",)},
+        {"dense_embedding_model": "qwen", "models": ("other",)},
+    ],
+    ids=["not set", "all of one model", "its own are complete", "no model has the others"],
+)
+def test_one_model_alone_needs_no_composite(tmp_path: Path, settings: dict[str, Any]) -> None:
+    """DENSE_EMBEDDING_MODEL=BAAI/bge-m3 is Smart Embedder's default and means BGE-M3 for everything."""
+    assert composites(tmp_path, **settings) == []
+
+
+def test_a_dense_embedding_model_without_dense_vectors_stops_the_start(tmp_path: Path) -> None:
+    """A reranker, for example."""
+    config = ModelConfig(dense_embedding_model=DEFAULT_MODEL, models=(str(minilm_folder(tmp_path / "m3")),))
+    first, second = open_models(Config(model=config, device=FAKE))
+    scores = replace(first, spec=replace(first.spec, outputs=frozenset({"scores"})))
+    with pytest.raises(ConfigError, match=r"dense_embedding_model: .* makes no dense vectors"):
+        open_composites(config, [scores, like_bge_m3(second)])
