@@ -23,7 +23,7 @@ from vectord.errors import (
     WrongType,
 )
 from vectord.products import cohere
-from vectord.products.cohere.wire import DetokenizeAnswer, EmbedAnswer, RerankAnswer, TokenizeAnswer
+from vectord.products.cohere import DetokenizeAnswer, EmbedAnswer, RerankAnswer, TokenizeAnswer
 from vectord.products.common.dialect import Call, Incoming
 from vectord.schema import (
     DecodeRequest,

@@ -26,7 +26,7 @@ from vectord.errors import (
 )
 from vectord.products import jina
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.jina.wire import Embeddings, MultiVectors, Ranking
+from vectord.products.jina import Embeddings, MultiVectors, Ranking
 from vectord.schema import (
     ChunkedDocument,
     DocumentChunk,
@@ -340,7 +340,7 @@ def test_another_width_of_multivectors_is_refused():
     asked = call(MULTIVECTOR, input=["a"], dimensions=64)
     with pytest.raises(InvalidField, match="must be 2: multi-vectors are not cut") as caught:
         asked.render(multivectors())
-    assert (caught.value.field, caught.value.limit, caught.value.given) == ("dimensions", 2, 64)
+    assert (caught.value.field_name, caught.value.limit, caught.value.given) == ("dimensions", 2, 64)
 
 
 @pytest.mark.parametrize(

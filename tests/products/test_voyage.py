@@ -23,7 +23,7 @@ from vectord.errors import (
 )
 from vectord.products import voyage
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.voyage.wire import ContextualizedEmbeddings, Embeddings, Ranking
+from vectord.products.voyage import ContextualizedEmbeddings, Embeddings, Ranking
 from vectord.schema import (
     ChunkedDocument,
     ChunkOptions,

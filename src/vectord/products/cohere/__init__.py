@@ -1,113 +1,449 @@
 """Cohere's API, v1 and v2: embed, rerank, tokenize and detokenize.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong.
-Runs on the event loop, called by the server's handler.
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
+v1 and v2 share the types of their bodies, so each version reads the few fields that only the other documents.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
-from vectord.products.cohere.errors import render_error
-from vectord.products.cohere.requests import parse_detokenize, parse_embed, parse_rerank, parse_tokenize
-from vectord.products.cohere.wire import (
-    DetokenizeAnswer,
-    DetokenizeBody,
-    EmbedAnswer,
-    EmbedBody,
-    RerankAnswer,
-    RerankBody,
-    TokenizeAnswer,
-    TokenizeBody,
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.products.common.body import Count, PositiveCount, TokenId
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, error_response
+from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
+from vectord.products.common.ranking import as_object, ranked
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import dump_json, encoded_rows
+from vectord.schema import (
+    DecodeRequest,
+    DecodeResult,
+    EmbedRequest,
+    EmbedResult,
+    Precision,
+    RerankRequest,
+    RerankResult,
+    TextLength,
+    TextOptions,
+    TokenizeRequest,
+    TokenizeResult,
 )
-from vectord.products.common.dialect import Dialect, post
+
+ROUTES = Routes()
+ERRORS = STATUSES  # the SDK expects 400 for every fault of a body
+
+Version: TypeAlias = Literal["1", "2"]
+EmbeddingType: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
+Truncate: TypeAlias = Literal["END", "START", "NONE"]
+Priority = Annotated[
+    int, msgspec.Meta(ge=0, le=999, description="accepted and ignored: the header x-vectord-lane says what may wait")
+]
 
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+class ApiVersion(msgspec.Struct):
+    version: Version
+
+
+class BilledUnits(msgspec.Struct):
+    """Embedding bills tokens, reranking one search."""
+
+    input_tokens: int | UnsetType = UNSET
+    search_units: int | UnsetType = UNSET
+
+
+class Meta(msgspec.Struct):
+    api_version: ApiVersion
+    billed_units: BilledUnits | UnsetType = UNSET  # not for tokenize and detokenize
+    warnings: list[str] | UnsetType = UNSET  # only if a text was truncated
+
+
+# --- embed ----------------------------------------------------------------------------------------------------
+
+
+class ContentPart(msgspec.Struct):
+    type: Annotated[str, msgspec.Meta(description='"text"; this server embeds no images')]
+    text: str | None = None
+
+
+class EmbedInput(msgspec.Struct):
+    content: list[ContentPart]
+
+
+class EmbedBody(msgspec.Struct):
+    """One of `texts` and `inputs`."""
+
+    texts: list[str] | None = None
+    inputs: Annotated[
+        list[EmbedInput] | None, msgspec.Meta(description="the text parts of each are one text, a line each")
+    ] = None
+    images: Annotated[list[str] | None, msgspec.Meta(description="refused: this server embeds no images")] = None
+    model: str | None = None
+    input_type: Annotated[
+        str | None, msgspec.Meta(description='"search_query" or "search_document"; others have no meaning here')
+    ] = None
+    embedding_types: Annotated[
+        list[EmbeddingType] | None,
+        msgspec.Meta(description="base64 is of float32, little-endian; null: float, in v1 without its name"),
+    ] = None
+    truncate: Truncate | None = None
+    max_tokens: Annotated[PositiveCount | None, msgspec.Meta(description="of an input, specials included")] = None
+    output_dimension: Width = None
+    force_dimensions: Force = None
+    priority: Priority | None = None
+
+
+class EmbeddingsByType(msgspec.Struct):
+    """The requested types, a row for each text. Rows of binary and ubinary have a number for eight dimensions."""
+
+    floats: list[list[float]] | UnsetType = msgspec.field(name="float", default=UNSET)
+    int8: list[list[int]] | UnsetType = UNSET
+    uint8: list[list[int]] | UnsetType = UNSET
+    binary: list[list[int]] | UnsetType = UNSET
+    ubinary: list[list[int]] | UnsetType = UNSET
+    base64: list[str] | UnsetType = UNSET
+
+
+class EmbedAnswer(msgspec.Struct):
+    id: str
+    response_type: Literal["embeddings_floats", "embeddings_by_type"]  # v1's SDK selects the type of the rest by it
+    embeddings: list[list[float]] | EmbeddingsByType
+    texts: list[str]
+    meta: Meta
+
+
 _TEXTS = {"texts": ["a happy person", "a rainy day"], "input_type": "search_document"}
+_embed_v1 = partial(
+    ROUTES.post,
+    body=EmbedBody,
+    answer=EmbedAnswer,
+    summary="Embed texts, as Cohere's v1 does",
+    example={**_TEXTS, "truncate": "END"},
+    names={"dimensions": "output_dimension"},
+)
+
+
+# The SDK appends v1/... and v2/... to its base URL, which may end in /v1.
+@_embed_v1("/embed", keys=["texts"])  # other products have the path, with other keys
+@_embed_v1("/v1/embed", "/v1/v1/embed", keys=["texts", "images"])
+def parse_embed_v1(body: EmbedBody, incoming: Incoming) -> Call:
+    return _embed(body, "1", tuple(dict.fromkeys(body.embedding_types or ())))
+
+
+@ROUTES.post(
+    "/v2/embed",
+    "/v1/v2/embed",
+    body=EmbedBody,
+    answer=EmbedAnswer,
+    summary="Embed texts, as Cohere's v2 does",
+    example={"model": _MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]},
+    keys=["texts", "inputs", "images"],
+    names={"dimensions": "output_dimension"},
+)
+def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
+    return _embed(body, "2", tuple(dict.fromkeys(body.embedding_types or ("float",))))
+
+
+def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
+    texts, field = _texts(body)
+    precisions: list[Precision] = ["float" if kind == "base64" else kind for kind in types or ("float",)]
+    request = EmbedRequest(
+        inputs=texts,
+        model=body.model or None,
+        text=TextOptions(
+            truncate=None if body.truncate is None else body.truncate != "NONE",
+            truncate_by_default=True,
+            truncate_side="left" if body.truncate == "START" else "right",
+            kind=read_kind(body.input_type),
+            max_tokens=body.max_tokens,
+        ),
+        dimensions=body.output_dimension or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=tuple(dict.fromkeys(precisions)),
+    )
+    return Call(request, partial(render_embed, version, types, texts, field), {"inputs": field})
+
+
+def _texts(body: EmbedBody) -> tuple[Sequence[str], str]:
+    """The texts to embed, and their field in the body."""
+    if body.images:
+        raise InvalidField("{field}: this server embeds texts only.", field="images")
+    if body.texts is not None and body.inputs is not None:
+        raise InvalidField("Give either `texts` or `inputs`, not both.", field="inputs")
+    if body.texts is not None:
+        return body.texts, "texts"
+    if body.inputs is not None:
+        return [_joined_parts(item, index) for index, item in enumerate(body.inputs)], "inputs"
+    raise EmptyInput("`texts` or `inputs` is required.", field="texts")
+
+
+def _joined_parts(item: EmbedInput, index: int) -> str:
+    if not item.content:
+        raise EmptyInput("`inputs[{index}].content` cannot be empty.", field="inputs", index=index)
+    for part in item.content:
+        if part.type != "text":
+            template = "`inputs[{index}].content` may contain parts of type 'text' only: this server embeds no images."
+            raise InvalidField(template, field="inputs", index=index)
+        if part.text is None:
+            template = "`inputs[{index}].content`: a part of type 'text' needs a `text`."
+            raise InvalidField(template, field="inputs", index=index)
+    return "\n".join(part.text or "" for part in item.content)
+
+
+def render_embed(
+    version: Version, types: Sequence[EmbeddingType], texts: Sequence[str], field: str, result: EmbedResult
+) -> Rendered:
+    """types: none for v1's list of floats without a type."""
+    rows = {
+        kind: encoded_rows(result.dense["float"], "base64")
+        if kind == "base64"
+        else encoded_rows(result.dense[kind], "float")
+        for kind in types or ("float",)
+    }
+    return _answer(
+        id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
+        response_type="embeddings_by_type" if types else "embeddings_floats",
+        embeddings=rows if types else rows["float"],
+        texts=texts,
+        meta=_meta(version, {"input_tokens": result.usage.tokens}, _truncated(field, result.usage.lengths)),
+    )
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    """Only the string fields of a document's object are read, as in Cohere's schema."""
+
+    query: str
+    documents: list[str | dict[str, Any]]
+    model: str | None = None
+    top_n: TopN = None
+    rank_fields: Annotated[
+        list[str] | None,
+        msgspec.Meta(
+            description="fields of objects to rank by, in this order, a line `name: value` each; null: `text`"
+        ),
+    ] = None
+    return_documents: Annotated[
+        Switch, msgspec.Meta(description="null: yes in v1, where other APIs answer so, and no in v2")
+    ] = None
+    max_chunks_per_doc: Annotated[Count | None, msgspec.Meta(description="accepted and ignored")] = None
+    max_tokens_per_doc: Annotated[
+        PositiveCount | None,
+        msgspec.Meta(description="longer documents are cut to it; null: 4096 in v2, and no limit in v1"),
+    ] = None
+    priority: Priority | None = None
+
+
+class RankedDocument(msgspec.Struct):
+    index: int
+    relevance_score: float
+    score: float
+    document: dict[str, str] | UnsetType = UNSET
+
+
+class RerankAnswer(msgspec.Struct):
+    """`object`, `model`, `usage` and `score` are for the clients of other APIs that share the path."""
+
+    id: str
+    object: Literal["rerank"]
+    model: str
+    results: list[RankedDocument]
+    usage: TokenUsage
+    meta: Meta
+
+
+MAX_TOKENS_PER_DOC = 4096  # v2's default
 _QUESTION = {
     "query": "What is the capital of France?",
     "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
 }
-_V1_EMBED = {**_TEXTS, "truncate": "END"}
-_V2_EMBED = {"model": _MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]}
-_RERANK_SIGNS = ["rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"]
-
-# The SDK appends v1/... and v2/... to its base URL, which then may end in /v1 already.
-DIALECT = Dialect(
-    name="cohere",
-    title="Cohere",
-    routes=(
-        *post(
-            "/v1/embed",
-            "/v1/v1/embed",
-            parse=partial(parse_embed, "1"),
-            summary="Embed texts, as Cohere's v1 does",
-            body=EmbedBody,
-            answer=EmbedAnswer,
-            example=_V1_EMBED,
-            keys=["texts", "images"],
-        ),
-        *post(
-            "/embed",
-            parse=partial(parse_embed, "1"),
-            summary="Embed texts, as Cohere's v1 does",
-            body=EmbedBody,
-            answer=EmbedAnswer,
-            example=_V1_EMBED,
-            keys=["texts"],  # the path is others' too, by other keys
-        ),
-        *post(
-            "/v2/embed",
-            "/v1/v2/embed",
-            parse=partial(parse_embed, "2"),
-            summary="Embed texts, as Cohere's v2 does",
-            body=EmbedBody,
-            answer=EmbedAnswer,
-            example=_V2_EMBED,
-            keys=["texts", "inputs", "images"],
-        ),
-        *post(
-            "/v1/rerank",
-            "/v1/v1/rerank",
-            parse=partial(parse_rerank, "1"),
-            summary="Rank documents by how well they answer a query, as Cohere's v1 does",
-            body=RerankBody,
-            answer=RerankAnswer,
-            example={**_QUESTION, "return_documents": True},
-            keys=["documents"],
-            signs=_RERANK_SIGNS,
-        ),
-        *post(
-            "/v2/rerank",
-            "/v1/v2/rerank",
-            parse=partial(parse_rerank, "2"),
-            summary="Rank documents by how well they answer a query, as Cohere's v2 does",
-            body=RerankBody,
-            answer=RerankAnswer,
-            example={"model": _MODEL, **_QUESTION, "top_n": 1},
-            keys=["documents"],
-            signs=_RERANK_SIGNS,
-        ),
-        *post(
-            "/v1/tokenize",
-            "/v1/v1/tokenize",
-            parse=parse_tokenize,
-            summary="Tokenize a text, without special tokens",
-            body=TokenizeBody,
-            answer=TokenizeAnswer,
-            example={"model": _MODEL, "text": "a happy person"},
-            keys=["text"],
-        ),
-        *post(
-            "/v1/detokenize",
-            "/v1/v1/detokenize",
-            parse=parse_detokenize,
-            summary="Turn token ids back into a text",
-            body=DetokenizeBody,
-            answer=DetokenizeAnswer,
-            example={"model": _MODEL, "tokens": [1037, 3407, 2711]},
-            keys=["tokens"],
-        ),
-    ),
-    render_error=render_error,
+_rerank = partial(
+    ROUTES.post,
+    body=RerankBody,
+    answer=RerankAnswer,
+    keys=["documents"],
+    signs=["rank_fields", "max_chunks_per_doc", "max_tokens_per_doc"],
+    names={"passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
 )
+
+
+@_rerank(
+    "/v1/rerank",
+    "/v1/v1/rerank",
+    summary="Rank documents by how well they answer a query, as Cohere's v1 does",
+    example={**_QUESTION, "return_documents": True},
+)
+def parse_rerank_v1(body: RerankBody, incoming: Incoming) -> Call:
+    return _rank(body, "1", shows_documents=True, max_passage_tokens=body.max_tokens_per_doc)
+
+
+@_rerank(
+    "/v2/rerank",
+    "/v1/v2/rerank",
+    summary="Rank documents by how well they answer a query, as Cohere's v2 does",
+    example={"model": _MODEL, **_QUESTION, "top_n": 1},
+)
+def parse_rerank_v2(body: RerankBody, incoming: Incoming) -> Call:
+    max_passage_tokens = body.max_tokens_per_doc or MAX_TOKENS_PER_DOC
+    return _rank(body, "2", shows_documents=False, max_passage_tokens=max_passage_tokens)
+
+
+def _rank(body: RerankBody, version: Version, *, shows_documents: bool, max_passage_tokens: int | None) -> Call:
+    """shows_documents: the version's default."""
+    if not body.query.strip():
+        raise EmptyInput("{field} must not be empty or only whitespace.", field="query")
+    shown = read_switch(body.return_documents, "return_documents")
+    request = RerankRequest(
+        query=body.query,
+        passages=[_passage(document, body.rank_fields, index) for index, document in enumerate(body.documents)],
+        model=body.model or None,
+        text=TextOptions(truncate_by_default=True),
+        raw=False,
+        max_passage_tokens=max_passage_tokens,
+    )
+    documents = body.documents if (shows_documents if shown is None else shown) else None
+    return Call(request, partial(render_rerank, version, documents, body.top_n))
+
+
+def _passage(document: str | dict[str, Any], rank_fields: Sequence[str] | None, index: int) -> str:
+    """The text of a document that is ranked. Source: Cohere's Rerank guide, "Example with Semi-structured Data"."""
+    if isinstance(document, str):
+        return document
+    if not rank_fields:
+        text = document.get("text")
+        if isinstance(text, str):
+            return text
+        raise InvalidField("{field} needs a string `text`.", field="passages", index=index)
+    lines = [f"{name}: {document[name]}" for name in rank_fields if isinstance(document.get(name), str)]
+    if not lines:
+        raise InvalidField("{field} has no string under any of the `rank_fields`.", field="passages", index=index)
+    return "\n".join(lines)
+
+
+def render_rerank(
+    version: Version, documents: Sequence[str | dict[str, Any]] | None, top_n: int | None, result: RerankResult
+) -> Rendered:
+    """documents: those of the body; None leaves them out."""
+    results = ranked(result, (), top_n=top_n, document=None, text=False)
+    if documents is not None:
+        for item in results:
+            item["document"] = _shown(documents[item["index"]])
+    warnings = _truncated("query", [result.query]) + _truncated("documents", result.passages)
+    return _answer(
+        id=str(uuid.uuid4()),
+        object="rerank",
+        model=result.model,
+        results=results,
+        usage=token_usage(result.usage),
+        meta=_meta(version, {"search_units": 1}, warnings),
+    )
+
+
+def _shown(document: str | dict[str, Any]) -> dict[str, str]:
+    """A document as an object of its string fields, which are all that Cohere's schema allows."""
+    if isinstance(document, str):
+        return as_object(document)
+    return {name: value for name, value in document.items() if isinstance(value, str)}
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+class TokenizeBody(msgspec.Struct):
+    text: str
+    model: str | None = None
+
+
+class TokenizeAnswer(msgspec.Struct):
+    tokens: list[int]
+    token_strings: list[str]
+    meta: Meta
+
+
+class DetokenizeBody(msgspec.Struct):
+    tokens: list[TokenId]
+    model: str | None = None
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    text: str
+    meta: Meta
+
+
+@ROUTES.post(
+    "/v1/tokenize",
+    "/v1/v1/tokenize",
+    body=TokenizeBody,
+    answer=TokenizeAnswer,
+    summary="Tokenize a text, without special tokens",
+    example={"model": _MODEL, "text": "a happy person"},
+    keys=["text"],
+    names={"inputs": "text"},
+)
+def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
+    request = TokenizeRequest(inputs=[body.text], model=body.model or None, add_special_tokens=False)
+    return Call(request, render_tokenize)
+
+
+def render_tokenize(result: TokenizeResult) -> Rendered:
+    (tokens,) = result.tokens
+    ids, strings = [token.id for token in tokens], [token.text for token in tokens]
+    return _answer(tokens=ids, token_strings=strings, meta=_meta("1"))
+
+
+@ROUTES.post(
+    "/v1/detokenize",
+    "/v1/v1/detokenize",
+    body=DetokenizeBody,
+    answer=DetokenizeAnswer,
+    summary="Turn token ids back into a text",
+    example={"model": _MODEL, "tokens": [1037, 3407, 2711]},
+    keys=["tokens"],
+    names={"ids": "tokens"},
+)
+def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
+    return Call(DecodeRequest(ids=[body.tokens], model=body.model or None), render_detokenize)
+
+
+def render_detokenize(result: DecodeResult) -> Rendered:
+    (text,) = result.texts
+    return _answer(text=text, meta=_meta("1"))
+
+
+# --- all responses --------------------------------------------------------------------------------------------
+
+
+def _answer(**fields: Any) -> Rendered:
+    return Rendered(body=dump_json(fields))
+
+
+def _meta(version: Version, billed_units: Mapping[str, int] | None = None, warnings: Sequence[str] = ()) -> Any:
+    meta: dict[str, Any] = {"api_version": {"version": version}}
+    if billed_units:
+        meta["billed_units"] = billed_units
+    if warnings:
+        meta["warnings"] = warnings
+    return meta
+
+
+def _truncated(field: str, lengths: Sequence[TextLength]) -> list[str]:
+    """A warning with the indices of truncated texts; none if there are none."""
+    indices = [str(index) for index, length in enumerate(lengths) if length.truncated]
+    return [f"`{field}` truncated: {', '.join(indices)}."] if indices else []
+
+
+def render_error(error: VectordError) -> Rendered:
+    return error_response(error, {"message": error.message}, ERRORS)
+
+
+DIALECT = Dialect(name="cohere", title="Cohere", routes=tuple(ROUTES), render_error=render_error)

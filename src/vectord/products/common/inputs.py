@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias, overload
 import msgspec
 
 from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
-from vectord.products.common.body import TokenId
+from vectord.products.common.body import Count, TokenId
 from vectord.schema import Input, InputKind, Side, Span
 
 # --- inputs ---------------------------------------------------------------------------------------------------
@@ -132,6 +132,11 @@ def read_switch(value: Switch, field: str) -> bool | None:
         raise InvalidField("{field} must be true or false.", field=field)
     return word == "true"
 
+
+OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]
+Force = Annotated[Switch, msgspec.Meta(description="ours: cut vectors that were not trained to be cut, too")]
+Width = Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")]
+TopN = Annotated[Count | None, msgspec.Meta(description="results to show; 0 and null: all")]
 
 Direction = Annotated[str, msgspec.Meta(description='"Right" or "Left": the end that is cut off')]
 

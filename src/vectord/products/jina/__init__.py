@@ -1,80 +1,447 @@
-"""Jina's API: embeddings, late chunking, multi-vectors and rerank.
+"""Jina's API: embeddings, late chunking, multi-vectors and rerank; also Xinference's rerank.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Runs on the event loop,
-called by the server's handler.
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, post
-from vectord.products.jina.errors import render_error
-from vectord.products.jina.requests import parse_embeddings, parse_multivector, parse_rerank
-from vectord.products.jina.wire import (
-    Embeddings,
-    EmbeddingsBody,
-    MultiVectorBody,
-    MultiVectors,
-    Ranking,
-    RerankBody,
+import uuid
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.products.common.body import PositiveCount, TokenId
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import FASTAPI, error_response
+from vectord.products.common.inputs import (
+    Force,
+    OnSwitch,
+    Switch,
+    TopN,
+    Width,
+    check_count,
+    join_chunks,
+    read_inputs,
+    read_kind,
+    read_switch,
 )
+from vectord.products.common.ranking import as_object, ranked
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import Encoding, dump_json, encoded_rows
+from vectord.schema import (
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Input,
+    InputKind,
+    ModelInfo,
+    Precision,
+    RerankRequest,
+    RerankResult,
+    TextOptions,
+)
+
+ROUTES = Routes()
+ERRORS = FASTAPI  # with a string for `detail`
 
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
-DIALECT = Dialect(
-    name="jina",
-    title="Jina",
-    routes=(
-        *post(
-            "/v1/embeddings",
-            "/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts, or the pieces of one text in sight of all of it",
-            body=EmbeddingsBody,
-            answer=Embeddings,
-            example={
-                "model": _MODEL,
-                "task": "retrieval.passage",
-                "late_chunking": True,
-                "embedding_type": "float",
-                "input": ["Berlin is the capital of Germany.", "Its more than 3.8 million inhabitants make it large."],
-            },
-            keys=["input"],
-            signs=[
-                "task",
-                "normalized",
-                "late_chunking",
-                "embedding_type",
-                "encoding_type",
-                "return_multivector",
-                "return_tokenized_input",
-            ],
-        ),
-        *post(
-            "/v1/multi-vector",
-            "/multi-vector",
-            parse=parse_multivector,
-            summary="Embed each token of texts",
-            body=MultiVectorBody,
-            answer=MultiVectors,
-            example={"input_type": "document", "input": ["a happy person"]},
-            keys=["input"],
-        ),
-        *post(
-            "/v1/rerank",
-            "/rerank",
-            parse=parse_rerank,
-            summary="Rank documents by how well they answer a query",
-            body=RerankBody,
-            answer=Ranking,
-            example={
-                "model": _MODEL,
-                "query": "What is the capital of France?",
-                "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
-                "top_n": 1,
-            },
-            keys=["documents"],
-            signs=["max_doc_length", "return_embeddings", "return_len"],  # the last one is Xinference's
-        ),
+# --- wire types -----------------------------------------------------------------------------------------------
+
+EmbeddingType: TypeAlias = Literal["float", "base64", "binary", "ubinary"]
+EmbeddingTypes: TypeAlias = EmbeddingType | list[EmbeddingType]
+
+Types = Annotated[
+    EmbeddingTypes | None,
+    msgspec.Meta(
+        description="base64 is of float32, little-endian; binary and ubinary are bytes of eight signs each. "
+        "Of a list, each vector is an object that holds it under each type"
     ),
-    render_error=render_error,
+]
+
+
+class TextDoc(msgspec.Struct):
+    """A text in an object. An object without one is an image or a PDF, and refused."""
+
+    text: str | None = None
+
+
+Document: TypeAlias = str | TextDoc
+
+
+class MultiVectorBody(msgspec.Struct):
+    input: str | TextDoc | list[str | TokenId | list[TokenId] | TextDoc]
+    model: str | None = None
+    embedding_type: Types = None
+    encoding_type: Annotated[EmbeddingTypes | None, msgspec.Meta(description="LlamaIndex's `embedding_type`")] = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None, msgspec.Meta(description="OpenAI's SDK sends it for `embedding_type`")
+    ] = None
+    input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
+    dimensions: Width = None
+    truncate: OnSwitch = None
+    prompt_name: str | None = None
+
+
+class EmbeddingsBody(MultiVectorBody):
+    task: Annotated[
+        str | None, msgspec.Meta(description='"retrieval.query", "code.passage" ...; others have no meaning here')
+    ] = None
+    normalized: OnSwitch = None
+    late_chunking: Annotated[
+        Switch, msgspec.Meta(description="the inputs are chunks of one text, each embedded in the context of all")
+    ] = None
+    return_multivector: Annotated[Switch, msgspec.Meta(description="a vector a token, under `embeddings`")] = None
+    return_tokenized_input: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
+    force_dimensions: Force = None
+
+
+class VectorByType(msgspec.Struct):
+    """A vector in each of the requested types."""
+
+    floats: list[float] | UnsetType = msgspec.field(name="float", default=UNSET)
+    base64: str | UnsetType = UNSET
+    binary: list[int] | UnsetType = UNSET
+    ubinary: list[int] | UnsetType = UNSET
+
+
+class EmbeddingItem(msgspec.Struct, tag_field="object", tag="embedding"):
+    index: int
+    embedding: list[float] | str | VectorByType
+
+
+class MultiVectorByType(msgspec.Struct):
+    floats: list[list[float]] | UnsetType = msgspec.field(name="float", default=UNSET)
+    base64: list[str] | UnsetType = UNSET
+
+
+class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
+    """A vector for each token."""
+
+    index: int
+    embeddings: list[list[float] | str] | MultiVectorByType
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem | MultiVectorItem]
+    model: str
+    usage: TokenUsage
+
+
+class MultiVectors(msgspec.Struct):
+    object: Literal["list"]
+    data: list[MultiVectorItem]
+    model: str
+    usage: TokenUsage
+
+
+# --- embeddings -----------------------------------------------------------------------------------------------
+
+# With late chunking the document's chunks are the inputs.
+_NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "late_chunking"}
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    body=EmbeddingsBody,
+    answer=Embeddings,
+    summary="Embed texts, or the chunks of one text in the context of all of it",
+    example={
+        "model": _MODEL,
+        "task": "retrieval.passage",
+        "late_chunking": True,
+        "embedding_type": "float",
+        "input": ["Berlin is the capital of Germany.", "Its more than 3.8 million inhabitants make it large."],
+    },
+    keys=["input"],
+    signs=[
+        "task",
+        "normalized",
+        "late_chunking",
+        "embedding_type",
+        "encoding_type",
+        "return_multivector",
+        "return_tokenized_input",
+    ],
+    names=_NAMES,
 )
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    _refuse(body.return_tokenized_input, "return_tokenized_input")
+    side = body.task.rpartition(".")[2] if body.task else None  # the end of a task such as "nl2code.query"
+    kind = read_kind(side, body.input_type)
+    late = read_switch(body.late_chunking, "late_chunking")
+    multivector = read_switch(body.return_multivector, "return_multivector")
+    if late and multivector:
+        raise InvalidField("`late_chunking` and `return_multivector` exclude each other.", field="late_chunking")
+    if late:
+        if isinstance(body.input, list):
+            check_count(len(body.input), incoming.guards.max_inputs, unit="chunk")
+        return _chunks(body, kind)
+    if multivector or _only_multivectors(body.model, incoming.models):
+        return _multivectors(body, kind)
+    types = _types(body)
+    request = EmbedRequest(
+        inputs=_inputs(body),
+        model=body.model or None,
+        text=_text_options(body, kind),
+        normalize=read_switch(body.normalized, "normalized") is not False,
+        dimensions=body.dimensions or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=_precisions(types),
+    )
+    return Call(request, partial(render_embeddings, types))
+
+
+@ROUTES.post(
+    "/v1/multi-vector",
+    "/multi-vector",
+    body=MultiVectorBody,
+    answer=MultiVectors,
+    summary="Embed each token of texts",
+    example={"input_type": "document", "input": ["a happy person"]},
+    keys=["input"],
+    names=_NAMES,
+)
+def parse_multivectors(body: MultiVectorBody, incoming: Incoming) -> Call:
+    return _multivectors(body, read_kind(body.input_type))
+
+
+def _multivectors(body: MultiVectorBody, kind: InputKind | None) -> Call:
+    types = _types(body)
+    if not {"float", "base64"}.issuperset(_listed(types)):
+        raise InvalidField("{field} of multi-vectors must be float or base64.", field="embedding_type")
+    request = EmbedRequest(
+        inputs=_inputs(body),
+        model=body.model or None,
+        text=_text_options(body, kind),
+        outputs=frozenset({"colbert"}),
+    )
+    render = partial(render_multivectors, types, body.dimensions or None)
+    return Call(request, render, binary=not body.dimensions)
+
+
+def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
+    types = _types(body)
+    chunks = []
+    for index, text in enumerate(_inputs(body)):
+        if not isinstance(text, str):
+            raise InvalidField("`late_chunking` takes texts, not ids.", field="inputs", index=index)
+        if not text.strip():  # it has no tokens for a vector
+            raise EmptyInput("{field} must not be blank with `late_chunking`.", field="inputs", index=index)
+        chunks.append(text)
+    document, spans = join_chunks(chunks)
+    request = DocumentsRequest(
+        documents=[document],
+        chunks=None,
+        spans=[spans],
+        model=body.model or None,
+        text=_text_options(body, kind),
+        late=True,
+        normalize=read_switch(body.normalized, "normalized") is not False,
+        dimensions=body.dimensions or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=_precisions(types),
+    )
+    return Call(request, partial(render_chunks, types))
+
+
+def _only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
+    """Whether the model is a ColBERT: Jina's route answers with its multi-vectors without `return_multivector`."""
+    named = [info for info in models if not name or name in (info.name, info.model_id)]
+    return bool(named) and all("colbert" in info.outputs and "dense" not in info.outputs for info in named)
+
+
+def _text_options(body: MultiVectorBody, kind: InputKind | None) -> TextOptions:
+    truncate = read_switch(body.truncate, "truncate")
+    return TextOptions(truncate=truncate, truncate_by_default=True, prompt_name=body.prompt_name, kind=kind)
+
+
+def _inputs(body: MultiVectorBody) -> Sequence[Input]:
+    value = [body.input] if isinstance(body.input, TextDoc) else body.input
+    if isinstance(value, str):
+        return [value]
+    texts = [_text(item, index, "inputs") if isinstance(item, TextDoc) else item for index, item in enumerate(value)]
+    return read_inputs(texts)
+
+
+def _text(document: Document, index: int, field: str) -> str:
+    text = document.text if isinstance(document, TextDoc) else document
+    if text is None:
+        raise InvalidField("{field} must have a `text`: images and PDFs are not served.", field=field, index=index)
+    return text
+
+
+def _refuse(switch: Switch, field: str) -> None:
+    """Raises InvalidField if `switch` requests a part of the response that this server does not have."""
+    if read_switch(switch, field):
+        raise InvalidField("{field} is not served; leave it out.", field=field)
+
+
+def _types(body: MultiVectorBody) -> EmbeddingTypes:
+    return body.embedding_type or body.encoding_type or body.encoding_format or "float"
+
+
+def _listed(types: EmbeddingTypes) -> Sequence[EmbeddingType]:
+    return [types] if isinstance(types, str) else types
+
+
+def _precisions(types: EmbeddingTypes) -> tuple[Precision, ...]:
+    return tuple(dict.fromkeys(_precision(kind) for kind in _listed(types)))
+
+
+def _precision(kind: EmbeddingType) -> Precision:
+    return "float" if kind == "base64" else kind
+
+
+def _encoding(kind: EmbeddingType) -> Encoding:
+    return "base64" if kind == "base64" else "float"
+
+
+def render_embeddings(types: EmbeddingTypes, result: EmbedResult) -> Rendered:
+    """Bits are lists of numbers, which Jina's clients unpack: binary -128 to 127, ubinary 0 to 255."""
+    vectors = _in_types(types, lambda kind: encoded_rows(result.dense[_precision(kind)], _encoding(kind)))
+    return _list("embedding", vectors, result)
+
+
+def render_chunks(types: EmbeddingTypes, result: DocumentsResult) -> Rendered:
+    """A vector for each chunk of the one document."""
+    (document,) = result.documents
+    vectors = _in_types(types, lambda kind: encoded_rows(document.vectors[_precision(kind)], _encoding(kind)))
+    return _list("embedding", vectors, result)
+
+
+def render_multivectors(types: EmbeddingTypes, dimensions: int | None, result: EmbedResult) -> Rendered:
+    """dimensions: the body's. Raises InvalidField if the vectors, whose width is known only now, have others."""
+    matrices = result.colbert
+    assert matrices is not None
+    width = matrices[0].shape[1]
+    if dimensions not in (None, width):
+        template = "{field} must be {limit}: multi-vectors are not cut."
+        raise InvalidField(template, field="dimensions", limit=width, given=dimensions)
+    vectors = _in_types(types, lambda kind: [encoded_rows(matrix, _encoding(kind)) for matrix in matrices])
+    return _list("embeddings", vectors, result)
+
+
+def _in_types(types: EmbeddingTypes, rows: Callable[[EmbeddingType], list[Any]]) -> list[Any]:
+    """Each input's vector in one type, or, for a list of types, as an object with all of them."""
+    if isinstance(types, str):
+        return rows(types)
+    columns = {kind: rows(kind) for kind in types}
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResult) -> Rendered:
+    """key: the vector's key, which is also the item's `object`."""
+    data = [{"object": key, "index": index, key: vector} for index, vector in enumerate(vectors)]
+    shown = {"object": "list", "data": data, "model": result.model, "usage": token_usage(result.usage)}
+    return Rendered(body=dump_json(shown))
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    documents: list[Document]
+    model: str | None = None
+    top_n: TopN = None
+    return_documents: OnSwitch = None
+    truncation: OnSwitch = None
+    max_doc_length: Annotated[
+        PositiveCount | None, msgspec.Meta(description="tokens to read of a document; null: those that the model reads")
+    ] = None
+    return_embeddings: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
+
+
+class ShownDocument(msgspec.Struct):
+    text: str
+
+
+class RankedDocument(msgspec.Struct):
+    index: int
+    relevance_score: float
+    score: float  # the same, and `text` is that of `document`: for clients of Semantic Explorer
+    text: str | UnsetType = UNSET  # unless return_documents is false
+    document: ShownDocument | UnsetType = UNSET
+
+
+class RankingTokens(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+
+class RankingMeta(msgspec.Struct):
+    """Xinference's clients read the usage here."""
+
+    tokens: RankingTokens
+
+
+class Ranking(msgspec.Struct):
+    object: Literal["list"]
+    results: list[RankedDocument]
+    model: str
+    usage: TokenUsage
+    id: str
+    meta: RankingMeta
+
+
+@ROUTES.post(
+    "/v1/rerank",
+    "/rerank",
+    body=RerankBody,
+    answer=Ranking,
+    summary="Rank documents by how well they answer a query",
+    example={
+        "model": _MODEL,
+        "query": "What is the capital of France?",
+        "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
+        "top_n": 1,
+    },
+    keys=["documents"],
+    signs=["max_doc_length", "return_embeddings", "return_len"],  # the last one is Xinference's
+    names={"passages": "documents", "max_passage_tokens": "max_doc_length"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    _refuse(body.return_embeddings, "return_embeddings")
+    if not body.documents:
+        raise EmptyInput("{field} cannot be empty", field="passages")
+    documents = [_text(document, index, "passages") for index, document in enumerate(body.documents)]
+    request = RerankRequest(
+        query=body.query,
+        passages=documents,
+        model=body.model or None,
+        text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
+        raw=False,
+        max_passage_tokens=body.max_doc_length,
+    )
+    shows_documents = read_switch(body.return_documents, "return_documents") is not False
+    return Call(request, partial(render_ranking, documents, body.top_n, shows_documents))
+
+
+def render_ranking(
+    documents: Sequence[str], top_n: int | None, shows_documents: bool, result: RerankResult
+) -> Rendered:
+    document = as_object if shows_documents else None
+    shown = {
+        "object": "list",
+        "results": ranked(result, documents, top_n=top_n, document=document, text=shows_documents),
+        "model": result.model,
+        "usage": token_usage(result.usage),
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "meta": {"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
+    }
+    return Rendered(body=dump_json(shown))
+
+
+def render_error(error: VectordError) -> Rendered:
+    return error_response(error, {"detail": error.message}, ERRORS)
+
+
+DIALECT = Dialect(name="jina", title="Jina", routes=tuple(ROUTES), render_error=render_error)

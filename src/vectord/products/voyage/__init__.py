@@ -1,75 +1,360 @@
 """Voyage's API: embeddings, contextualized chunk embeddings and rerank.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong.
-Runs on the event loop, called by the server's handler.
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, post
-from vectord.products.voyage.errors import render_error
-from vectord.products.voyage.requests import parse_contextualized, parse_embeddings, parse_rerank
-from vectord.products.voyage.wire import (
-    ContextualizedBody,
-    ContextualizedEmbeddings,
-    Embeddings,
-    EmbeddingsBody,
-    Ranking,
-    RerankBody,
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from vectord import errors
+from vectord.errors import EmptyInput, InvalidField, VectordError
+from vectord.products.common.body import Count, PositiveCount
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response
+from vectord.products.common.inputs import (
+    Force,
+    OnSwitch,
+    Switch,
+    TopN,
+    Width,
+    check_count,
+    join_chunks,
+    read_inputs,
+    read_kind,
+    read_switch,
 )
+from vectord.products.common.ranking import best_first
+from vectord.products.common.usage import token_usage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.schema import (
+    ChunkOptions,
+    DocumentsRequest,
+    DocumentsResult,
+    EmbedRequest,
+    EmbedResult,
+    Precision,
+    RerankRequest,
+    RerankResult,
+    Span,
+    TextOptions,
+    Usage,
+)
+
+ROUTES = Routes()
+
+# The SDK expects 422 for a body that cannot be read, and 400 for any other fault of a body.
+ERRORS: Statuses = {
+    **STATUSES,
+    errors.MalformedBody: 422,
+    errors.WrongType: 422,
+    errors.MissingField: 422,
+    errors.EmptyInput: 422,
+    errors.ModelNotFound: 400,
+}
+
+InputType = Annotated[str | None, msgspec.Meta(description='"query" or "document"')]
+Dtype = Annotated[Precision | None, msgspec.Meta(description="the type of the numbers; null: float")]
+EncodingFormat = Annotated[
+    str | None, msgspec.Meta(description='null or "base64": the bytes of numbers of `output_dtype`')
+]
 
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
-DIALECT = Dialect(
-    name="voyage",
-    title="Voyage",
-    routes=(
-        *post(
-            "/v1/embeddings",
-            "/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts, as Voyage does",
-            body=EmbeddingsBody,
-            answer=Embeddings,
-            example={
-                "model": _MODEL,
-                "input": ["a happy person", "a rainy day"],
-                "input_type": "document",
-                "output_dtype": "int8",
-            },
-            keys=["input"],
-            signs=["output_dtype", "output_dimension"],
-        ),
-        *post(
-            "/v1/contextualizedembeddings",
-            "/contextualizedembeddings",
-            parse=parse_contextualized,
-            summary="Embed chunks of documents, each as part of its document",
-            body=ContextualizedBody,
-            answer=ContextualizedEmbeddings,
-            example={
-                "model": _MODEL,
-                "inputs": [["a happy person", "who walks in the rain"]],
-                "input_type": "document",
-            },
-            keys=["inputs"],
-        ),
-        *post(
-            "/v1/rerank",
-            "/rerank",
-            parse=parse_rerank,
-            summary="Rank documents by how well they answer a query, as Voyage does",
-            body=RerankBody,
-            answer=Ranking,
-            example={
-                "model": _MODEL,
-                "query": "What is the capital of France?",
-                "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
-                "top_k": 1,
-            },
-            keys=["documents"],
-            signs=["top_k"],
-        ),
-    ),
-    render_error=render_error,
+# --- embeddings -----------------------------------------------------------------------------------------------
+
+
+class EmbeddingsBody(msgspec.Struct):
+    input: str | list[str]
+    model: str | None = None
+    input_type: InputType = None
+    truncation: OnSwitch = None
+    output_dimension: Width = None
+    force_dimensions: Force = None
+    output_dtype: Dtype = None
+    encoding_format: EncodingFormat = None
+
+
+class EmbeddingItem(msgspec.Struct):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class VoyageUsage(msgspec.Struct):
+    total_tokens: int
+    truncated_inputs: list[int] | UnsetType = UNSET  # only if an input was truncated
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: VoyageUsage
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    "/embeddings",
+    body=EmbeddingsBody,
+    answer=Embeddings,
+    summary="Embed texts, as Voyage does",
+    example={
+        "model": _MODEL,
+        "input": ["a happy person", "a rainy day"],
+        "input_type": "document",
+        "output_dtype": "int8",
+    },
+    keys=["input"],
+    signs=["output_dtype", "output_dimension"],
+    names={"inputs": "input", "dimensions": "output_dimension"},
 )
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    text = TextOptions(
+        truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True, kind=read_kind(body.input_type)
+    )
+    inputs = read_inputs(body.input)
+    request, form = _embed(body, inputs, text)
+    return Call(request, partial(render_embeddings, *form))
+
+
+def render_embeddings(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
+    return _list(embedding_items(result.dense[dtype], encoding), result.model, result.usage)
+
+
+# --- contextualized chunks ------------------------------------------------------------------------------------
+
+CHUNK_TOKENS = 512  # Voyage's default
+
+
+class ContextualizedBody(msgspec.Struct):
+    """`inputs`: for each document its chunks, in order and without overlap; for each query itself alone."""
+
+    inputs: list[list[str]]
+    model: str | None = None
+    input_type: InputType = None
+    output_dimension: Width = None
+    force_dimensions: Force = None
+    output_dtype: Dtype = None
+    encoding_format: EncodingFormat = None
+    enable_auto_chunking: Annotated[
+        Switch, msgspec.Meta(description="each document is one text, which is cut into chunks here")
+    ] = None
+    chunk_size: Annotated[PositiveCount | None, msgspec.Meta(description="tokens; null: 512")] = None
+    chunk_overlap: Annotated[
+        Count | None, msgspec.Meta(description="tokens a chunk shares with the one before; null: none")
+    ] = None
+
+
+class ChunkItem(EmbeddingItem):
+    text: str | UnsetType = UNSET  # only with enable_auto_chunking
+
+
+class DocumentItem(msgspec.Struct):
+    object: Literal["list"]
+    index: int
+    data: list[ChunkItem]
+
+
+class ContextualizedEmbeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[DocumentItem]
+    model: str
+    usage: VoyageUsage
+
+
+@ROUTES.post(
+    "/v1/contextualizedembeddings",
+    "/contextualizedembeddings",
+    body=ContextualizedBody,
+    answer=ContextualizedEmbeddings,
+    summary="Embed chunks of documents, each as part of its document",
+    example={"model": _MODEL, "inputs": [["a happy person", "who walks in the rain"]], "input_type": "document"},
+    keys=["inputs"],
+    names={
+        "documents": "inputs",
+        "spans": "inputs",
+        "dimensions": "output_dimension",
+        "chunk.max_tokens": "chunk_size",
+        "chunk.overlap_tokens": "chunk_overlap",
+        "late": "model",  # the path is for late chunking only, so a model that does not support it is the fault
+    },
+)
+def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
+    """Queries are embedded as usual, since they have no context. Chunks are embedded by late chunking."""
+    check_count(len(body.inputs), incoming.guards.max_inputs)
+    check_count(sum(map(len, body.inputs)), incoming.guards.max_inputs, unit="chunk")
+    if not body.inputs:
+        raise EmptyInput("{field} cannot be empty", field="inputs")
+    for index, texts in enumerate(body.inputs):
+        if not texts or not all(text.strip() for text in texts):  # a blank text has no tokens for a vector
+            raise EmptyInput("{field} must hold texts, and none that is blank.", field="inputs", index=index)
+    kind = read_kind(body.input_type)
+    if kind == "query":
+        text = TextOptions(truncate_by_default=True, kind="query")
+        query_request, form = _embed(body, _single_texts(body.inputs), text)
+        return Call(query_request, partial(render_queries, *form))
+    documents: Sequence[str]
+    chunks: ChunkOptions | None = None
+    spans: Sequence[Sequence[Span]] | None = None
+    if read_switch(body.enable_auto_chunking, "enable_auto_chunking"):
+        documents, chunks = _single_texts(body.inputs), _chunk_options(body)
+    else:
+        joined = [join_chunks(texts) for texts in body.inputs]
+        documents, spans = [document for document, _ in joined], [spans for _, spans in joined]
+    dtype = body.output_dtype or "float"
+    request = DocumentsRequest(
+        documents=documents,
+        chunks=chunks,
+        spans=spans,
+        model=body.model or None,
+        text=TextOptions(kind=kind),
+        late=True,
+        dimensions=body.output_dimension or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=(dtype,),
+    )
+    shown = documents if chunks else None
+    return Call(request, partial(render_chunks, dtype, read_encoding(body.encoding_format), shown))
+
+
+def _embed(
+    body: EmbeddingsBody | ContextualizedBody, inputs: Sequence[Any], text: TextOptions
+) -> tuple[EmbedRequest, tuple[Precision, Encoding]]:
+    """The request for one vector an input, and the form of the vectors in the response."""
+    dtype = body.output_dtype or "float"
+    request = EmbedRequest(
+        inputs=inputs,
+        model=body.model or None,
+        text=text,
+        dimensions=body.output_dimension or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+        precisions=(dtype,),
+    )
+    return request, (dtype, read_encoding(body.encoding_format))
+
+
+def _single_texts(inputs: Sequence[Sequence[str]]) -> list[str]:
+    """The only text of each list."""
+    for index, texts in enumerate(inputs):
+        if len(texts) > 1:
+            template = "{field} must hold one text: a query, or a document that is to be cut into chunks here."
+            raise InvalidField(template, field="inputs", index=index, limit=1, given=len(texts))
+    return [text for (text,) in inputs]
+
+
+def _chunk_options(body: ContextualizedBody) -> ChunkOptions:
+    size, overlap = body.chunk_size or CHUNK_TOKENS, body.chunk_overlap or 0
+    if overlap >= size:
+        template = "{field} must be below `chunk_size`, {size}; got {given}."
+        raise InvalidField(template, field="chunk_overlap", limit=size - 1, given=overlap, size=size)
+    return ChunkOptions(max_tokens=size, overlap_tokens=overlap)
+
+
+def render_queries(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
+    """Each vector in a list of its own, like the chunks of a document."""
+    rows = result.dense[dtype]
+    items = [embedding_items(rows[index : index + 1], encoding) for index in range(len(rows))]
+    return _lists(items, result.model, result.usage)
+
+
+def render_chunks(
+    dtype: Precision, encoding: Encoding, documents: Sequence[str] | None, result: DocumentsResult
+) -> Rendered:
+    """documents: their texts, to show that of each chunk; None if the client cut them itself."""
+    lists = [embedding_items(document.vectors[dtype], encoding) for document in result.documents]
+    if documents is not None:
+        for items, document, text in zip(lists, result.documents, documents, strict=True):
+            for item, chunk in zip(items, document.chunks, strict=True):
+                item["text"] = text[chunk.span.start : chunk.span.stop]
+    return _lists(lists, result.model, result.usage)
+
+
+def _lists(lists: Sequence[Sequence[dict[str, object]]], model: str, usage: Usage) -> Rendered:
+    data = [{"object": "list", "index": index, "data": items} for index, items in enumerate(lists)]
+    return _list(data, model, usage)
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    documents: list[str]
+    model: str | None = None
+    top_k: TopN = None
+    return_documents: Switch = None
+    truncation: OnSwitch = None
+
+
+class RankedItem(msgspec.Struct):
+    index: int
+    relevance_score: float
+    document: str | UnsetType = UNSET  # only with return_documents
+
+
+class Ranking(msgspec.Struct):
+    object: Literal["list"]
+    data: list[RankedItem]
+    model: str
+    usage: VoyageUsage
+
+
+@ROUTES.post(
+    "/v1/rerank",
+    "/rerank",
+    body=RerankBody,
+    answer=Ranking,
+    summary="Rank documents by how well they answer a query, as Voyage does",
+    example={
+        "model": _MODEL,
+        "query": "What is the capital of France?",
+        "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
+        "top_k": 1,
+    },
+    keys=["documents"],
+    signs=["top_k"],
+    names={"passages": "documents"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    request = RerankRequest(
+        query=body.query,
+        passages=body.documents,
+        model=body.model or None,
+        text=TextOptions(truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True),
+        raw=False,
+    )
+    shown = read_switch(body.return_documents, "return_documents")
+    return Call(request, partial(render_rerank, body.documents if shown else None, body.top_k))
+
+
+def render_rerank(documents: Sequence[str] | None, top_k: int | None, result: RerankResult) -> Rendered:
+    """documents: to show with their scores; None leaves them out."""
+    data = []
+    for index in best_first(result.scores)[: top_k or None]:
+        item: dict[str, Any] = {"index": index, "relevance_score": result.scores[index]}
+        if documents is not None:
+            item["document"] = documents[index]
+        data.append(item)
+    return _list(data, result.model, result.usage)
+
+
+# --- all responses --------------------------------------------------------------------------------------------
+
+
+def _list(data: Sequence[dict[str, Any]], model: str, usage: Usage) -> Rendered:
+    shown = token_usage(usage)
+    del shown["prompt_tokens"]  # Voyage has the total only
+    return Rendered(body=dump_json({"object": "list", "data": data, "model": model, "usage": shown}))
+
+
+def render_error(error: VectordError) -> Rendered:
+    return error_response(error, {"detail": error.message}, ERRORS)
+
+
+DIALECT = Dialect(name="voyage", title="Voyage", routes=tuple(ROUTES), render_error=render_error)
