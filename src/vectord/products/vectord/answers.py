@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -193,7 +194,9 @@ def render_decode(result: Result) -> Rendered:
 
 def render_models(result: Result) -> Rendered:
     assert isinstance(result, ModelList)
-    return _answer(models=[_model(info) for info in result.models], limits=result.limits)
+    limits = asdict(result.limits)
+    limits["max_batch_requests"] = limits.pop("max_batch_texts")
+    return _answer(models=[_model(info) for info in result.models], limits=limits)
 
 
 def render_model(result: Result) -> Rendered:
