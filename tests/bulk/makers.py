@@ -1,4 +1,4 @@
-"""Jobs for tests: inputs in every format, a model that makes vectors of a text's bytes, and what OUT holds."""
+"""Jobs for tests: input files in every format, an embedder without a model, and a reader of OUT."""
 
 from __future__ import annotations
 
@@ -15,28 +15,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from vectord.bulk.embedder import Facts
-from vectord.bulk.failures import Later
+from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import Job
+from vectord.bulk.job import BulkJob, RetryLater
 from vectord.bulk.outputs import format_of_output
 from vectord.bulk.pipeline import Pipeline, Summary
-from vectord.bulk.progress import Lines, Size
-from vectord.bulk.rows import Answer
+from vectord.bulk.progress import InputSize, LogProgress
+from vectord.bulk.rows import TextVectors
 from vectord.schema import Sparse
 
 WIDTH, TOKEN_WIDTH = 4, 3
 
 
 def vector_of(text: str) -> np.ndarray:
-    """(WIDTH,) float32, another for every text."""
+    """(WIDTH,) float32, different for every text."""
     return np.random.default_rng(crc32(text.encode())).random(WIDTH, np.float32)
 
 
 class FakeEmbedder:
-    """Implements Embedder. A text that holds "poison" fails alone; `later` requests are put off first.
+    """An Embedder. A text that contains "poison" fails alone; the first `later` requests raise RetryLater.
 
-    before: called with each request's texts, before it is answered.
+    before: called with the texts of each request before the response.
     """
 
     def __init__(self, *, later: int = 0, space: str = "space", before: Callable[[Sequence[str]], None] | None = None):
@@ -45,17 +44,17 @@ class FakeEmbedder:
         self.before = before
         self.seen: list[str] = []
 
-    async def facts(self) -> Facts:
-        return Facts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
+    async def facts(self) -> ModelFacts:
+        return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH)
 
-    async def embed(self, texts: Sequence[str]) -> Answer:
+    async def embed(self, texts: Sequence[str]) -> TextVectors:
         if self.later:
             self.later -= 1
-            raise Later("full", 0.001)
+            raise RetryLater("full", 0.001)
         if self.before is not None:
             self.before(texts)
         self.seen += texts
-        return Answer(
+        return TextVectors(
             space=self.space,
             dense=np.stack([vector_of(text) for text in texts]),
             sparse=[Sparse(np.arange(len(text), dtype=np.int32), np.ones(len(text), np.float32)) for text in texts],
@@ -66,14 +65,16 @@ class FakeEmbedder:
         )
 
 
-def job_of(source: Path | str, out: Path, **options: Any) -> Job:
+def job_of(source: Path | str, out: Path, **options: Any) -> BulkJob:
     output_format, compression = format_of_output(out, None)
     given = {"output_format": output_format, "output_compression": compression, **options}
-    return Job(source=str(source), out=out, **given)
+    return BulkJob(source=str(source), out=out, **given)
 
 
-def pipeline_of(job: Job, embedder: FakeEmbedder, *, patience_s: float = 60.0, restart: bool = False) -> Pipeline:
-    return Pipeline(job, find_source(job), embedder, Lines(Size(None)), patience_s=patience_s, restart=restart)
+def pipeline_of(job: BulkJob, embedder: FakeEmbedder, *, patience_s: float = 60.0, restart: bool = False) -> Pipeline:
+    return Pipeline(
+        job, find_source(job), embedder, LogProgress(InputSize(None)), patience_s=patience_s, restart=restart
+    )
 
 
 async def run_job(source: Path | str, out: Path, embedder: FakeEmbedder | None = None, **options: Any) -> Summary:
@@ -85,7 +86,7 @@ def rows_of(count: int) -> list[dict[str, Any]]:
 
 
 def write_input(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """In the format of its name."""
+    """In the format of the suffix."""
     suffixes = path.suffixes
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=50)
@@ -111,7 +112,7 @@ def write_input(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def read_output(path: Path) -> list[dict[str, Any]]:
-    """The rows of OUT; of .npy the vectors alone."""
+    """The rows of OUT; only the vectors for .npy."""
     if path.suffix == ".npy":
         return [{"dense": row.tolist()} for row in np.load(path, mmap_mode="r")]
     if path.suffix == ".parquet":

@@ -1,4 +1,4 @@
-"""Parquet and Arrow: columns keep their types, and what a table cannot hold is told by its row."""
+"""arrow_input.py and arrow_output.py: columns keep their types; a value that does not fit is named by its row."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import read_output, run_job, write_input
 
-from vectord.bulk import parts
-from vectord.bulk.failures import BulkFailed
-from vectord.bulk.text_rows import Limits
+from vectord.bulk import part_writer
+from vectord.bulk.job import BulkFailed
+from vectord.bulk.rows import RowLimits
 from vectord.errors import ConfigError
 
 COLUMNS = {
@@ -28,8 +28,8 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("out", ["out.parquet", "out.arrow", "out.arrows"])
-async def test_the_columns_of_a_table_are_kept_as_they_are(tmp_path: Path, out: str) -> None:
-    """Types, nulls and order; of a dictionary its values."""
+async def test_the_columns_of_a_table_are_unchanged(tmp_path: Path, out: str) -> None:
+    """Types, nulls and order; a dictionary becomes its values."""
     table = pa.table(COLUMNS)
     pq.write_table(table, tmp_path / "in.parquet")
     await run_job(tmp_path / "in.parquet", tmp_path / out, column="text")
@@ -43,7 +43,7 @@ async def test_the_columns_of_a_table_are_kept_as_they_are(tmp_path: Path, out: 
 
 
 async def test_a_table_becomes_json_lines(tmp_path: Path) -> None:
-    """What JSON has no word for is a string."""
+    """A type that JSON lacks becomes a string."""
     pq.write_table(pa.table(COLUMNS), tmp_path / "in.parquet")
     await run_job(tmp_path / "in.parquet", tmp_path / "out.jsonl", column="text")
     (first, *_) = read_output(tmp_path / "out.jsonl")
@@ -51,7 +51,7 @@ async def test_a_table_becomes_json_lines(tmp_path: Path) -> None:
 
 
 async def test_json_lines_become_a_table(tmp_path: Path) -> None:
-    """Each column of the type that its values have; what has none is JSON."""
+    """Each column has the type of its values; mixed values become JSON."""
     rows = [
         {"text": "a", "n": 1, "x": 1, "ok": True, "many": [1, "b"], "mixed": 1, "none": None},
         {"text": "b", "n": None, "x": 2.5, "ok": False, "many": {}, "mixed": "c"},
@@ -65,28 +65,28 @@ async def test_json_lines_become_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "told"),
+    ("last", "message"),
     [
         ({"text": "b", "n": "many"}, "Row 100: `n` is str, in the first rows int64; --columns-as-text"),
         ({"text": "b", "n": 2**70}, "Row 100: `n` is int, in the first rows int64"),
-        ({"text": "b", "new": 1}, "row 100: the column 'new' is none of the first rows'"),
+        ({"text": "b", "new": 1}, "row 100: the first rows have no column 'new'"),
     ],
     ids=["type", "size", "new"],
 )
-async def test_what_a_table_cannot_hold_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], told: str
+async def test_a_value_that_does_not_fit_the_table_fails_with_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], message: str
 ) -> None:
-    """By its row, also in a part that came later."""
-    monkeypatch.setattr(parts, "PART_ROWS", 50)
+    """The row is counted over all parts."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 50)
     rows = [*({"text": "a", "n": 1} for _ in range(100)), last]
     source = write_input(tmp_path / "in.jsonl", rows)
-    monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", Limits(rows=50, characters=1000))
-    with pytest.raises(BulkFailed, match=told.replace("(", r"\(")):
+    monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", RowLimits(rows=50, characters=1000))
+    with pytest.raises(BulkFailed, match=message.replace("(", r"\(")):
         await run_job(source, tmp_path / "out.parquet")
 
 
 async def test_every_column_can_be_text(tmp_path: Path) -> None:
-    """--columns-as-text, for columns whose type changes on the way."""
+    """--columns-as-text accepts columns with values of several types."""
     rows = [{"text": "a", "n": 1}, {"text": "b", "n": "many"}]
     await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.parquet", columns_as_text=True)
     assert [row["n"] for row in read_output(tmp_path / "out.parquet")] == ["1", "many"]
@@ -94,8 +94,8 @@ async def test_every_column_can_be_text(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("out", ["out.parquet", "out.jsonl"])
 @pytest.mark.parametrize("name", ["in.parquet", "in.jsonl"])
-async def test_a_column_of_the_vectors_name_is_not_overwritten(tmp_path: Path, name: str, out: str) -> None:
-    """--output-column gives the new one another name."""
+async def test_a_column_with_the_name_of_an_added_one_is_not_overwritten(tmp_path: Path, name: str, out: str) -> None:
+    """--output-column renames the added column."""
     source = write_input(tmp_path / name, [{"text": "a", "dense": "precious"}])
     with pytest.raises((BulkFailed, ConfigError), match="--output-column"):
         await run_job(source, tmp_path / out, column="text")
@@ -104,8 +104,8 @@ async def test_a_column_of_the_vectors_name_is_not_overwritten(tmp_path: Path, n
     assert (row["dense"], len(row["new_dense"])) == ("precious", 4)
 
 
-async def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
-    """A folder is one table."""
+async def test_files_with_different_columns_are_refused(tmp_path: Path) -> None:
+    """All files of a folder form one table."""
     folder = tmp_path / "in"
     folder.mkdir()
     write_input(folder / "0.parquet", [{"text": "a"}])
@@ -114,15 +114,15 @@ async def test_files_of_other_columns_are_refused(tmp_path: Path) -> None:
         await run_job(folder, tmp_path / "out.jsonl")
 
 
-async def test_no_table_is_told(tmp_path: Path) -> None:
-    """A file that only has the name."""
-    (tmp_path / "in.parquet").write_bytes(b"PAR1 this is none PAR1")
-    with pytest.raises(BulkFailed, match="cannot be read on"):
+async def test_a_broken_parquet_file_is_an_error(tmp_path: Path) -> None:
+    """The suffix alone does not make a table."""
+    (tmp_path / "in.parquet").write_bytes(b"PAR1 broken PAR1")
+    with pytest.raises(BulkFailed, match="cannot be read"):
         await run_job(tmp_path / "in.parquet", tmp_path / "out.jsonl")
 
 
-async def test_row_groups_are_of_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Readers like them large."""
-    monkeypatch.setattr(parts, "PART_ROWS", 100)
+async def test_a_row_group_contains_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers prefer large row groups."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
     await run_job(write_input(tmp_path / "in.csv", [{"text": str(i)} for i in range(1000)]), tmp_path / "out.parquet")
     assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1

@@ -1,4 +1,4 @@
-"""commands/bulk.py: its words, and how a job that cannot start ends: one line, exit code 2."""
+"""`vectord bulk`: its options, and its exit codes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vectord.config.settings import SETTINGS
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder with in.jsonl and in.csv; what the command does to logging ends with the test."""
+    """A folder with in.jsonl and in.csv. Restores the logging configuration afterwards."""
     monkeypatch.chdir(tmp_path)
     write_input(tmp_path / "in.jsonl", rows_of(20))
     write_input(tmp_path / "in.csv", rows_of(20))
@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_a_job_from_its_words_to_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    """Own options, settings of serve and a model in any order behind IN and OUT."""
+def test_a_job_prints_its_summary_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of bulk, settings of serve and a model may follow IN and OUT in any order."""
     words = "--backend fake --json all-MiniLM-L6-v2 --dtype float32 --numbers float16"
     assert run(["bulk", "in.jsonl", "out.jsonl", *words.split()]) == 0
     summary = json.loads(capsys.readouterr().out)
@@ -40,8 +40,8 @@ def test_a_job_from_its_words_to_its_summary(capsys: pytest.CaptureFixture[str])
     assert len(rows[0]["dense"]) == 384
 
 
-def test_the_summary_for_people_says_what_was_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nobody has to look for it."""
+def test_the_printed_summary_counts_truncated_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without terminal codes if the output is not a terminal."""
     write_input(Path("in.jsonl"), [{"text": "word " * 500}, {"text": "short"}])
     assert run(["bulk", "in.jsonl", "out.jsonl", "--backend", "fake"]) == 0
     printed = capsys.readouterr().out
@@ -50,16 +50,16 @@ def test_the_summary_for_people_says_what_was_cut(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("", "Missing argument 'IN'"),
         ("in.jsonl", "Missing argument 'OUT'"),
-        ("absent.csv out.jsonl", "IN: there is no absent.csv"),
+        ("absent.csv out.jsonl", "IN: absent.csv does not exist"),
         ("in.jsonl out.pdf", "OUT: its name must end in one of .parquet"),
         ("in.jsonl out", "OUT: its name must end in one of .parquet"),
         ("in.jsonl out.parquet.gz", "only JSON Lines are written as .gz"),
-        ("in.jsonl out.npy --outputs dense,sparse", ".npy holds dense vectors alone"),
-        ("in.jsonl out.npy --on-error null", ".npy holds dense vectors alone"),
+        ("in.jsonl out.npy --outputs dense,sparse", ".npy holds only dense vectors"),
+        ("in.jsonl out.npy --on-error null", ".npy holds only dense vectors"),
         ("in.jsonl out.jsonl --outputs dense,dens", "--outputs: expected some of dense, sparse, colbert"),
         ("in.jsonl out.jsonl --dimensions 0", "--dimensions: expected 1 or more"),
         ("in.jsonl out.jsonl --numbers float64", "Invalid value for '--numbers'"),
@@ -68,37 +68,37 @@ def test_the_summary_for_people_says_what_was_cut(capsys: pytest.CaptureFixture[
         ("in.jsonl out.jsonl --api-key k", "--api-key: requires --url"),
         ("in.jsonl out.jsonl --url h:8000", "--url: base_url must begin with http"),
         ("in.csv out.jsonl --column body --backend fake", "--column: there is no 'body'"),
-        ("- out.jsonl", "IN is standard input: say --format"),
+        ("- out.jsonl", "IN is standard input: set --format"),
     ],
 )
 def test_a_job_that_cannot_start_is_one_line_and_exit_code_2(
-    words: str, told: str, capsys: pytest.CaptureFixture[str]
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Which names the word that is at fault, and leaves no file."""
+    """The line names the option at fault; no file is left."""
     assert run(["bulk", *words.split()]) == 2
     printed = capsys.readouterr()
-    assert told in printed.err
+    assert message in printed.err
     assert printed.out == ""
     assert {path.name for path in Path().iterdir()} == {"in.jsonl", "in.csv"}
 
 
-def test_own_options_hide_no_setting() -> None:
-    """But --api-key, which is here the key that a server wants."""
+def test_options_of_bulk_hide_no_setting() -> None:
+    """Except --api-key, here the key for the server of --url."""
     own = {flag for parameter in parameters() for flag in parameter.opts if flag.startswith("-")}
     settings = {flag for setting in SETTINGS for flag in setting.flags}
     assert own & settings == {"--api-key"}
 
 
-def test_a_row_that_fails_is_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """With what is done kept."""
+def test_a_failed_row_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """The finished parts stay."""
     write_input(Path("in.jsonl"), [{"text": "good"}, {"text": None}])
     assert run(["bulk", "in.jsonl", "out.jsonl", "--backend", "fake"]) == 1
     assert "Row 1, counted from 0: `text` is null" in capsys.readouterr().err
     assert Path("out.jsonl.parts").is_dir()
 
 
-def test_the_help_is_whole(capsys: pytest.CaptureFixture[str]) -> None:
-    """Usage, options, files, exit codes, examples, in lines that a terminal holds."""
+def test_the_help_is_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    """It contains usage, options, files, exit codes and examples, in lines of at most 120 characters."""
     assert run(["bulk", "--help"]) == 0
     printed = capsys.readouterr().out
     for words in ("vectord bulk [OPTIONS] IN OUT", "--on-error", "Exit codes:", "Files:", "Examples:"):

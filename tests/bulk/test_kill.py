@@ -1,4 +1,4 @@
-"""kill -9 of a real process, again and again in the middle of a job: no row is lost, doubled or mixed up."""
+"""kill -9 of a real process at random moments: no row is lost, duplicated or mixed up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Texts that all differ, short ones and longer ones."""
+    """Different texts of various lengths."""
     path = tmp_path_factory.mktemp("bulk") / "in.jsonl"
     lengths = random.Random(0)
     with path.open("w") as file:
@@ -41,7 +41,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def expected(source: Path, tmp_path_factory: pytest.TempPathFactory) -> np.ndarray:
-    """The vectors of a job that nobody disturbed."""
+    """The vectors of an uninterrupted job."""
     out = tmp_path_factory.mktemp("whole") / "out.npy"
     subprocess.run(command(source, out, ["--backend", "fake"]), check=True, capture_output=True, timeout=PATIENCE_S)
     return np.load(out)
@@ -54,10 +54,10 @@ def command(source: Path, out: Path, options: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("where", "out"), [("in process", "out.parquet"), ("in process", "out.jsonl"), ("server", "out.parquet")]
 )
-def test_no_row_is_lost_or_doubled(
+def test_no_row_is_lost_or_duplicated(
     request: pytest.FixtureRequest, tmp_path: Path, source: Path, expected: np.ndarray, where: str, out: str
 ) -> None:
-    """Killed as soon as the data has grown by a random number of bytes, be that within a part or between two."""
+    """The process is killed after a random number of bytes, within a part or between two."""
     options = ["--backend", "fake"] if where == "in process" else ["--url", request.getfixturevalue("url")]
     words = command(source, tmp_path / out, options)
     data = tmp_path / f"{out}.parts" / "data"
@@ -75,7 +75,7 @@ def test_no_row_is_lost_or_doubled(
 
 
 def kill_when_grown(words: Sequence[str], data: Path, more_bytes: int) -> None:
-    """Start the job and kill it when its data is so much larger, which the next start cuts to its last whole part."""
+    """Start the job and kill it when its data has grown by `more_bytes`."""
     start_bytes = data.stat().st_size if data.exists() else 0
     deadline_s = time.monotonic() + PATIENCE_S
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
@@ -87,8 +87,8 @@ def kill_when_grown(words: Sequence[str], data: Path, more_bytes: int) -> None:
         assert process.wait() == -signal.SIGKILL, "the job ended before it was killed"
 
 
-def test_a_signal_keeps_what_is_answered(tmp_path: Path, source: Path, expected: np.ndarray) -> None:
-    """SIGTERM ends the job with 143 and the way to continue; so it does."""
+def test_sigterm_keeps_the_finished_vectors(tmp_path: Path, source: Path, expected: np.ndarray) -> None:
+    """The exit code is 143; the message says how to resume, and that works."""
     words = command(source, tmp_path / "out.npy", ["--backend", "fake"])
     data = tmp_path / "out.npy.parts" / "data"
     with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
@@ -96,9 +96,9 @@ def test_a_signal_keeps_what_is_answered(tmp_path: Path, source: Path, expected:
             time.sleep(0.001)
         process.terminate()
         assert process.stderr is not None
-        told = process.stderr.read()
-        assert process.wait() == 128 + signal.SIGTERM, told
-    assert "continue with the same command" in told
+        printed = process.stderr.read()
+        assert process.wait() == 128 + signal.SIGTERM, printed
+    assert "continue with the same command" in printed
     done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     assert json.loads(done.stdout)["resumed_from"] > 0
     np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), expected)

@@ -1,4 +1,4 @@
-"""pipeline.py: what is in OUT is what was in IN, in order, with its vectors; and on from where it stopped."""
+"""pipeline.py: OUT has the rows of IN, in order, with their vectors; and a stopped job resumes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from tests.bulk.makers import (
     write_input,
 )
 
-from vectord.bulk import parts
-from vectord.bulk.embedder import Facts
-from vectord.bulk.failures import BulkFailed, Stopped
+from vectord.bulk import part_writer
+from vectord.bulk.embedder import ModelFacts
+from vectord.bulk.job import BulkFailed, Stopped
 from vectord.errors import ConfigError
 
 INPUTS = (
@@ -36,6 +36,13 @@ INPUTS = (
     *("in.csv.gz", "in.csv.zst", "in.jsonl.gz", "in.jsonl.zst", "in.txt.gz"),
 )
 OUTPUTS = ["out.parquet", "out.arrow", "out.arrows", "out.jsonl", "out.jsonl.gz", "out.jsonl.zst", "out.npy"]
+# Every input format, every output format, and both kinds of columns into both kinds of output.
+FORMATS = [
+    *((name, "out.jsonl") for name in INPUTS),
+    *(("in.jsonl", out) for out in OUTPUTS if out != "out.jsonl"),
+    *(("in.parquet", out) for out in OUTPUTS if out != "out.jsonl"),
+    ("in.csv.zst", "out.parquet"),
+]
 
 
 def check_vectors(found: Sequence[dict[str, Any]], texts: Sequence[str]) -> None:
@@ -44,13 +51,12 @@ def check_vectors(found: Sequence[dict[str, Any]], texts: Sequence[str]) -> None
         np.testing.assert_allclose(row["dense"], vector_of(text), rtol=1e-6)
 
 
-@pytest.mark.parametrize("out", OUTPUTS)
-@pytest.mark.parametrize("name", INPUTS)
-async def test_every_row_comes_out_in_order_with_its_columns_and_its_vector(
+@pytest.mark.parametrize(("name", "out"), FORMATS, ids=" to ".join)
+async def test_out_has_every_row_in_order_with_its_columns_and_vector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
 ) -> None:
-    """Whatever the formats of IN and OUT are, and over several parts."""
-    monkeypatch.setattr(parts, "PART_ROWS", 200)
+    """In every format of IN and OUT, over several parts."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 200)
     rows = rows_of(700)
     summary = await run_job(write_input(tmp_path / name, rows), tmp_path / out)
     found = read_output(tmp_path / out)
@@ -64,11 +70,11 @@ async def test_every_row_comes_out_in_order_with_its_columns_and_its_vector(
 
 
 @pytest.mark.parametrize("out", OUTPUTS)
-async def test_a_job_that_is_stopped_goes_on_behind_its_last_row(
+async def test_a_stopped_job_resumes_after_its_last_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
-    """What was answered before the signal is not asked again, and OUT is as if nothing had happened."""
-    monkeypatch.setattr(parts, "PART_ROWS", 300)
+    """No finished row is embedded again, and OUT is the same as without the stop."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 300)
     rows = rows_of(1500)
     source = write_input(tmp_path / "in.jsonl", rows)
 
@@ -89,7 +95,7 @@ async def test_a_job_that_is_stopped_goes_on_behind_its_last_row(
 
 
 async def test_all_kinds_of_vectors_have_their_columns(tmp_path: Path) -> None:
-    """The types that docs/bulk.md promises, and the model's name and space in the schema."""
+    """With the types that docs/bulk.md promises; the schema names the model and its vector space."""
     source = write_input(tmp_path / "in.csv", rows_of(40))
     options = {"outputs": frozenset({"dense", "sparse", "colbert"}), "numbers": "float16", "prefix": "v_"}
     await run_job(source, tmp_path / "out.parquet", **options)
@@ -105,8 +111,8 @@ async def test_all_kinds_of_vectors_have_their_columns(tmp_path: Path) -> None:
     assert b'"space":"space"' in table.schema.metadata[b"vectord"]
 
 
-async def test_a_folder_of_texts_is_a_row_a_file(tmp_path: Path) -> None:
-    """Each with its path, sorted by name, those in folders too; hidden files are none."""
+async def test_a_folder_of_texts_gives_one_row_per_file(tmp_path: Path) -> None:
+    """With its path, sorted by folder and name; hidden files are skipped."""
     folder = tmp_path / "notes"
     (folder / "b").mkdir(parents=True)
     for name in ("a.md", "b/c.md", "z.txt", ".hidden"):
@@ -115,8 +121,8 @@ async def test_a_folder_of_texts_is_a_row_a_file(tmp_path: Path) -> None:
     assert [row["path"] for row in read_output(tmp_path / "out.jsonl")] == ["a.md", "z.txt", "b/c.md"]
 
 
-async def test_a_folder_of_tables_is_all_their_rows(tmp_path: Path) -> None:
-    """In the order of their names."""
+async def test_a_folder_of_tables_gives_all_their_rows(tmp_path: Path) -> None:
+    """In the order of the file names."""
     folder = tmp_path / "tables"
     folder.mkdir()
     rows = rows_of(90)
@@ -131,13 +137,13 @@ BAD_ROWS = [{"id": 0, "text": "good"}, {"id": 1, "text": None}, {"id": 2, "text"
 
 @pytest.mark.parametrize("out", ["out.parquet", "out.arrow", "out.jsonl"])
 async def test_rows_that_cannot_be_embedded_can_be_null(tmp_path: Path, out: str) -> None:
-    """Their reasons stand beside them, and the others have their vectors."""
+    """The column `error` has the reason; the other rows have vectors."""
     source = write_input(tmp_path / "in.jsonl", [*BAD_ROWS, {"id": 4, "text": "good too"}])
     summary = await run_job(source, tmp_path / out, on_error="null")
     found = read_output(tmp_path / out)
     assert [row["dense"] is None for row in found] == [False, True, True, True, False]
     assert [row.get("error") for row in found] == [
-        None, "`text` is null", "`text` is no string but int", "it is poison", None,
+        None, "`text` is null", "`text` is not a string but int", "it is poison", None,
     ]  # fmt: skip
     np.testing.assert_allclose(found[4]["dense"], vector_of("good too"), rtol=1e-6)
     assert summary.failed == 3
@@ -146,10 +152,10 @@ async def test_rows_that_cannot_be_embedded_can_be_null(tmp_path: Path, out: str
 @pytest.mark.parametrize(
     ("bad", "why"), [({"text": None}, "null"), ({"text": "poison"}, "poison"), ({"text": 7}, "int")], ids=str
 )
-async def test_a_row_that_cannot_be_embedded_ends_the_job_by_its_number(
+async def test_a_row_that_cannot_be_embedded_fails_the_job_with_its_number(
     tmp_path: Path, bad: dict[str, Any], why: str
 ) -> None:
-    """The rows before it are kept, and --on-error null goes on from there."""
+    """The rows before it are kept, and --on-error null resumes from there."""
     rows = [*({"text": f"text {i}"} for i in range(300)), bad, {"text": "end"}]
     source = write_input(tmp_path / "in.jsonl", rows)
     with pytest.raises(BulkFailed, match=rf"Row 300, counted from 0: .*{why}.*--on-error null"):
@@ -161,9 +167,9 @@ async def test_a_row_that_cannot_be_embedded_ends_the_job_by_its_number(
     assert [row["dense"] is None for row in read_output(tmp_path / "out.parquet")] == [False] * 300 + [True, False]
 
 
-async def test_a_first_part_without_vectors_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its columns are as wide as the model says."""
-    monkeypatch.setattr(parts, "PART_ROWS", 100)
+async def test_a_first_part_may_have_no_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its columns have the width that the model reports."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
     rows = [{"text": None, "id": i} for i in range(300)] + [{"text": "one", "id": 300}]
     await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.parquet", column="text", on_error="null")
     found = read_output(tmp_path / "out.parquet")
@@ -171,54 +177,54 @@ async def test_a_first_part_without_vectors_is_no_obstacle(tmp_path: Path, monke
     np.testing.assert_allclose(found[300]["dense"], vector_of("one"), rtol=1e-6)
 
 
-async def test_whoever_is_put_off_asks_again(tmp_path: Path) -> None:
-    """429 and 503 cost time and no row."""
+async def test_a_refused_request_is_retried(tmp_path: Path) -> None:
+    """429 and 503 delay the job, and lose no row."""
     rows = rows_of(600)
     await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl", FakeEmbedder(later=7))
     check_vectors(read_output(tmp_path / "out.jsonl"), [row["text"] for row in rows])
 
 
-async def test_no_request_has_more_texts_than_the_model_takes(tmp_path: Path) -> None:
-    """Servers have limits of their own."""
+async def test_no_request_exceeds_the_limit_of_inputs(tmp_path: Path) -> None:
+    """The embedder reports the limit."""
     sizes: list[int] = []
 
     class Narrow(FakeEmbedder):
-        async def facts(self) -> Facts:
-            return Facts(model="fake", fingerprint="f" * 16, dimensions=WIDTH, max_inputs=7)
+        async def facts(self) -> ModelFacts:
+            return ModelFacts(model="fake", fingerprint="f" * 16, dimensions=WIDTH, max_inputs=7)
 
     embedder = Narrow(before=lambda texts: sizes.append(len(texts)))
     await run_job(write_input(tmp_path / "in.jsonl", rows_of(30)), tmp_path / "out.jsonl", embedder)
     assert sizes == [7, 7, 7, 7, 2]
 
 
-async def test_patience_ends(tmp_path: Path) -> None:
-    """A server that never has room is an error that says what it said."""
+async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
+    """The error contains the last reason of the server."""
     job = job_of(write_input(tmp_path / "in.jsonl", rows_of(3)), tmp_path / "out.jsonl")
     pipeline = pipeline_of(job, FakeEmbedder(later=10**9), patience_s=0)
-    with pytest.raises(BulkFailed, match=r"Nothing was answered for 0 s: full"):
+    with pytest.raises(BulkFailed, match=r"No request succeeded for 0 s: full"):
         await pipeline.run()
 
 
-async def test_vectors_of_another_space_end_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a server came back with another model between two runs."""
-    monkeypatch.setattr(parts, "PART_ROWS", 100)
+async def test_vectors_of_another_space_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the server restarts with another model between two runs."""
+    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
     with pytest.raises(BulkFailed, match="poison"):
         await run_job(source, tmp_path / "out.jsonl")
-    with pytest.raises(BulkFailed, match="of the space other, those before of space"):
+    with pytest.raises(BulkFailed, match="to the space other, the earlier ones to space"):
         await run_job(source, tmp_path / "out.jsonl", FakeEmbedder(space="other"), on_error="null")
 
 
-async def test_what_is_held_does_not_grow_with_the_input(tmp_path: Path) -> None:
-    """While no request is answered, only so many rows are read."""
+async def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
+    """Reading stops at the limit of rows in flight."""
     source = write_input(tmp_path / "in.jsonl", [{"text": "x" * 5000}] * 2000)
     waiting = asyncio.Event()
-    under_way: list[int] = []
+    in_flight: list[int] = []
 
     class Stuck(FakeEmbedder):
         async def embed(self, texts: Sequence[str]) -> Any:
-            under_way.append(sum(map(len, texts)))
-            if sum(under_way) > 900_000:
+            in_flight.append(sum(map(len, texts)))
+            if sum(in_flight) > 900_000:
                 waiting.set()
             await asyncio.Event().wait()
 
@@ -227,34 +233,34 @@ async def test_what_is_held_does_not_grow_with_the_input(tmp_path: Path) -> None
     await waiting.wait()
     for _ in range(1000):
         await asyncio.sleep(0)
-    assert sum(under_way) <= 1_000_000
+    assert sum(in_flight) <= 1_000_000
     pipeline.stop(signal.SIGINT)
     with pytest.raises(Stopped):
         await running
 
 
 async def test_wide_columns_make_small_parts(tmp_path: Path) -> None:
-    """What is kept beside short texts is held, too."""
+    """The size of the columns counts, not only the texts."""
     rows = [{"text": str(i), "page": "x" * 2**20} for i in range(100)]
     summary = await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl")
     assert summary.parts >= 3
     assert [row["text"] for row in read_output(tmp_path / "out.jsonl")] == [row["text"] for row in rows]
 
 
-async def test_an_input_that_changed_is_refused(tmp_path: Path) -> None:
-    """By its size and time; --restart starts anew."""
+async def test_a_changed_input_is_refused(tmp_path: Path) -> None:
+    """Its size or time differs; --restart starts over."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
     with pytest.raises(BulkFailed):
         await run_job(source, tmp_path / "out.jsonl")
     write_input(source, rows_of(301))
-    with pytest.raises(ConfigError, match=r"another input, or it was changed.*--restart"):
+    with pytest.raises(ConfigError, match=r"another input, or a changed one.*--restart"):
         await run_job(source, tmp_path / "out.jsonl")
     summary = await pipeline_of(job_of(source, tmp_path / "out.jsonl"), FakeEmbedder(), restart=True).run()
     assert (summary.rows, summary.resumed_from) == (301, 0)
 
 
-async def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
-    """Half of OUT would hold other vectors."""
+async def test_changed_options_are_refused_by_name(tmp_path: Path) -> None:
+    """Or the two halves of OUT would have different vectors."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
     with pytest.raises(BulkFailed):
         await run_job(source, tmp_path / "out.jsonl")
@@ -262,12 +268,12 @@ async def test_other_options_are_refused_by_name(tmp_path: Path) -> None:
         await run_job(source, tmp_path / "out.jsonl", kind="query")
 
 
-async def test_an_output_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    """Unless it is asked for, and then only once the new one is whole."""
+async def test_an_existing_output_is_not_overwritten(tmp_path: Path) -> None:
+    """--restart replaces it when the new one is complete."""
     source = write_input(tmp_path / "in.jsonl", [*rows_of(3), {"text": "poison"}])
     out = tmp_path / "out.jsonl"
     out.write_text("precious")
-    with pytest.raises(ConfigError, match="is there already"):
+    with pytest.raises(ConfigError, match="exists already"):
         await run_job(source, out)
     with pytest.raises(BulkFailed):
         await pipeline_of(job_of(source, out), FakeEmbedder(), restart=True).run()
@@ -276,8 +282,8 @@ async def test_an_output_that_is_there_is_not_overwritten(tmp_path: Path) -> Non
     assert (summary.rows, summary.resumed_from) == (4, 3)
 
 
-async def test_nothing_is_left_of_a_job_that_could_not_begin(tmp_path: Path) -> None:
-    """A column that is not there is no begin."""
+async def test_a_job_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
+    """The column does not exist."""
     source = write_input(tmp_path / "in.csv", rows_of(3))
     with pytest.raises(ConfigError, match="there is no 'body'; there are 'id', 'text'"):
         await run_job(source, tmp_path / "out.jsonl", column="body")

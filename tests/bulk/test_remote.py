@@ -1,29 +1,85 @@
-"""remote.py: a real server's answers, in Arrow and in JSON, are those of the same model in this process."""
+"""remote.py: replies in Arrow and in JSON contain the same vectors; a real server answers in both formats."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
+import httpx
 import numpy as np
 import pytest
 from tests.bulk.makers import job_of
 from tests.real_server import running
 
-from vectord.bulk.failures import BulkFailed, Later
-from vectord.bulk.job import Numbers
-from vectord.bulk.remote import Remote
-from vectord.errors import ConfigError
+from vectord.bulk.embedder import precision_of
+from vectord.bulk.job import BulkFailed, Numbers, RetryLater
+from vectord.bulk.remote import RemoteEmbedder, read_reply
+from vectord.bulk.rows import TextVectors
+from vectord.client.reading import ARROW
+from vectord.client.requests import JSON, Reply
+from vectord.errors import ConfigError, InputTooLong
+from vectord.products.common.dialect import Incoming
+from vectord.products.vectord.requests import parse_embed
+from vectord.schema import EmbedResult, Sparse, TextLength, Usage
+from vectord.server.http.negotiation import negotiated
+from vectord.server.http.result_headers import result_headers
 
 TEXTS = ["a happy person", "", "word " * 400]
+KINDS = frozenset({"dense", "sparse", "colbert"})
 KEY = "bulk-test-key"
 MAX_INPUTS = 50
 LIMIT = ("--max-client-batch-size", str(MAX_INPUTS))
+BODY = (
+    b'{"inputs": ["a", "b", "c"], "encoding": "base64", "outputs": ["dense", "sparse", "colbert"], "precisions": ["%s"]'
+)
+RANGES = {"float": (np.float32, -1, 1), "int8": (np.int8, -127, 127), "uint8": (np.uint8, 0, 255)}
+
+
+def reply_in(accept: str, result: EmbedResult, precision: str) -> Reply:
+    """`result` as the server renders it for a bulk client."""
+    body = BODY % precision.encode() + b', "partial_results": true}'
+    rendered = negotiated(parse_embed(Incoming(body=body)), {"accept": accept}).render(result)
+    headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
+    return Reply(rendered.status, httpx.Headers(headers), rendered.body)
+
+
+@pytest.mark.parametrize("numbers", ["float32", "float16", "int8", "uint8", "ubinary"])
+def test_arrow_and_json_contain_the_same_vectors(tmp_path: Path, numbers: Numbers) -> None:
+    """Vectors of every kind, counts and failures of one result, bit by bit."""
+    job = job_of("-", tmp_path / "out.parquet", numbers=numbers, outputs=KINDS)
+    precision = precision_of(job)
+    random = np.random.default_rng(0)
+    dtype, low, high = RANGES.get(precision, RANGES["uint8"])
+    lengths = [TextLength(3, 3), TextLength(9, 5), TextLength(1, 1)]
+    result = EmbedResult(
+        model="m",
+        fingerprint="f00d",
+        usage=Usage(lengths=lengths, characters=20),
+        dense={precision: random.uniform(low, high, (3, 8)).astype(dtype)},
+        sparse=[Sparse(np.arange(n, dtype=np.int32), random.random(n, np.float32)) for n in (2, 3, 0)],
+        colbert=[random.random((n, 4), np.float32) for n in (3, 5, 1)],
+        lengths={"m": lengths},
+        failures={2: InputTooLong("{field} has {given} tokens.", field="inputs", index=2, limit=5, given=9)},
+    )
+    arrow, json = (read_reply(reply_in(accept, result, precision), job, 3) for accept in (ARROW, JSON))
+    valid = slice(0, 2)  # the rows of failed texts have no meaning
+    assert arrow.dense is not None and json.dense is not None
+    np.testing.assert_array_equal(arrow.dense[valid], json.dense[valid])
+    np.testing.assert_array_equal(arrow.dense[valid], result.dense[precision][valid])
+    for one, other in zip((arrow.sparse or ())[valid], (json.sparse or ())[valid], strict=True):
+        np.testing.assert_array_equal(one.indices, other.indices)
+        np.testing.assert_array_equal(one.values, other.values)
+    for rows, others in zip((arrow.colbert or ())[valid], (json.colbert or ())[valid], strict=True):
+        np.testing.assert_array_equal(rows, others)
+    counts = [(one.tokens, one.cut, one.space, one.failures) for one in (arrow, json)]
+    assert counts[0] == counts[1]
+    assert arrow.failures == {2: "the input has 9 tokens."}
 
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Of a model that makes all three vectors."""
+    """A server whose model makes all three kinds of vectors."""
     from tests.reference.reference_models import write_bge_m3
 
     folder = tmp_path_factory.mktemp("server")
@@ -32,56 +88,46 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-@pytest.mark.parametrize("numbers", ["float32", "float16", "int8", "uint8", "ubinary"])
-async def test_arrow_and_json_say_the_same(url: str, tmp_path: Path, numbers: Numbers) -> None:
-    """Every kind of vector, what was cut, and which text failed."""
-    job = job_of("-", tmp_path / "out.parquet", numbers=numbers, outputs=frozenset({"dense", "sparse", "colbert"}))
-    async with Remote(url, KEY, job) as remote:
-        facts = await remote.facts()
-        arrow = await remote.embed(TEXTS)
-        remote._arrow = False
-        json = await remote.embed(TEXTS)
+@pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
+async def test_a_server_answers_with_all_kinds_of_vectors(url: str, tmp_path: Path, arrow: bool) -> None:
+    """Every text has vectors of the model's width, and one text is truncated."""
+    job = job_of("-", tmp_path / "out.parquet", outputs=KINDS)
+    async with RemoteEmbedder(url, KEY, job) as remote:
+        remote._arrow = arrow
+        facts, found = await remote.facts(), await remote.embed(TEXTS)
     assert facts.model == "tiny-bge-m3"
-    assert facts.dimensions > 0
-    assert arrow.dense is not None and json.dense is not None
-    np.testing.assert_allclose(arrow.dense.astype(float), json.dense.astype(float), atol=1e-6)
-    for one, other in zip(arrow.sparse or (), json.sparse or (), strict=True):
-        np.testing.assert_array_equal(one.indices, other.indices)
-        np.testing.assert_allclose(one.values, other.values, rtol=1e-5)
-    assert [len(rows) for rows in arrow.colbert or ()] == [len(rows) for rows in json.colbert or ()]
-    assert (arrow.tokens, arrow.cut, arrow.space) == (json.tokens, json.cut, json.space)
+    assert facts.max_inputs == MAX_INPUTS
+    assert cast(np.ndarray, found.dense).shape == (3, facts.dimensions)
+    assert [len(one.indices) for one in found.sparse or ()][1] == 0
+    assert len(found.colbert or ()) == 3
+    assert (found.failures, found.space) == ({}, facts.fingerprint)
+    assert (found.cut, found.tokens > 200) == (1, True)
 
 
 @pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
 async def test_a_text_that_is_too_long_fails_alone(url: str, tmp_path: Path, arrow: bool) -> None:
-    """Where nothing may be cut."""
-    async with Remote(url, KEY, job_of("-", tmp_path / "out.parquet", truncate=False)) as remote:
+    """Without truncation. The reason does not name the place in the request."""
+    async with RemoteEmbedder(url, KEY, job_of("-", tmp_path / "out.parquet", truncate=False)) as remote:
         remote._arrow = arrow
-        answer = await remote.embed(["short", "word " * 20_000])
-    assert list(answer.failures) == [1]
-    assert "inputs" not in answer.failures[1]
+        found: TextVectors = await remote.embed(["short", "word " * 20_000])
+    assert list(found.failures) == [1]
+    assert "inputs" not in found.failures[1]
 
 
-async def test_a_servers_limit_of_inputs_is_kept(url: str, tmp_path: Path) -> None:
-    """The requests of a job are no larger than it says."""
-    async with Remote(url, KEY, job_of("-", tmp_path / "out.npy")) as remote:
-        assert (await remote.facts()).max_inputs == MAX_INPUTS
-
-
-async def test_what_a_server_refuses_is_told(url: str, tmp_path: Path) -> None:
-    """A wrong key, a model that is not there: waiting helps neither."""
-    async with Remote(url, "wrong", job_of("-", tmp_path / "out.npy")) as remote:
+async def test_errors_that_a_retry_cannot_fix_fail_the_job(url: str, tmp_path: Path) -> None:
+    """A wrong key, an unknown model, an invalid URL."""
+    async with RemoteEmbedder(url, "wrong", job_of("-", tmp_path / "out.npy")) as remote:
         with pytest.raises(BulkFailed):
             await remote.facts()
-    async with Remote(url, KEY, job_of("-", tmp_path / "out.npy", model="absent")) as remote:
+    async with RemoteEmbedder(url, KEY, job_of("-", tmp_path / "out.npy", model="absent")) as remote:
         with pytest.raises(BulkFailed, match="the server has no absent"):
             await remote.facts()
     with pytest.raises(ConfigError, match="--url"):
-        Remote("localhost:8000", None, job_of("-", tmp_path / "out.npy"))
+        RemoteEmbedder("localhost:8000", None, job_of("-", tmp_path / "out.npy"))
 
 
-async def test_nobody_there_is_no_end(tmp_path: Path) -> None:
-    """A server that is started again is waited for."""
-    async with Remote("http://127.0.0.1:9", None, job_of("-", tmp_path / "out.npy")) as remote:
-        with pytest.raises(Later):
+async def test_a_missing_server_can_be_retried(tmp_path: Path) -> None:
+    """It may be restarting."""
+    async with RemoteEmbedder("http://127.0.0.1:9", None, job_of("-", tmp_path / "out.npy")) as remote:
+        with pytest.raises(RetryLater):
             await remote.embed(["text"])

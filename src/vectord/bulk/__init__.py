@@ -1,12 +1,12 @@
-"""`vectord bulk`: a file of texts to a file of vectors, in order, continued where it stopped.
+"""`vectord bulk`: a file of texts -> a file of vectors, in order, resumable after any interruption.
 
-Called by commands/bulk.py.
+May import engine.client, client, schema, config and errors, never the server. pyarrow, an extra, is imported only in
+arrow_input.py, arrow_output.py and remote.py; httpx only in remote.py. Read pipeline.py first.
 
-    inputs ──▶ text_rows, tables ── Rows ──▶ pipeline ── texts ──▶ embedder: in_process, remote
-                                                │  ▲                         │ Answers
-                                                │  └─────────────────────────┘
-                                                └── Parts ──▶ outputs, tables ── bytes ──▶ journal ──▶ OUT
+    inputs, arrow_input ── Rows ──▶ pipeline ── texts ──▶ embedder (this process), remote (a server)
+                                       │ ▲                        │
+                                       │ └────── TextVectors ─────┘
+                                       └─▶ part_writer ─▶ outputs, arrow_output ── bytes ──▶ journal ──▶ OUT
 
-The pipeline lives on an event loop. Reading, and making and writing a part's bytes, run in threads, one at a time each.
-pyarrow, an extra, is imported in arrow/; httpx by way of the client in remote.py.
+The pipeline runs on an event loop. Reading, encoding and writing run in threads, one call at a time each.
 """

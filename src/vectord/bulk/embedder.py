@@ -1,20 +1,27 @@
-"""What a job needs of whoever has the model. The engine in this process is one (in_process.py), a server another
-(remote.py). Called on the event loop."""
+"""The model of a job: the interface, and its implementation by the engine in this process. remote.py uses a server.
+
+Called on the event loop.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
-from vectord.bulk.job import Job
-from vectord.bulk.rows import Answer
-from vectord.schema import Precision
+from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
+from vectord.bulk.rows import TextVectors
+from vectord.engine.client import EngineClient
+from vectord.errors import Overloaded, Unavailable, VectordError
+from vectord.schema import Caller, EmbedRequest, EmbedResult, Precision, TextOptions
+
+CALLER = Caller(client="bulk", lane="bulk", route="bulk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """Of the model, as far as they are known; written into a table's metadata."""
+class ModelFacts:
+    """Written into the metadata of a table. Values that are unknown keep their defaults."""
 
     model: str
     fingerprint: str
@@ -22,45 +29,105 @@ class Facts:
     revision: str | None = None
     pooling: str = ""
     dimensions: int = 0
-    dtype: str = ""  # that it computes in
+    dtype: str = ""  # of the computation
     backend: str = ""
     max_inputs: int = 2048  # of one request
 
 
 class Embedder(Protocol):
-    async def facts(self) -> Facts:
-        """Of the model that will answer. Raises BulkFailed where there is none, Later where it is not ready yet."""
+    async def facts(self) -> ModelFacts:
+        """Of the job's model. Raises BulkFailed if there is no such model, RetryLater if it is not ready."""
         ...
 
-    async def embed(self, texts: Sequence[str]) -> Answer:
-        """In order; a text that cannot be embedded fails alone. Raises Later, or BulkFailed for all of them."""
+    async def embed(self, texts: Sequence[str]) -> TextVectors:
+        """In order. A text that cannot be embedded fails alone. Raises RetryLater, or BulkFailed for the whole job."""
         ...
 
 
-def precision_of(job: Job) -> Precision:
-    """What the model's side is asked for: halves are made of float32 here."""
+def precision_of(job: BulkJob) -> Precision:
+    """The precision to request: float16 is made of float32 later."""
     return "float" if job.numbers in {"float32", "float16"} else job.numbers  # type: ignore[return-value]
 
 
-def facts_of(found: Mapping[str, Any], max_inputs: int) -> Facts:
-    """found: what /vectord/models says of one model, or the engine in the same words."""
-    known = {name: found[name] for name in Facts.__dataclass_fields__ if name in found}
-    return Facts(**{**known, "model": found["name"], "max_inputs": max_inputs})
+def facts_of(found: Mapping[str, Any], max_inputs: int) -> ModelFacts:
+    """found: an entry of /vectord/models, or the same fields from the engine."""
+    known = {name: found[name] for name in ModelFacts.__dataclass_fields__ if name in found}
+    return ModelFacts(**{**known, "model": found["name"], "max_inputs": max_inputs})
 
 
-def find_model(job: Job, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The one that the job names, else the first that gives what it wants. models: as in `facts_of`."""
+def find_model(job: BulkJob, models: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The model of --model, or the first one with the job's outputs. models: as in `facts_of`."""
     for one in models:
         if one["name"] == job.model or (job.model is None and job.outputs <= set(one["outputs"])):
             return one
     return None
 
 
-def wanted(job: Job) -> str:
-    """What `find_model` looked for, for messages."""
-    return job.model or f"a model that makes {' and '.join(job.kinds)} vectors"
+def model_description(job: BulkJob) -> str:
+    """The criterion of `find_model`, for messages."""
+    return job.model or f"model that makes {' and '.join(job.kinds)} vectors"
 
 
-def without_place(message: str, index: int) -> str:
-    """An error's message without the place that the text had in its request."""
-    return message.replace(f"`inputs[{index}]`", "the text")
+class EngineEmbedder:
+    """Embeds with the engine in this process, in its bulk lane."""
+
+    def __init__(self, engine: EngineClient, job: BulkJob) -> None:
+        self._engine = engine
+        self._job = job
+        self._precision = precision_of(job)
+        self._text = TextOptions(
+            truncate=job.truncate,
+            truncate_side=job.truncate_side,
+            kind=job.kind,
+            prompt=job.prompt,
+            prompt_name=job.prompt_name,
+        )
+
+    async def facts(self) -> ModelFacts:
+        found = self._engine.models(CALLER)
+        info = find_model(self._job, map(asdict, found.models))
+        if info is None:
+            raise BulkFailed(f"--model: no {model_description(self._job)} is opened in this process")
+        if info["state"] == "failed":
+            raise BulkFailed(f"{info['name']} could not be loaded; see the log")
+        return facts_of(info, found.limits.max_inputs_per_request)
+
+    async def embed(self, texts: Sequence[str]) -> TextVectors:
+        job = self._job
+        request = EmbedRequest(
+            inputs=texts,
+            model=job.model,
+            text=self._text,
+            outputs=job.outputs,
+            normalize=job.normalize,
+            dimensions=job.dimensions,
+            precisions=(self._precision,),
+            partial=True,
+            waits=True,
+        )
+        try:
+            result = await self._engine.answer(request, CALLER)
+        except (Overloaded, Unavailable) as refused:
+            raise RetryLater(refused.message, refused.retry_after_s) from refused
+        except VectordError as cause:
+            raise BulkFailed(cause.message) from cause
+        assert isinstance(result, EmbedResult)
+        truncated = (
+            any(lengths[index].truncated for lengths in result.lengths.values()) for index in range(len(texts))
+        )
+        return TextVectors(
+            space=result.fingerprint,
+            dense=result.dense.get(self._precision),
+            sparse=result.sparse,
+            colbert=result.colbert,
+            tokens=result.usage.tokens,
+            cut=sum(truncated),
+            failures={index: _without_place(error) for index, error in result.failures.items()},
+        )
+
+
+def _without_place(error: VectordError) -> str:
+    """The message without the text's index in its request: the job names the row."""
+    plain = copy(error)
+    plain.field = plain.index = None
+    return plain.message

@@ -1,4 +1,4 @@
-"""What one job is: from where, to where, and what is made of each text. Frozen; terminal/bulk_options.py makes it."""
+"""The description of a bulk job, and how a job can end early. options.py reads it from the command line."""
 
 from __future__ import annotations
 
@@ -17,20 +17,24 @@ OnError: TypeAlias = Literal["fail", "null"]
 
 STDIN = "-"
 KINDS: tuple[VectorKind, ...] = ("dense", "sparse", "colbert")  # in the order of their columns
+ERROR = "error"  # the column of --on-error null
+
+# Options that do not change the rows and vectors of OUT.
+_IRRELEVANT = frozenset({"source", "out", "input_format", "model", "on_error", "outputs"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class BulkJob:
     source: str  # a file, a folder, or STDIN
     out: Path
-    input_format: InputFormat | None = None  # None: by the name
+    input_format: InputFormat | None = None  # None: from the name
     output_format: OutputFormat = "parquet"
     output_compression: Compression | None = None
-    column: str | None = None  # of the texts; None: `text`, else the only one of strings
-    prefix: str = ""  # before the names of the columns that are added
-    columns_as_text: bool = False  # JSON Lines into a table: every column one of strings
+    column: str | None = None  # of the texts; None: `text`, else the only column of strings
+    prefix: str = ""  # of the names of the added columns
+    columns_as_text: bool = False  # JSON Lines into a table: make every column one of strings
     outputs: frozenset[VectorKind] = frozenset({"dense"})
-    numbers: Numbers = "float32"  # of dense vectors; float16 of ColBERT's, too
+    numbers: Numbers = "float32"  # of dense vectors; float16 also applies to ColBERT vectors
     dimensions: int | None = None
     normalize: bool = True
     truncate: bool = True
@@ -38,7 +42,7 @@ class Job:
     kind: InputKind | None = None
     prompt: str | None = None
     prompt_name: str | None = None
-    model: str | None = None  # a served name; None: the first that can
+    model: str | None = None  # a served name; None: the first suitable model
     on_error: OnError = "fail"
 
     @property
@@ -48,22 +52,30 @@ class Job:
     def name_of(self, column: str) -> str:
         return self.prefix + column
 
-    def asked(self) -> Mapping[str, Any]:
-        """What must be the same for a job to be continued. on_error may change: it says nothing of rows that are
-        written."""
-        return {
-            "column": self.column,
-            "prefix": self.prefix,
-            "columns_as_text": self.columns_as_text,
-            "outputs": list(self.kinds),
-            "numbers": self.numbers,
-            "dimensions": self.dimensions,
-            "normalize": self.normalize,
-            "truncate": self.truncate,
-            "truncate_side": self.truncate_side,
-            "kind": self.kind,
-            "prompt": self.prompt,
-            "prompt_name": self.prompt_name,
-            "output_format": self.output_format,
-            "output_compression": self.output_compression,
-        }
+    def options(self) -> Mapping[str, Any]:
+        """The options that must not change when a job is resumed."""
+        names = [name for name in self.__dataclass_fields__ if name not in _IRRELEVANT]
+        return {**{name: getattr(self, name) for name in names}, "outputs": list(self.kinds)}
+
+
+class BulkFailed(Exception):
+    """The job cannot continue. The message names the fault of the input, the output or the model in one sentence.
+
+    Finished parts stay on disk; the same command resumes the job.
+    """
+
+
+class Stopped(Exception):
+    """A signal stopped the job after it wrote the vectors that it had."""
+
+    def __init__(self, signal: int) -> None:
+        super().__init__(signal)
+        self.signal = signal
+
+
+class RetryLater(Exception):
+    """The model is busy or not ready. A retry after `retry_after_s` may succeed."""
+
+    def __init__(self, message: str, retry_after_s: float | None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s

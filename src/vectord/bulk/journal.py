@@ -1,11 +1,10 @@
-"""OUT.parts/: the bytes that will be OUT, and a journal of how many of them are whole. Survives kill -9 at any moment.
+"""The folder OUT.parts: the bytes of OUT, and a journal of the finished parts. Survives kill -9 at any moment.
 
-    OUT.parts/data      grows by a part at a time: written, fsynced, and only then
-    OUT.parts/journal   gets a line: so many rows are in so many bytes of data
-    OUT.parts/lock      held by the process that works here
+    OUT.parts/data      grows by one part: written and fsynced, and only then
+    OUT.parts/journal   gets a line with the number of rows and bytes
+    OUT.parts/lock      is held by the process that works on the job
 
-What lies behind the last whole line, in either file, was never there: the next start cuts it off. Called in a thread,
-one call at a time.
+The next start removes everything after the last complete line, from both files. Runs in a thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -14,189 +13,209 @@ import fcntl
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
 
+from vectord.bulk.job import BulkFailed
+from vectord.bulk.rows import InvalidText, Rows, digest_of
 from vectord.errors import ConfigError
 
-VERSION = 1
+VERSION = 2
 DATA, JOURNAL, LOCK = "data", "journal", "lock"
 
 
-class Begun(msgspec.Struct):
-    """The journal's first line."""
+class JobHeader(msgspec.Struct):
+    """The first line of the journal."""
 
     version: int
     source: str  # Source.identity
-    asked: dict[str, Any]  # Job.asked
+    options: dict[str, Any]  # BulkJob.options
     model: str
     fingerprint: str
 
 
-class Written(msgspec.Struct):
-    """A part. rows, bytes, tokens, cut, failed, seconds: of all up to here; seconds are those spent working."""
+class PartRecord(msgspec.Struct):
+    """A finished part. rows, bytes, tokens, cut, failed and seconds are sums from the start of the job."""
 
     rows: int
     bytes: int
     tokens: int
     cut: int
     failed: int
-    seconds: float
-    space: str  # of the vectors; "" while there are none
+    seconds: float  # of work
+    space: str  # of the vectors; "" as long as there are none
     part_rows: int
     texts: str  # digest of the part's texts
-    start: int  # byte of data where the part's rows begin
-    crc: int  # of the part's bytes from there
+    start: int  # offset of the part's rows in data
+    crc: int  # of the part's rows
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a job is kept until it is whole."""
-
+class JobFolder:
     out: Path
 
     @property
-    def folder(self) -> Path:
+    def path(self) -> Path:
         return self.out.with_name(self.out.name + ".parts")
 
     @property
     def data(self) -> Path:
-        return self.folder / DATA
+        return self.path / DATA
 
 
-NOTHING = Written(0, 0, 0, 0, 0, 0.0, "", 0, "", 0, 0)
+NO_PART = PartRecord(0, 0, 0, 0, 0, 0.0, "", 0, "", 0, 0)
 
 
 class Journal:
-    """Of one job, from `open_journal` to `close`. written: the parts that are whole."""
+    """The journal of one job. parts: the finished ones."""
 
-    def __init__(self, place: Place, lock: IO[bytes], written: list[Written]) -> None:
-        self.place = place
-        self.written = written
+    def __init__(self, folder: JobFolder, lock: IO[bytes], parts: list[PartRecord]) -> None:
+        self.folder = folder
+        self.parts = parts
         self.resumed_rows = self.last.rows
         self._lock = lock
-        self._data = place.data.open("ab")
-        self._lines = (place.folder / JOURNAL).open("ab")
+        self._data = folder.data.open("ab")
+        self._lines = (folder.path / JOURNAL).open("ab")
 
     @property
-    def last(self) -> Written:
-        return self.written[-1] if self.written else NOTHING
+    def last(self) -> PartRecord:
+        return self.parts[-1] if self.parts else NO_PART
 
-    def add(self, data: bytes, written: Written) -> None:
-        """A part and its line. Both are on the disk when this returns."""
+    def add(self, data: bytes, part: PartRecord) -> None:
+        """Append a part. It is on the disk when this returns."""
         _write(self._data, data)
-        _write(self._lines, msgspec.json.encode(written) + b"\n")
-        self.written.append(written)
+        _write(self._lines, msgspec.json.encode(part) + b"\n")
+        self.parts.append(part)
 
     def deliver(self, whole: Path) -> None:
-        """`whole`, a file in the folder, becomes OUT, and the folder goes."""
+        """Rename `whole`, a file in the folder, to OUT, and delete the folder."""
         with whole.open("rb") as file:
             os.fsync(file.fileno())
-        whole.replace(self.place.out)
-        _sync_folder(self.place.out.parent)
+        whole.replace(self.folder.out)
+        _sync_folder(self.folder.out.parent)
         self.close()
-        shutil.rmtree(self.place.folder)
+        shutil.rmtree(self.folder.path)
 
     def close(self) -> None:
-        """May be called again. Where nothing is written, nothing is left."""
+        """Can be repeated. Deletes the folder if it contains no part."""
         for file in (self._data, self._lines, self._lock):
             file.close()
-        if not self.written:
-            shutil.rmtree(self.place.folder, ignore_errors=True)
+        if not self.parts:
+            shutil.rmtree(self.folder.path, ignore_errors=True)
 
 
-def open_journal(place: Place, begun: Begun, *, restart: bool) -> Journal:
-    """Where to go on. Raises ConfigError: OUT is there, another process works on it, or another job was begun."""
-    if place.out.exists() and not restart and not _is_begun(place):
-        raise ConfigError(f"OUT: {place.out} is there already; --restart replaces it once the new one is whole")
+def open_journal(folder: JobFolder, header: JobHeader, *, restart: bool) -> Journal:
+    """The journal, after the last finished part. Raises ConfigError if OUT exists, another process works on it, or the
+    folder belongs to another job."""
+    if folder.out.exists() and not restart and not _is_unfinished(folder):
+        raise ConfigError(f"OUT: {folder.out} exists already; --restart replaces it when the new one is complete")
     try:
-        place.folder.mkdir(exist_ok=True)
+        folder.path.mkdir(exist_ok=True)
     except OSError as problem:
-        raise ConfigError(f"OUT: {place.folder} cannot be made: {problem.strerror}") from None
-    lock = (place.folder / LOCK).open("ab")
+        raise ConfigError(f"OUT: {folder.path} cannot be made: {problem.strerror}") from None
+    lock = (folder.path / LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        written = [] if restart else _written(place, begun)
+        parts = [] if restart else _finished_parts(folder, header)
     except BlockingIOError:
         lock.close()
-        raise ConfigError(f"OUT: another process is working on {place.out}") from None
+        raise ConfigError(f"OUT: another process is working on {folder.out}") from None
     except BaseException:
         lock.close()
         raise
-    if not written:
-        _write_new(place.folder / JOURNAL, msgspec.json.encode(begun) + b"\n")
-        _write_new(place.data, b"")
-        _sync_folder(place.folder)
-        _sync_folder(place.out.parent)
-    return Journal(place, lock, written)
+    if not parts:
+        for path, data in ((folder.path / JOURNAL, msgspec.json.encode(header) + b"\n"), (folder.data, b"")):
+            with path.open("wb") as file:
+                _write(file, data)
+        _sync_folder(folder.path)
+        _sync_folder(folder.out.parent)
+    return Journal(folder, lock, parts)
 
 
-def _is_begun(place: Place) -> bool:
-    """Whether what lies there is to replace OUT. Without data it has done so, and its process ended too early."""
-    if place.folder.exists() and not place.data.exists():
-        shutil.rmtree(place.folder)
-    return (place.folder / JOURNAL).exists()
+def remaining_rows(parts: Sequence[PartRecord], reader: Iterator[Rows]) -> Iterator[Rows]:
+    """The rows of `reader` after the finished parts. Runs in the reading thread.
+
+    Raises BulkFailed if the texts of the finished parts have changed: their vectors would belong to other texts.
+    """
+    held: Rows | None = None
+    for part in parts:
+        texts: list[str | InvalidText] = []
+        while len(texts) < part.part_rows:
+            rows = next(reader, None) if held is None else held
+            if rows is None:
+                raise BulkFailed("IN has fewer rows than at the start of this job; --restart starts over.")
+            count = min(len(rows), part.part_rows - len(texts))
+            texts += rows.texts[:count]
+            held = rows.slice(count, len(rows)) if count < len(rows) else None
+        if digest_of(texts) != part.texts:
+            raise BulkFailed("IN has other texts than at the start of this job; --restart starts over.")
+    if held is not None:
+        yield held
+    yield from reader
 
 
-def _written(place: Place, begun: Begun) -> list[Written]:
-    """The parts that are whole, both files cut to them. Raises ConfigError."""
-    journal = place.folder / JOURNAL
+def _is_unfinished(folder: JobFolder) -> bool:
+    """Whether the folder contains a job that will replace OUT. Without data it was delivered, but not deleted."""
+    if folder.path.exists() and not folder.data.exists():
+        shutil.rmtree(folder.path)
+    return (folder.path / JOURNAL).exists()
+
+
+def _finished_parts(folder: JobFolder, header: JobHeader) -> list[PartRecord]:
+    """The finished parts; both files are truncated to them. Raises ConfigError."""
+    journal = folder.path / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
-    if lines and not lines[-1].endswith(b"\n"):  # the process ended in the middle of it
+    if lines and not lines[-1].endswith(b"\n"):  # the process was killed while it wrote the line
         lines.pop()
     if len(lines) < 2:
         return []
     try:
-        before = msgspec.json.decode(lines[0], type=Begun)
-        written = [msgspec.json.decode(line, type=Written) for line in lines[1:]]
+        before = msgspec.json.decode(lines[0], type=JobHeader)
+        parts = [msgspec.json.decode(line, type=PartRecord) for line in lines[1:]]
     except msgspec.DecodeError:
-        raise _damaged(place) from None
-    _check_same(place, before, begun)
-    with place.data.open("r+b") as data:
-        _check_last(place, data, written)
-        data.truncate(written[-1].bytes)
+        raise _damaged(folder) from None
+    _check_same(folder, before, header)
+    last = parts[-1]
+    with folder.data.open("r+b") as data:
+        data.seek(last.start)
+        found = data.read(last.bytes - last.start)
+        if len(found) != last.bytes - last.start or zlib.crc32(found) != last.crc:
+            raise _damaged(folder)
+        data.truncate(last.bytes)
     os.truncate(journal, sum(map(len, lines)))
-    return written
+    return parts
 
 
-def _check_same(place: Place, before: Begun, begun: Begun) -> None:
-    differs = [
-        name for name in ("version", "source", "model", "fingerprint") if getattr(before, name) != getattr(begun, name)
+_DIFFERENCES: Mapping[str, str] = {
+    "version": "another version of vectord",
+    "source": "another input, or a changed one",
+    "fingerprint": "other weights",
+    "model": "model {before}, now {now}",
+}
+
+
+def _check_same(folder: JobFolder, before: JobHeader, now: JobHeader) -> None:
+    differences = [
+        words.format(before=getattr(before, name), now=getattr(now, name))
+        for name, words in _DIFFERENCES.items()
+        if getattr(before, name) != getattr(now, name)
     ]
-    differs += [name for name, value in begun.asked.items() if before.asked.get(name) != value]
-    if differs:
-        words = {
-            "version": "another vectord",
-            "source": "another input, or it was changed",
-            "fingerprint": "other weights",
-        }
-        told = "; ".join(_told(name, words, before, begun) for name in differs)
-        raise ConfigError(f"OUT: {place.folder} holds the begin of another job ({told}); --restart starts anew")
+    differences += [
+        f"{name} {before.options.get(name)}, now {value}"
+        for name, value in now.options.items()
+        if before.options.get(name) != value
+    ]
+    if differences:
+        found = "; ".join(differences)
+        raise ConfigError(f"OUT: {folder.path} belongs to another job ({found}); --restart starts over")
 
 
-def _told(name: str, words: Mapping[str, str], before: Begun, begun: Begun) -> str:
-    if name in words:
-        return words[name]
-    if name == "model":
-        return f"model {before.model}, now {begun.model}"
-    return f"{name} {before.asked.get(name)}, now {begun.asked[name]}"
-
-
-def _check_last(place: Place, data: IO[bytes], written: list[Written]) -> None:
-    """Whether the last part is there as it was written."""
-    last = written[-1]
-    data.seek(last.start)
-    found = data.read(last.bytes - last.start)
-    if len(found) != last.bytes - last.start or zlib.crc32(found) != last.crc:
-        raise _damaged(place)
-
-
-def _damaged(place: Place) -> ConfigError:
-    return ConfigError(f"OUT: {place.folder} is damaged; --restart starts anew")
+def _damaged(folder: JobFolder) -> ConfigError:
+    return ConfigError(f"OUT: {folder.path} is damaged; --restart starts over")
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -205,13 +224,8 @@ def _write(file: IO[bytes], data: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _write_new(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        _write(file, data)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

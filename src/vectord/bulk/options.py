@@ -1,4 +1,4 @@
-"""The options of `vectord bulk`, and the Job and the model's configuration that they make.
+"""The options of `vectord bulk`, and the BulkJob and the model's configuration that they make.
 
 For cli/commands/bulk.py and cluster/bulk.py.
 """
@@ -17,7 +17,7 @@ from vectord.config.command_line import flag, value
 from vectord.errors import ConfigError
 
 if TYPE_CHECKING:
-    from vectord.bulk.job import Job
+    from vectord.bulk.job import BulkJob
     from vectord.config import Config
     from vectord.config.sources import Loaded
 
@@ -86,17 +86,17 @@ def read_options(given: Mapping[str, object]) -> SimpleNamespace:
     return options
 
 
-def job_of(options: SimpleNamespace) -> Job:
+def job_of(options: SimpleNamespace) -> BulkJob:
     from pathlib import Path  # noqa: PLC0415
 
-    from vectord.bulk.job import KINDS, Job  # noqa: PLC0415
+    from vectord.bulk.job import KINDS, BulkJob  # noqa: PLC0415
     from vectord.bulk.outputs import format_of_output  # noqa: PLC0415
 
     kinds = frozenset(word.strip() for word in options.outputs.split(","))
     if not kinds <= set(KINDS):
         raise ConfigError(f"--outputs: expected some of {', '.join(KINDS)}, got {options.outputs!r}")
     output_format, compression = format_of_output(Path(options.out), options.output_format)
-    return Job(
+    return BulkJob(
         source=options.source,
         out=Path(options.out),
         input_format=options.format,

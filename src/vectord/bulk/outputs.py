@@ -1,6 +1,6 @@
-"""Parts -> the bytes that the data file grows by, and OUT made of that file. Runs in a thread.
+"""Output formats: how a part is encoded, and how OUT is made of all parts. Runs in a thread.
 
-JSON Lines and .npy here; Parquet and Arrow in arrow/.
+JSON Lines and .npy are here, Parquet and Arrow in arrow_output.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ import numpy as np
 import orjson
 import zstandard
 
-from vectord.bulk.failures import BulkFailed
 from vectord.bulk.inputs import format_of_name
-from vectord.bulk.job import Compression, Job, OutputFormat
-from vectord.bulk.rows import Embedded, dense_rows, each_row, errors_of
+from vectord.bulk.job import ERROR, BulkFailed, BulkJob, Compression, OutputFormat
+from vectord.bulk.rows import EmbeddedRows, dense_rows, each_row, errors_of
 from vectord.errors import ConfigError
 
 SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
@@ -36,74 +35,71 @@ SUFFIXES: Mapping[str, OutputFormat] = MappingProxyType(
         ".npy": "npy",
     }
 )
-WHOLE = "whole"  # in OUT.parts, where OUT is written anew at the end
-NPY_HEADER_BYTES = 128  # room for any number of rows
-ERROR = "error"
+WHOLE = "whole"  # the file in OUT.parts in which OUT is built at the end
+NPY_HEADER_BYTES = 128  # enough for any number of rows
 
 
 class Output(Protocol):
     def resume(self, data: Path) -> None:
-        """Go on behind the parts in `data`."""
+        """Continue after the parts in `data`."""
         ...
 
-    def part(self, part: Sequence[Embedded], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        """What the data file grows by: what stands before all rows, b"" but of the first part, and the rows.
+    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
+        """The bytes to append to the data file: the header, b"" after the first part, and the rows.
 
-        first_row: of the whole job, from 0. width, token_width: numbers of a dense vector and of one of ColBERT's.
-        Raises BulkFailed naming the row.
+        first_row: index within the job. width, token_width: of a dense vector and of a ColBERT vector. Raises
+        BulkFailed with the row at fault.
         """
         ...
 
     def finish(self, data: Path, whole: Path) -> Path:
-        """The file that OUT will be: `data` itself, or `whole`, which is made of it. May be called again after a kill,
-        `data` being cut to its parts."""
+        """The finished file: `data` itself, or `whole`, made of it. Can be repeated after an interruption."""
         ...
 
 
-def format_of_output(out: Path, said: str | None) -> tuple[OutputFormat, Compression | None]:
-    """Raises ConfigError for a name that says no format that is written here."""
+def format_of_output(out: Path, option: str | None) -> tuple[OutputFormat, Compression | None]:
+    """From --output-format, or the name. Raises ConfigError for an unknown format."""
     suffix, compression = format_of_name(out)
-    found = SUFFIXES.get("." + said if said else suffix)
+    found = SUFFIXES.get("." + option if option else suffix)
     if found is None:
-        raise ConfigError(f"OUT: its name must end in one of {', '.join(SUFFIXES)}, or say --output-format")
+        raise ConfigError(f"OUT: its name must end in one of {', '.join(SUFFIXES)}, or set --output-format")
     if compression and found != "jsonl":
         raise ConfigError("OUT: only JSON Lines are written as .gz or .zst; the other formats compress by themselves")
     return found, compression
 
 
-def check_output(job: Job) -> None:
-    """Raises ConfigError for what this format has no place for."""
+def check_output(job: BulkJob) -> None:
+    """Raises ConfigError if the format cannot hold the job's columns, or needs pyarrow and it is missing."""
     if job.output_format in {"parquet", "arrow", "arrows"} and find_spec("pyarrow") is None:
         raise ConfigError(f"OUT: {job.output_format} needs pyarrow; it comes with pip install 'vectord[arrow]'")
     if job.output_format == "npy" and (job.kinds != ("dense",) or job.on_error == "null"):
         raise ConfigError(
-            "OUT: .npy holds dense vectors alone, one for each row: no other --outputs, no --on-error null"
+            "OUT: .npy holds only dense vectors, one for each row: no other --outputs, no --on-error null"
         )
 
 
-def output_of(job: Job, facts: Mapping[str, Any]) -> Output:
-    """facts: of the model, written into a table's metadata."""
+def output_of(job: BulkJob, facts: Mapping[str, Any]) -> Output:
+    """facts: of the model, for the metadata of a table."""
     if job.output_format == "jsonl":
         return JsonLines(job)
     if job.output_format == "npy":
         return Npy(job)
-    from vectord.bulk.arrow.output import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
+    from vectord.bulk.arrow_output import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
 
     return ArrowOutput(job, facts)
 
 
 class JsonLines:
-    """An object a row: its columns as they were, and the vectors. Compressed, each part is a member of its own."""
+    """One object for each row: its columns and its vectors. If compressed, each part is a member of its own."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BulkJob) -> None:
         self._job = job
 
     def resume(self, data: Path) -> None:
         pass
 
-    def part(self, part: Sequence[Embedded], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
-        columns = [self._mappings(one.rows.columns) for one in part]
-        rows = [row for some in columns for row in some]
+    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
+        rows = [row for one in part for row in _mappings(one.rows.columns)]
         errors = errors_of(part)
         vectors = {kind: self._vectors(kind, part, width) for kind in self._job.kinds}
         added = {self._job.name_of(name) for name in (*vectors, ERROR)}
@@ -111,29 +107,19 @@ class JsonLines:
         for place, row in enumerate(rows):
             if not added.isdisjoint(row):
                 raise BulkFailed(
-                    f"row {first_row + place} has a column of the vectors' name; say --output-column PREFIX"
+                    f"row {first_row + place} has a column with the name of an added one; set --output-column PREFIX"
                 )
             failed = errors[place] is not None
             new = {self._job.name_of(kind): None if failed else made[place] for kind, made in vectors.items()}
             if failed:
                 new[self._job.name_of(ERROR)] = errors[place]
-            lines.append(_joined(self._encoded(row), orjson.dumps(new, option=orjson.OPT_SERIALIZE_NUMPY)))
-        return b"", self._packed(b"".join(lines))
+            lines.append(_joined(msgspec.json.encode(row, enc_hook=str), new))
+        return b"", self._compressed(b"".join(lines))
 
     def finish(self, data: Path, whole: Path) -> Path:
         return data
 
-    def _mappings(self, columns: Any) -> Sequence[Mapping[str, Any]]:
-        if isinstance(columns, list):
-            return columns
-        from vectord.bulk.arrow.reading import to_mappings  # noqa: PLC0415 - it came from there
-
-        return to_mappings(columns)
-
-    def _encoded(self, row: Mapping[str, Any]) -> bytes:
-        return msgspec.json.encode(row, enc_hook=str)
-
-    def _vectors(self, kind: str, part: Sequence[Embedded], width: int) -> Sequence[Any]:
+    def _vectors(self, kind: str, part: Sequence[EmbeddedRows], width: int) -> Sequence[Any]:
         if kind == "dense":
             rows = dense_rows(part, width, self._job.numbers if self._job.numbers != "ubinary" else "uint8")
             return [np.ascontiguousarray(row) for row in rows]
@@ -144,7 +130,7 @@ class JsonLines:
             ]
         return [None if one is None else np.ascontiguousarray(one, np.float32) for one in each_row(part, kind)]
 
-    def _packed(self, lines: bytes) -> bytes:
+    def _compressed(self, lines: bytes) -> bytes:
         if self._job.output_compression == "gz":
             return gzip.compress(lines, 6, mtime=0)
         if self._job.output_compression == "zst":
@@ -152,14 +138,21 @@ class JsonLines:
         return lines
 
 
-def _joined(kept: bytes, new: bytes) -> bytes:
-    return (new if kept == b"{}" else kept[:-1] + b"," + new[1:]) + b"\n"
+def _mappings(columns: Any) -> Sequence[Mapping[str, Any]]:
+    """The rows of a pyarrow.RecordBatch as mappings."""
+    rows: Sequence[Mapping[str, Any]] = columns if isinstance(columns, list) else columns.to_pylist()
+    return rows
+
+
+def _joined(row: bytes, added: Mapping[str, Any]) -> bytes:
+    new = orjson.dumps(added, option=orjson.OPT_SERIALIZE_NUMPY)
+    return (new if row == b"{}" else row[:-1] + b"," + new[1:]) + b"\n"
 
 
 class Npy:
-    """The dense vectors alone, (rows, D), as numpy.load(mmap_mode="r") reads them."""
+    """Only the dense vectors, (rows, D), for numpy.load(mmap_mode="r")."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: BulkJob) -> None:
         self._dtype = np.dtype("uint8" if job.numbers == "ubinary" else job.numbers)
         self._width = 0
 
@@ -168,13 +161,13 @@ class Npy:
             header = file.read(NPY_HEADER_BYTES).decode("latin-1")
         self._width = int(header.rpartition(",")[0].rpartition(",")[2].strip(" )"))
 
-    def part(self, part: Sequence[Embedded], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
+    def part(self, part: Sequence[EmbeddedRows], first_row: int, width: int, token_width: int) -> tuple[bytes, bytes]:
         head = b"" if self._width else _npy_header(0, width, self._dtype)
         self._width = width
         return head, dense_rows(part, width, self._dtype).tobytes()
 
     def finish(self, data: Path, whole: Path) -> Path:
-        """The header, rewritten in place with the number of rows: doing it twice is doing it once."""
+        """Writes the number of rows into the header, which can be repeated."""
         row_bytes = self._width * self._dtype.itemsize
         rows = (data.stat().st_size - NPY_HEADER_BYTES) // row_bytes
         with data.open("r+b") as file:
@@ -185,6 +178,6 @@ class Npy:
 
 
 def _npy_header(rows: int, width: int, dtype: np.dtype[Any]) -> bytes:
-    words = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({rows}, {width}), }}"
-    room = NPY_HEADER_BYTES - 10
-    return b"\x93NUMPY\x01\x00" + room.to_bytes(2, "little") + words.ljust(room - 1).encode() + b"\n"
+    fields = f"{{'descr': {dtype.str!r}, 'fortran_order': False, 'shape': ({rows}, {width}), }}"
+    length = NPY_HEADER_BYTES - 10
+    return b"\x93NUMPY\x01\x00" + length.to_bytes(2, "little") + fields.ljust(length - 1).encode() + b"\n"

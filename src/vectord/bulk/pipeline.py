@@ -1,49 +1,43 @@
-"""A job from its first row to its last: many requests under way, their answers written in the order of the rows.
+"""Runs a job: many requests in flight, their vectors written in the order of the rows.
 
-    reader (thread) ─▶ _ask: a task a request, while there is room ─▶ _take: in order ─▶ parts.py ─▶ journal (thread)
+    reader (thread) ─▶ _submit: one task per request, within the in-flight limit ─▶ _collect: in order ─▶ PartWriter
 
-Lives on one event loop. What is held at once is bounded by characters and rows, however long the input is: rows are
-read only when there is room for them.
+Lives on one event loop. The in-flight limit bounds memory for an input of any length.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
-from vectord.bulk.embedder import Embedder, Facts
-from vectord.bulk.failures import BulkFailed, Stopped
-from vectord.bulk.inputs import TABLES, Source
-from vectord.bulk.job import Job
-from vectord.bulk.journal import VERSION, Begun, Journal, Place, open_journal
+from vectord.bulk.embedder import Embedder, ModelFacts
+from vectord.bulk.inputs import TABLES, Source, read_rows
+from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
+from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, open_journal, remaining_rows
 from vectord.bulk.outputs import WHOLE, Output, output_of
-from vectord.bulk.parts import PartWriter
-from vectord.bulk.patience import Patience
-from vectord.bulk.progress import Progress
-from vectord.bulk.resuming import rows_behind
-from vectord.bulk.room import Room
-from vectord.bulk.rows import Embedded, NoText, Rows
-from vectord.bulk.text_rows import Limits, read_rows
+from vectord.bulk.part_writer import PartWriter
+from vectord.bulk.progress import JobProgress
+from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
 
 T = TypeVar("T")
 
-ROOM_BYTES = 64 * 2**20  # of the columns that are kept beside the texts
-REQUEST = Limits(rows=128, characters=64_000)
-ROOM = Limits(
-    rows=16_384, characters=1_000_000, size_bytes=ROOM_BYTES
-)  # under way: some 250,000 tokens, 10 s of two cores
-# Vectors of tokens are a hundred times those of texts, and one answer may hold so many only.
-TOKENS_REQUEST = Limits(rows=32, characters=16_000)
-TOKENS_ROOM = Limits(rows=2048, characters=256_000, size_bytes=ROOM_BYTES)
+COLUMNS_BYTES = 64 * 2**20  # of the columns that are kept in addition to the texts
+REQUEST = RowLimits(rows=128, characters=64_000)
+IN_FLIGHT = RowLimits(rows=16_384, characters=1_000_000, size_bytes=COLUMNS_BYTES)  # 250,000 tokens: 10 s of two cores
+# ColBERT vectors are a hundred times as large, and one response holds only a limited number.
+COLBERT_REQUEST = RowLimits(rows=32, characters=16_000)
+COLBERT_IN_FLIGHT = RowLimits(rows=2048, characters=256_000, size_bytes=COLUMNS_BYTES)
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.5, 15.0  # between retries without Retry-After; doubles each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """rows, tokens, cut, failed: of the whole job, earlier runs too; seconds, tokens_per_s: of this run."""
+    """rows, tokens, cut and failed are of the whole job; seconds and tokens_per_s of this run."""
 
     out: str
     model: str
@@ -58,54 +52,115 @@ class Summary:
     resumed_from: int  # rows that earlier runs had written
 
 
+class InFlight:
+    """Limits the rows in flight. A group that exceeds the limits is admitted alone."""
+
+    def __init__(self, limits: RowLimits) -> None:
+        self._limits = limits
+        self._rows = self._characters = self._size_bytes = 0
+        self._released = asyncio.Event()
+
+    async def acquire(self, rows: Rows) -> None:
+        """Returns when the rows fit."""
+        limits = self._limits
+        while self._rows and (
+            self._rows + len(rows) > limits.rows
+            or self._characters + rows.characters > limits.characters
+            or self._size_bytes + rows.size_bytes > limits.size_bytes
+        ):
+            self._released.clear()
+            await self._released.wait()
+        self._add(rows, 1)
+
+    def release(self, rows: Rows) -> None:
+        self._add(rows, -1)
+        self._released.set()
+
+    def _add(self, rows: Rows, sign: int) -> None:
+        self._rows += sign * len(rows)
+        self._characters += sign * rows.characters
+        self._size_bytes += sign * rows.size_bytes
+
+
+class Retrying:
+    """Retries the calls of a job. It gives up when none of them has succeeded for `patience_s`."""
+
+    def __init__(self, patience_s: float, progress: JobProgress) -> None:
+        self._patience_s = patience_s
+        self._progress = progress
+        self._succeeded_s = time.monotonic()
+
+    async def call(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The result of `call`. Raises BulkFailed after giving up."""
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                found = await call()
+            except RetryLater as later:
+                if time.monotonic() - self._succeeded_s > self._patience_s:
+                    raise BulkFailed(f"No request succeeded for {self._patience_s:g} s: {later}") from later
+                with self._progress.waiting(str(later)):
+                    await asyncio.sleep(min(later.retry_after_s or wait_s, LONGEST_WAIT_S))
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+            else:
+                self._succeeded_s = time.monotonic()
+                return found
+
+
 class Pipeline:
     def __init__(
-        self, job: Job, source: Source, embedder: Embedder, progress: Progress, *, patience_s: float, restart: bool
+        self,
+        job: BulkJob,
+        source: Source,
+        embedder: Embedder,
+        progress: JobProgress,
+        *,
+        patience_s: float,
+        restart: bool,
     ) -> None:
-        """patience_s: how long all requests may be put off before the job ends."""
+        """patience_s: how long the model may be unavailable before the job fails."""
         self._job = job
         self._source = source
         self._embedder = embedder
         self._progress = progress
-        self._patience = Patience(patience_s, progress)
+        self._retrying = Retrying(patience_s, progress)
         self._restart = restart
-        of_tokens = "colbert" in job.outputs
-        self._request = TOKENS_REQUEST if of_tokens else REQUEST
-        self._room = Room(TOKENS_ROOM if of_tokens else ROOM)
+        colbert = "colbert" in job.outputs
+        self._request = COLBERT_REQUEST if colbert else REQUEST
+        self._in_flight = InFlight(COLBERT_IN_FLIGHT if colbert else IN_FLIGHT)
         self._reader = ThreadPoolExecutor(1, "vectord-bulk-read")
-        self._asked: asyncio.Queue[tuple[Rows, asyncio.Task[Embedded]] | None] = asyncio.Queue()
+        self._submitted: asyncio.Queue[tuple[Rows, asyncio.Task[EmbeddedRows]] | None] = asyncio.Queue()
         self._stopped: asyncio.Future[int] | None = None  # the signal
 
     def stop(self, signal: int) -> None:
-        """Let `run` write what is answered and raise Stopped. Called on its loop."""
+        """Makes `run` write the finished vectors and raise Stopped. Called on its event loop."""
         if self._stopped is not None and not self._stopped.done():
             self._stopped.set_result(signal)
 
     async def run(self) -> Summary:
-        """Until OUT is there. Raises BulkFailed, Stopped, ConfigError."""
+        """Returns when OUT is complete. Raises BulkFailed, Stopped, ConfigError."""
         self._stopped = asyncio.get_running_loop().create_future()
-        facts = await self._unless_stopped(asyncio.ensure_future(self._patience.ask(self._embedder.facts)))
-        begun = Begun(VERSION, self._source.identity, dict(self._job.asked()), facts.model, facts.fingerprint)
-        journal = open_journal(Place(self._job.out), begun, restart=self._restart)
+        facts = await self._unless_stopped(asyncio.ensure_future(self._retrying.call(self._embedder.facts)))
+        header = JobHeader(VERSION, self._source.identity, dict(self._job.options()), facts.model, facts.fingerprint)
+        journal = open_journal(JobFolder(self._job.out), header, restart=self._restart)
         try:
             return await self._run(journal, facts)
         finally:
             journal.close()
-            self._reader.shutdown(wait=False, cancel_futures=True)  # it may hang in a read of standard input
+            self._reader.shutdown(wait=False, cancel_futures=True)  # it may block in a read of standard input
 
-    async def _run(self, journal: Journal, facts: Facts) -> Summary:
+    async def _run(self, journal: Journal, facts: ModelFacts) -> Summary:
         output = output_of(self._job, asdict(facts))
         self._request = replace(self._request, rows=max(1, min(self._request.rows, facts.max_inputs)))
         before = journal.last
         if before.rows:
-            output.resume(journal.place.data)
-        self._began_s = time.monotonic()
+            output.resume(journal.folder.data)
+        self._started_s = time.monotonic()
         await self._embed_all(journal, PartWriter(self._job, journal, output, self._job.dimensions or facts.dimensions))
-        seconds = time.monotonic() - self._began_s
+        seconds = time.monotonic() - self._started_s
         if not journal.last.rows:
             raise BulkFailed("IN has no rows.")
-        last = journal.last
-        parts = len(journal.written)
+        last, parts = journal.last, len(journal.parts)
         await self._in_thread(lambda: _deliver(journal, output))
         return Summary(
             out=str(self._job.out),
@@ -122,86 +177,82 @@ class Pipeline:
         )
 
     async def _embed_all(self, journal: Journal, writer: PartWriter) -> None:
-        asking = asyncio.create_task(self._ask(journal))
+        submitting = asyncio.create_task(self._submit(journal))
         try:
-            await self._take(writer, journal.resumed_rows)
-            await asking
+            await self._collect(writer, journal.resumed_rows)
+            await submitting
         finally:
-            await self._drop(asking)
-
-    async def _drop(self, asking: asyncio.Task[None]) -> None:
-        """Nobody wants what is still under way."""
-        tasks: list[asyncio.Task[None] | asyncio.Task[Embedded]] = [asking]
-        while not self._asked.empty():
-            if (item := self._asked.get_nowait()) is not None:
-                tasks.append(item[1])
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+            tasks: list[asyncio.Task[Any]] = [submitting]
+            while not self._submitted.empty():
+                if (item := self._submitted.get_nowait()) is not None:
+                    tasks.append(item[1])
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     # --- rows to requests -------------------------------------------------------------------------------------
 
-    async def _ask(self, journal: Journal) -> None:
-        """Every row that is not written yet, in requests; None behind the last."""
+    async def _submit(self, journal: Journal) -> None:
+        """Starts a request for every group of rows that is not written yet, then submits None."""
         before = journal.last.rows
-        behind = rows_behind(list(journal.written), self._all_rows())
-        begun = False
+        remaining = remaining_rows(list(journal.parts), self._all_rows())
+        started = False
         try:
-            while (rows := await self._in_thread(lambda: next(behind, None))) is not None:
-                if not begun:
+            while (rows := await self._in_thread(lambda: next(remaining, None))) is not None:
+                if not started:
                     self._progress.begin(rows.position if before else 0, before)
-                    self._began_s = time.monotonic()  # skipping what is written is no work of the model's
-                    begun = True
-                await self._room.take(rows)
+                    self._started_s = time.monotonic()  # without the time that skipping the finished rows took
+                    started = True
+                await self._in_flight.acquire(rows)
                 if self._stopped is not None and self._stopped.done():
                     raise Stopped(self._stopped.result())
-                self._asked.put_nowait((rows, asyncio.create_task(self._embed(rows))))
+                self._submitted.put_nowait((rows, asyncio.create_task(self._embed(rows))))
         finally:
-            self._asked.put_nowait(None)
+            self._submitted.put_nowait(None)
 
     def _all_rows(self) -> Iterator[Rows]:
         if self._source.format in TABLES:
-            from vectord.bulk.arrow.reading import read_tables  # noqa: PLC0415 - pyarrow, an extra
+            from vectord.bulk.arrow_input import read_tables  # noqa: PLC0415 - pyarrow, an extra
 
             return read_tables(self._source, self._job.column, self._request)
         return read_rows(self._source, self._job.column, self._request)
 
-    async def _embed(self, rows: Rows) -> Embedded:
+    async def _embed(self, rows: Rows) -> EmbeddedRows:
         places = [place for place, text in enumerate(rows.texts) if isinstance(text, str)]
         texts = [text for text in rows.texts if isinstance(text, str)]
-        errors = {place: text.why for place, text in enumerate(rows.texts) if isinstance(text, NoText)}
+        errors = {place: text.reason for place, text in enumerate(rows.texts) if isinstance(text, InvalidText)}
         if not texts:
-            return Embedded(rows, None, [], errors)
-        answer = await self._patience.ask(lambda: self._embedder.embed(texts))
-        return Embedded(rows, answer, places, errors | {places[i]: why for i, why in answer.failures.items()})
+            return EmbeddedRows(rows, None, [], errors)
+        vectors = await self._retrying.call(lambda: self._embedder.embed(texts))
+        return EmbeddedRows(rows, vectors, places, errors | {places[i]: why for i, why in vectors.failures.items()})
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._reader, call)
 
-    # --- answers to parts -------------------------------------------------------------------------------------
+    # --- vectors to parts -------------------------------------------------------------------------------------
 
-    async def _take(self, writer: PartWriter, rows: int) -> None:
-        """rows: that were written before this run."""
+    async def _collect(self, writer: PartWriter, rows: int) -> None:
+        """rows: that earlier runs wrote."""
         tokens = 0
         try:
-            while (item := await self._next_asked()) is not None:
-                asked, task = item
+            while (item := await self._next_submitted()) is not None:
+                submitted, task = item
                 embedded = await self._unless_stopped(task)
                 await writer.add(embedded)
-                self._room.give(asked)
-                rows += len(asked)
-                tokens += 0 if embedded.answer is None else embedded.answer.tokens
-                self._progress.advance(asked.position, rows, tokens)
+                self._in_flight.release(submitted)
+                rows += len(submitted)
+                tokens += 0 if embedded.vectors is None else embedded.vectors.tokens
+                self._progress.advance(submitted.position, rows, tokens)
         finally:
             await writer.flush()
 
-    async def _next_asked(self) -> tuple[Rows, asyncio.Task[Embedded]] | None:
-        if not self._asked.empty():
-            return self._asked.get_nowait()
-        return await self._unless_stopped(asyncio.ensure_future(self._asked.get()))
+    async def _next_submitted(self) -> tuple[Rows, asyncio.Task[EmbeddedRows]] | None:
+        if not self._submitted.empty():
+            return self._submitted.get_nowait()
+        return await self._unless_stopped(asyncio.ensure_future(self._submitted.get()))
 
     async def _unless_stopped(self, future: asyncio.Future[T]) -> T:
-        """Its result; what is answered already is taken also after a signal. Raises Stopped."""
+        """The result of `future`, which counts even after a signal if it is done. Raises Stopped."""
         assert self._stopped is not None
         if not future.done():
             both: list[asyncio.Future[Any]] = [future, self._stopped]
@@ -214,7 +265,6 @@ class Pipeline:
 
 def _deliver(journal: Journal, output: Output) -> None:
     try:
-        whole = output.finish(journal.place.data, journal.place.folder / WHOLE)
-        journal.deliver(whole)
+        journal.deliver(output.finish(journal.folder.data, journal.folder.path / WHOLE))
     except OSError as problem:
         raise BulkFailed(f"OUT cannot be written: {problem.strerror}.") from problem

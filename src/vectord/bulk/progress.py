@@ -1,4 +1,4 @@
-"""How far a job is: a bar on a terminal, else a line of the log every half minute. Called on the event loop."""
+"""The progress of a job: a bar on a terminal, else a log line every half minute. Called on the event loop."""
 
 from __future__ import annotations
 
@@ -16,75 +16,83 @@ LINE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """Of the whole input, in rows where they are known, else in bytes as they lie in the files; None: not known."""
+class InputSize:
+    """Of the whole input: in rows if they are known, else in bytes of the files; None if unknown."""
 
     total: int | None
 
 
-class Progress(Protocol):
+class JobProgress(Protocol):
     def begin(self, position: int, rows: int) -> None:
-        """Where this run begins: the rows before it are written."""
+        """Where this run starts, after `rows` finished rows."""
         ...
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        """So far: position in the input's own units, rows of the whole job, tokens of this run."""
+        """position: in the unit of InputSize; rows: of the whole job; tokens: of this run."""
         ...
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
-        """Nothing is answered for now, because of `reason`."""
+        """Within it, a request waits for its retry."""
         ...
 
 
-class Lines:
-    """The log."""
+class _Pace:
+    """The speed of this run, and the remaining time."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: InputSize) -> None:
         self._size = size
-        self._begin = 0
-        self._began_s = self._told_s = time.monotonic()
-        self._waits = False
+        self.begin(0)
+
+    def begin(self, position: int) -> None:
+        self._begin = position
+        self._began_s = time.monotonic()
+
+    def shown(self, position: int, tokens: int) -> str:
+        elapsed_s = max(time.monotonic() - self._began_s, 1e-3)
+        left_s = remaining_s(self._size, self._begin, position, elapsed_s)
+        end = "" if left_s is None else f", {_duration(left_s)} left"
+        return f"{tokens / elapsed_s:,.0f} tokens/s{end}"
+
+
+class LogProgress:
+    def __init__(self, size: InputSize) -> None:
+        self._pace = _Pace(size)
+        self._logged_s = time.monotonic()
+        self._is_waiting = False
 
     def begin(self, position: int, rows: int) -> None:
-        self._begin = position
-        self._began_s = self._told_s = time.monotonic()
+        self._pace.begin(position)
+        self._logged_s = time.monotonic()
         if rows:
-            log.info("going on behind %d rows", rows)
+            log.info("resuming after %d rows", rows)
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        now_s = time.monotonic()
-        if now_s - self._told_s < LINE_EVERY_S:
-            return
-        self._told_s = now_s
-        elapsed_s = now_s - self._began_s
-        left = left_s(self._size, self._begin, position, elapsed_s)
-        end = "" if left is None else f", {_shown(left)} left"
-        log.info("%d rows, %.0f tokens/s%s", rows, tokens / elapsed_s, end)
+        if time.monotonic() - self._logged_s >= LINE_EVERY_S:
+            self._logged_s = time.monotonic()
+            log.info("%d rows, %s", rows, self._pace.shown(position, tokens))
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
-        if not self._waits:  # one of several requests says it
+        if not self._is_waiting:  # one line for all requests
             log.warning("waiting: %s", reason)
-        self._waits = True
+        self._is_waiting = True
         try:
             yield
         finally:
-            self._waits = False
+            self._is_waiting = False
 
 
-class Bar:
-    """rich, on standard error. To be used in `with`."""
+class ProgressBar:
+    """Drawn by rich on stderr, within a `with` block."""
 
-    def __init__(self, size: Size) -> None:
-        from rich.console import Console  # noqa: PLC0415 - only where there is a terminal
+    def __init__(self, size: InputSize) -> None:
+        from rich.console import Console  # noqa: PLC0415 - only on a terminal
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
-        self._size = size
-        self._begin = 0
-        self._began_s = time.monotonic()
-        self._waits: list[str] = []
-        self._shown = Progress(
+        self._pace = _Pace(size)
+        self._reasons: list[str] = []
+        self._bar = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%" if size.total else ""),
@@ -92,53 +100,49 @@ class Bar:
             console=Console(stderr=True),
             expand=True,
         )
-        self._task = self._shown.add_task("starting", total=size.total)
         self._done = "starting"
+        self._task = self._bar.add_task(self._done, total=size.total)
 
     def __enter__(self) -> Self:
-        self._shown.start()
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shown.stop()
+        self._bar.stop()
 
     def begin(self, position: int, rows: int) -> None:
-        self._begin = position
-        self._began_s = time.monotonic()
-        self._shown.update(self._task, completed=position, description=f"going on behind {rows:,} rows" if rows else "")
+        self._pace.begin(position)
+        self._bar.update(self._task, completed=position, description=f"resuming after {rows:,} rows" if rows else "")
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        elapsed_s = max(time.monotonic() - self._began_s, 1e-3)
-        left = left_s(self._size, self._begin, position, elapsed_s)
-        end = "" if left is None else f", {_shown(left)} left"
-        self._done = f"{rows:,} rows, {tokens / elapsed_s:,.0f} tokens/s{end}"
-        self._tell(position)
+        self._done = f"{rows:,} rows, {self._pace.shown(position, tokens)}"
+        self._draw(position)
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
-        self._waits.append(reason)
-        self._tell()
+        self._reasons.append(reason)
+        self._draw()
         try:
             yield
         finally:
-            self._waits.remove(reason)
-            self._tell()
+            self._reasons.remove(reason)
+            self._draw()
 
-    def _tell(self, position: int | None = None) -> None:
-        words = f"{self._done} (waiting: {self._waits[-1]})" if self._waits else self._done
-        self._shown.update(self._task, completed=position, description=words.replace("[", r"\["))
+    def _draw(self, position: int | None = None) -> None:
+        words = f"{self._done} (waiting: {self._reasons[-1]})" if self._reasons else self._done
+        self._bar.update(self._task, completed=position, description=words.replace("[", r"\["))
 
 
-def left_s(size: Size, begin: int, position: int, elapsed_s: float) -> float | None:
-    """Seconds, at the pace of this run; None: nobody knows."""
+def remaining_s(size: InputSize, begin: int, position: int, elapsed_s: float) -> float | None:
+    """At the pace of this run; None if unknown."""
     if size.total is None or position <= begin:
         return None
     return max(0.0, (size.total - position) * elapsed_s / (position - begin))
 
 
-def _shown(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,13 +1,13 @@
-"""The model of a server, over HTTP, in Arrow where both sides have it and in JSON with base64 where not.
+"""The model of a server, over HTTP: vectors in Arrow if both sides support it, else in JSON with base64.
 
-The client's parts are used one by one: it is the job that keeps the order, waits, and knows what fails alone.
+Uses the transport of `vectord.client`. Order and retries belong to the pipeline.
 """
 
 from __future__ import annotations
 
 import asyncio
 from binascii import a2b_base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
@@ -16,48 +16,47 @@ import httpx
 import msgspec
 import numpy as np
 
-from vectord.bulk.embedder import Facts, facts_of, find_model, precision_of, wanted, without_place
-from vectord.bulk.failures import BulkFailed, Later
-from vectord.bulk.job import Job
-from vectord.bulk.rows import Answer
+from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_description, precision_of
+from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
+from vectord.bulk.rows import Array, TextVectors
 from vectord.client.errors import ClientError, NotAcceptable, TryLater
 from vectord.client.reading import ARROW
 from vectord.client.requests import JSON, Part, Reply, Template, get, post
 from vectord.client.transport import AsyncSender, Settings
 from vectord.errors import ConfigError
-from vectord.schema import Sparse
+from vectord.schema import Sparse, VectorKind
 
-CONCURRENCY = 8  # requests at once; more wait for the server's answers here
+CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 256 * 2**20
 DTYPES = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
-class _Sparse(msgspec.Struct):
+class _SparseBody(msgspec.Struct):
     indices: list[int]
     values: list[float]
 
 
-class _Failed(msgspec.Struct):
+class _FailureBody(msgspec.Struct):
     message: str
 
 
-class _Embedded(msgspec.Struct):
+class _TextBody(msgspec.Struct):
     dense: str | None = None
-    sparse: _Sparse | None = None
+    sparse: _SparseBody | None = None
     colbert: list[str] | None = None
-    error: _Failed | None = None
+    error: _FailureBody | None = None
 
 
-class _Answer(msgspec.Struct):
-    data: list[_Embedded]
+class _Body(msgspec.Struct):
+    data: list[_TextBody]
 
 
-class Remote:
-    """To be used in `async with`."""
+class RemoteEmbedder:
+    """For use in an `async with` block."""
 
-    def __init__(self, url: str, api_key: str | None, job: Job) -> None:
-        """Raises ConfigError for a URL that is none. Opens no connection yet."""
+    def __init__(self, url: str, api_key: str | None, job: BulkJob) -> None:
+        """Opens no connection yet. Raises ConfigError for an invalid URL."""
         try:
             settings = Settings(
                 base_url=url,
@@ -78,7 +77,7 @@ class Remote:
         self._sender = AsyncSender(self._http, settings)
         self._arrow = find_spec("pyarrow") is not None
         self._model: str | None = job.model
-        self._room = asyncio.Semaphore(CONCURRENCY)
+        self._slots = asyncio.Semaphore(CONCURRENCY)
 
     async def __aenter__(self) -> Self:
         return self
@@ -88,7 +87,7 @@ class Remote:
     ) -> None:
         await self._http.aclose()
 
-    async def facts(self) -> Facts:
+    async def facts(self) -> ModelFacts:
         reply = await self._send(get("/vectord/models"))
         try:
             found = msgspec.json.decode(reply.body)
@@ -96,23 +95,23 @@ class Remote:
                 self._model = one["name"]
                 return facts_of(one, int(found["limits"]["max_inputs_per_request"]))
         except (msgspec.DecodeError, KeyError, TypeError, ValueError) as cause:
-            raise BulkFailed("--url: what answers there is no vectord") from cause
-        raise BulkFailed(f"--model: the server has no {wanted(self._job)}")
+            raise BulkFailed("--url: the server is not vectord") from cause
+        raise BulkFailed(f"--model: the server has no {model_description(self._job)}")
 
-    async def embed(self, texts: Sequence[str]) -> Answer:
+    async def embed(self, texts: Sequence[str]) -> TextVectors:
         try:
-            reply = await self._ask(texts, ARROW if self._arrow else JSON)
+            reply = await self._request(texts, ARROW if self._arrow else JSON)
         except NotAcceptable:
             if not self._arrow:
-                raise BulkFailed("the server has no form of answer that can be read here") from None
+                raise BulkFailed("the server supports no response format of this client") from None
             self._arrow = False
             return await self.embed(texts)
         try:
-            return self._read(reply, len(texts))
+            return read_reply(reply, self._job, len(texts))
         except (msgspec.DecodeError, ValueError, KeyError, TypeError) as cause:
-            raise BulkFailed("the server's answer is none of vectord's") from cause
+            raise BulkFailed("docs/api.md does not describe the server's response") from cause
 
-    async def _ask(self, texts: Sequence[str], accept: str) -> Reply:
+    async def _request(self, texts: Sequence[str], accept: str) -> Reply:
         job = self._job
         body = {
             "model": self._model,
@@ -132,61 +131,98 @@ class Remote:
         return await self._send(post(Part(template, 0, texts), "bulk"))
 
     async def _send(self, request: Any) -> Reply:
-        """Raises Later, NotAcceptable, BulkFailed."""
+        """Raises RetryLater, NotAcceptable, BulkFailed."""
         try:
-            async with self._room:
+            async with self._slots:
                 return await self._sender.send(request)
         except TryLater as refused:
-            raise Later(str(refused), refused.retry_after_s) from refused
+            raise RetryLater(str(refused), refused.retry_after_s) from refused
         except NotAcceptable:
             raise
         except ClientError as cause:
             raise BulkFailed(str(cause)) from cause
 
-    def _read(self, reply: Reply, texts: int) -> Answer:
-        counts: dict[str, Any] = {
-            "space": reply.fingerprint,
-            "tokens": reply.tokens_read,
-            "cut": int(reply.headers.get("x-vectord-truncated", "0")),
-        }
-        if reply.headers.get("content-type") == ARROW:
-            from vectord.bulk.arrow.answer import read_answer  # noqa: PLC0415 - pyarrow, an extra
 
-            return read_answer(reply.body, texts, self._job.kinds, counts)
-        data = msgspec.json.decode(reply.body, type=_Answer).data
-        if len(data) != texts:
-            raise ValueError("another number of vectors than of texts")
-        failures = {i: without_place(one.error.message, i) for i, one in enumerate(data) if one.error is not None}
-        return Answer(
-            dense=self._dense(data) if "dense" in self._job.outputs else None,
-            sparse=[_sparse(one.sparse) for one in data] if "sparse" in self._job.outputs else None,
-            colbert=[_colbert(one.colbert) for one in data] if "colbert" in self._job.outputs else None,
-            failures=failures,
-            **counts,
-        )
-
-    def _dense(self, data: Sequence[_Embedded]) -> Any:
-        rows = {
-            i: np.frombuffer(a2b_base64(one.dense), DTYPES[self._precision])
-            for i, one in enumerate(data)
-            if one.dense is not None
-        }
-        if not rows:
-            return None
-        width = len(next(iter(rows.values())))
-        whole = np.zeros((len(data), width), DTYPES[self._precision])
-        for i, row in rows.items():
-            whole[i] = row
-        return whole
+def read_reply(reply: Reply, job: BulkJob, texts: int) -> TextVectors:
+    """The vectors of a reply in Arrow or JSON. Raises ValueError, msgspec.DecodeError and the like if it is invalid."""
+    counts: dict[str, Any] = {
+        "space": reply.fingerprint,
+        "tokens": reply.tokens_read,
+        "cut": int(reply.headers.get("x-vectord-truncated", "0")),
+    }
+    if reply.headers.get("content-type") == ARROW:
+        return _read_arrow(reply.body, texts, job.kinds, counts)
+    data = msgspec.json.decode(reply.body, type=_Body).data
+    if len(data) != texts:
+        raise ValueError("the number of vectors differs from the number of texts")
+    return TextVectors(
+        dense=_dense([one.dense for one in data], DTYPES[precision_of(job)]) if "dense" in job.outputs else None,
+        sparse=[_sparse(one.sparse) for one in data] if "sparse" in job.outputs else None,
+        colbert=[_colbert(one.colbert) for one in data] if "colbert" in job.outputs else None,
+        failures={i: _without_place(one.error.message, i) for i, one in enumerate(data) if one.error is not None},
+        **counts,
+    )
 
 
-def _sparse(vector: _Sparse | None) -> Sparse:
+def _without_place(message: str, index: int) -> str:
+    """The server's message without the text's index in its request: the job names the row."""
+    return message.replace(f"`inputs[{index}]`", "the input")
+
+
+def _dense(encoded: Sequence[str | None], dtype: str) -> Array | None:
+    rows = {i: np.frombuffer(a2b_base64(one), dtype) for i, one in enumerate(encoded) if one is not None}
+    if not rows:
+        return None
+    whole = np.zeros((len(encoded), len(next(iter(rows.values())))), dtype)
+    for i, row in rows.items():
+        whole[i] = row
+    return whole
+
+
+def _sparse(vector: _SparseBody | None) -> Sparse:
     if vector is None:
         return Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32))
     return Sparse(np.array(vector.indices, np.int32), np.array(vector.values, np.float32))
 
 
-def _colbert(rows: list[str] | None) -> Any:
+def _colbert(rows: list[str] | None) -> Array:
     if not rows:
         return np.zeros((0, 0), np.float32)
     return np.stack([np.frombuffer(a2b_base64(row), "<f4") for row in rows])
+
+
+def _read_arrow(body: bytes, texts: int, kinds: Sequence[VectorKind], counts: Mapping[str, Any]) -> TextVectors:
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    try:
+        batch = pa.ipc.open_stream(body).read_next_batch()
+        batch.validate(full=True)  # or invalid offsets would be followed
+    except (pa.ArrowException, OSError, StopIteration) as cause:
+        raise ValueError("no Arrow stream") from cause
+    if batch.num_rows != texts:
+        raise ValueError("the number of vectors differs from the number of texts")
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    errors = enumerate(columns["error"].to_pylist())
+    return TextVectors(
+        dense=_matrix(columns["dense"]) if "dense" in kinds else None,
+        sparse=_sparse_rows(columns["sparse"]) if "sparse" in kinds else None,
+        colbert=_matrices(columns["colbert"]) if "colbert" in kinds else None,
+        failures={i: _without_place(message, i) for i, message in errors if message is not None},
+        **counts,
+    )
+
+
+def _matrix(column: Any) -> Array:
+    """Lists of one length: (n, D)."""
+    return np.asarray(column.flatten()).reshape(len(column), column.type.list_size)
+
+
+def _matrices(column: Any) -> list[Array]:
+    return np.split(_matrix(column.values), np.asarray(column.offsets)[1:-1])
+
+
+def _sparse_rows(column: Any) -> list[Sparse]:
+    indices, values = column.field("indices"), column.field("values")
+    bounds = np.asarray(indices.offsets)[1:-1]
+    pairs = zip(np.split(np.asarray(indices.values), bounds), np.split(np.asarray(values.values), bounds), strict=True)
+    return [Sparse(*pair) for pair in pairs]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.bulk.failures import BulkFailed
+from vectord.bulk.job import BulkFailed
 from vectord.bulk.options import config_of, job_of, parameters, read_options
 from vectord.cluster.ray.environment import QUIET, check_ray, join, prepare
 from vectord.cluster.ray.options import cluster_parameters, read_words
@@ -28,7 +28,7 @@ from vectord.errors import ConfigError, ExitCode, StartError
 from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
-    from vectord.bulk.job import Job
+    from vectord.bulk.job import BulkJob
     from vectord.cluster.ray.planning import Part
     from vectord.cluster.ray.storage import Storage
     from vectord.config import Config
@@ -53,7 +53,7 @@ Examples:
 class Order:
     """One job for a cluster. actors: how many work at once; cpus, gpus: of each."""
 
-    job: Job
+    job: BulkJob
     config: Config
     source: str
     out: str
@@ -173,7 +173,7 @@ def _make(
 
 
 def _one_of(done: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Facts of the model that made these parts. Raises BulkFailed where they are of several spaces."""
+    """ModelFacts of the model that made these parts. Raises BulkFailed where they are of several spaces."""
     spaces = {facts.get("space") for facts in done.values()} - {"", None}
     if len(spaces) > 1:
         raise BulkFailed("OUT has parts made with different weights; --restart starts anew")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.cluster.ray.conftest import cluster
 
-from vectord.bulk.failures import BulkFailed
+from vectord.bulk.job import BulkFailed
 from vectord.cluster.bulk import COMMAND, Order, embed, order_of
 from vectord.cluster.ray.options import read_words
 from vectord.errors import ConfigError

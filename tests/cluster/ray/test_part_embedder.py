@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vectord.bulk.job import Job
+from vectord.bulk.job import BulkJob
 from vectord.cluster.ray.part_embedder import PartEmbedder
 from vectord.cluster.ray.planning import Part, begin, parts_of, whole
 from vectord.cluster.ray.storage import Storage
@@ -32,8 +32,8 @@ def embedder(source: Path, fingerprint: str | None = None) -> PartEmbedder:
     config = replace(Config(), device=replace(DeviceConfig(), backend="fake", num_threads=1))
     out = source.with_name("out")
     files = Storage(str(source)).parquet_files()
-    begin(Storage(str(out)), Job(source="in", out=out), files, 2, restart=False)
-    return PartEmbedder(config, Job(source="in", out=out), str(source), str(out), fingerprint, 10.0)
+    begin(Storage(str(out)), BulkJob(source="in", out=out), files, 2, restart=False)
+    return PartEmbedder(config, BulkJob(source="in", out=out), str(source), str(out), fingerprint, 10.0)
 
 
 def parts(source: Path) -> list[Part]:

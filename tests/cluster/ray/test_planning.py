@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from vectord.bulk.job import Job
+from vectord.bulk.job import BulkJob
 from vectord.cluster.ray.planning import BEGUN, begin, parts_of, whole
 from vectord.cluster.ray.storage import Storage
 from vectord.errors import ConfigError
@@ -30,8 +30,8 @@ def write(path: Path, start: int, stop: int) -> None:
     pq.write_table(pa.table({"id": list(range(start, stop))}), path, row_group_size=4)
 
 
-def job(out: Path) -> Job:
-    return Job(source="in", out=out)
+def job(out: Path) -> BulkJob:
+    return BulkJob(source="in", out=out)
 
 
 def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_another_job_is_not_continued(source: Storage, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another input"):
         begin(out, job(tmp_path / "out"), files[:1], 5, restart=False)
     with pytest.raises(ConfigError, match="normalize"):
-        begin(out, Job(source="in", out=tmp_path, normalize=False), files, 5, restart=False)
+        begin(out, BulkJob(source="in", out=tmp_path, normalize=False), files, 5, restart=False)
     write(tmp_path / "out" / "00000-000000000000.parquet", 0, 5)
     begin(out, job(tmp_path / "out"), files, 6, restart=True)
     assert out.names() == {BEGUN}

@@ -24,9 +24,9 @@ from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
     from vectord.bulk.inputs import Source
-    from vectord.bulk.job import Job
+    from vectord.bulk.job import BulkJob
     from vectord.bulk.pipeline import Pipeline, Summary
-    from vectord.bulk.progress import Bar, Lines
+    from vectord.bulk.progress import LogProgress, ProgressBar
 
 HELP = """\
 Embed every text in IN and write OUT: the same rows in the same order, with all their columns and the vectors. The model
@@ -68,8 +68,8 @@ Examples:
 def _run(line: CommandLine, /, **given: object) -> int:
     options = read_options(given)
     job = job_of(options)
-    from vectord.bulk.failures import BulkFailed, Stopped  # noqa: PLC0415
     from vectord.bulk.inputs import TABLES, find_source  # noqa: PLC0415
+    from vectord.bulk.job import BulkFailed, Stopped  # noqa: PLC0415
     from vectord.bulk.outputs import check_output  # noqa: PLC0415
 
     source = find_source(job)
@@ -117,7 +117,7 @@ def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:
     return None
 
 
-async def _embed(job: Job, source: Source, options: SimpleNamespace, config: Config | None) -> Summary:
+async def _embed(job: BulkJob, source: Source, options: SimpleNamespace, config: Config | None) -> Summary:
     from vectord.bulk.embedder import Embedder  # noqa: PLC0415
     from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
@@ -125,14 +125,14 @@ async def _embed(job: Job, source: Source, options: SimpleNamespace, config: Con
         progress = stack.enter_context(_progress(source, options))
         embedder: Embedder
         if config is None:
-            from vectord.bulk.remote import Remote  # noqa: PLC0415 - httpx
+            from vectord.bulk.remote import RemoteEmbedder  # noqa: PLC0415 - httpx
 
-            embedder = await stack.enter_async_context(Remote(options.url, options.api_key or None, job))
+            embedder = await stack.enter_async_context(RemoteEmbedder(options.url, options.api_key or None, job))
         else:
-            from vectord.bulk.in_process import InProcess  # noqa: PLC0415
+            from vectord.bulk.embedder import EngineEmbedder  # noqa: PLC0415
             from vectord.compose import running_engine  # noqa: PLC0415
 
-            embedder = InProcess(await stack.enter_async_context(running_engine(config)), job)
+            embedder = EngineEmbedder(await stack.enter_async_context(running_engine(config)), job)
         pipeline = Pipeline(job, source, embedder, progress, patience_s=options.patience_s, restart=options.restart)
         _stop_on_signals(pipeline)
         return await pipeline.run()
@@ -150,16 +150,16 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-def _progress(source: Source, options: SimpleNamespace) -> AbstractContextManager[Bar | Lines]:
-    from vectord.bulk.progress import Bar, Lines, Size  # noqa: PLC0415
+def _progress(source: Source, options: SimpleNamespace) -> AbstractContextManager[ProgressBar | LogProgress]:
+    from vectord.bulk.progress import InputSize, LogProgress, ProgressBar  # noqa: PLC0415
 
     rows = None
     if source.format == "parquet":
-        from vectord.bulk.arrow.reading import count_rows  # noqa: PLC0415 - pyarrow, an extra
+        from vectord.bulk.arrow_input import count_rows  # noqa: PLC0415 - pyarrow, an extra
 
         rows = count_rows(source)
-    size = Size(rows if source.format in {"parquet", "arrow"} else source.size_bytes)
-    return Bar(size) if has_bar(options) else nullcontext(Lines(size))
+    size = InputSize(rows if source.format in {"parquet", "arrow"} else source.size_bytes)
+    return ProgressBar(size) if has_bar(options) else nullcontext(LogProgress(size))
 
 
 def _print(summary: Summary) -> int:

@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from vectord import compose
-from vectord.bulk.failures import BulkFailed
-from vectord.bulk.in_process import InProcess
+from vectord.bulk.embedder import EngineEmbedder
 from vectord.bulk.inputs import find_source
-from vectord.bulk.job import Job
+from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.pipeline import Pipeline, Summary
-from vectord.bulk.progress import Lines, Size
+from vectord.bulk.progress import InputSize, LogProgress
 from vectord.cluster.ray.planning import Part
 from vectord.cluster.ray.storage import Storage
 from vectord.config import Config
@@ -28,7 +27,7 @@ from vectord.observability import logs
 
 
 class PartEmbedder:
-    def __init__(self, config: Config, job: Job, source: str, out: str, fingerprint: str | None, patience_s: float):
+    def __init__(self, config: Config, job: BulkJob, source: str, out: str, fingerprint: str | None, patience_s: float):
         """fingerprint: of the weights that made the parts which are there; None: there are none."""
         logs.configure(config.telemetry)
         self._job = job
@@ -38,7 +37,7 @@ class PartEmbedder:
         self._runner = asyncio.Runner()
         self._running = AsyncExitStack()
         engine = self._runner.run(self._running.enter_async_context(compose.running_engine(config)))
-        self._embedder = InProcess(engine, job)
+        self._embedder = EngineEmbedder(engine, job)
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Make one part. row: a Part. Returns what came of it (`told`), a BulkFailed too: Ray would tell of an error
@@ -57,7 +56,7 @@ class PartEmbedder:
         texts, vectors = folder / "in.parquet", folder / "out.parquet"
         self._source.copy_rows(part.path, part.start, part.stop, texts)
         job = replace(self._job, source=str(texts), out=vectors, input_format="parquet")
-        progress = Lines(Size(part.stop - part.start))
+        progress = LogProgress(InputSize(part.stop - part.start))
         pipeline = Pipeline(job, find_source(job), self._embedder, progress, patience_s=self._patience_s, restart=False)
         summary = await pipeline.run()
         self._out.upload(vectors, part.name)

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from vectord.bulk.job import Job
+from vectord.bulk.job import BulkJob
 from vectord.cluster.ray.storage import TEMPORARY, Storage, StoredFile
 from vectord.errors import ConfigError
 
@@ -37,7 +37,7 @@ class Begun(msgspec.Struct):
     version: int
     source: str
     part_rows: int
-    asked: dict[str, Any]  # Job.asked
+    asked: dict[str, Any]  # BulkJob.asked
 
 
 def parts_of(files: Sequence[StoredFile], part_rows: int) -> Iterator[Part]:
@@ -47,9 +47,9 @@ def parts_of(files: Sequence[StoredFile], part_rows: int) -> Iterator[Part]:
             yield Part(f"{index:05}-{start:012}.parquet", file.path, start, stop)
 
 
-def begin(out: Storage, job: Job, files: Sequence[StoredFile], part_rows: int, *, restart: bool) -> None:
+def begin(out: Storage, job: BulkJob, files: Sequence[StoredFile], part_rows: int, *, restart: bool) -> None:
     """OUT as this job's. Raises ConfigError where it is another's, or holds what nobody here has written."""
-    begun = Begun(VERSION, _source(files), part_rows, dict(job.asked()))
+    begun = Begun(VERSION, _source(files), part_rows, dict(job.options()))
     out.make()
     names = out.names()
     if restart:

@@ -1,26 +1,25 @@
-"""Parquet and Arrow files as Rows. Called by pipeline.py, in threads."""
+"""Reads Parquet and Arrow files as Rows, in a thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vectord.bulk.failures import BulkFailed
-from vectord.bulk.inputs import Source, open_bytes, unpacking_failed
-from vectord.bulk.rows import NoText, Rows
-from vectord.bulk.text_rows import Limits, missing, text_column, text_of
+from vectord.bulk.inputs import Source, missing_column, open_bytes, text_column, text_of, unreadable
+from vectord.bulk.job import BulkFailed
+from vectord.bulk.rows import InvalidText, RowLimits, Rows
 from vectord.errors import ConfigError
 
-READ_BYTES = 8 * 2**20  # of a table decoded at once
+READ_BYTES = 8 * 2**20  # decoded at once
 Batch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
-def read_tables(source: Source, column: str | None, limits: Limits) -> Iterator[Rows]:
-    """All rows of all files, whose columns must be the same. Positions are rows. Raises BulkFailed, ConfigError."""
+def read_tables(source: Source, column: str | None, limits: RowLimits) -> Iterator[Rows]:
+    """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
     schema = None
     position = 0
     for path in source.files() if source.path is not None else [None]:
@@ -31,15 +30,15 @@ def read_tables(source: Source, column: str | None, limits: Limits) -> Iterator[
                     column = _column_of(schema, column)
                 elif not batch.schema.equals(schema):
                     raise BulkFailed(f"{path} has other columns than the file before it")
-                for rows in _cut(batch, str(column), limits):
+                for rows in _groups(batch, str(column), limits):
                     position += len(rows)
                     yield Rows(rows.texts, rows.columns, position, rows.columns.nbytes)
         except (pa.ArrowException, OSError) as cause:
-            raise unpacking_failed(path, cause) from cause
+            raise unreadable(path, cause) from cause
 
 
 def count_rows(source: Source) -> int | None:
-    """Of all files; None where that is known only by reading them."""
+    """Of all files; None if only reading them would tell."""
     if source.format != "parquet":
         return None
     try:
@@ -58,11 +57,10 @@ def _batches(path: Path | None, source: Source) -> Iterator[Batch]:
         return
     unpacked, _ = open_bytes(path)
     with unpacked:
+        is_file = False
         if unpacked.seekable() and path is not None:
             is_file = unpacked.read(6) == b"ARROW1"
             unpacked.seek(0)
-        else:
-            is_file = False
         if is_file:
             file = pa.ipc.open_file(unpacked)
             yield from (_plain(file.get_batch(i)) for i in range(file.num_record_batches))
@@ -71,7 +69,7 @@ def _batches(path: Path | None, source: Source) -> Iterator[Batch]:
 
 
 def _plain(batch: Batch) -> Batch:
-    """Checked, and without dictionaries, which a stream that grows has no place for."""
+    """`batch`, validated, without dictionaries: an Arrow stream that grows cannot contain them."""
     batch.validate(full=True)
     for i, field in enumerate(batch.schema):
         if pa.types.is_dictionary(field.type):
@@ -83,20 +81,17 @@ def _plain(batch: Batch) -> Batch:
 def _column_of(schema: Any, column: str | None) -> str:
     if len(set(schema.names)) != len(schema.names):
         raise ConfigError("IN: two columns have one name")
-    strings = [field.name for field in schema if _is_string(field.type)]
+    is_string = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    strings = [field.name for field in schema if any(check(field.type) for check in is_string)]
     column = column or text_column(schema.names, strings)
     if column not in schema.names:
-        raise missing(column, schema.names)
+        raise missing_column(column, schema.names)
     return column
 
 
-def _is_string(kind: Any) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def _cut(batch: Batch, column: str, limits: Limits) -> Iterator[Rows]:
+def _groups(batch: Batch, column: str, limits: RowLimits) -> Iterator[Rows]:
     values = batch.column(batch.schema.get_field_index(column)).to_pylist()
-    texts: list[str | NoText] = [text_of(value, column) for value in values]
+    texts: list[str | InvalidText] = [text_of(value, column) for value in values]
     start = characters = 0
     for i, text in enumerate(texts):
         more = len(text) if isinstance(text, str) else 0
@@ -106,9 +101,3 @@ def _cut(batch: Batch, column: str, limits: Limits) -> Iterator[Rows]:
         characters += more
     if start < len(texts):
         yield Rows(texts[start:], batch[start:], 0, 0)
-
-
-def to_mappings(batch: Batch) -> list[Mapping[str, Any]]:
-    """Its rows, as outputs.py writes them in JSON."""
-    rows: list[Mapping[str, Any]] = batch.to_pylist()
-    return rows

@@ -1,1 +1,0 @@
-"""Parquet and Arrow, in and out: the one folder of bulk/ that imports pyarrow, an extra."""
