@@ -251,8 +251,8 @@ class MethodNotAllowed(NoSuchRoute):
 
 
 class Overloaded(VectordError):
-    def __init__(self, message: str, *, retry_after_s: float) -> None:
-        super().__init__(message)
+    def __init__(self, template: str, *, retry_after_s: float, **data: Any) -> None:
+        super().__init__(template, **data)
         self.retry_after_s = retry_after_s
 
 

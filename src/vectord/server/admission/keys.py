@@ -1,50 +1,55 @@
-"""Named keys in a file of the operator's: whose each is, and what it may. Read at start and whenever it changes.
+"""API keys: those of the settings, and named ones with rights and limits in a file that may change while it is used.
 
     [[keys]]
     name = "search"
     sha256 = "5e88..."             # of the key; `vectord key search` prints both
     admin = false                  # whether it may load and unload models
-    models = ["bge-m3"]            # names it may use; without this line all
-    requests_per_minute = 600      # without this line any number, as
-    tokens_per_minute = 1_000_000
-    lane = "bulk"                  # whatever its requests say; without this line theirs
+    models = ["bge-m3"]            # names it may use; default: all
+    requests_per_minute = 600      # default: unlimited
+    tokens_per_minute = 1_000_000  # default: unlimited
+    lane = "bulk"                  # overrides the lane of its requests
 
-auth.py looks keys up, on the event loop; the file is looked at once a second at most.
+Called on the event loop, through gate.py.
 """
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import secrets
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
+from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, Forbidden, NoSuchRoute, Unauthorized
 from vectord.schema import Lane
 
-LOOK_EVERY_S = 1.0
+CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
 MAX_FILE_BYTES = 4 * 2**20
 
-Stamp: TypeAlias = tuple[int, int, int] | None  # None: the file is not there
+KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY or as x-api-key."
+KEY_UNKNOWN = "The key is not one of this server's."
+NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
+KEY_NOT_ADMIN = "This key may not load or unload models; that takes the admin key."
+NO_SUCH_PATH = "Nothing is served at this path; /docs lists what is."
 
 _log = logging.getLogger("vectord.keys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What a key may. `shared`: it has many users, whom only their addresses tell apart."""
+    """The rights of one key. shared: several clients use it, and only their addresses distinguish them."""
 
     name: str
-    digest: bytes = field(repr=False)  # SHA-256 of the key itself, which nobody here has
+    digest: bytes = field(repr=False)  # SHA-256 of the key; the key itself is never stored
     admin: bool = False
     models: frozenset[str] | None = None  # None: all
     requests_per_minute: int | None = None
@@ -53,12 +58,88 @@ class Key:
     shared: bool = False
 
 
-# A letter first, so that no name is an address: both are clients.
+class Keys:
+    """Accepts the keys of the settings and of the file; without any of them the server is open to everyone.
+
+    The admin routes exist only if some key has that right: `admin_key`, or a key of the file.
+    """
+
+    def __init__(self, accepted: Sequence[str], admin_key: str | None = None, file: KeysFile | None = None) -> None:
+        self._is_open = not accepted and file is None
+        self._file = file
+        self._configured = [Key(name="api_key", digest=_digest(key), shared=True) for key in accepted]
+        if admin_key:
+            self._configured.append(Key(name="admin_key", digest=_digest(admin_key), admin=True, shared=True))
+        self._secret = os.urandom(32)
+        self._from_file: Sequence[Key] = ()
+        self._index = self._build_index()
+
+    def lookup(self, headers: Mapping[str, str]) -> Key | None:
+        """The key in the request, if it is one of this server's. headers: names in lower case, values as latin-1.
+
+        Takes the same time for every key: the index contains digests under a secret of this process, so that a client
+        can neither choose nor guess any part of them.
+        """
+        presented = _presented(headers)
+        if presented is None:
+            return None
+        digest = sha256(presented.encode("latin-1")).digest()
+        if self._file is not None and (current := self._file.current()) is not self._from_file:
+            self._from_file = current
+            self._index = self._build_index()
+        key = self._index.get(self._blinded(digest))
+        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+
+    def names(self) -> Sequence[str]:
+        """The names of the keys that the file has now."""
+        return [] if self._file is None else [key.name for key in self._file.current()]
+
+    def require(self, key: Key | None, headers: Mapping[str, str]) -> None:
+        """key: the result of `lookup`. Raises Unauthorized if the server requires a key and this is none."""
+        if key is None and not self._is_open:
+            raise Unauthorized(KEY_REQUIRED if _presented(headers) is None else KEY_UNKNOWN)
+
+    def require_admin(self, key: Key | None, headers: Mapping[str, str]) -> None:
+        """As `require`, for the admin routes. Also raises Forbidden for an ordinary key, and NoSuchRoute if no key has
+        the admin right."""
+        if key is not None and key.admin:
+            return
+        if not any(known.admin for known in self._index.values()):
+            self.require(key, headers)
+            raise NoSuchRoute(NO_SUCH_PATH)
+        if key is not None:
+            raise Forbidden(KEY_NOT_ADMIN)
+        raise Unauthorized(KEY_REQUIRED if _presented(headers) is None else NOT_THE_ADMIN_KEY)
+
+    def _build_index(self) -> dict[bytes, Key]:
+        """Keys by blinded digest. A configured key overrides the same key in the file, and the admin key both."""
+        return {self._blinded(key.digest): key for key in (*self._from_file, *self._configured)}
+
+    def _blinded(self, digest: bytes) -> bytes:
+        return blake2b(digest, key=self._secret, digest_size=32).digest()
+
+
+def _digest(key: str) -> bytes:
+    return sha256(key.encode()).digest()
+
+
+def _presented(headers: Mapping[str, str]) -> str | None:
+    """The key as sent: Bearer KEY, the bare value that llama-index's TEI client sends, or x-api-key."""
+    authorization = headers.get("authorization")
+    if authorization is None:
+        return headers.get("x-api-key")
+    scheme, _, value = authorization.partition(" ")
+    return value.strip() if scheme.lower() == "bearer" and value else authorization.strip()
+
+
+# --- the keys file --------------------------------------------------------------------------------------------
+
+# A name begins with a letter, so that it never equals an address: both identify clients.
 Name: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z][A-Za-z0-9._-]{0,63}\Z")]
 Quota: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
 
 
-class _Stanza(msgspec.Struct, forbid_unknown_fields=True):
+class _KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
     name: Name
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Fa-f]{64}\Z")]
     admin: bool = False
@@ -79,91 +160,92 @@ class _Stanza(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    keys: list[_Stanza]
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    keys: list[_KeyEntry]
 
 
 class KeysFile:
-    """The keys of a file as it is now. Of a broken one the log tells, and the keys of before stay."""
+    """The current keys of a file. If a changed file is invalid, the previous keys stay and the log has the error."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Raises ConfigError, in one line, if the file cannot be used."""
+        """Raises ConfigError, in one line, if the file is invalid."""
         self._path = Path(path)
         self._clock = clock
-        self._stamp = _stamp(self._path)
+        self._version = _version(self._path)
         self._keys = read_keys(self._path)
-        self._looked_s = clock()
+        self._checked_s = clock()
 
     def current(self) -> Sequence[Key]:
-        """The same object for as long as nothing changed."""
+        """The same object until something changes."""
         now_s = self._clock()
-        if now_s - self._looked_s >= LOOK_EVERY_S:
-            self._looked_s = now_s
-            self._look()
+        if now_s - self._checked_s >= CHECK_INTERVAL_S:
+            self._checked_s = now_s
+            self._reload_if_changed()
         return self._keys
 
-    def _look(self) -> None:
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+    def _reload_if_changed(self) -> None:
+        version = _version(self._path)
+        if version == self._version:
             return
-        self._stamp = stamp  # of before the reading: what is written meanwhile is seen at the next look
+        self._version = version  # from before the file is read: a later write is seen by the next check
         try:
             self._keys = read_keys(self._path)
         except ConfigError as problem:
-            _log.error("%s; the keys of before stay in force", problem.message)
+            _log.error("%s; the previous keys stay in force", problem.message)
         else:
-            _log.info("keys read anew", extra={"fields": {"keys": len(self._keys)}})
+            _log.info("keys reloaded", extra={"fields": {"keys": len(self._keys)}})
 
 
 def read_keys(path: Path) -> Sequence[Key]:
-    """The keys of a file; none if it says `keys = []`. Raises ConfigError, in one line that holds no digest."""
+    """The keys of a file; none for `keys = []`. Raises ConfigError, in one line without digests."""
     try:
-        stanzas = msgspec.convert(tomllib.loads(_text(path)), _File).keys
+        entries = msgspec.convert(tomllib.loads(_read_text(path)), _Document).keys
     except tomllib.TOMLDecodeError as problem:
-        raise _broken(path, f"is not TOML: {problem}") from None
+        raise _invalid(path, f"is not TOML: {problem}") from None
     except RecursionError:
-        raise _broken(path, "is nested too deeply") from None
+        raise _invalid(path, "is nested too deeply") from None
     except msgspec.ValidationError as problem:
-        raise _broken(path, f"holds something else than keys: {problem}") from None
-    keys = tuple(stanza.key() for stanza in stanzas)
+        raise _invalid(path, f"does not contain valid keys: {problem}") from None
+    keys = tuple(entry.key() for entry in entries)
     if len({key.name for key in keys}) < len(keys) or len({key.digest for key in keys}) < len(keys):
-        raise _broken(path, "names a key twice")
+        raise _invalid(path, "contains a key twice")
     return keys
 
 
 def new_key(name: str) -> tuple[str, str]:
-    """(a new random key, what stands in the file for it). Raises ConfigError for what is no name."""
+    """(a new random key, its entry for the file). Raises ConfigError for an invalid name."""
     key = f"vectord-{secrets.token_urlsafe(32)}"
     digest = sha256(key.encode()).hexdigest()
     try:
-        msgspec.convert({"name": name, "sha256": digest}, _Stanza)
+        msgspec.convert({"name": name, "sha256": digest}, _KeyEntry)
     except msgspec.ValidationError:
         raise ConfigError(
-            f"{name[:80]!r} is no name for a key: expected a letter, and up to 63 letters, digits or ._- behind it"
+            f"{name[:80]!r} is not a valid key name: expected a letter, then up to 63 letters, digits or ._-"
         ) from None
     return key, f'[[keys]]\nname = "{name}"\nsha256 = "{digest}"\n'
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode()
-    except (OSError, ValueError) as problem:  # ValueError: not UTF-8, or no path at all
-        raise _broken(path, f"cannot be read: {type(problem).__name__}") from None
+    except (OSError, ValueError) as problem:  # ValueError: not UTF-8, or an invalid path
+        raise _invalid(path, f"cannot be read: {type(problem).__name__}") from None
     if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise _broken(path, "may be written by others than its owner (chmod go-w mends that)")
+        raise _invalid(path, "is writable by other users; run chmod go-w on it")
     if len(content) > MAX_FILE_BYTES:
-        raise _broken(path, f"is larger than {MAX_FILE_BYTES} bytes")
+        raise _invalid(path, f"is larger than {MAX_FILE_BYTES} bytes")
     return text
 
 
-def _broken(path: Path, what: str) -> ConfigError:
+def _invalid(path: Path, what: str) -> ConfigError:
     return ConfigError(f"--api-keys-file: {str(path)!r} {what}")
 
 
-def _stamp(path: Path) -> Stamp:
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the file is written; None if there is no file."""
     try:
         facts = path.stat()
     except (OSError, ValueError):

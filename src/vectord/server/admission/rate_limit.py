@@ -1,110 +1,102 @@
-"""Who asks too often. gate.py calls this before a request's key is judged and its body read, on the event loop.
+"""Limits how often clients may send requests. gate.py calls this on the event loop, before the key is checked and
+before the body is read.
 
-    every route         an address's requests, where --rate-limit-requests-per-minute says so
-    a dialect's routes  an address's or a key's requests, as that product has it (`Dialect.rate`)
-    a key               its own requests and tokens, as its file says (keys.py)
+    every route         requests per address, with --rate-limit-requests-per-minute
+    a dialect's routes  requests per address or key, as in that product (`Dialect.rate`)
+    a key               its own requests and tokens, from the keys file (keys.py)
 
-Tokens are known when they have run: a request is never cut off for them, but the next one waits until what its key
-owes has been made up for.
+The tokens of a request are known only after it ran: it is never cut off, but the next request of its key waits until
+the key's debt is repaid.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from vectord.config import ServerConfig
 from vectord.errors import RateLimited
 from vectord.products.common.dialect import Dialect, Rate
 from vectord.schema import Result, Usage
-from vectord.server.admission.buckets import Buckets, Draw, Refusal
+from vectord.server.admission.buckets import Draw, Refusal, TokenBuckets, with_debt
 from vectord.server.admission.keys import Key
 
+if TYPE_CHECKING:
+    from vectord.server.admission.local_buckets import LocalBuckets
+    from vectord.server.admission.redis_buckets import RedisBuckets
+
 PERIODS = {1: "second", 60: "minute"}
-BURST = 120  # requests at once, of an address that has been quiet; Smart Embedder's default
+BURST = 120  # requests at once, from an address without recent requests
+REDIS_RETRY_S = 5.0  # how long requests do not try Redis after a failure
+REQUESTS_EXCEEDED = "Rate limit exceeded. Max {limit} requests per {period}."
+TOKENS_EXCEEDED = "Token quota exceeded. Max {limit} tokens per minute."
 
-
-class TokenBuckets(Protocol):
-    """buckets.py's Buckets, or those that another process keeps (remote/limits.py)."""
-
-    def open(self) -> None: ...
-    async def draw(self, draws: Sequence[Draw]) -> Refusal | None: ...
-    async def spend(self, rate: Rate, bucket: str, amount: int) -> None: ...
-    async def close(self) -> None: ...
+_log = logging.getLogger("vectord.limits")
 
 
 class RateLimits:
-    """One a process: HTTP and gRPC draw on the same buckets."""
+    """One per process: HTTP and gRPC draw from the same buckets."""
 
     def __init__(self, config: ServerConfig, dialects: Sequence[Dialect], buckets: TokenBuckets | None = None) -> None:
-        """buckets: None makes them as `config` says."""
-        self._everywhere, self._of_dialects = _rates(config, dialects)
-        self._has_quotas = config.api_keys_file is not None  # any key may get one while the server runs
+        """buckets: None creates them from `config`."""
+        self._everywhere, self._by_dialect = _rates(config, dialects)
+        self._has_quotas = config.api_keys_file is not None  # any key may get a quota while the server runs
         self._buckets: TokenBuckets = buckets or Buckets(config.redis_url)
 
     def open(self) -> None:
-        """At the start of the server, on its loop: where something is limited, the first request shall not wait for
-        what that needs."""
-        if self._everywhere is not None or self._of_dialects or self._has_quotas:
+        """Prepare the buckets at startup if anything is limited, so that the first request does not wait."""
+        if self._everywhere is not None or self._by_dialect or self._has_quotas:
             self._buckets.open()
 
     async def check(self, address: str, key: Key | None, dialect: str | None) -> None:
-        """A request that nothing has been read of. dialect: the one that will answer, None if that is not known yet.
-
-        Raises RateLimited.
-        """
+        """Count one request. dialect: None if the body decides it later. Raises RateLimited."""
         draws = [] if self._everywhere is None else [Draw(self._everywhere, f"address:{address}")]
         if dialect is not None:
-            draws += self._of_dialect(address, key, dialect)
-        if key is not None:
-            draws += _quotas(key)
+            draws += self._dialect_draws(address, key, dialect)
+        if key is not None and key.tokens_per_minute is not None:
+            draws.append(Draw(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0))
+        if key is not None and key.requests_per_minute is not None:
+            draws.append(Draw(_per_minute(key.requests_per_minute), f"key:{key.name}:requests"))
         await self._draw(draws)
 
     async def check_dialect(self, address: str, key: Key | None, dialect: str) -> None:
-        """The rest of `check`, once a shared path's dialect is known. Raises RateLimited."""
-        await self._draw(self._of_dialect(address, key, dialect))
+        """Count the request for the dialect that its body selected. Raises RateLimited."""
+        await self._draw(list(self._dialect_draws(address, key, dialect)))
 
     async def spend(self, key: Key | None, result: Result) -> None:
-        """What an answer to this key has cost is taken from its tokens."""
+        """Subtract the tokens of a result from its key's quota."""
         usage = getattr(result, "usage", None)
         if key is not None and key.tokens_per_minute is not None and isinstance(usage, Usage) and usage.tokens:
-            await self._buckets.spend(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens", usage.tokens)
+            await self._buckets.spend(_per_minute(key.tokens_per_minute), f"key:{key.name}:tokens", usage.tokens)
 
     async def aclose(self) -> None:
         await self._buckets.close()
 
-    def _of_dialect(self, address: str, key: Key | None, dialect: str) -> Sequence[Draw]:
-        rate = self._of_dialects.get(dialect)
-        if rate is None:
-            return ()
-        owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
-        return (Draw(rate, f"{dialect}:{owner}"),)
+    def _dialect_draws(self, address: str, key: Key | None, dialect: str) -> Iterator[Draw]:
+        rate = self._by_dialect.get(dialect)
+        if rate is not None:
+            owner = f"key:{key.name}" if key is not None and rate.per_key else f"address:{address}"
+            yield Draw(rate, f"{dialect}:{owner}")
 
     async def _draw(self, draws: Sequence[Draw]) -> None:
-        if not draws:
-            return
-        refusal = await self._buckets.draw(draws)
+        refusal = await self._buckets.draw(draws) if draws else None
         if refusal is not None:
-            raise RateLimited(_words(draws[refusal.place]), retry_after_s=refusal.wait_s)
+            raise rate_limited(draws[refusal.place], refusal.wait_s)
 
 
-def _quotas(key: Key) -> Iterator[Draw]:
-    if key.tokens_per_minute is not None:
-        yield Draw(_a_minute(key.tokens_per_minute), f"key:{key.name}:tokens", 0)
-    if key.requests_per_minute is not None:
-        yield Draw(_a_minute(key.requests_per_minute), f"key:{key.name}:requests")
-
-
-def _words(refused: Draw) -> str:
+def rate_limited(refused: Draw, retry_after_s: float) -> RateLimited:
     rate = refused.rate
-    if refused.amount == 0:
-        return f"Token quota exceeded. Max {rate.amount} tokens per minute."
-    return f"Rate limit exceeded. Max {rate.amount} requests per {PERIODS[rate.period_s]}."
+    template = TOKENS_EXCEEDED if refused.amount == 0 else REQUESTS_EXCEEDED
+    return RateLimited(template, retry_after_s=retry_after_s, limit=rate.amount, period=PERIODS[rate.period_s])
 
 
 def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | None, dict[str, Rate]]:
-    """(each address's on every route, each dialect's on its own). The settings speak of addresses."""
+    """(the rate of each address on every route, the rates of single dialects). The settings apply to addresses."""
     amount, burst = config.rate_limit_requests_per_minute, config.rate_limit_burst_size
     if amount == 0:
         return None, {}
@@ -117,5 +109,76 @@ def _rates(config: ServerConfig, dialects: Sequence[Dialect]) -> tuple[Rate | No
     return None, rates
 
 
-def _a_minute(amount: int) -> Rate:
+def _per_minute(amount: int) -> Rate:
     return Rate(amount, period_s=60, burst=amount)
+
+
+class Buckets:
+    """Redis's buckets while Redis answers, otherwise this process's own: limits never fail a request."""
+
+    def __init__(self, redis_url: str | None = None) -> None:
+        self._redis_url = redis_url
+        self._local: LocalBuckets | None = None
+        self._redis: RedisBuckets | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._redis_retry_s = 0.0  # by time.monotonic()
+        self._redis_down = False
+
+    def open(self) -> None:
+        """Start importing. Without this the first draw does."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
+        local = self._local or await self._opened()
+        if self._redis is not None and time.monotonic() >= self._redis_retry_s:
+            if self._redis_down:  # only one request tries again
+                self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
+            try:
+                refusal = await self._redis.draw(draws)
+            except Exception as problem:  # any failure of Redis is an outage, not an error of the client
+                self._on_failure(problem)
+            else:
+                self._on_success()
+                return refusal
+        return local.draw(draws)
+
+    async def spend(self, rate: Rate, bucket: str, amount: int) -> None:
+        local = self._local or await self._opened()
+        if self._redis is None or self._redis_down:
+            local.draw([Draw(with_debt(rate), bucket, amount)])
+        else:
+            self._redis.spend(rate, bucket, amount)
+
+    async def close(self) -> None:
+        if self._opening is not None:
+            await self._opening
+        if self._redis is not None:
+            await self._redis.close()
+
+    async def _opened(self) -> LocalBuckets:
+        self.open()
+        assert self._opening is not None
+        await asyncio.shield(self._opening)  # other requests wait for it, too
+        assert self._local is not None
+        return self._local
+
+    def _on_failure(self, problem: Exception) -> None:
+        self._redis_retry_s = time.monotonic() + REDIS_RETRY_S
+        if not self._redis_down:
+            self._redis_down = True
+            _log.warning("Redis does not answer (%s): each process limits separately", type(problem).__name__)
+
+    def _on_success(self) -> None:
+        if self._redis_down:
+            self._redis_down = False
+            self._redis_retry_s = 0.0
+            _log.warning("Redis answers again: limits are shared")
+
+    async def _open(self) -> None:
+        module = await asyncio.to_thread(import_module, "vectord.server.admission.local_buckets")
+        local: LocalBuckets = module.LocalBuckets()
+        if self._redis_url is not None:
+            redis = await asyncio.to_thread(import_module, "vectord.server.admission.redis_buckets")
+            self._redis = redis.RedisBuckets(self._redis_url, local.draw)
+        self._local = local

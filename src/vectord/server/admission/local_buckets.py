@@ -1,5 +1,5 @@
-"""Buckets in this process's memory. Called by buckets.py on the event loop, which imports this in a thread:
-throttled-py takes some tenths of a second."""
+"""Token buckets in this process's memory. rate_limit.py imports this module in a thread, because importing throttled-py
+takes several tenths of a second, and calls it on the event loop."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import throttled
 from vectord.products.common.dialect import Rate
 from vectord.server.admission.buckets import MAX_RATES, Draw, Refusal
 
-MAX_BUCKETS = 65_536  # the longest unused make room, some 300 bytes each
-SHORTEST_WAIT_S = 0.001  # that a refusal tells of: it is above 0
+MAX_BUCKETS = 65_536  # about 300 bytes each; the least recently used are evicted
+MIN_WAIT_S = 0.001
 
 
-class OwnBuckets:
+class LocalBuckets:
     def __init__(self) -> None:
         store = throttled.MemoryStore(options={"MAX_SIZE": MAX_BUCKETS})
 
@@ -27,12 +27,12 @@ class OwnBuckets:
         self._limiter = lru_cache(MAX_RATES)(limiter)
 
     def draw(self, draws: Sequence[Draw]) -> Refusal | None:
-        """As Buckets.draw."""
+        """See TokenBuckets.draw."""
         for place, (rate, bucket, amount) in enumerate(draws):
             limiter = self._limiter(rate)
             if amount:
                 result = limiter.limit(bucket, amount)
-                wait_s = max(result.state.retry_after, SHORTEST_WAIT_S) if result.limited else 0.0
+                wait_s = max(result.state.retry_after, MIN_WAIT_S) if result.limited else 0.0
             else:
                 wait_s = limiter.peek(bucket).reset_after - (rate.burst - 1) * rate.period_s / rate.amount
             if wait_s > 0:
