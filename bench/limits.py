@@ -24,10 +24,9 @@ from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
 from vectord.products.common.errors import render_any
-from vectord.server.admission.caller import caller_of
+from vectord.server.admission.caller import caller_of, request_id
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import new_key
-from vectord.server.http.request_id import request_id
 from vectord.server.http.routing import Table
 
 REQUESTS = 6000
@@ -48,9 +47,9 @@ async def measure(config: ServerConfig, key: str) -> dict[int, float]:
     async def ask() -> None:
         headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
         began_s = time.perf_counter()
-        known = gate.keys.known(headers)
+        known = gate.keys.lookup(headers)
         name = request_id(headers)
-        await gate.admit(endpoint, "10.0.0.1", known, headers)
+        await gate.admit("10.0.0.1", known, headers, endpoint.dialect, admin=endpoint.admin)
         caller = caller_of(headers, "10.0.0.1", known, name, PATH)
         await gate.limits.spend(known, result)
         assert result.usage.timings is not None

@@ -36,8 +36,8 @@ from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
 from vectord.products.tei.metrics import TeiMetrics
-from vectord.server.admission.buckets import Buckets
 from vectord.server.admission.gate import Gate
+from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
 from vectord.server.http.tls import certificate_of
 

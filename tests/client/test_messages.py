@@ -8,7 +8,7 @@ import json
 import pytest
 
 from vectord.client.requests import GZIP_MIN_BYTES, Part, Reply, Template, get, post
-from vectord.server.http.request_id import request_id
+from vectord.server.admission.caller import request_id
 
 TEMPLATE = Template(path="/vectord/embed", key="inputs", body={}, accept="application/x")
 

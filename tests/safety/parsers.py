@@ -36,10 +36,8 @@ from vectord.checkpoints.vocabulary import find_ids, wordpiece_json
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, TextOptions
-from vectord.server.admission.auth import Keys
-from vectord.server.admission.caller import caller_of
-from vectord.server.admission.keys import read_keys
-from vectord.server.admission.proxies import TrustedProxies
+from vectord.server.admission.caller import TrustedProxies, caller_of, request_id
+from vectord.server.admission.keys import Keys, read_keys
 from vectord.server.grpc.methods import METHODS, Method
 from vectord.server.grpc.rank_stream import RankStream
 from vectord.server.http.app import build_table
@@ -47,7 +45,6 @@ from vectord.server.http.hardening.body_shape import check_shape
 from vectord.server.http.hardening.inflate import inflate
 from vectord.server.http.media_type import check_media_type
 from vectord.server.http.negotiation import negotiated
-from vectord.server.http.request_id import request_id
 from vectord.server.http.shutdown import Shutdown
 from vectord.text.foreign import read_tokens
 from vectord.text.tokenizer import TextEncoder
@@ -178,14 +175,18 @@ def _feed_headers(said: Mapping[str, str], folder: Path) -> None:
         check_media_type,
         partial(negotiated, call),
         partial(caller_of, address="192.0.2.1"),
-        Keys(["key"], "admin").check,
-        Keys(["key"], "admin").check_admin,
+        partial(_check_key, Keys(["key"], "admin"), admin=False),
+        partial(_check_key, Keys(["key"], "admin"), admin=True),
     ):
         try:
             read(said)
         except VectordError as error:
             assert error.message
     TrustedProxies(["10.0.0.0/8"]).client_of("10.0.0.2", [said.get("x-forwarded-for", "")])
+
+
+def _check_key(keys: Keys, headers: Mapping[str, str], *, admin: bool) -> None:
+    (keys.require_admin if admin else keys.require)(keys.lookup(headers), headers)
 
 
 def _feed_compressed(given: tuple[str, bytes], folder: Path) -> None:

@@ -17,7 +17,7 @@ from vectord.cluster.remote.link import Link, first_state
 from vectord.cluster.remote.server import EngineServer
 from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
-from vectord.server.admission.buckets import Buckets
+from vectord.server.admission.rate_limit import Buckets
 
 NAMES = {MODEL: MODEL, "alias": MODEL}
 

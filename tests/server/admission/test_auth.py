@@ -7,6 +7,7 @@ from hashlib import sha256
 from importlib.resources import files
 
 import pytest
+from tests.server.admission.checks import check, check_admin
 from tests.server.asgi import call
 from tests.server.fakes import FakeEngine
 
@@ -14,8 +15,8 @@ from vectord.config import ServerConfig
 from vectord.errors import NoSuchRoute, Unauthorized
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import dialect_names, load_dialects
-from vectord.server.admission import auth
-from vectord.server.admission.auth import Keys
+from vectord.server.admission import keys as module
+from vectord.server.admission.keys import Keys
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.routing import Endpoint
 from vectord.server.http.shutdown import Shutdown
@@ -174,7 +175,7 @@ async def test_only_reading_is_public(path: str) -> None:
 )
 def test_the_key_opens_however_clients_send_it(headers: dict[str, str]) -> None:
     """Bearer in any case, the bare value of llama-index, or x-api-key; headers are latin-1, keys UTF-8."""
-    Keys(("s\xe9cret",)).check(headers)
+    check(Keys(("s\xe9cret",)), headers)
 
 
 @pytest.mark.parametrize(
@@ -197,31 +198,31 @@ def test_the_key_opens_however_clients_send_it(headers: dict[str, str]) -> None:
 def test_nothing_else_opens(headers: dict[str, str]) -> None:
     """No prefix, no other case, no other scheme, no other header."""
     with pytest.raises(Unauthorized):
-        Keys(("secret",)).check(headers)
+        check(Keys(("secret",)), headers)
 
 
 def test_the_admin_key_opens_what_the_ordinary_one_does() -> None:
     """The operator needs one key; without an ordinary key everyone may ask, whether there is an admin key or not."""
     keys = Keys(("secret",), "admin")
-    keys.check({"x-api-key": "secret"})
-    keys.check({"x-api-key": "admin"})
+    check(keys, {"x-api-key": "secret"})
+    check(keys, {"x-api-key": "admin"})
     with pytest.raises(Unauthorized):
-        keys.check({"x-api-key": ""})
-    Keys((), "admin").check({})
+        check(keys, {"x-api-key": ""})
+    check(Keys((), "admin"), {})
 
 
 @pytest.mark.parametrize("admin_key", [None, ""])
 def test_an_empty_admin_key_is_none(admin_key: str | None) -> None:
     """It opens nothing, not even to those who send an empty one."""
     with pytest.raises(NoSuchRoute):
-        Keys((), admin_key).check_admin({"x-api-key": ""})
+        check_admin(Keys((), admin_key), {"x-api-key": ""})
 
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_without_a_key_everyone_may_ask(key: str | None) -> None:
     """No key configured, none demanded, and one that is sent does no harm."""
-    Keys([key] if key else []).check({})
-    Keys([key] if key else []).check({"authorization": "Bearer whatever"})
+    check(Keys([key] if key else []), {})
+    check(Keys([key] if key else []), {"authorization": "Bearer whatever"})
 
 
 def test_how_long_an_answer_takes_tells_nothing_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,10 +233,10 @@ def test_how_long_an_answer_takes_tells_nothing_of_a_key(monkeypatch: pytest.Mon
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr(auth.hmac, "compare_digest", compare_digest)
+    monkeypatch.setattr(module.hmac, "compare_digest", compare_digest)
     one, other = Keys(["secret"]), Keys(["secret"])
     assert not set(one._index) & set(other._index)
-    assert one.known({"x-api-key": "secret"}) is not None
+    assert one.lookup({"x-api-key": "secret"}) is not None
     assert compared == [(sha256(b"secret").digest(),) * 2]
 
 

@@ -8,7 +8,7 @@ from tests.server.live import ask, live, post
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError
-from vectord.server.admission.proxies import MAX_HOPS, TrustedProxies
+from vectord.server.admission.caller import MAX_HOPS, TrustedProxies
 from vectord.server.http.app import create_app
 
 TRUSTED = ("10.0.0.0/8", "192.168.1.1", "fd00::/8")

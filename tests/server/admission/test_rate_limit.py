@@ -17,7 +17,8 @@ from vectord.config import ServerConfig
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Rate, load_dialects
 from vectord.schema import TextLength
-from vectord.server.admission.buckets import Buckets, Draw
+from vectord.server.admission.buckets import Draw
+from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
 
 SMART_EMBEDDER, EMBEDDING_SERVER, OPENAI = load_dialects(("smart_embedder", "embedding_server", "openai"))
@@ -290,7 +291,7 @@ async def test_draws_end_at_the_first_that_fails() -> None:
 
 async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses can be made up: the longest unused bucket makes room."""
-    from vectord.server.admission import own_buckets as module
+    from vectord.server.admission import local_buckets as module
 
     monkeypatch.setattr(module, "MAX_BUCKETS", 100)
     buckets, rate = Buckets(), Rate(1, period_s=60, burst=1)

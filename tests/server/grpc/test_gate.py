@@ -63,7 +63,7 @@ async def test_a_keys_requests_are_counted_with_those_of_http(keys: str) -> None
     """One gate for the process: what HTTP took is not there for a call."""
     config = ServerConfig(api_keys_file=keys, grpc_port=0)
     gate = Gate(config)
-    await gate.limits.check("10.0.0.1", gate.keys.known({"x-api-key": "secret"}), None)
+    await gate.limits.check("10.0.0.1", gate.keys.lookup({"x-api-key": "secret"}), None)
     async with (
         serve_grpc(FakeEngine(), config, Shutdown(), gate) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,

@@ -45,7 +45,7 @@ from vectord.observability.exchange import Exchange
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import Metrics
 from vectord.schema import Caller, ModelList, Request, Result
-from vectord.server.admission.rate_limit import TokenBuckets
+from vectord.server.admission.buckets import TokenBuckets
 
 BACKLOG = 128  # connections the kernel holds while this process is not there yet
 MAX_UNDER_WAY_BYTES = 256 * 2**20  # of one connection's requests; beyond it no more are read

@@ -70,7 +70,7 @@ class Keys:
         self._configured = [Key(name="api_key", digest=_digest(key), shared=True) for key in accepted]
         if admin_key:
             self._configured.append(Key(name="admin_key", digest=_digest(admin_key), admin=True, shared=True))
-        self._secret = os.urandom(32)
+        self._salt = os.urandom(32)
         self._from_file: Sequence[Key] = ()
         self._index = self._build_index()
 
@@ -116,7 +116,7 @@ class Keys:
         return {self._blinded(key.digest): key for key in (*self._from_file, *self._configured)}
 
     def _blinded(self, digest: bytes) -> bytes:
-        return blake2b(digest, key=self._secret, digest_size=32).digest()
+        return blake2b(digest, key=self._salt, digest_size=32).digest()
 
 
 def _digest(key: str) -> bytes:

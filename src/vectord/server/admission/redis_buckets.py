@@ -69,11 +69,12 @@ class PendingDraw:
 
 
 class RedisBuckets:
-    """Does not retry: rate_limit.py continues with local buckets after a failure."""
+    """After a failure rate_limit.py continues with local buckets."""
 
     def __init__(self, url: str, on_lost: Callable[[Sequence[Draw]], object]) -> None:
         """on_lost: receives the costs that Redis did not record. Opens no connection yet."""
-        self._redis: Any = Redis.from_url(url, retry=Retry(NoBackoff(), 0), retry_on_error=[], socket_timeout=None)
+        retry = Retry(NoBackoff(), 1)  # once, for a connection that Redis closed while it was idle
+        self._redis: Any = Redis.from_url(url, retry=retry, socket_timeout=None)
         self._on_lost = on_lost
         self._script_loaded = False
         self._pending: deque[PendingDraw] = deque()

@@ -27,7 +27,7 @@ from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import sentence_of
 from vectord.schema import Request, Result, Usage
-from vectord.server.admission.caller import caller_of
+from vectord.server.admission.caller import REQUEST_ID, caller_of
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc.call import Call, Context, Telling
 from vectord.server.grpc.caller import address_of, forwarded_of, headers_of
@@ -40,7 +40,6 @@ from vectord.server.grpc.streams import in_order
 from vectord.server.grpc.writing import Writing
 from vectord.server.http.hardening.body_room import BodyRoom
 from vectord.server.http.hardening.unsent import Unsent
-from vectord.server.http.request_id import HEADER as REQUEST_ID
 from vectord.server.http.result_headers import result_headers
 from vectord.server.http.shutdown import Shutdown
 
@@ -91,7 +90,7 @@ class Services:
         return self._handlers.get(path)
 
     def _admit(self, headers: Mapping[str, str]) -> None:
-        self._gate.keys.check(headers)
+        self._gate.keys.require(self._gate.keys.lookup(headers), headers)
         if self._shutdown.begun:
             raise ShuttingDown
 
@@ -120,7 +119,7 @@ class Services:
                 call.address = self._gate.address(
                     address_of(context.peer()), forwarded_of(context.invocation_metadata())
                 )
-                call.key = self._gate.keys.known(call.headers)
+                call.key = self._gate.keys.lookup(call.headers)
                 self._telling.began(call)
                 call.caller = caller_of(call.headers, call.address, call.key, route=path)
                 answered = await work(messages, call)

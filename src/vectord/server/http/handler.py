@@ -25,8 +25,8 @@ from vectord.observability.trace_context import HEADER as TRACEPARENT
 from vectord.observability.trace_context import sampled_trace_id
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
-from vectord.server.admission.caller import caller_of
-from vectord.server.admission.gate import FORWARDED_FOR, Gate
+from vectord.server.admission.caller import REQUEST_ID, caller_of, request_id
+from vectord.server.admission.gate import Gate
 from vectord.server.admission.keys import Key
 from vectord.server.http.compression import coding_for, compressed
 from vectord.server.http.departure import while_connected
@@ -37,8 +37,6 @@ from vectord.server.http.hardening.unsent import Unsent
 from vectord.server.http.media_type import check_media_type
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.rendering import Rendering
-from vectord.server.http.request_id import HEADER as REQUEST_ID
-from vectord.server.http.request_id import request_id
 from vectord.server.http.result_headers import result_headers
 from vectord.server.http.routing import Choice, Endpoint, Found, Page, Table
 from vectord.server.http.served import Served
@@ -170,13 +168,13 @@ class Handler:
         version = scope.get("http_version", "1.1")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         found = self._table.find(scope["method"], path)
-        forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == FORWARDED_FOR)
+        forwarded = (value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for")
         return Asked(
             method=scope["method"],
             headers=headers,
             request_id=request_id(headers),
             address=self._gate.address(client[0] if client else "", forwarded),
-            key=None if found.endpoint.open_page is not None else self._gate.keys.known(headers),
+            key=None if found.endpoint.open_page is not None else self._gate.keys.lookup(headers),
             found=found,
             can_close=version.startswith("1"),
             closes=version == "1.0" or headers.get("connection", "").lower() == "close",
@@ -209,7 +207,8 @@ class Handler:
         endpoint = asked.found.endpoint
         if endpoint.open_page is not None:
             return await _shown(endpoint.open_page, endpoint.speaker, asked.headers)
-        await self._gate.admit(endpoint, asked.address, asked.key, asked.headers)
+        if not endpoint.public:
+            await self._gate.admit(asked.address, asked.key, asked.headers, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:
             return await _shown(endpoint.page, endpoint.speaker, asked.headers)
         if endpoint.error is not None:

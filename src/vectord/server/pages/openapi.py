@@ -19,11 +19,10 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
-from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE
+from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http import result_headers
 from vectord.server.http.hardening import length_headers
 from vectord.server.http.negotiation import negotiated
-from vectord.server.http.request_id import HEADER as REQUEST_ID
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.possible_errors import errors_of
 

@@ -19,12 +19,13 @@ from tests.server.live import until
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError
 from vectord.products.common.dialect import Rate
-from vectord.server.admission import buckets as module
-from vectord.server.admission.buckets import Buckets, Draw
+from vectord.server.admission import rate_limit as module
+from vectord.server.admission.buckets import Draw
+from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
 
 redis = pytest.importorskip("redis.asyncio")
-shared_buckets = pytest.importorskip("vectord.server.admission.shared_buckets")
+redis_buckets = pytest.importorskip("vectord.server.admission.redis_buckets")
 if shutil.which("redis-server") is None:
     pytest.skip("no redis-server here", allow_module_level=True)
 
@@ -34,7 +35,7 @@ SLOW = Rate(1, period_s=60, burst=3)
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no outage."""
-    monkeypatch.setattr(shared_buckets, "PATIENCE_S", 30.0)
+    monkeypatch.setattr(redis_buckets, "TIMEOUT_S", 30.0)
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ async def test_one_that_leaves_takes_no_answer_from_others(port: int, tmp_path: 
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,):
             asking = [asyncio.create_task(wait_s(one, f"bucket {number}")) for number in range(3)]
-            await until(lambda: one._shared is not None and one._shared._keeping is not None)
+            await until(lambda: one._redis is not None and one._redis._sending is not None)
             asking[0].cancel()
             assert await asyncio.gather(*asking[1:]) == [0, 0]
 
@@ -172,16 +173,16 @@ async def test_a_redis_that_comes_back_is_used_again(
 async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
     port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And that one for PATIENCE_S."""
+    """And that one for TIMEOUT_S."""
     asked = []
     with redis_at(port, tmp_path) as running:
         async with replicas(port, 1) as (one,):
             assert await wait_s(one, "a") == 0
             running.send_signal(signal.SIGSTOP)
-            monkeypatch.setattr(shared_buckets, "PATIENCE_S", 0.1)
-            assert one._shared is not None
-            draw = one._shared.draw
-            monkeypatch.setattr(one._shared, "draw", lambda draws: (asked.append(draws), draw(draws))[1])
+            monkeypatch.setattr(redis_buckets, "TIMEOUT_S", 0.1)
+            assert one._redis is not None
+            draw = one._redis.draw
+            monkeypatch.setattr(one._redis, "draw", lambda draws: (asked.append(draws), draw(draws))[1])
             assert [await wait_s(one, "a") > 0 for _ in range(5)] == [False, False, False, True, True]
             assert len(asked) == 1
             running.send_signal(signal.SIGCONT)
@@ -194,11 +195,11 @@ async def test_nobody_waits_for_what_an_answer_cost(port: int, tmp_path: Path, m
             assert await wait_s(one, "a") == 0
             running.send_signal(signal.SIGSTOP)
             await one.spend(SLOW, "a", 5)
-            assert one._shared is not None
-            assert one._shared._owed
-            monkeypatch.setattr(shared_buckets, "PATIENCE_S", 0.1)
+            assert one._redis is not None
+            assert one._redis._debts
+            monkeypatch.setattr(redis_buckets, "TIMEOUT_S", 0.1)
             assert await wait_s(one, "a", 0) > 0
-            assert one._redis_is_away
+            assert one._redis_down
             running.send_signal(signal.SIGCONT)
 
 
@@ -209,8 +210,8 @@ async def test_what_answers_cost_goes_by_itself_too(port: int, tmp_path: Path) -
             assert await wait_s(one, "a") == 0
             for _ in range(50):
                 await one.spend(SLOW, "owing", 1)
-            assert one._shared is not None
-            await until(lambda: not one._shared._owed and not one._shared._under_way)
+            assert one._redis is not None
+            await until(lambda: one._redis.idle)
             assert 46 * 60 < await wait_s(other, "owing", 0) <= 48 * 60
             calls = await operator.info("commandstats")
             assert calls["cmdstat_evalsha"]["calls"] == 3
@@ -224,7 +225,6 @@ async def test_a_connection_that_redis_closed_is_opened_again(
         async with replicas(port, 1) as (one,), redis.Redis(port=port) as operator:
             assert await wait_s(one, "a", 3) == 0
             await operator.client_kill_filter(_type="normal", skipme=True)
-            await until(lambda: one._shared is not None and one._shared._line is None)
             assert await wait_s(one, "a") > 0
     assert caplog.records == []
 

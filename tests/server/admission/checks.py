@@ -1,0 +1,20 @@
+"""The steps that the gate takes for a key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from vectord.server.admission.keys import Key, Keys
+
+
+def check(keys: Keys, headers: Mapping[str, str]) -> Key | None:
+    """The key in `headers`. Raises what a request with it gets."""
+    key = keys.lookup(headers)
+    keys.require(key, headers)
+    return key
+
+
+def check_admin(keys: Keys, headers: Mapping[str, str]) -> Key | None:
+    key = keys.lookup(headers)
+    keys.require_admin(key, headers)
+    return key
