@@ -249,7 +249,7 @@ def test_data_elsewhere_is_refused(tmp_path: Path, load: LoadBackend) -> None:
     """The runtime would read it: it is not asked."""
     (tmp_path / "secret").write_bytes(TABLE.tobytes())
     spec = write(tmp_path, lookup(external_tensor("w", (40, 4), location="../secret")))
-    with pytest.raises(ModelUnavailable, match="only files beside the graph"):
+    with pytest.raises(ModelUnavailable, match="only files next to the graph"):
         load(spec, FLOAT32)
 
 
