@@ -36,7 +36,7 @@ from vectord.errors import (
 )
 from vectord.products import infinity
 from vectord.products.common.dialect import Call, Incoming
-from vectord.products.infinity.wire import MAX_TEXT_CHARS, Classes, Embeddings, Ranking
+from vectord.products.infinity import MAX_TEXT_CHARS, Classes, Embeddings, Ranking
 from vectord.schema import ClassifyRequest, EmbedRequest, ListModels, RerankRequest, TextOptions
 
 ROUTES = {(route.method, route.path): route for route in infinity.DIALECT.routes}

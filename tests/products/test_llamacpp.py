@@ -8,7 +8,16 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.products.results import VECTORS, embed_result, incoming, model_info, model_list, rerank_result, usage
+from tests.products.results import (
+    VECTORS,
+    embed_result,
+    incoming,
+    model_info,
+    model_list,
+    parsers,
+    rerank_result,
+    usage,
+)
 
 from vectord import __version__
 from vectord.errors import (
@@ -28,15 +37,9 @@ from vectord.errors import (
 )
 from vectord.products.common.models import ListedModels
 from vectord.products.common.vectors import to_base64
-from vectord.products.llamacpp import DIALECT, norms, wire
+from vectord.products.llamacpp import DIALECT, norms
 from vectord.products.llamacpp.errors import ERRORS, render_error
-from vectord.products.llamacpp.requests import (
-    parse_detokenize,
-    parse_native,
-    parse_openai,
-    parse_rerank,
-    parse_tokenize,
-)
+from vectord.products.llamacpp.routes import EmbeddingBody
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
@@ -49,6 +52,9 @@ from vectord.schema import (
     TokenizeResult,
 )
 
+PARSE = parsers(DIALECT)
+parse_native, parse_openai, parse_rerank = PARSE["/embedding"], PARSE["/v1/embeddings"], PARSE["/rerank"]
+parse_tokenize, parse_detokenize = PARSE["/tokenize"], PARSE["/detokenize"]
 MIXED = "a list of integers is one input and holds nothing else; give ids a list of their own."
 ROWS = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
 
@@ -73,7 +79,7 @@ def models(*names: str):
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parse", [parse_native, parse_openai], ids=lambda parse: parse.__name__)
+@pytest.mark.parametrize("parse", [parse_native, parse_openai], ids=["native", "openai"])
 @pytest.mark.parametrize("key", ["content", "input"])
 @pytest.mark.parametrize(
     ("value", "inputs"),
@@ -160,7 +166,7 @@ def test_norms_that_are_none(norm):
     """A norm is an integer from -1 on."""
     with pytest.raises(WrongType) as raised:
         parse_native(incoming({"content": "a", "embd_normalize": norm}))
-    assert raised.value.field == "embd_normalize"
+    assert raised.value.field_name == "embd_normalize"
 
 
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
@@ -243,7 +249,7 @@ def test_an_unknown_encoding():
     """Refused where it counts."""
     with pytest.raises(InvalidField) as raised:
         parse_openai(incoming({"input": "a", "encoding_format": "int7"}))
-    assert raised.value.field == "encoding_format"
+    assert raised.value.field_name == "encoding_format"
 
 
 @pytest.mark.parametrize(
@@ -343,7 +349,7 @@ def test_wrong_types_in_a_request_to_rerank(change):
     """The field is named."""
     with pytest.raises(WrongType) as raised:
         parse_rerank(incoming({"query": "q", "documents": ["a"]} | change))
-    assert raised.value.field == next(iter(change))
+    assert raised.value.field_name == next(iter(change))
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
@@ -381,7 +387,7 @@ def test_what_cannot_be_tokenized(body, field):
     """No text, several texts, and an option that no tokenizer here has."""
     with pytest.raises(InvalidField) as raised:
         parse_tokenize(incoming(body))
-    assert raised.value.field == field
+    assert raised.value.field_name == field
 
 
 def test_token_ids_to_text():
@@ -528,4 +534,4 @@ def test_examples_are_requests(found):
 def test_content_tells_the_dialect(path):
     """Nobody else's body has these keys there."""
     assert route("POST", path).signs == {"content", "embd_normalize"}
-    assert route("POST", path).body is wire.EmbeddingBody
+    assert route("POST", path).body is EmbeddingBody

@@ -151,7 +151,7 @@ def test_what_is_refused_before_the_engine(path, key, body, kind, field):
     """The error names the field."""
     with pytest.raises(kind) as refused:
         parse(path, body, key)
-    assert refused.value.field == field
+    assert refused.value.field_name == field
 
 
 # --- answers --------------------------------------------------------------------------------------------------

@@ -1,88 +1,313 @@
-"""infinity's API: embeddings, rerank, classify and the list of models.
+"""infinity's API: embeddings, rerank, classify and the list of models, with /v1 and without.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Runs on the event loop,
-called by the server's handler.
+null is the same as absent; unknown keys are ignored. `usage` counts tokens, where infinity counts characters.
 """
 
 from __future__ import annotations
 
+import time
+import uuid
+from collections.abc import Sequence
 from functools import partial
+from typing import Annotated, Any, Literal, NoReturn
 
-from vectord.products.common.dialect import Dialect, Route, get, post
-from vectord.products.common.models import ListedModels
-from vectord.products.infinity.errors import render_error
-from vectord.products.infinity.requests import (
-    parse_classify,
-    parse_embeddings,
-    parse_models,
-    parse_rerank,
-    refuse_modality,
+import msgspec
+
+from vectord.errors import (
+    EmptyInput,
+    Forbidden,
+    InvalidField,
+    InvalidRequest,
+    ModelCannot,
+    NoSuchRoute,
+    Unauthorized,
+    VectordError,
 )
-from vectord.products.infinity.wire import (
-    Classes,
-    ClassifyBody,
-    Embeddings,
-    EmbeddingsBody,
-    Ranking,
-    RerankBody,
+from vectord.products.common.body import Count, PositiveCount, TokenId
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
+from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
+from vectord.products.common.inputs import Switch, read_inputs, read_switch
+from vectord.products.common.models import ListedModels, listed_models
+from vectord.products.common.ranking import best_first, ranked
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.schema import (
+    ClassifyRequest,
+    ClassifyResult,
+    EmbedRequest,
+    EmbedResult,
+    ModelInfo,
+    ModelList,
+    RerankRequest,
+    RerankResult,
+    TextOptions,
 )
 
-# With /v1 and without: infinity has it where its url_prefix says so.
-DIALECT = Dialect(
-    name="infinity",
-    title="infinity",
-    routes=(
-        *post(
-            "/embeddings",
-            "/v1/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts",
-            body=EmbeddingsBody,
-            answer=Embeddings,
-            example={"input": ["a happy person", "a rainy day"], "modality": "text"},
-            keys=["input"],
-            signs=["modality", "output_dimension"],  # the latter is Voyage's, too: the order settles it
-        ),
-        *post(
-            "/rerank",
-            "/v1/rerank",
-            parse=parse_rerank,
-            summary="Rank documents by how well they answer a query",
-            body=RerankBody,
-            answer=Ranking,
-            example={
-                "query": "Where is Munich?",
-                "documents": ["Munich is in Germany.", "The sky is blue."],
-                "return_documents": True,
-                "raw_scores": False,
-            },
-            keys=["documents"],
-            signs=["raw_scores"],
-        ),
-        *post(
-            "/classify",
-            "/v1/classify",
-            parse=parse_classify,
-            summary="Score the labels of a classifier, the best first",
-            body=ClassifyBody,
-            answer=Classes,
-            example={"input": ["I am not having a great day."], "raw_scores": False},
-            keys=["input"],
-            signs=["raw_scores"],
-        ),
-        *get("/models", "/v1/models", parse=parse_models, summary="List served models", answer=ListedModels),
+ROUTES = Routes()
+
+ANY_MODEL = "default/not-specified"  # infinity's client sends it for the first model
+MAX_TEXT_CHARS = 122_880  # infinity's own limit: 15 for each of 8192 tokens
+TEXT = TextOptions(truncate_by_default=True)
+
+Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_CHARS, description="blanks at both ends are dropped")]
+Model = Annotated[
+    str | None,
+    msgspec.Meta(description='null and "default/not-specified": the first that can; any, where one is served'),
+]
+
+
+def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
+    """The requested model, or None for the first suitable one. infinity with one model accepts every name."""
+    return None if not name or name == ANY_MODEL or len(models) == 1 else name
+
+
+def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | RerankResult | ClassifyResult) -> Rendered:
+    shown = {
+        "object": kind,
+        key: items,
+        "model": result.model,
+        "usage": token_usage(result.usage),
+        "id": f"infinity-{uuid.uuid4()}",
+        "created": int(time.time()),
+    }
+    return Rendered(body=dump_json(shown))
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """Vectors that `dimensions` has cut have length 1 again, which infinity leaves to the client."""
+
+    input: Text | list[Text | TokenId | list[TokenId]]
+    model: Model = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    user: str | None = None
+    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's word for `dimensions`")] = None
+    force_dimensions: Annotated[
+        Switch, msgspec.Meta(description="ours: cut vectors that were not trained to be cut, too")
+    ] = None
+    modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
+
+
+class EmbeddingItem(msgspec.Struct):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: TokenUsage
+    id: str
+    created: int
+
+
+@ROUTES.post(
+    "/embeddings",
+    "/v1/embeddings",
+    body=EmbeddingsBody,
+    answer=Embeddings,
+    summary="Embed texts",
+    example={"input": ["a happy person", "a rainy day"], "modality": "text"},
+    keys=["input"],
+    signs=["modality", "output_dimension"],  # output_dimension is Voyage's too; the order of dialects decides
+    names={"inputs": "input"},
+)
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    if body.modality in ("image", "audio"):
+        template = "The modality {modality} is not served; {field} must be 'text'."
+        raise ModelCannot(template, field="modality", modality=body.modality)
+    if body.modality not in (None, "text"):
+        raise InvalidField("{field} must be 'text'.", field="modality")
+    request = EmbedRequest(
+        inputs=[one.strip() if isinstance(one, str) else one for one in read_inputs(body.input)],
+        model=_model(body.model, incoming.models),
+        text=TEXT,
+        dimensions=body.dimensions or body.output_dimension or None,
+        force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
+    )
+    names = {"dimensions": "dimensions" if body.dimensions else "output_dimension"}
+    return Call(request, partial(render_embeddings, read_encoding(body.encoding_format)), names)
+
+
+def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
+    return _answer("list", "data", embedding_items(result.dense["float"], encoding), result)
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+class TextDocument(msgspec.Struct):
+    """A document as LiteLLM may send it; other keys are ignored."""
+
+    text: Text
+
+
+class RerankBody(msgspec.Struct):
+    query: Text
+    documents: list[Text | TextDocument]
+    model: Model = None
+    return_documents: Switch = None
+    raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: 0 to 1")] = None
+    top_n: Annotated[PositiveCount | None, msgspec.Meta(description="results to show; null: all")] = None
+
+
+class RankedDocument(msgspec.Struct):
+    index: int
+    relevance_score: float
+    score: float  # the same, for clients of Semantic Explorer
+    document: str | None  # null unless return_documents
+
+
+class Ranking(msgspec.Struct):
+    object: Literal["rerank"]
+    results: list[RankedDocument]
+    model: str
+    usage: TokenUsage
+    id: str
+    created: int
+
+
+@ROUTES.post(
+    "/rerank",
+    "/v1/rerank",
+    body=RerankBody,
+    answer=Ranking,
+    summary="Rank documents by how well they answer a query",
+    example={
+        "query": "Where is Munich?",
+        "documents": ["Munich is in Germany.", "The sky is blue."],
+        "return_documents": True,
+        "raw_scores": False,
+    },
+    keys=["documents"],
+    signs=["raw_scores"],
+    names={"passages": "documents"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    documents = [(one if isinstance(one, str) else one.text).strip() for one in body.documents]
+    _refuse_none(documents, "passages")
+    request = RerankRequest(
+        query=body.query.strip(),
+        passages=documents,
+        model=_model(body.model, incoming.models),
+        text=TEXT,
+        raw=read_switch(body.raw_scores, "raw_scores") is True,
+    )
+    shows = read_switch(body.return_documents, "return_documents") is True
+    return Call(request, partial(render_ranking, documents, body.top_n, shows))
+
+
+def render_ranking(documents: Sequence[str], top_n: int | None, shows: bool, result: RerankResult) -> Rendered:
+    """shows: whether each result has its document, which is a plain string here, or null."""
+    results = ranked(result, documents, top_n=top_n, document=lambda document: document if shows else None, text=False)
+    return _answer("rerank", "results", results, result)
+
+
+class ClassifyBody(msgspec.Struct):
+    input: list[Text]
+    model: Model = None
+    raw_scores: Annotated[Switch, msgspec.Meta(description="logits; null: probabilities")] = None
+
+
+class ScoredLabel(msgspec.Struct):
+    score: float
+    label: str
+
+
+class Classes(msgspec.Struct):
+    object: Literal["classify"]
+    data: list[list[ScoredLabel]]
+    model: str
+    usage: TokenUsage
+    id: str
+    created: int
+
+
+@ROUTES.post(
+    "/classify",
+    "/v1/classify",
+    body=ClassifyBody,
+    answer=Classes,
+    summary="Score the labels of a classifier, the best first",
+    example={"input": ["I am not having a great day."], "raw_scores": False},
+    keys=["input"],
+    signs=["raw_scores"],
+    names={"inputs": "input"},
+)
+def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
+    _refuse_none(body.input, "inputs")
+    request = ClassifyRequest(
+        inputs=[text.strip() for text in body.input],
+        model=_model(body.model, incoming.models),
+        text=TEXT,
+        raw=read_switch(body.raw_scores, "raw_scores") is True,
+    )
+    return Call(request, render_classes)
+
+
+def render_classes(result: ClassifyResult) -> Rendered:
+    data = [
+        [{"score": scores[index], "label": result.labels[index]} for index in best_first(scores)]
+        for scores in result.scores
+    ]
+    return _answer("classify", "data", data, result)
+
+
+def _refuse_none(texts: Sequence[str], field: str) -> None:
+    if not texts:
+        raise EmptyInput("{field} cannot be empty", field=field)
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+@ROUTES.get("/models", "/v1/models", summary="List served models", answer=ListedModels)
+def render_models(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json(listed_models(result, owned_by="infinity")))
+
+
+# --- what is not served ---------------------------------------------------------------------------------------
+
+
+def refuse_modality(modality: str, incoming: Incoming) -> NoReturn:
+    template = "The modality {modality} is not served; texts are, at /embeddings."
+    raise ModelCannot(template, field="input", modality=modality)
+
+
+for _modality in ("image", "audio"):
+    ROUTES.add(
         Route(
             method="POST",
-            path="/embeddings_image",
-            parse=partial(refuse_modality, "image"),
-            summary="Refused: image is not served",
-        ),
-        Route(
-            method="POST",
-            path="/embeddings_audio",
-            parse=partial(refuse_modality, "audio"),
-            summary="Refused: audio is not served",
-        ),
-    ),
-    render_error=render_error,
-)
+            path=f"/embeddings_{_modality}",
+            parse=partial(refuse_modality, _modality),
+            summary=f"Refused: {_modality} is not served",
+        )
+    )
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+#
+# FastAPI answers what it refuses before infinity reads it, so there are three forms. infinity's client returns the body
+# of a 422 and drops that of other statuses, so every fault of a body is a 422, where infinity has 400 for some.
+
+ERRORS = FASTAPI
+
+
+def render_error(error: VectordError) -> Rendered:
+    status = row_of(ERRORS, error)
+    shown: dict[str, Any] = {"error": {"message": error.message, "type": None, "param": None, "code": status}}
+    if isinstance(error, Unauthorized):
+        shown = {"detail": "Unauthorized"}
+    elif isinstance(error, Forbidden | NoSuchRoute):
+        shown = {"detail": error.message}
+    elif isinstance(error, InvalidRequest) and status == 422:
+        shown = {"detail": faults(error)}
+    return error_response(error, shown, ERRORS)
+
+
+DIALECT = Dialect(name="infinity", title="infinity", routes=tuple(ROUTES), render_error=render_error)

@@ -1,67 +1,324 @@
-"""Ollama, as far as it is about embeddings and the models that make them.
+"""Ollama's routes for embeddings and for the models that make them.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Runs on the event loop,
-called by the server's handler. GET / is a page of the server; Ollama's own is under this dialect's prefix.
+null is the same as absent; unknown keys are ignored, `keep_alive` among them: the server decides which models are in
+memory. Ollama requires a `model`; on the routes for vectors it is optional here. GET / is a page of the server, and
+Ollama's own is under /dialects/ollama/.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.ollama import requests, wire
-from vectord.products.ollama.errors import render_error
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
+import msgspec
+
+from vectord import __version__, errors
+from vectord.errors import InputTooLong, MissingField, ModelNotFound, VectordError
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response
+from vectord.products.common.vectors import dump_json
+from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, TextOptions
+
+ROUTES = Routes()
+
+LATEST = ":latest"  # the tag of a name without one; Ollama lists no name without a tag
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+_NUM_CTX = {"max_tokens": "options.num_ctx"}
 
-DIALECT = Dialect(
-    name="ollama",
-    title="Ollama",
-    routes=(
-        *post(
-            "/api/embed",
-            parse=requests.parse_embed,
-            summary="Embed texts",
-            body=wire.EmbedBody,
-            answer=wire.Embeddings,
-            example={"model": _MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
-            keys=["input"],
-        ),
-        *post(
-            "/api/embeddings",
-            parse=requests.parse_prompt,
-            summary="Embed one text, as before /api/embed",
-            body=wire.PromptBody,
-            answer=wire.Embedding,
-            example={"model": _MODEL, "prompt": "Here is an article about llamas..."},
-            keys=["prompt"],
-        ),
-        *post(
-            "/api/show",
-            parse=requests.parse_show,
-            summary="Show one served model",
-            body=wire.ShowBody,
-            answer=wire.Shown,
-            example={"model": f"{_MODEL}:latest"},
-            keys=["model"],
-        ),
-        *post(
-            "/api/show",
-            parse=requests.parse_show_name,
-            summary="Show one served model",
-            body=wire.ShowNameBody,
-            answer=wire.Shown,
-            example={"name": _MODEL},
-            keys=["name"],
-        ),
-        *get("/api/tags", parse=requests.parse_tags, summary="List served models", answer=wire.Models),
-        *get("/api/ps", parse=requests.parse_running, summary="List the models in memory", answer=wire.RunningModels),
-        *get(
-            "/api/version",
-            parse=requests.parse_version,
-            summary="Show the server's version",
-            answer=wire.Version,
-            public=True,
-        ),
-        *get("/", parse=requests.parse_front, summary="Whether the server is there", public=True),
-    ),
-    render_error=render_error,
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+class Options(msgspec.Struct):
+    """The one option about reading; the others are for chat, or the machine."""
+
+    num_ctx: Annotated[
+        Count | None, msgspec.Meta(description="tokens to read of an input at most; 0 and null: all")
+    ] = None
+
+
+class EmbedBody(msgspec.Struct):
+    """Without input the answer has no vectors; Ollama's clients send such a request to load a model."""
+
+    input: str | list[str] | None
+    model: str | None = None
+    truncate: bool | None = None
+    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    force_dimensions: Annotated[
+        bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")
+    ] = None
+    options: Options | None = None
+
+
+class Embeddings(msgspec.Struct):
+    """Durations in nanoseconds. load_duration is always 0: total_duration includes the wait for a model to load."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int | msgspec.UnsetType = msgspec.UNSET  # these three only if there was input
+    load_duration: int | msgspec.UnsetType = msgspec.UNSET
+    prompt_eval_count: int | msgspec.UnsetType = msgspec.UNSET
+
+
+@ROUTES.post(
+    "/api/embed",
+    body=EmbedBody,
+    answer=Embeddings,
+    summary="Embed texts",
+    example={"model": _MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
+    keys=["input"],
+    names={"inputs": "input", **_NUM_CTX},
 )
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    model = _model(body.model, incoming.models)
+    if not body.input:
+        return Call(ListModels(model=model), render_no_embeddings)
+    request = EmbedRequest(
+        inputs=[body.input] if isinstance(body.input, str) else body.input,
+        model=model,
+        text=_text_options(body.options, body.truncate),
+        dimensions=body.dimensions or None,
+        force_dimensions=body.force_dimensions is True,
+    )
+    return Call(request, render_embeddings)
+
+
+def render_embeddings(result: EmbedResult) -> Rendered:
+    return _answer(
+        model=result.model,
+        embeddings=result.dense["float"],
+        total_duration=round(result.usage.timings.total_s * 10**9),
+        load_duration=0,
+        prompt_eval_count=result.usage.tokens,
+    )
+
+
+def render_no_embeddings(result: ModelList) -> Rendered:
+    """The answer to no input, with the requested or the first model."""
+    return _answer(model=result.models[0].name, embeddings=[])
+
+
+class PromptBody(msgspec.Struct):
+    prompt: str | None
+    model: str | None = None
+    options: Options | None = None
+
+
+class Embedding(msgspec.Struct):
+    embedding: list[float]
+
+
+@ROUTES.post(
+    "/api/embeddings",
+    body=PromptBody,
+    answer=Embedding,
+    summary="Embed one text, as before /api/embed",
+    example={"model": _MODEL, "prompt": "Here is an article about llamas..."},
+    keys=["prompt"],
+    names={"inputs": "prompt", **_NUM_CTX},
+)
+def parse_prompt(body: PromptBody, incoming: Incoming) -> Call:
+    """The predecessor of /api/embed. Its vectors are not normalized."""
+    model = _model(body.model, incoming.models)
+    if not body.prompt:
+        return Call(ListModels(model=model), lambda result: _answer(embedding=[]))
+    request = EmbedRequest(inputs=[body.prompt], model=model, text=_text_options(body.options), normalize=False)
+    return Call(request, lambda result: _answer(embedding=result.dense["float"][0]))
+
+
+def _text_options(options: Options | None, truncate: bool | None = None) -> TextOptions:
+    max_tokens = (options.num_ctx or None) if options else None
+    return TextOptions(truncate=truncate, truncate_by_default=True, max_tokens=max_tokens)
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+class Details(msgspec.Struct):
+    """`format` and `parameter_size` are empty: they are not known here, and clients require strings."""
+
+    parent_model: str
+    format: str
+    family: str
+    families: list[str]
+    parameter_size: str
+    quantization_level: str
+    context_length: int
+    embedding_length: int
+
+
+def _details(info: ModelInfo) -> dict[str, Any]:
+    return {
+        "parent_model": "",
+        "format": "",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": "",
+        "quantization_level": info.dtype,
+        "context_length": info.max_input_tokens,
+        "embedding_length": info.dimensions,
+    }
+
+
+def _named(info: ModelInfo) -> dict[str, Any]:
+    name = info.name if ":" in info.name else info.name + LATEST
+    return {"name": name, "model": name, "size": 0, "digest": info.fingerprint, "details": _details(info)}
+
+
+def _facts(info: ModelInfo) -> dict[str, Any]:
+    """Capabilities in Ollama's words, of which only "embedding" is for retrieval."""
+    modified = datetime.fromtimestamp(info.created_unix_s, UTC).isoformat()
+    return {"modified_at": modified, "capabilities": ["embedding"] if "dense" in info.outputs else []}
+
+
+class Shown(msgspec.Struct):
+    details: Details
+    model_info: dict[str, str | int]
+    capabilities: list[str]
+    modified_at: str
+
+
+class ShowBody(msgspec.Struct):
+    """Early clients leave `model` empty and send `name`."""
+
+    model: str | None
+    name: str | None = None
+
+
+class ShowNameBody(msgspec.Struct):
+    """The body of the earliest clients."""
+
+    name: str
+
+
+@ROUTES.post(
+    "/api/show",
+    body=ShowBody,
+    answer=Shown,
+    summary="Show one served model",
+    example={"model": f"{_MODEL}:latest"},
+    keys=["model"],
+)
+def parse_show(body: ShowBody, incoming: Incoming) -> Call:
+    return _show(body.model or body.name, incoming.models)
+
+
+@ROUTES.post(
+    "/api/show",
+    body=ShowNameBody,
+    answer=Shown,
+    summary="Show one served model",
+    example={"name": _MODEL},
+    keys=["name"],
+)
+def parse_show_name(body: ShowNameBody, incoming: Incoming) -> Call:
+    return _show(body.name, incoming.models)
+
+
+def _show(name: str | None, models: Sequence[ModelInfo]) -> Call:
+    model = _model(name, models)
+    if model is None:
+        raise MissingField("{field} is required.", field="model")
+    return Call(ListModels(model=model), render_shown)
+
+
+def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
+    """The served name. Ollama's clients append a tag to a name without one; it is dropped unless it is served."""
+    if name and all(info.name != name for info in models):
+        name = name.removesuffix(LATEST)
+    return name or None
+
+
+def render_shown(result: ModelList) -> Rendered:
+    (info,) = result.models
+    facts = {
+        "general.architecture": info.architecture,
+        f"{info.architecture}.context_length": info.max_input_tokens,
+        f"{info.architecture}.embedding_length": info.dimensions,
+    }
+    return _answer(details=_details(info), model_info=facts, **_facts(info))
+
+
+class Model(msgspec.Struct):
+    """`size` is 0: bytes are not counted here, and clients require a number."""
+
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str  # the fingerprint of vectord's other dialects
+    details: Details
+    capabilities: list[str]
+
+
+class Models(msgspec.Struct):
+    models: list[Model]
+
+
+@ROUTES.get("/api/tags", summary="List served models", answer=Models)
+def render_tags(result: ModelList) -> Rendered:
+    return _answer(models=[_named(info) | _facts(info) for info in result.models])
+
+
+class Running(msgspec.Struct):
+    """Without `expires_at`: the time when a used model will be unloaded is not known."""
+
+    name: str
+    model: str
+    size: int
+    size_vram: int
+    digest: str
+    details: Details
+    context_length: int
+
+
+class RunningModels(msgspec.Struct):
+    models: list[Running]
+
+
+@ROUTES.get("/api/ps", summary="List the models in memory", answer=RunningModels)
+def render_running(result: ModelList) -> Rendered:
+    loaded = [info for info in result.models if info.state == "ready"]
+    return _answer(models=[_named(info) | {"size_vram": 0, "context_length": info.max_input_tokens} for info in loaded])
+
+
+# --- the server -----------------------------------------------------------------------------------------------
+
+
+class Version(msgspec.Struct):
+    version: str  # vectord's own
+
+
+@ROUTES.get("/api/version", summary="Show the server's version", answer=Version, public=True)
+def render_version(result: ModelList) -> Rendered:
+    return _answer(version=__version__)
+
+
+@ROUTES.get("/", summary="Whether the server is there", public=True)
+def render_front(result: ModelList) -> Rendered:
+    """Ollama's clients look for this sentence."""
+    return Rendered(body=b"Ollama is running", content_type="text/plain; charset=utf-8")
+
+
+def _answer(**shown: object) -> Rendered:
+    return Rendered(body=dump_json(shown))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
+
+# Clients look for these beginnings of the message.
+_BEGINNINGS: Mapping[type[VectordError], str] = {
+    ModelNotFound: "model not found: ",
+    InputTooLong: "the input length exceeds the context length: ",
+}
+
+
+def render_error(error: VectordError) -> Rendered:
+    beginning = next((text for kind, text in _BEGINNINGS.items() if isinstance(error, kind)), "")
+    return error_response(error, {"error": beginning + error.message}, ERRORS)
+
+
+DIALECT = Dialect(name="ollama", title="Ollama", routes=tuple(ROUTES), render_error=render_error)
