@@ -17,10 +17,11 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import MOST_BLAMED, Device, Devices, Place
+from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, Place
 from vectord.engine.queue.execution import Execution
+from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import MOST_HUNG, Outcome, Worker
+from vectord.engine.queue.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.schema import ANYONE, EmbedRequest
 
@@ -208,14 +209,14 @@ async def test_each_device_has_hangs_of_its_own_to_be_forgiven():
     stuck, fine = FakeBackend(), FakeBackend()
     gates = []
     async with working(stuck, fine, forward_timeout_s=1e-9) as desk:
-        for count in range(1, MOST_HUNG + 2):
+        for count in range(1, MAX_HUNG + 2):
             stuck.gate.clear()
             gates.append(stuck.gate)
             desk.worker.put_on(0, [item("a")])
             await entered(stuck)
             desk.worker.give_up_hung()
             await desk.answers(1)
-            while count <= MOST_HUNG and (stuck.renewed < count or desk.worker.states["d0"] != "ready"):
+            while count <= MAX_HUNG and (stuck.renewed < count or desk.worker.states["d0"] != "ready"):
                 await asyncio.sleep(0.001)
         fine.gate.clear()
         gates.append(fine.gate)
@@ -233,7 +234,7 @@ async def test_a_device_whose_batches_fail_draws_no_more_of_them():
     """Nobody hears of it: another answers. After some in a row it is given up, and its threads end."""
     bad, good = FakeBackend(fail=broken), FakeBackend()
     async with working(bad, good) as desk:
-        answers = await one_by_one(desk, 6 * MOST_BLAMED)
+        answers = await one_by_one(desk, 6 * MAX_BLAMED)
         assert all(isinstance(answer, Mapping) for answer in answers)
         assert desk.worker.states == {"d0": "lost", "d1": "ready"}
         ran = len(bad.batches)
@@ -247,7 +248,7 @@ async def test_a_device_without_room_is_not_blamed():
     """Another runs what does not fit; what fits it goes on running."""
     small, large = FakeBackend(fail=full), FakeBackend()
     async with working(small, large) as desk:
-        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6 * MOST_BLAMED))
+        assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6 * MAX_BLAMED))
         assert desk.worker.states == {"d0": "ready", "d1": "ready"}
 
 
@@ -255,7 +256,7 @@ async def test_a_poison_text_fails_everywhere_and_nobody_is_blamed():
     """Twice, and then its sender is told; who shared its batch has an answer from where it ran first."""
     backends = [FakeBackend(fail=poisoned), FakeBackend(fail=poisoned)]
     async with working(*backends) as desk:
-        for _ in range(2 * MOST_BLAMED):
+        for _ in range(2 * MAX_BLAMED):
             guilty, innocent = item("!"), item("x")
             desk.worker.put([guilty, innocent])
             answers = await desk.answers(2)
@@ -348,7 +349,7 @@ async def test_a_lost_device_is_told_and_counts_no_more():
     async with serving([bad, good], observer=observer, cache_bytes=0) as engine:
         told = len(observer.states)
         bad.fail = broken
-        for n in range(8 * MOST_BLAMED):
+        for n in range(8 * MAX_BLAMED):
             await engine.answer(EmbedRequest(inputs=[f"text {n}"]), ANYONE)
         (info,) = engine.models().models
         assert info.devices == {"cuda:0": "lost", "cuda:1": "ready"}

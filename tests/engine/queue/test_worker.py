@@ -14,8 +14,9 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.engine.queue.batch import Item
 from vectord.engine.queue.devices import Device, Place
 from vectord.engine.queue.execution import Execution
+from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import MOST_HUNG, Outcome, Worker
+from vectord.engine.queue.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut
 
 
@@ -109,6 +110,8 @@ async def test_a_stream_is_free_from_the_end_of_its_batch():
         backend.gate.set()
         first, *others = [await asyncio.wait_for(desk.outcomes.get(), 10) for _ in "abc"]
         assert [each.free_s for each in others] == [first.ended_s, others[0].ended_s]
+        while not desk.worker._condition._waiters:  # type: ignore[attr-defined] # until the thread waits
+            await asyncio.sleep(0.001)
         rested_s = desk.worker.now_s()
         desk.worker.put([item("d")])
         after_rest = await asyncio.wait_for(desk.outcomes.get(), 10)
@@ -189,7 +192,7 @@ async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
     backend = FakeBackend()
     gates = []
     async with working(backend, forward_timeout_s=1e-9) as desk:
-        for _ in range(MOST_HUNG + 1):
+        for _ in range(MAX_HUNG + 1):
             backend.gate.clear()
             gates.append(backend.gate)
             desk.worker.put([item("a")])
@@ -199,7 +202,7 @@ async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
             await renewed(desk, backend, len(gates))
         assert desk.worker.stalled
         assert desk.worker.gone
-        assert backend.renewed == MOST_HUNG
+        assert backend.renewed == MAX_HUNG
         late = item("b")
         desk.worker.put([late])
         assert isinstance((await desk.answers(1))[late], InferenceTimedOut)
@@ -227,7 +230,7 @@ async def test_what_waits_for_a_stream_that_cannot_be_renewed_fails():
 
 async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
     """Until the thread that takes the place has told so, where one does."""
-    while times <= MOST_HUNG and (backend.renewed < times or desk.worker.stalled):
+    while times <= MAX_HUNG and (backend.renewed < times or desk.worker.stalled):
         await asyncio.sleep(0.001)
 
 

@@ -1,11 +1,11 @@
-"""The devices that run one model's queue: who is at work, who is away, and whose turn it is. Pure; no thread, no clock.
+"""The devices that run one model's queue: their load, their state, and which runs the next batch. Pure.
 
-worker.py asks and tells it under its lock. A device has streams, and a stream of a device is a place, which one thread
-holds. A place is **away** while its thread is dead or hangs and no other has taken it, and **lost** when none will.
+The worker calls it under its lock. A stream of a device is a place, which one thread holds. A place is **away** while
+its thread is dead or hung and not yet replaced, and **lost** when it will not be replaced.
 
-The next batch is the least loaded device's: of those with a stream to spare the one that runs the fewest tokens, and of
-equals the one that has run the fewest so far. A device whose batches fail is soon idle, and would draw all of them to
-itself. So what fails on one is tried on another, and if that answers MOST_BLAMED times in a row, the first is lost.
+The next batch goes to the least loaded device with a free stream: the one that runs the fewest tokens, and among equals
+the one that has run the fewest so far. A device whose batches fail is soon idle and would attract every batch. So a
+failed batch is retried on another device; if that succeeds MAX_BLAMED times in a row, the first device is lost.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import NamedTuple
 from vectord.engine.queue.execution import Execution
 from vectord.schema import DeviceState
 
-MOST_BLAMED = 3  # batches in a row that failed on a device and were answered by another
+MAX_BLAMED = 3  # consecutive batches that failed on a device and succeeded on another
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Device:
-    """One that runs batches: a backend, be it of a whole device or one of several replicas on it."""
+    """A backend that runs batches: on a whole device, or as one of several replicas on it."""
 
-    index: int  # its place among the model's devices
-    name: str  # no other of the model has it
+    index: int  # among the model's devices
+    name: str  # unique within the model
     execution: Execution
     streams: int
     pipelined: bool = False  # see BatchLimits
@@ -41,13 +41,13 @@ class Devices:
     def __init__(self, devices: Sequence[Device]) -> None:
         self.all = devices
         self.places = [Place(device, stream) for device in devices for stream in range(device.streams)]
-        self._busy: dict[Place, int] = {}  # tokens that run
-        self._run_tokens: Counter[Device] = Counter()  # begun so far
+        self._busy: dict[Place, int] = {}  # running tokens
+        self._run_tokens: Counter[Device] = Counter()  # since the start
         self._away: set[Place] = set()
         self._lost: set[Place] = set()
         self._blamed: Counter[Device] = Counter()
 
-    # --- whose turn it is -------------------------------------------------------------------------------------
+    # --- load -------------------------------------------------------------------------------------------------
 
     def began(self, place: Place, tokens: int) -> None:
         self._busy[place] = tokens
@@ -63,21 +63,21 @@ class Devices:
         return sum(tokens for place, tokens in self._busy.items() if place.device is device)
 
     def is_next(self, device: Device) -> bool:
-        """Whether no other with a stream to spare is less loaded."""
+        """Whether no other device with a free stream is less loaded."""
         if len(self.all) == 1:
             return True
         own = self._load(device)
         return all(self._load(other) >= own for other in self.all if other is not device and self._spare(other))
 
     def sharers(self, device: Device) -> int:
-        """How many batches could begin now, one on this device among them: each leaves the others their share.
+        """How many batches could start now, including one on this device: each takes its share of the queue.
 
-        A device that runs one batch at a time counts while it runs none; if all do, each that could take a second.
+        A pipelined device counts while it is idle; if all devices are busy, each that could take a second batch counts.
         """
         idle = sum(self._idle_streams(one) for one in self.all)
         return max(1, idle or sum(bool(self._spare(one)) for one in self.all))
 
-    # --- who is there -----------------------------------------------------------------------------------------
+    # --- state ------------------------------------------------------------------------------------------------
 
     def leave(self, place: Place) -> None:
         self._away.add(place)
@@ -94,7 +94,7 @@ class Devices:
 
     @property
     def living(self) -> frozenset[Device]:
-        """Those that still run something, or will."""
+        """The devices that are not lost."""
         return frozenset(place.device for place in self.places if place not in self._lost)
 
     @property
@@ -103,19 +103,19 @@ class Devices:
 
     @property
     def states(self) -> dict[str, DeviceState]:
-        """By name. stalled: a stream of it is away."""
+        """Device name -> state. stalled: one of its streams is away."""
         living, away = self.living, {place.device for place in self._away}
         return {
             device.name: "lost" if device not in living else "stalled" if device in away else "ready"
             for device in self.all
         }
 
-    # --- whose fault it is ------------------------------------------------------------------------------------
+    # --- failures ---------------------------------------------------------------------------------------------
 
     def blame(self, device: Device) -> bool:
-        """Another has answered what failed on this one. Whether that was once too often, and all of it is lost now."""
+        """Another device has answered texts that failed on this one. True: it is lost now, for MAX_BLAMED in a row."""
         self._blamed[device] += 1
-        if self._blamed[device] < MOST_BLAMED or device not in self.living:
+        if self._blamed[device] < MAX_BLAMED or device not in self.living:
             return False
         for place in self.places:
             if place.device is device:
@@ -123,14 +123,14 @@ class Devices:
         return True
 
     def clear(self, device: Device) -> None:
-        """It has answered something itself."""
+        """The device has answered a text: its failures in a row end."""
         del self._blamed[device]
 
     def _load(self, device: Device) -> tuple[int, int]:
         return self.busy_tokens(device), self._run_tokens[device]
 
     def _spare(self, device: Device) -> int:
-        """Streams that could take a batch: neither at work nor away."""
+        """The number of free streams: neither busy nor away."""
         taken = sum(place.device is device for place in {*self._busy, *self._away})
         return device.streams - taken
 
