@@ -55,12 +55,12 @@ def instance(kind: type[VectordError]) -> VectordError:
 
 
 def table_of(dialect: str) -> Statuses:
-    """The `ERRORS` of a dialect: in its errors.py, or where its routes are."""
+    """The `ERRORS` of a product, from whichever of its modules defines it."""
     name = f"{dialects.__name__}.{dialect}"
-    module = import_module(name)
-    if hasattr(module, "__path__") and find_spec(f"{name}.errors"):
-        module = import_module(f"{name}.errors")
-    table: Statuses = module.ERRORS
+    package = import_module(name)
+    inner = [f"{name}.{file}" for file in ("errors", "routes") if hasattr(package, "__path__")]
+    modules = [package, *(import_module(file) for file in inner if find_spec(file))]
+    table: Statuses = next(module.ERRORS for module in modules if hasattr(module, "ERRORS"))
     return table
 
 

@@ -115,7 +115,7 @@ def test_what_is_refused_before_the_engine(path, body, kind, field):
     """The error names the field."""
     with pytest.raises(kind) as refused:
         parse(path, body)
-    assert refused.value.field == field
+    assert refused.value.field_name == field
 
 
 @pytest.mark.parametrize("route_", [route for route in DIALECT.routes if route.body], ids=lambda route: route.path)

@@ -6,7 +6,16 @@ import json
 
 import msgspec
 import pytest
-from tests.products.results import VECTORS, embed_result, incoming, model_info, model_list, rerank_result, usage
+from tests.products.results import (
+    VECTORS,
+    embed_result,
+    incoming,
+    model_info,
+    model_list,
+    parsers,
+    rerank_result,
+    usage,
+)
 
 from vectord.errors import (
     EmptyInput,
@@ -26,11 +35,17 @@ from vectord.errors import (
 from vectord.products.common.body import decode
 from vectord.products.common.dialect import Guards, Incoming
 from vectord.products.common.vectors import to_base64
-from vectord.products.simple_inference_server import DIALECT, wire
-from vectord.products.simple_inference_server.errors import render_error, render_rerank_error
-from vectord.products.simple_inference_server.requests import parse_embeddings, parse_models, parse_rerank
+from vectord.products.simple_inference_server import (
+    DIALECT,
+    Embeddings,
+    EmbeddingsBody,
+    Ranking,
+    render_error,
+    render_rerank_error,
+)
 from vectord.schema import EmbedRequest, ListModels, RerankRequest, TextOptions
 
+parse_embeddings, parse_rerank = (parsers(DIALECT)[path] for path in ("/v1/embeddings", "/v1/rerank"))
 SILENT = TextOptions(truncate_by_default=True)
 
 
@@ -98,7 +113,7 @@ def test_usage_is_of_the_tokens_that_were_read():
 def test_base64_is_served_beside_float():
     """The OpenAI SDK asks for it when its user did not choose."""
     rendered = parse_embeddings(incoming({"input": ["a", "b"], "encoding_format": "base64"})).render(embed_result())
-    data = msgspec.json.decode(rendered.body, type=wire.Embeddings).data
+    data = msgspec.json.decode(rendered.body, type=Embeddings).data
     assert [item.embedding for item in data] == [to_base64(vector) for vector in VECTORS]
 
 
@@ -178,7 +193,7 @@ def test_the_later_versions_answer():
         ],
         "usage": {"prompt_tokens": 18, "total_tokens": 18},
     }
-    assert msgspec.json.decode(rendered.body, type=wire.Ranking).results[0].document == "yes"
+    assert msgspec.json.decode(rendered.body, type=Ranking).results[0].document == "yes"
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -186,7 +201,7 @@ def test_the_later_versions_answer():
 
 def test_models_are_listed_with_their_widths():
     """The document's four keys of an item, and more."""
-    call = parse_models(Incoming())
+    call = parsers(DIALECT, "GET")["/v1/models"](Incoming())
     assert call.request == ListModels()
     listed = json.loads(call.render(model_list(model_info("bge-m3", dimensions=1024))).body)
     assert listed["object"] == "list"
@@ -271,7 +286,7 @@ def test_a_ranking_that_failed_is_called_one():
 def test_a_body_of_the_wrong_shape_is_a_list_of_faults(body, kind, fault):
     """422 as its web framework has it: where it is, and what is wrong."""
     with pytest.raises(kind) as caught:
-        decode(msgspec.json.Decoder(wire.EmbeddingsBody), body)
+        decode(msgspec.json.Decoder(EmbeddingsBody), body)
     (shown,) = json.loads(render_error(caught.value).body)["detail"]
     assert shown == fault | {"msg": caught.value.message, "input": None}
     assert render_error(caught.value).status == 422

@@ -1,99 +1,401 @@
-"""Semantic Explorer's embedding inference API: the routes of its document, and under /api/ its source's.
+"""Semantic Explorer's embedding-inference-api: the routes of its document and, under /api/, those of its source.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Runs on the event loop,
-called by the server's handler. /health/live and /health/ready are pages of the server. A model that is not served is
-refused, where the product would fetch it from the hub: here the operator names models at start.
+null is the same as absent; unknown keys are ignored. A `model` is required there and optional here. A model that is
+not served is refused, where the product downloads it: the operator names models at start. /health/live and
+/health/ready are pages of the server; metrics.py has the inference_* families.
 """
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
-from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.common.models import ListedModels
-from vectord.products.semantic_explorer import requests, wire
-from vectord.products.semantic_explorer.errors import EMBEDDING, RERANKING, render_error
+import msgspec
+
+from vectord import errors
+from vectord.errors import InferenceFailed, VectordError
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
+from vectord.products.common.inputs import Switch, read_switch
+from vectord.products.common.models import ListedModels, listed_models, ready_models
+from vectord.products.common.ranking import Documents, TextDocument, as_object, best_first, ranked, read_documents
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import dump_json
+from vectord.schema import (
+    EmbedRequest,
+    EmbedResult,
+    ListModels,
+    ModelInfo,
+    ModelList,
+    RerankRequest,
+    RerankResult,
+    TextOptions,
+)
+
+ROUTES = Routes()
+
+TEXT = TextOptions(truncate_by_default=True)  # FastEmbed, which the product uses, always truncates
+NO_USAGE = {"prompt_tokens": 0, "total_tokens": 0}
 
 _QUESTION = "machine learning"
 _DOCUMENTS = ["Deep learning is a subset of machine learning", "The weather is nice today"]
 
-_render_embed_error = partial(render_error, failed=EMBEDDING)
-_render_rerank_error = partial(render_error, failed=RERANKING)
 
-DIALECT = Dialect(
-    name="semantic_explorer",
-    title="Semantic Explorer",
-    routes=(
-        *post(
-            "/embed",
-            parse=requests.parse_embed,
-            summary="Embed texts",
-            body=wire.EmbedBody,
-            answer=wire.Embeddings,
-            example={"input": ["hello world", "semantic search"]},
-            keys=["input"],
-            render_error=_render_embed_error,
-        ),
-        *post(
-            "/rerank",
-            parse=requests.parse_rerank,
-            summary="Rank documents by how well they answer a query",
-            body=wire.RerankBody,
-            answer=wire.Ranking,
-            example={"query": _QUESTION, "documents": _DOCUMENTS, "top_n": 1},
-            keys=["documents"],
-            render_error=_render_rerank_error,
-        ),
-        *get("/models", parse=requests.parse_models, summary="List served models", answer=ListedModels),
-        *post(
-            "/api/embed",
-            parse=requests.parse_embed_text,
-            summary="Embed one text",
-            body=wire.TextBody,
-            answer=wire.CountedEmbeddings,
-            example={"text": "hello world"},
-            keys=["text"],
-            render_error=_render_embed_error,
-        ),
-        *post(
-            "/api/embed/batch",
-            parse=requests.parse_embed_texts,
-            summary="Embed texts",
-            body=wire.TextsBody,
-            answer=wire.CountedEmbeddings,
-            example={"texts": ["hello world", "semantic search"]},
-            keys=["texts"],
-            render_error=_render_embed_error,
-        ),
-        *post(
-            "/api/rerank",
-            parse=requests.parse_rerank_named,
-            summary="Rank documents that may have ids",
-            body=wire.RerankNamedBody,
-            answer=wire.RankingNamed,
-            example={"query": _QUESTION, "documents": [{"text": _DOCUMENTS[0], "id": "a"}, {"text": _DOCUMENTS[1]}]},
-            keys=["documents"],
-            render_error=_render_rerank_error,
-        ),
-        *get(
-            "/api/embedders",
-            parse=requests.parse_embedders,
-            summary="List models that embed",
-            answer=list[wire.Described],
-        ),
-        *get(
-            "/api/rerankers",
-            parse=requests.parse_rerankers,
-            summary="List models that rerank",
-            answer=list[wire.Described],
-        ),
-        *get(
-            "/health/status",
-            parse=requests.parse_status,
-            summary="Whether models of each kind answer",
-            answer=wire.Status,
-            public=True,
-        ),
-    ),
-    render_error=render_error,
+def _answer(**shown: object) -> Rendered:
+    return Rendered(body=dump_json(shown))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ErrorForm: TypeAlias = tuple[str, str]  # the code, and the beginning of the message
+
+ERRORS: Statuses = {**STATUSES, errors.ModelNotFound: 400, errors.Overloaded: 503, errors.RateLimited: 429}
+
+INTERNAL: ErrorForm = ("INTERNAL_ERROR", "Internal error")
+
+# The source's, and for keys, paths and rates, which it does not have, ours in its style.
+_FORMS: Mapping[type[VectordError], ErrorForm] = {
+    errors.VectordError: INTERNAL,
+    errors.InvalidRequest: ("BAD_REQUEST", "Bad request"),
+    errors.ModelNotFound: ("UNSUPPORTED_MODEL", "Unsupported model"),
+    errors.ModelCannot: ("UNSUPPORTED_MODEL", "Unsupported model"),
+    errors.FingerprintMismatch: ("BAD_REQUEST", "Bad request"),
+    errors.Unauthorized: ("UNAUTHORIZED", "Unauthorized"),
+    errors.Forbidden: ("FORBIDDEN", "Forbidden"),
+    errors.NoSuchRoute: ("NOT_FOUND", "Not found"),
+    errors.MethodNotAllowed: ("METHOD_NOT_ALLOWED", "Method not allowed"),
+    errors.Overloaded: ("SERVICE_UNAVAILABLE", "Service unavailable"),
+    errors.RateLimited: ("RATE_LIMITED", "Too many requests"),
+    errors.Unavailable: ("SERVICE_UNAVAILABLE", "Service unavailable"),
+    errors.TimedOut: ("TIMEOUT", "Timed out"),
+}
+
+
+def render_error(error: VectordError, failed: ErrorForm = INTERNAL) -> Rendered:
+    """failed: the route's form for a model that failed."""
+    code, beginning = failed if isinstance(error, InferenceFailed) else row_of(_FORMS, error)
+    return error_response(error, {"error": f"{beginning}: {error.message}", "code": code}, ERRORS)
+
+
+_render_embed_error = partial(render_error, failed=("EMBEDDING_ERROR", "Embedding generation failed"))
+_render_rerank_error = partial(render_error, failed=("RERANK_ERROR", "Reranking failed"))
+
+# --- vectors --------------------------------------------------------------------------------------------------
+#
+# The source answers a request without texts or documents with an empty list. Here its model must be served too.
+
+
+class EmbedBody(msgspec.Struct):
+    input: str | list[str]
+    model: str | None = None
+
+
+class Embeddings(msgspec.Struct):
+    embeddings: list[list[float]]
+    model: str
+    usage: TokenUsage
+
+
+@ROUTES.post(
+    "/embed",
+    body=EmbedBody,
+    answer=Embeddings,
+    summary="Embed texts",
+    example={"input": ["hello world", "semantic search"]},
+    keys=["input"],
+    names={"inputs": "input"},
+    render_error=_render_embed_error,
 )
+def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    if not texts:
+        return Call(ListModels(model=body.model or None), render_no_embeddings)
+    return Call(_embed_request(texts, body.model), render_embed)
+
+
+def _embed_request(texts: Sequence[str], model: str | None) -> EmbedRequest:
+    return EmbedRequest(inputs=texts, model=model or None, text=TEXT)
+
+
+def render_embed(result: EmbedResult) -> Rendered:
+    return _answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
+
+
+def render_no_embeddings(result: ModelList) -> Rendered:
+    return _answer(embeddings=[], model=_first(result, _embeds), usage=NO_USAGE)
+
+
+class TextBody(msgspec.Struct):
+    text: str
+    model: str | None = None
+
+
+class TextsBody(msgspec.Struct):
+    texts: list[str]
+    model: str | None = None
+
+
+class CountedEmbeddings(msgspec.Struct):
+    embeddings: list[list[float]]
+    model: str
+    count: int
+    dimensions: int  # 0 without embeddings
+
+
+@ROUTES.post(
+    "/api/embed",
+    body=TextBody,
+    answer=CountedEmbeddings,
+    summary="Embed one text",
+    example={"text": "hello world"},
+    keys=["text"],
+    names={"inputs": "text"},
+    render_error=_render_embed_error,
+)
+def parse_embed_text(body: TextBody, incoming: Incoming) -> Call:
+    return Call(_embed_request([body.text], body.model), render_counted)
+
+
+@ROUTES.post(
+    "/api/embed/batch",
+    body=TextsBody,
+    answer=CountedEmbeddings,
+    summary="Embed texts",
+    example={"texts": ["hello world", "semantic search"]},
+    keys=["texts"],
+    names={"inputs": "texts"},
+    render_error=_render_embed_error,
+)
+def parse_embed_texts(body: TextsBody, incoming: Incoming) -> Call:
+    if not body.texts:
+        return Call(ListModels(model=body.model or None), render_no_counted)
+    return Call(_embed_request(body.texts, body.model), render_counted)
+
+
+def render_counted(result: EmbedResult) -> Rendered:
+    vectors = result.dense["float"]  # (N, D)
+    count, dimensions = vectors.shape
+    return _answer(embeddings=vectors, model=result.model, count=count, dimensions=dimensions)
+
+
+def render_no_counted(result: ModelList) -> Rendered:
+    return _answer(embeddings=[], model=_first(result, _embeds), count=0, dimensions=0)
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+Best = Annotated[Count | None, msgspec.Meta(description="how many results; 0 and null: all")]
+
+
+class RerankBody(msgspec.Struct):
+    """return_documents: a key of other products on this path; it adds a `document` to each result."""
+
+    query: str
+    documents: Documents
+    model: str | None = None
+    top_n: Best = None
+    return_documents: Switch = None
+
+
+class Ranked(msgspec.Struct):
+    """The same score under both names."""
+
+    index: int
+    score: float
+    relevance_score: float
+    text: str
+    document: TextDocument | msgspec.UnsetType = msgspec.UNSET  # only with return_documents
+
+
+class ApiVersion(msgspec.Struct):
+    version: str
+
+
+class BilledUnits(msgspec.Struct):
+    search_units: int
+
+
+class Meta(msgspec.Struct):
+    api_version: ApiVersion
+    billed_units: BilledUnits
+
+
+class Ranking(msgspec.Struct):
+    """`results` and `model` are this product's; the rest is for clients of Cohere, Jina and others on this path."""
+
+    id: str
+    object: Literal["rerank"]
+    results: list[Ranked]
+    model: str
+    usage: TokenUsage
+    meta: Meta
+
+
+@ROUTES.post(
+    "/rerank",
+    body=RerankBody,
+    answer=Ranking,
+    summary="Rank documents by how well they answer a query",
+    example={"query": _QUESTION, "documents": _DOCUMENTS, "top_n": 1},
+    keys=["documents"],
+    names={"passages": "documents"},
+    render_error=_render_rerank_error,
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    passages = read_documents(body.documents)
+    if not passages:
+        return Call(ListModels(model=body.model or None), render_no_ranking)
+    with_documents = read_switch(body.return_documents, "return_documents") is True
+    render = partial(render_rerank, passages, body.top_n, with_documents)
+    return Call(_rerank_request(body.query, passages, body.model), render)
+
+
+def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> RerankRequest:
+    return RerankRequest(query=query, passages=passages, model=model or None, text=TEXT, raw=False)
+
+
+def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: RerankResult) -> Rendered:
+    results = ranked(result, passages, top_n=top_n, document=as_object if with_documents else None)
+    return _ranking(results, result.model, token_usage(result.usage))
+
+
+def render_no_ranking(result: ModelList) -> Rendered:
+    return _ranking([], _first(result, _reranks), NO_USAGE)
+
+
+def _ranking(results: Sequence[Mapping[str, Any]], model: str, usage: Mapping[str, Any]) -> Rendered:
+    return _answer(
+        id=f"rerank-{uuid.uuid4().hex}",
+        object="rerank",
+        results=results,
+        model=model,
+        usage=usage,
+        meta={"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
+    )
+
+
+class NamedDocument(msgspec.Struct):
+    text: str
+    id: str | None = None
+
+
+class RerankNamedBody(msgspec.Struct):
+    query: str
+    documents: list[NamedDocument]
+    model: str | None = None
+    top_k: Best = None
+    return_scores: bool | None = None
+
+
+class RankedNamed(msgspec.Struct):
+    index: int
+    text: str
+    id: str | msgspec.UnsetType = msgspec.UNSET  # only if the document has one
+    score: float | msgspec.UnsetType = msgspec.UNSET  # not with "return_scores": false
+
+
+class RankingNamed(msgspec.Struct):
+    results: list[RankedNamed]
+    model: str
+
+
+@ROUTES.post(
+    "/api/rerank",
+    body=RerankNamedBody,
+    answer=RankingNamed,
+    summary="Rank documents that may have ids",
+    example={"query": _QUESTION, "documents": [{"text": _DOCUMENTS[0], "id": "a"}, {"text": _DOCUMENTS[1]}]},
+    keys=["documents"],
+    names={"passages": "documents"},
+    render_error=_render_rerank_error,
+)
+def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
+    if not body.documents:
+        return Call(ListModels(model=body.model or None), render_no_results)
+    passages = [document.text for document in body.documents]
+    return Call(_rerank_request(body.query, passages, body.model), partial(render_rerank_named, body))
+
+
+def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered:
+    results: list[dict[str, Any]] = []
+    for index in best_first(result.scores)[: body.top_k or None]:
+        document = body.documents[index]
+        results.append({"index": index, "text": document.text})
+        if document.id is not None:
+            results[-1]["id"] = document.id
+        if body.return_scores is not False:
+            results[-1]["score"] = result.scores[index]
+    return _answer(results=results, model=result.model)
+
+
+def render_no_results(result: ModelList) -> Rendered:
+    return _answer(results=[], model=_first(result, _reranks))
+
+
+# --- models ---------------------------------------------------------------------------------------------------
+
+
+def _embeds(info: ModelInfo) -> bool:
+    return "dense" in info.outputs
+
+
+def _reranks(info: ModelInfo) -> bool:
+    return info.reranks
+
+
+def _first(result: ModelList, can: Callable[[ModelInfo], bool]) -> str:
+    """The name of the first suitable model, else of the first model."""
+    return next(filter(can, result.models), result.models[0]).name
+
+
+@ROUTES.get("/models", summary="List served models", answer=ListedModels)
+def render_models(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json(listed_models(result)))
+
+
+class Described(msgspec.Struct):
+    id: str
+    name: str
+    description: str
+    model_type: Literal["embedding", "reranker"]
+    dimensions: int | msgspec.UnsetType = msgspec.UNSET  # of an embedding model
+
+
+def _described(info: ModelInfo, model_type: str) -> dict[str, Any]:
+    description = f"A {info.architecture} model that reads {info.max_input_tokens} tokens"
+    return {"id": info.name, "name": info.name, "description": description, "model_type": model_type}
+
+
+@ROUTES.get("/api/embedders", summary="List models that embed", answer=list[Described])
+def render_embedders(result: ModelList) -> Rendered:
+    shown = [_described(info, "embedding") | {"dimensions": info.dimensions} for info in filter(_embeds, result.models)]
+    return Rendered(body=dump_json(shown))
+
+
+@ROUTES.get("/api/rerankers", summary="List models that rerank", answer=list[Described])
+def render_rerankers(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json([_described(info, "reranker") for info in filter(_reranks, result.models)]))
+
+
+class Status(msgspec.Struct):
+    """Whether there is a model of each kind that answers."""
+
+    status: Literal["ok", "not_ready"]
+    embedding_ready: bool
+    reranker_ready: bool
+
+
+@ROUTES.get("/health/status", summary="Whether models of each kind answer", answer=Status, public=True)
+def render_status(result: ModelList) -> Rendered:
+    """Always 200, as in the source. Its queue depth and GPU memory are left out: they are not known here."""
+    models = ready_models(result)
+    embeds = any(map(_embeds, models))
+    return _answer(
+        status="ok" if embeds else "not_ready", embedding_ready=embeds, reranker_ready=any(map(_reranks, models))
+    )
+
+
+DIALECT = Dialect(name="semantic_explorer", title="Semantic Explorer", routes=tuple(ROUTES), render_error=render_error)

@@ -1,44 +1,171 @@
-"""Simple Inference Server: OpenAI's embeddings with guards, and its later versions' rerank.
+"""Simple Inference Server: OpenAI's embeddings with limits, and the rerank of its later versions.
 
-requests.py reads the bodies, answers.py writes the answers, errors.py says what went wrong. Of its wish list the
-dialect llamacpp has the routes. Runs on the event loop, called by the server's handler.
+null is the same as absent; unknown keys are ignored. The dialect llamacpp has the routes of the product's wish list.
+metrics.py has its families. Its log lines `runtime_config`, `warmup_ok` and `embedding_request` are the server's own.
 """
 
 from __future__ import annotations
 
-from vectord.products.common.dialect import Dialect, get, post
-from vectord.products.common.models import ListedModels
-from vectord.products.simple_inference_server.errors import render_error, render_rerank_error
-from vectord.products.simple_inference_server.requests import parse_embeddings, parse_models, parse_rerank
-from vectord.products.simple_inference_server.wire import Embeddings, EmbeddingsBody, Ranking, RerankBody
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Literal
 
+import msgspec
+
+from vectord import errors
+from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordError, WrongType
+from vectord.products.common.body import Count
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
+from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
+from vectord.products.common.models import ListedModels, listed_models
+from vectord.products.common.ranking import ranked
+from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items
+from vectord.schema import EmbedRequest, EmbedResult, ModelList, RerankRequest, RerankResult, TextOptions
+
+ROUTES = Routes()
+
+TEXT = TextOptions(truncate_by_default=True)
 _MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ERRORS: Statuses = {**STATUSES, errors.MalformedBody: 422, errors.WrongType: 422, errors.MissingField: 422}
+
+# The product's sentences; None stands for our message.
+SENTENCES: Mapping[type[VectordError], str | None] = {
+    errors.VectordError: None,
+    errors.ModelNotFound: "Model not found",
+    errors.ShuttingDown: "Service is shutting down",
+    errors.Overloaded: "Request queue full",
+    errors.RateLimited: None,
+    errors.InferenceFailed: "Embedding generation failed",
+}
+
+
+def render_error(error: VectordError, sentences: Mapping[type[VectordError], str | None] = SENTENCES) -> Rendered:
+    if isinstance(error, MalformedBody | WrongType):
+        return error_response(error, {"detail": faults(error)}, ERRORS)
+    detail = row_of(sentences, error) or error.message
+    if isinstance(error, TooManyInputs) and error.limit is not None:
+        detail = f"Batch too large; max {error.limit} items"
+    return error_response(error, {"detail": detail}, ERRORS)
+
+
+render_rerank_error = partial(render_error, sentences={**SENTENCES, errors.InferenceFailed: "Rerank failed"})
+
+# --- routes ---------------------------------------------------------------------------------------------------
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """Lists of token ids, base64 and a body without `model` are additions for users of OpenAI's SDK."""
+
+    input: TextsOrIds
+    model: str | None = None
+    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
+    user: str | None = None
+
+
+class EmbeddingItem(msgspec.Struct):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(msgspec.Struct):
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingsUsage
+
+
+@ROUTES.post(
+    "/v1/embeddings",
+    body=EmbeddingsBody,
+    answer=Embeddings,
+    summary="Embed texts or token ids",
+    example={"model": _MODEL, "input": ["hello", "world"]},
+    keys=["input"],
+    names={"inputs": "input"},
+)
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    """Checks in the product's order: the encoding, the count, the characters, and then the model."""
+    if body.encoding_format not in (None, "float", "base64"):  # OpenAI's SDK sends base64 by default
+        raise InvalidField("Only 'float' encoding_format is supported", field="encoding_format")
+    inputs, limit = read_inputs(body.input), incoming.guards.max_inputs
+    if limit is not None and len(inputs) > limit:
+        template = "Batch too large; max {limit} items"
+        raise TooManyInputs(template, field="inputs", limit=limit, given=len(inputs))
+    check_characters(inputs, incoming.guards.max_text_chars)
+    request = EmbedRequest(inputs=inputs, model=body.model or None, text=TEXT)
+    return Call(request, partial(render_embeddings, "base64" if body.encoding_format == "base64" else "float"))
+
+
+def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
+    shown = {
+        "object": "list",
+        "data": embedding_items(result.dense["float"], encoding),
+        "model": result.model,
+        "usage": token_usage(result.usage) | {"completion_tokens": None},
+    }
+    return Rendered(body=dump_json(shown))
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    documents: list[str]
+    model: str | None = None
+    top_n: Annotated[Count | None, msgspec.Meta(description="0 and null: all")] = None
+
+
+class RankedDocument(msgspec.Struct):
+    index: int
+    relevance_score: float
+    score: float
+    document: str
+
+
+class Ranking(msgspec.Struct):
+    model: str
+    results: list[RankedDocument]
+    usage: TokenUsage
+
+
+@ROUTES.post(
+    "/v1/rerank",
+    body=RerankBody,
+    answer=Ranking,
+    summary="Rank documents by how well they answer a query",
+    example={"model": _MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},
+    keys=["documents"],
+    names={"passages": "documents"},
+    render_error=render_rerank_error,
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    request = RerankRequest(query=body.query, passages=body.documents, model=body.model or None, text=TEXT, raw=False)
+    return Call(request, partial(render_ranking, body.documents, body.top_n))
+
+
+def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankResult) -> Rendered:
+    """Best first; each document is a string."""
+    shown = {
+        "model": result.model,
+        "results": ranked(result, documents, top_n=top_n, document=str, text=False),
+        "usage": token_usage(result.usage),
+    }
+    return Rendered(body=dump_json(shown))
+
+
+@ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)
+def render_models(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json(listed_models(result)))
+
 
 DIALECT = Dialect(
     name="simple_inference_server",
     title="Simple Inference Server",
-    routes=(
-        *post(
-            "/v1/embeddings",
-            parse=parse_embeddings,
-            summary="Embed texts or token ids",
-            body=EmbeddingsBody,
-            answer=Embeddings,
-            example={"model": _MODEL, "input": ["hello", "world"]},
-            keys=["input"],
-        ),
-        *post(
-            "/v1/rerank",
-            parse=parse_rerank,
-            summary="Rank documents by how well they answer a query",
-            body=RerankBody,
-            answer=Ranking,
-            example={"model": _MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},
-            keys=["documents"],
-            render_error=render_rerank_error,
-        ),
-        *get("/v1/models", parse=parse_models, summary="List served models", answer=ListedModels),
-    ),
+    routes=tuple(ROUTES),
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
 )
