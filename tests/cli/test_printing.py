@@ -1,4 +1,4 @@
-"""Commands on a terminal and in a pipe: colours and a bar for people, plain lines for whoever reads them."""
+"""Commands on a terminal have colours and a progress bar; in a pipe they print plain lines."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ESCAPE = "\x1b["
 
 
 def on_a_terminal(words: Sequence[str], folder: Path) -> str:
-    """What a person sees, to the command's end."""
+    """The command's output on a terminal."""
     ours, theirs = pty.openpty()
     environ = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     environ.pop("NO_COLOR", None)
@@ -29,7 +29,7 @@ def on_a_terminal(words: Sequence[str], folder: Path) -> str:
         try:
             while more := os.read(ours, 65_536):
                 seen += more
-        except OSError:  # Linux's word for the other end's being closed
+        except OSError:  # on Linux: the other end is closed
             pass
         os.close(ours)
     assert process.returncode == 0, seen.decode()
@@ -50,8 +50,8 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_job_has_a_bar_on_a_terminal_alone(source: Path, tmp_path: Path) -> None:
-    """With the rate and the time that is left; in a pipe there are lines, and no escape sequence."""
+def test_a_job_has_a_progress_bar_only_on_a_terminal(source: Path, tmp_path: Path) -> None:
+    """The bar has the rate and the remaining time. A pipe gets no escape sequence."""
     words = ["bulk", source.name, "out.npy", "--restart", "--backend", "fake"]
     seen = on_a_terminal(words, tmp_path)
     assert re.search(r"rows, [\d,]+ tokens/s", seen)
@@ -60,8 +60,8 @@ def test_a_job_has_a_bar_on_a_terminal_alone(source: Path, tmp_path: Path) -> No
     assert ESCAPE not in in_a_pipe(words, tmp_path)
 
 
-def test_tables_have_colours_on_a_terminal_alone(tmp_path: Path) -> None:
-    """And every line of them is there in a pipe."""
+def test_tables_have_colours_only_on_a_terminal(tmp_path: Path) -> None:
+    """A pipe gets every line of them."""
     assert ESCAPE in on_a_terminal(["models"], tmp_path)
     piped = in_a_pipe(["models"], tmp_path)
     assert ESCAPE not in piped

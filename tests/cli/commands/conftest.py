@@ -1,4 +1,4 @@
-"""One `vectord serve` of the default model for all tests of this folder that ask a real one."""
+"""One `vectord serve` of the default model for all tests of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of somebody else's make: OpenAI's route and a reranker over words, and faults that a test can ask for."""
+"""A small server of another make, with OpenAI's route, a reranker over words, and faults on request."""
 
 from __future__ import annotations
 
@@ -19,26 +19,24 @@ STOP_WORDS = frozenset({"a", "an", "and", "by", "i", "in", "is", "my", "of", "on
 class StandIn:
     url: str
     token: str | None = None
-    status: int = 200  # of every answer with vectors
-    fault: str = (
-        ""  # "swapped": vectors in reverse order; "nan"; "slow"; "unhealthy"; "chunked"; "html": errors as HTML
-    )
+    status: int = 200  # of responses with vectors
+    fault: str = ""  # swapped: vectors in reverse order; html: errors as HTML; nan, slow, unhealthy, chunked
     most_texts: int = 100
-    turned: float = 0.0  # how far vectors lie from the ones that another stand-in gives
+    turned: float = 0.0  # distance of the vectors from those of another stand-in
     bodies: list[dict[str, Any]] = field(default_factory=list)
     release: threading.Event = field(default_factory=threading.Event)
 
 
 @contextmanager
-def stand_in(**said: Any) -> Iterator[StandIn]:
+def stand_in(**options: Any) -> Iterator[StandIn]:
     with _Server(("127.0.0.1", 0), _Answers) as server:
-        server.said = StandIn(f"http://127.0.0.1:{server.server_address[1]}", **said)
+        server.stand_in = StandIn(f"http://127.0.0.1:{server.server_address[1]}", **options)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield server.said
+            yield server.stand_in
         finally:
-            server.said.release.set()
+            server.stand_in.release.set()
             server.shutdown()
             thread.join()
 
@@ -46,11 +44,11 @@ def stand_in(**said: Any) -> Iterator[StandIn]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
-    said: StandIn
+    stand_in: StandIn
 
 
 def vector(text: str, turned: float = 0.0) -> list[float]:
-    """A bag of the beginnings of words, so that texts with words in common are nearer."""
+    """Counts of word prefixes, so that texts with common words are closer."""
     found = [0.0] * WIDTH
     for word in text.lower().split():
         if word not in STOP_WORDS:
@@ -68,18 +66,18 @@ class _Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.path == "/health":
-            self._send({"status": "ok"}, 500 if self.server.said.fault == "unhealthy" else 200)
+            self._send({"status": "ok"}, 500 if self.server.stand_in.fault == "unhealthy" else 200)
         elif self.path == "/v1/models":
             self._send({"object": "list", "data": [{"id": "bag-of-words"}]})
         else:
             self._send({"error": "not found"}, 404)
 
     def do_POST(self) -> None:
-        said = self.server.said
+        options = self.server.stand_in
         content = self.rfile.read(int(self.headers["content-length"]))
         if self.path not in ("/v1/embeddings", "/rerank"):
             return self._send({"error": "not found"}, 404)
-        if said.token is not None and self.headers.get("authorization") != f"Bearer {said.token}":
+        if options.token is not None and self.headers.get("authorization") != f"Bearer {options.token}":
             return self._send({"error": "no key"}, 401)
         try:
             body = json.loads(content)
@@ -87,29 +85,29 @@ class _Answers(BaseHTTPRequestHandler):
             texts = [texts] if isinstance(texts, str) else list(texts)
         except (ValueError, KeyError, TypeError):
             return self._refuse()
-        if len(texts) > said.most_texts:
+        if len(texts) > options.most_texts:
             return self._send({"error": "too many"}, 413)
-        said.bodies.append(body)
-        if said.fault == "slow":
-            said.release.wait()
+        options.bodies.append(body)
+        if options.fault == "slow":
+            options.release.wait()
         if self.path == "/rerank":
             return self._rank(body["query"], texts)
-        rows = [vector(text, said.turned) for text in texts]
-        if said.fault == "nan" and rows:
+        rows = [vector(text, options.turned) for text in texts]
+        if options.fault == "nan" and rows:
             rows[0][0] = float("nan")
-        if said.fault == "swapped":
+        if options.fault == "swapped":
             rows.reverse()
         data = [{"index": i, "embedding": row} for i, row in enumerate(rows)]
-        return self._send({"data": data, "model": "bag-of-words"}, said.status)
+        return self._send({"data": data, "model": "bag-of-words"}, options.status)
 
     def _rank(self, query: str, passages: Sequence[str]) -> None:
-        asked = vector(query)
-        scores = [sum(a * b for a, b in zip(asked, vector(passage), strict=True)) for passage in passages]
+        wanted = vector(query)
+        scores = [sum(a * b for a, b in zip(wanted, vector(passage), strict=True)) for passage in passages]
         order = sorted(range(len(passages)), key=lambda place: -scores[place])
         self._send({"results": [{"index": place, "relevance_score": scores[place]} for place in order]})
 
     def _refuse(self) -> None:
-        if self.server.said.fault == "html":
+        if self.server.stand_in.fault == "html":
             self._bytes(b"<h1>Internal error</h1>", 500)
         else:
             self._send({"error": "bad request"}, 400)
@@ -119,7 +117,7 @@ class _Answers(BaseHTTPRequestHandler):
 
     def _bytes(self, content: bytes, status: int) -> None:
         self.send_response(status)
-        if self.server.said.fault == "chunked":
+        if self.server.stand_in.fault == "chunked":
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()
             half = len(content) // 2

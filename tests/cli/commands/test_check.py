@@ -1,4 +1,4 @@
-"""`vectord check` against a real vectord, and against stand-ins that do one thing wrong each."""
+"""`vectord check` with a real vectord, and with stand-ins that each have one fault."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ def checked(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> tuple[
     return code, json.loads(capsys.readouterr().out)
 
 
-def failed(report: dict[str, Any]) -> list[str]:
-    return [one["name"] for one in report["checks"] if one["verdict"] == "failed"]
+def names(report: dict[str, Any], verdict: str) -> list[str]:
+    return [one["name"] for one in report["checks"] if one["verdict"] == verdict]
 
 
-def test_a_real_server_passes_all(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every route that /openapi.json names with an example is asked, and the last line says N/N."""
+def test_vectord_passes_every_test(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Among them every route with an example in /openapi.json."""
     code, report = checked(capsys, vectord_url, "--backpressure-requests", "32")
-    assert (code, failed(report)) == (0, [])
-    names = {one["name"] for one in report["checks"] if one["verdict"] == "passed"}
-    assert {"POST /vectord/rerank, vectord", "POST /embed, text-embeddings-inference", "GET /stats"} <= names
-    assert report["passed"] == report["ran"] == len(names)
+    assert (code, names(report, "failed")) == (0, [])
+    passed = set(names(report, "passed"))
+    assert {"POST /vectord/rerank, vectord", "POST /embed, text-embeddings-inference", "GET /stats"} <= passed
+    assert report["passed"] == report["ran"] == len(passed)
 
 
-def test_people_see_a_line_a_test_and_the_count(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without colours where there is no terminal."""
+def test_the_output_has_a_line_for_each_test(capsys: pytest.CaptureFixture[str]) -> None:
+    """The last line has the counts. There are no colours outside a terminal."""
     with stand_in() as server:
         assert run(["check", "--url", server.url, "--backpressure-requests", "4"]) == 0
     printed = capsys.readouterr().out
@@ -40,62 +40,63 @@ def test_people_see_a_line_a_test_and_the_count(capsys: pytest.CaptureFixture[st
     assert "\x1b" not in printed
 
 
-def test_what_a_server_does_not_have_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
-    """Neither passed nor failed: no /metrics, no sparse vectors, no token to check."""
+def test_a_missing_feature_is_not_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither passed nor failed: no /metrics, no sparse vectors, no token."""
     with stand_in() as server:
         code, report = checked(capsys, server.url, "--backpressure-requests", "0")
-    absent = {one["name"] for one in report["checks"] if one["verdict"] == "not offered"}
     assert code == 0
-    assert {"metrics for Prometheus", "dense, sparse and ColBERT of one text", "no answer without the token"} <= absent
+    assert {
+        "metrics for Prometheus",
+        "dense, sparse and ColBERT vectors of a text",
+        "a request without the token is refused",
+    } <= set(names(report, "not offered"))
 
 
 @pytest.mark.parametrize(
-    ("said", "name"),
+    ("fault", "name"),
     [
-        ({"fault": "swapped"}, "order in is order out"),
-        ({"fault": "html"}, "a body that is cut off is the caller's error, in JSON"),
+        ({"fault": "swapped"}, "results keep the order of the texts"),
+        ({"fault": "html"}, "truncated JSON gets a 4xx error in JSON"),
         ({"fault": "unhealthy"}, "healthy"),
-        ({"most_texts": 3}, "16 callers at once each get their own"),
+        ({"most_texts": 3}, "16 concurrent clients get their own results"),
     ],
     ids=str,
 )
-def test_a_server_that_does_wrong_fails(said: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """With exit code 1, and the test that saw it says what came."""
-    with stand_in(**said) as server:
+def test_a_faulty_server_fails(fault: dict[str, Any], name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """With exit code 1. Each failed test has a reason."""
+    with stand_in(**fault) as server:
         code, report = checked(capsys, server.url, "--backpressure-requests", "0")
     assert code == 1
-    assert name in failed(report)
+    assert name in names(report, "failed")
     assert all(one["why"] for one in report["checks"] if one["verdict"] == "failed")
 
 
-def test_a_server_without_finite_vectors_has_nothing_to_pass(capsys: pytest.CaptureFixture[str]) -> None:
-    """No form of asking is taken for one that works."""
+def test_a_server_without_finite_vectors_offers_none(capsys: pytest.CaptureFixture[str]) -> None:
     with stand_in(fault="nan") as server:
         _, report = checked(capsys, server.url, "--backpressure-requests", "0")
-    verdicts = {one["name"]: one["verdict"] for one in report["checks"]}
-    assert verdicts["one finite vector a text"] == "not offered"
+    assert "one finite vector for each text" in names(report, "not offered")
 
 
-def test_a_token_is_sent_and_its_absence_tested(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_token_is_sent_and_required(capsys: pytest.CaptureFixture[str]) -> None:
     """A server that answers without it fails."""
     with stand_in(token="secret") as server:
         code, report = checked(capsys, server.url, "--token", "secret", "--backpressure-requests", "0")
-        assert (code, failed(report)) == (0, [])
+        assert (code, names(report, "failed")) == (0, [])
     with stand_in() as server:
         _, report = checked(capsys, server.url, "--token", "secret", "--backpressure-requests", "0")
-        assert failed(report) == ["no answer without the token"]
+        assert names(report, "failed") == ["a request without the token is refused"]
 
 
-def test_limits_that_are_named_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
-    """One more than the limit is refused, or the test fails."""
+def test_given_limits_are_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    """One more than the limit must be refused."""
     with stand_in(most_texts=30) as server:
         words = ("--max-sentences", "30", "--max-sentence-chars", "50", "--backpressure-requests", "0")
         _, report = checked(capsys, server.url, *words)
-    assert failed(report) == ["max sentence chars: 51 is refused"]
+    assert names(report, "failed") == ["max sentence chars: 51 is refused"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "line"),
     [
         (["--url", "localhost:8000"], "--url: expected http://HOST:PORT"),
         (["--url", "http://127.0.0.1:1"], "--url: no server answers at http://127.0.0.1:1"),
@@ -105,9 +106,10 @@ def test_limits_that_are_named_are_tested(capsys: pytest.CaptureFixture[str]) ->
     ],
     ids=str,
 )
-def test_a_check_that_cannot_be_is_one_line(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """And exit code 2."""
+def test_a_bad_option_is_one_line_and_exit_code_2(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["check", *words]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert line in error
     assert len(error.splitlines()) == 1

@@ -76,9 +76,9 @@ def command(
     as_json: bool,
     **limits: int | None,
 ) -> int:
-    from vectord.tools.check.subject import Limits  # noqa: PLC0415
-    from vectord.tools.check.suite import open_subject, run_checks  # noqa: PLC0415
-    from vectord.tools.probe.server import Server, check_url  # noqa: PLC0415 - httpx
+    from vectord.tools.check.checks import run_checks  # noqa: PLC0415
+    from vectord.tools.check.subject import Limits, open_subject  # noqa: PLC0415
+    from vectord.tools.probe import Server, check_url  # noqa: PLC0415 - httpx
 
     with Server(check_url(url, "--url"), token, timeout) as server:
         subject = open_subject(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vectord.tools.doctor.installation import Cache, ChangedSetting, Port
     from vectord.tools.doctor.machine import Machine
     from vectord.tools.doctor.self_test import SelfTest
-    from vectord.tools.probe.server import Server
+    from vectord.tools.probe import Server
 
 HELP = """\
 Show what vectord finds on this machine: the CPU and its instructions, threads, memory, GPUs, libraries, the model
@@ -87,7 +87,7 @@ def command(
                 raise ConfigError(f"--{name.replace('_', '-')}: requires --against")
         return _examine(load_settings(line), self_test=not no_self_test, as_json=as_json)
     from vectord.tools.doctor.against import compare  # noqa: PLC0415
-    from vectord.tools.probe.server import Server, check_url  # noqa: PLC0415 - httpx
+    from vectord.tools.probe import Server, check_url  # noqa: PLC0415 - httpx
 
     with Server(check_url(against, "--against"), against_token, timeout) as there:
         there.check_reachable("--against")
@@ -221,7 +221,7 @@ def _model(one: SelfTest) -> str:
 
 @contextmanager
 def _server_here(line: CommandLine, url: str | None, token: str | None, timeout_s: float) -> Iterator[Server]:
-    from vectord.tools.probe.server import Server, check_url  # noqa: PLC0415
+    from vectord.tools.probe import Server, check_url  # noqa: PLC0415
 
     if url is not None:
         if line.words:
@@ -229,7 +229,7 @@ def _server_here(line: CommandLine, url: str | None, token: str | None, timeout_
         with Server(check_url(url, "--url"), token, timeout_s) as server:
             yield server
         return
-    from vectord.tools.doctor.own_server import own_server  # noqa: PLC0415
+    from vectord.tools.doctor.against import own_server  # noqa: PLC0415
 
     config = load_settings(line).config  # reports a bad setting before a process starts
     with own_server(line.words, config.server.api_key, timeout_s) as server:

@@ -1,4 +1,1 @@
-"""Tests of a server that runs, by its URL: `vectord check`.
-
-`suite.py` runs them one after another; `embedding.py`, `reranking.py`, `manners.py` and `examples.py` have them.
-"""
+"""Tests of a running server, for `vectord check`. subject.py describes the server, checks.py has the tests."""

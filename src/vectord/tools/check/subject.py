@@ -1,4 +1,4 @@
-"""What is checked, and what a check can say of it."""
+"""The server under test, and the result of a check."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vectord.tools.probe.forms import EmbedForm, RerankForm
-from vectord.tools.probe.server import Reply, Server
+from vectord.tools.probe import EmbedForm, Reply, RerankForm, Server, find_embed_form, find_rerank_form
 
 Verdict: TypeAlias = Literal["passed", "failed", "not offered"]
 
 
 class NotOffered(Exception):
-    """The server does not claim to do this."""
+    """The server does not have this feature."""
 
 
 class Failed(Exception):
-    """It does, and what came is wrong. The text says what came."""
+    """The server has this feature, and its response is wrong. The message describes the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the operator says the server allows; None: nothing is said, and nothing is checked."""
+    """Limits of the server, to be tested. None: unknown, not tested."""
 
     max_sentences: int | None = None
     max_sentence_chars: int | None = None
@@ -45,17 +44,17 @@ class Subject:
     @property
     def embed_form(self) -> EmbedForm:
         if self.embeds is None:
-            raise NotOffered("no route gives vectors")
+            raise NotOffered("no route returns vectors")
         return self.embeds
 
     @property
     def rerank_form(self) -> RerankForm:
         if self.reranks is None:
-            raise NotOffered("no route gives scores")
+            raise NotOffered("no route returns scores")
         return self.reranks
 
-    def offered(self, method: str, path: str, body: object = None) -> Reply:
-        """The answer there. Raises NotOffered if nothing is served there under that method."""
+    def send(self, method: str, path: str, body: object = None) -> Reply:
+        """The reply of a route. Raises NotOffered if there is no such route."""
         reply = self.server.get(path) if method == "GET" else self.server.post(path, body)
         if reply.status in (404, 405, 501):
             raise NotOffered(f"{method} {path} is {reply.status}")
@@ -80,3 +79,19 @@ def demand(holds: object, why: str) -> None:
     """Raises Failed."""
     if not holds:
         raise Failed(why)
+
+
+def open_subject(server: Server, *, model: str | None, limits: Limits, backpressure_requests: int) -> Subject:
+    """The server and the forms that it accepts. Raises ConfigError if no server answers."""
+    server.check_reachable("--url")
+    model = model or server.find_model()
+    openapi = server.get("/openapi.json").json()
+    return Subject(
+        server=server,
+        model=model,
+        openapi=openapi if isinstance(openapi, dict) else None,
+        embeds=find_embed_form(server, model),
+        reranks=find_rerank_form(server, model),
+        limits=limits,
+        backpressure_requests=backpressure_requests,
+    )

@@ -1,5 +1,5 @@
-"""What this machine offers, how the models fare on it, and what would help: `vectord doctor`.
+"""Facts, advice and comparisons for `vectord doctor`.
 
-`machine.py` and `installation.py` gather facts, `self_test.py` runs the models, `advice.py` draws conclusions, and
-`against.py` compares with another server.
+machine.py and installation.py read facts, self_test.py runs the models, advice.py draws conclusions, and against.py
+compares two servers.
 """

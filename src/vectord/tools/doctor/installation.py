@@ -1,4 +1,4 @@
-"""Facts of the installation: libraries, the cache of models, the settings that are said, ports."""
+"""Facts about the installation: libraries, the model cache, changed settings, ports."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBRARIES = (
 class Cache:
     folder: str
     exists: bool
-    writable: bool  # it, or the nearest folder above it that exists
+    writable: bool  # the folder, or its closest parent that exists
     free_bytes: int | None
 
 
@@ -44,11 +44,11 @@ class Port:
     setting: str
     host: str
     port: int
-    problem: str | None  # None: it is free
+    problem: str | None  # why it is not available
 
 
 def read_versions() -> dict[str, str]:
-    """Of Python, vectord and those of LIBRARIES that are installed."""
+    """Versions of Python, vectord and the installed libraries of LIBRARIES."""
     found = {"vectord": __version__, "Python": platform.python_version()}
     for name in LIBRARIES:
         try:
@@ -59,7 +59,7 @@ def read_versions() -> dict[str, str]:
 
 
 def read_cache(folder: Path) -> Cache:
-    """Writes nothing."""
+    """Writes nothing to the folder."""
     nearest = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), Path("/"))
     try:
         free_bytes = shutil.disk_usage(nearest).free
@@ -70,17 +70,16 @@ def read_cache(folder: Path) -> Cache:
 
 
 def read_settings(loaded: Loaded) -> list[ChangedSetting]:
-    """With where each came from; secrets as ***."""
+    """Settings that differ from their defaults, with their sources. Secrets are ***."""
     found = []
     for setting in SETTINGS:
         origin = loaded.origins[setting.name]
         if origin.source == "default":
             continue
         value = getattr(getattr(loaded.config, setting.section), setting.name)
-        shown = (
-            "***" if setting.secret and value is not None else ", ".join(value) if isinstance(value, tuple) else value
-        )
-        found.append(ChangedSetting(setting=f"{setting.section}.{setting.name}", value=str(shown), source=str(origin)))
+        text = ", ".join(value) if isinstance(value, tuple) else str(value)
+        text = "***" if setting.secret and value is not None else text
+        found.append(ChangedSetting(setting=f"{setting.section}.{setting.name}", value=text, source=str(origin)))
     return found
 
 
@@ -94,7 +93,7 @@ def read_ports(config: ServerConfig) -> Sequence[Port]:
 
 
 def _problem(host: str, port: int) -> str | None:
-    """Why nobody could listen there now."""
+    """Why the server could not listen there, or None."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:

@@ -1,4 +1,4 @@
-"""Facts of the machine: processor, memory, GPU. Opens small files of /proc and /sys; asks nvidia-smi where it is."""
+"""Facts about the machine: CPU, memory, GPUs. Reads small files in /proc and /sys, and runs nvidia-smi."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
 
-# Instructions that matrices are multiplied with, as /proc/cpuinfo calls them.
+# Instruction sets for matrix products, by their names in /proc/cpuinfo.
 FEATURES = (
     *("avx2", "fma", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"),
     *("asimd", "asimddp", "bf16", "i8mm", "sve"),
 )
 _SMI_TIMEOUT_S = 10
-_UNLIMITED_BYTES = 2**60  # version 1 of cgroups says "no limit" as a number above it
+_UNLIMITED_BYTES = 2**60  # cgroups v1 reports "no limit" as a larger number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +32,19 @@ class Machine:
     system: str
     processor: str
     features: tuple[str, ...]
-    bfloat16: bool | None  # whether it multiplies such numbers; None: the system does not say
+    bfloat16: bool | None  # has instructions for it; None: unknown
     int8: bool | None
-    cores: int  # of the machine
-    affinity: int  # of them this process may use
-    threads: int  # that vectord uses: affinity and cgroup quota
+    cores: int
+    affinity: int  # cores that this process may use
+    threads: int  # threads of vectord: affinity limited by the cgroup's quota
     memory_bytes: int | None
-    memory_limit_bytes: int | None  # of the cgroup
+    memory_limit_bytes: int | None  # the cgroup's
     memory_available_bytes: int | None
     gpus: tuple[Gpu, ...]
 
 
 def read_machine(root: Path = Path("/")) -> Machine:
-    """root: where /proc and /sys are."""
+    """root: the folder with proc and sys."""
     cpuinfo = _pairs(root / "proc/cpuinfo")
     flags = (cpuinfo.get("flags") or cpuinfo.get("Features") or "").split()
     memory = _pairs(root / "proc/meminfo")
@@ -65,7 +65,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
 
 
 def _pairs(path: Path) -> dict[str, str]:
-    """The first value of each name."""
+    """Lines `name: value`; the first value of each name."""
     found: dict[str, str] = {}
     for line in _text(path).splitlines():
         name, _, value = line.partition(":")
@@ -79,7 +79,7 @@ def _kib(text: str | None) -> int | None:
 
 
 def _memory_limit(root: Path) -> int | None:
-    """The least of this cgroup and those around it."""
+    """The least limit of this cgroup and its parents."""
     limits = []
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -87,23 +87,23 @@ def _memory_limit(root: Path) -> int | None:
         mount = "sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup"
         for folder in (group, *group.parents):
             for name in ("memory.max", "memory.limit_in_bytes"):
-                said = _text(root / mount / folder / name).strip()
-                if said.isdigit() and int(said) < _UNLIMITED_BYTES:
-                    limits.append(int(said))
+                text = _text(root / mount / folder / name).strip()
+                if text.isdigit() and int(text) < _UNLIMITED_BYTES:
+                    limits.append(int(text))
     return min(limits, default=None)
 
 
 def _gpus() -> tuple[Gpu, ...]:
-    """What the driver says; () without one, or where it does not answer."""
+    """The GPUs that nvidia-smi lists; none if it is missing or fails."""
     smi = shutil.which("nvidia-smi")
     if smi is None:
         return ()
-    ask = [smi, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
+    command = [smi, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader,nounits"]
     try:
-        told = subprocess.run(ask, capture_output=True, text=True, check=True, timeout=_SMI_TIMEOUT_S)  # noqa: S603
+        listed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_SMI_TIMEOUT_S)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return ()
-    rows = [[part.strip() for part in line.split(",")] for line in told.stdout.splitlines()]
+    rows = [[part.strip() for part in line.split(",")] for line in listed.stdout.splitlines()]
     return tuple(
         Gpu(name=row[0], driver=row[1], memory_mib=int(row[2]) if row[2].isdigit() else None)
         for row in rows

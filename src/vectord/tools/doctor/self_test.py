@@ -1,4 +1,4 @@
-"""The configured models, loaded and run in this process: each answers the self-test of serve, and is timed."""
+"""The configured models in this process: each runs its self-test when it loads, and is timed."""
 
 from __future__ import annotations
 
@@ -21,33 +21,34 @@ _SENTENCE = "The committee describes an old bridge in the rain, and report numbe
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
     model: str
-    state: str  # ready, failed
+    state: str  # ready or failed
     backend: str
     device: str
     dtype: str
     outputs: Sequence[str]
     dimensions: int | None
     max_input_tokens: int
-    lone_ms: float | None  # one short text, the median of a few
-    texts_per_s: float | None  # short texts, or pairs, as fast as they go
+    lone_ms: float | None  # median latency of one short text
+    texts_per_s: float | None  # short texts or pairs, in one request
     problem: str | None
 
 
 async def self_tests(config: Config) -> list[SelfTest]:
-    """In the order in which they are served. Raises StartError: a model that is nowhere."""
-    fresh = replace(config, engine=replace(config.engine, cache_bytes=0, shared_cache=None))
-    async with running_engine(fresh) as engine:
+    """In the order of the models. Raises StartError for a model without files."""
+    uncached = replace(config, engine=replace(config.engine, cache_bytes=0, shared_cache=None))
+    async with running_engine(uncached) as engine:
         return [await _test(engine, info) for info in engine.models(CALLER).models]
 
 
 async def _test(engine: Engine, info: ModelInfo) -> SelfTest:
     lone_ms = texts_per_s = None
-    problem = "could not be loaded; the log says why" if info.state == "failed" else None
+    problem = "could not be loaded; see the log" if info.state == "failed" else None
     if info.state == "ready" and ("dense" in info.outputs or info.reranks):
         try:
-            await _texts_per_s(engine, info)  # the first batch of a kind is slower than those after it
-            lone_ms = await _lone_ms(engine, info)
-            texts_per_s = await _texts_per_s(engine, info)
+            await _latency_ms(engine, info, TEXTS)  # the first batch of a shape is slower
+            latencies_ms = [await _latency_ms(engine, info, 1) for _ in range(ROUNDS)]
+            lone_ms = round(sorted(latencies_ms)[ROUNDS // 2], 2)
+            texts_per_s = round(TEXTS * 1e3 / await _latency_ms(engine, info, TEXTS), 1)
         except VectordError as error:
             problem = error.message
     return SelfTest(
@@ -65,24 +66,11 @@ async def _test(engine: Engine, info: ModelInfo) -> SelfTest:
     )
 
 
-async def _lone_ms(engine: Engine, info: ModelInfo) -> float:
-    times = []
-    for place in range(ROUNDS):
-        began_s = time.perf_counter()
-        await _ask(engine, info, [_SENTENCE.format(place)])
-        times.append((time.perf_counter() - began_s) * 1e3)
-    return round(sorted(times)[ROUNDS // 2], 2)
-
-
-async def _texts_per_s(engine: Engine, info: ModelInfo) -> float:
-    texts = [_SENTENCE.format(1000 + place) for place in range(TEXTS)]
+async def _latency_ms(engine: Engine, info: ModelInfo, count: int) -> float:
+    texts = [_SENTENCE.format(number) for number in range(count)]
     began_s = time.perf_counter()
-    await _ask(engine, info, texts)
-    return round(TEXTS / (time.perf_counter() - began_s), 1)
-
-
-async def _ask(engine: Engine, info: ModelInfo, texts: Sequence[str]) -> None:
     if "dense" in info.outputs:
         await engine.answer(EmbedRequest(inputs=texts, model=info.name), CALLER)
     else:
         await engine.answer(RerankRequest(query="Why does it matter?", passages=texts, model=info.name), CALLER)
+    return (time.perf_counter() - began_s) * 1e3

@@ -1,0 +1,374 @@
+"""The checks of a server: the server itself, vectors, scores, limits, and the examples of its OpenAPI document.
+
+`run_checks` runs all of them, one after another. A check raises NotOffered or Failed, and passes otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from vectord.tools.check.subject import Check, Failed, Finding, NotOffered, Subject, Verdict, demand
+from vectord.tools.probe import PASSAGES, QUERY, Reply, Vectors, embed, read_vectors, rerank
+
+TEXTS = (
+    "A cat sits on the warm windowsill.",
+    "A kitten is lying by the window in the sun.",
+    "The central bank raised interest rates again.",
+)
+SCRIPTS = ("Ciao mondo!", "你好世界", "مرحبا بالعالم", "Grüße 👋🏽", "e\u0301")
+RELEVANT = 1  # the passage of PASSAGES that answers QUERY
+SAME_COSINE = 0.99  # least cosine of equal texts; half precision and padding stay above it
+HEALTH = ("/health", "/health/live", "/ping", "/")
+LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
+MAX_EXAMPLES = 1000
+# Statuses of an example for a model type that is not served, or for the operator only.
+_NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
+_WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+CHECKS: list[Check] = []
+
+
+def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
+    """Add the function to CHECKS."""
+
+    def add(run: Callable[[Subject], None]) -> Callable[[Subject], None]:
+        CHECKS.append(Check(name, run))
+        return run
+
+    return add
+
+
+def run_checks(subject: Subject) -> Iterator[Finding]:
+    """Each finding as soon as it is known."""
+    last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
+    for one in (*CHECKS, *_limit_checks(subject), *_example_checks(subject), *last):
+        began_s = time.perf_counter()
+        verdict: Verdict = "passed"
+        why = ""
+        try:
+            one.run(subject)
+        except NotOffered as reason:
+            verdict, why = "not offered", str(reason)
+        except Failed as reason:
+            verdict, why = "failed", str(reason)
+        yield Finding(one.name, verdict, why, round((time.perf_counter() - began_s) * 1e3, 1))
+
+
+# --- the server -----------------------------------------------------------------------------------------------
+
+
+@check("healthy")
+def healthy(subject: Subject) -> None:
+    for path in HEALTH:
+        reply = subject.server.get(path)
+        if reply.status not in (404, 405):
+            demand(reply.status in (200, 204), f"GET {path}: {reply.summary()}")
+            return
+    raise NotOffered(f"none of {', '.join(HEALTH)}")
+
+
+@check("ready")
+def ready(subject: Subject) -> None:
+    reply = subject.send("GET", "/health/ready")
+    demand(reply.status in (200, 204), reply.summary())
+
+
+@check("lists its models")
+def lists_models(subject: Subject) -> None:
+    for path in LISTS:
+        reply = subject.server.get(path)
+        if reply.status == 200:
+            demand(reply.json() is not None, f"GET {path}: not JSON")
+            return
+    raise NotOffered(f"none of {', '.join(LISTS)}")
+
+
+@check("metrics for Prometheus")
+def metrics(subject: Subject) -> None:
+    reply = subject.send("GET", "/metrics")
+    has_metrics = reply.status == 200 and (b"# TYPE" in reply.body or b"# HELP" in reply.body)
+    demand(has_metrics, f"no metrics: {reply.summary()}")
+
+
+@check("an unknown path gets 404")
+def unknown_path(subject: Subject) -> None:
+    reply = subject.server.get("/there/is/nothing/here")
+    demand(reply.status in (401, 403, 404), f"unknown path: {reply.summary()}")
+
+
+@check("truncated JSON gets a 4xx error in JSON")
+def truncated_json(subject: Subject) -> None:
+    _demand_error(subject.server.send("POST", subject.embed_form.path, b'{"input": ["cut of'))
+
+
+@check("a number for texts gets a 4xx error in JSON")
+def wrong_type(subject: Subject) -> None:
+    form = subject.embed_form
+    _demand_error(subject.server.post(form.path, form.wrong_body(subject.model)))
+
+
+def _demand_error(reply: Reply) -> None:
+    demand(400 <= reply.status < 500, reply.summary())
+    demand(isinstance(reply.json(), dict | list), "the error is not JSON")
+
+
+@check("no texts get 200 or a 4xx error")
+def no_texts(subject: Subject) -> None:
+    form = subject.embed_form
+    reply = subject.server.post(form.path, form.body([], subject.model))
+    demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
+
+
+@check("a request without the token is refused")
+def requires_token(subject: Subject) -> None:
+    if subject.server.token is None:
+        raise NotOffered("no --token to test")
+    form = subject.embed_form
+    body = json.dumps(form.body(["x"], subject.model)).encode()
+    reply = subject.server.send("POST", form.path, body, with_token=False)
+    demand(reply.status in (401, 403), reply.summary())
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+def cosine(one: Vectors, other: Vectors) -> float:
+    size = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / size if size else 0.0
+
+
+def vectors_of(subject: Subject, texts: Sequence[str]) -> Vectors:
+    """Raises Failed."""
+    reply, vectors = embed(subject.server, subject.embed_form, texts, subject.model)
+    if vectors is None:
+        raise Failed(f"no finite vector for each of {len(texts)} texts: {reply.summary()}")
+    return vectors
+
+
+def _demand_same(ones: Sequence[Vectors] | Vectors, others: Sequence[Vectors] | Vectors, what: str) -> None:
+    least = min(cosine(one, other) for one, other in zip(ones, others, strict=True))
+    demand(least >= SAME_COSINE, f"{what}: cosine {least:.4f}")
+
+
+@check("one finite vector for each text")
+def one_vector_per_text(subject: Subject) -> None:
+    demand(np.linalg.norm(vectors_of(subject, TEXTS), axis=1).all(), "a vector of zeros")
+
+
+@check("the same text gets the same vector")
+def same_text(subject: Subject) -> None:
+    _demand_same(vectors_of(subject, TEXTS[:1]), vectors_of(subject, TEXTS[:1]), "one text, twice")
+
+
+@check("a text alone gets the vector that it gets in a batch")
+def alone_and_in_batch(subject: Subject) -> None:
+    alone = [vectors_of(subject, [text])[0] for text in TEXTS]
+    _demand_same(alone, vectors_of(subject, TEXTS), "a text alone and in a batch")
+
+
+@check("results keep the order of the texts")
+def order(subject: Subject) -> None:
+    rotated = vectors_of(subject, (*TEXTS[1:], TEXTS[0]))
+    _demand_same(vectors_of(subject, TEXTS), [rotated[-1], *rotated[:-1]], "the same texts in another order")
+
+
+@check("similar texts are closer than dissimilar ones")
+def similarity(subject: Subject) -> None:
+    cat, kitten, bank = vectors_of(subject, TEXTS)
+    near, far = cosine(cat, kitten), cosine(cat, bank)
+    demand(near > far, f"cosine of similar texts {near:.3f}, of dissimilar ones {far:.3f}")
+
+
+@check("texts in several scripts")
+def scripts(subject: Subject) -> None:
+    vectors_of(subject, SCRIPTS)
+
+
+@check("16 concurrent clients get their own results")
+def concurrent_clients(subject: Subject) -> None:
+    texts = [f"{TEXTS[i % 3]} Number {i}." for i in range(16)]
+    expected = vectors_of(subject, texts)
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda text: vectors_of(subject, [text])[0], texts))
+    _demand_same(found, expected, "a client got another text's vector")
+
+
+@check("20,000 words are truncated or refused")
+def long_text(subject: Subject) -> None:
+    reply, vectors = embed(subject.server, subject.embed_form, ["word " * 20_000], subject.model)
+    demand(vectors is not None or 400 <= reply.status < 500, reply.summary())
+
+
+@check("base64 holds the same numbers")
+def base64_vectors(subject: Subject) -> None:
+    form = subject.embed_form
+    if form.name not in ("OpenAI", "infinity"):
+        raise NotOffered(f"{form.name} has no encoding_format")
+    reply = subject.server.post(form.path, {**form.body(TEXTS, subject.model), "encoding_format": "base64"})
+    if 400 <= reply.status < 500:
+        raise NotOffered(f"encoding_format base64 is {reply.status}")
+    vectors = read_vectors(form, reply, len(TEXTS))
+    if vectors is None:
+        raise Failed(reply.summary())
+    _demand_same(vectors, vectors_of(subject, TEXTS), "base64 and numbers")
+
+
+def _smart_kinds(subject: Subject, **options: bool) -> dict[str, Any]:
+    """The vectors of one text, by kind, from Smart Embedder's route."""
+    body = {"sentences": [TEXTS[0]], "return_dense": False, "return_sparse": True, "return_colbert": False, **options}
+    reply = subject.send("POST", "/embeddings/", body)
+    if 400 <= reply.status < 500:
+        raise NotOffered(f"no model with these vectors: {reply.status}")
+    try:
+        kinds = reply.json()["data"][0]["embeddings"]
+        assert reply.status == 200 and isinstance(kinds, dict)
+    except (*_WRONG_SHAPE, AssertionError):
+        raise Failed(f"no embeddings: {reply.summary()}") from None
+    return kinds
+
+
+@check("dense, sparse and ColBERT vectors of a text")
+def all_kinds(subject: Subject) -> None:
+    kinds = _smart_kinds(subject, return_dense=True, return_colbert=True)
+    try:
+        weights = [float(weight) for weight in kinds["sparse"].values()]
+        widths = {len(row) for row in kinds["colbert"]}
+        demand("dense" in kinds and weights and min(weights) >= 0, "no sparse weights, or a negative one")
+        demand(len(widths) == 1, "ColBERT vectors of several widths, or none")
+    except _WRONG_SHAPE:
+        raise Failed("dense, sparse or colbert is missing") from None
+
+
+@check("sparse vectors as indices and values")
+def sparse_as_indices(subject: Subject) -> None:
+    sparse: Any = _smart_kinds(subject, sparse_as_indices=True).get("sparse")
+    try:
+        is_good = len(sparse["indices"]) == len(sparse["values"]) > 0
+    except _WRONG_SHAPE:
+        is_good = False
+    demand(is_good, "no indices and values of one length")
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+def _scores(subject: Subject) -> dict[int, float]:
+    reply, scores = rerank(subject.server, subject.rerank_form, QUERY, PASSAGES, subject.model)
+    if scores is None:
+        raise Failed(f"no finite score for each passage: {reply.summary()}")
+    return scores
+
+
+@check("the relevant passage ranks first")
+def relevant_first(subject: Subject) -> None:
+    scores = _scores(subject)
+    best = max(scores, key=lambda index: scores[index])
+    demand(best == RELEVANT, f"its score is {scores[RELEVANT]:.4f}, another passage's is {scores[best]:.4f}")
+
+
+@check("scores are in descending order")
+def descending(subject: Subject) -> None:
+    found = list(_scores(subject).values())
+    demand(found == sorted(found, reverse=True), f"scores {found}")
+
+
+@check("the same pairs get the same scores")
+def same_scores(subject: Subject) -> None:
+    one, other = _scores(subject), _scores(subject)
+    apart = max(abs(one[index] - other[index]) for index in one)
+    demand(apart <= 0.01 * max(1.0, *map(abs, one.values())), f"scores differ by {apart:.4f}")
+
+
+@check("no passages get 200 or a 4xx error")
+def no_passages(subject: Subject) -> None:
+    form = subject.rerank_form
+    reply = subject.server.post(form.path, form.body(QUERY, [], subject.model))
+    demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
+
+
+# --- limits, backpressure and examples ------------------------------------------------------------------------
+
+
+def _limit_checks(subject: Subject) -> Iterator[Check]:
+    """For each known limit: one more is refused."""
+    limits = subject.limits
+    for name, limit, reranks in (
+        ("max sentences", limits.max_sentences, False),
+        ("max sentence chars", limits.max_sentence_chars, False),
+        ("max total chars", limits.max_total_chars, False),
+        ("max rerank passages", limits.max_rerank_passages, True),
+        ("max rerank text chars", limits.max_rerank_text_chars, True),
+        ("max rerank total chars", limits.max_rerank_total_chars, True),
+    ):
+        if limit is not None:
+            yield Check(f"{name}: {limit + 1} is refused", partial(_exceed, name, limit, reranks))
+
+
+def _exceed(name: str, limit: int, reranks: bool, subject: Subject) -> None:
+    if "chars" not in name:
+        texts = ["x"] * (limit + 1)
+    elif "total" not in name:
+        texts = ["x" * (limit + 1)]
+    else:  # in pieces, so that no single text is too long
+        texts = ["x" * 1000] * (limit // 1000) + ["x" * (limit % 1000 + 1)]
+    if reranks:
+        path, body = subject.rerank_form.path, subject.rerank_form.body(QUERY, texts, subject.model)
+    else:
+        path, body = subject.embed_form.path, subject.embed_form.body(texts, subject.model)
+    reply = subject.server.post(path, body)
+    demand(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
+
+
+def _backpressure(subject: Subject) -> None:
+    """Concurrent requests get 200, 429 or 503, and at least one of them gets 200."""
+    form, count = subject.embed_form, subject.backpressure_requests
+    if count == 0:
+        raise NotOffered("--backpressure-requests 0")
+    bodies = [form.body([f"Request {i}: {PASSAGES[i % 3]}"], subject.model) for i in range(count)]
+    with ThreadPoolExecutor(min(count, 256)) as pool:
+        replies = list(pool.map(lambda body: subject.server.post(form.path, body), bodies))
+    bad = [reply for reply in replies if reply.status not in (200, 429, 503)]
+    demand(not bad, f"{len(bad)} of {count} failed; the first: {bad[0].summary() if bad else ''}")
+    demand(any(reply.status == 200 for reply in replies), f"none of {count} was answered")
+
+
+def _example_checks(subject: Subject) -> list[Check]:
+    """Each route of the server's OpenAPI document, with its own examples."""
+    checks = []
+    for method, path, name, body in _examples((subject.openapi or {}).get("paths")):
+        shown = f"{method} {path}" + (f", {name}" if name else "")
+        checks.append(Check(shown, partial(_send_example, method, path, body)))
+    return checks[:MAX_EXAMPLES]
+
+
+def _send_example(method: str, path: str, body: Any, subject: Subject) -> None:
+    reply = subject.send(method, path, body)
+    if reply.status in _NOT_OFFERED or (method == "POST" and reply.status == 400):
+        raise NotOffered(f"{method} {path}: {reply.summary()}")
+    demand(200 <= reply.status < 400, reply.summary())
+
+
+def _examples(paths: Any) -> Iterator[tuple[str, str, str, Any]]:
+    """Method, path, the example's name, and body. The document may contain anything."""
+    for path, operations in paths.items() if isinstance(paths, dict) else ():
+        if not isinstance(operations, dict) or not path.startswith("/") or "{" in path:
+            continue
+        if isinstance(operations.get("get"), dict):
+            yield "GET", path, "", None
+        try:
+            content = operations["post"]["requestBody"]["content"]["application/json"]
+            examples = content.get("examples")
+            if "example" in content:
+                yield "POST", path, "", content["example"]
+        except _WRONG_SHAPE:
+            continue
+        for name, example in examples.items() if isinstance(examples, dict) else ():
+            if isinstance(example, dict) and "value" in example:
+                yield "POST", path, str(name), example["value"]

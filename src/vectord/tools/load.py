@@ -1,0 +1,275 @@
+"""The load generator: `put_load` sends concurrent requests to a server, on an event loop of its own.
+
+It writes prepared bytes to raw sockets and reads only the status and the end of each response. A client library would
+cost 0.3 ms a request on cores that the server may need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import ssl
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A route of a server, and the headers of its requests."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    head: str  # of a request, without its length
+
+    def request(self, body: object) -> bytes:
+        content = json.dumps(body).encode()
+        return f"{self.head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
+
+
+def target(url: str, path: str, token: str | None) -> Target:
+    """url: from probe.check_url."""
+    parts = urlsplit(url)
+    assert parts.hostname is not None
+    tls = ssl.create_default_context() if parts.scheme == "https" else None
+    key = "" if token is None else f"Authorization: Bearer {token}\r\n"
+    head = (
+        f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: vectord-bench\r\n{key}"
+        "Content-Type: application/json\r\n"
+    )
+    return Target(parts.hostname, parts.port or (443 if tls else 80), tls, head)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """Counts and latencies of one scenario. Rates and latencies are of successful requests; None: there are none."""
+
+    scenario: str
+    requests: int
+    ok: int
+    failed: int
+    concurrency: int
+    wall_s: float
+    requests_per_s: float
+    units_per_s: float  # texts or passages
+    avg_ms: float | None
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+    min_ms: float | None
+    max_ms: float | None
+    client_busy: float  # CPU time of the load generator by wall time; near 1, it is the bottleneck
+    failures: Mapping[str, int] = field(default_factory=dict)  # how often each failure occurred
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Of ascending values, interpolated between the two nearest."""
+    place = (len(ordered) - 1) * percent / 100
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def figures(
+    scenario: str,
+    *,
+    latencies_ms: Sequence[float],
+    failures: Mapping[str, int],
+    concurrency: int,
+    units_per_request: int,
+    wall_s: float,
+    cpu_s: float,
+) -> Figures:
+    """latencies_ms: of successful requests, in any order."""
+    ordered = sorted(latencies_ms)
+    wall_s = max(wall_s, 1e-9)
+
+    def at(percent: float) -> float | None:
+        return round(percentile(ordered, percent), 3) if ordered else None
+
+    return Figures(
+        scenario=scenario,
+        requests=len(ordered) + sum(failures.values()),
+        ok=len(ordered),
+        failed=sum(failures.values()),
+        concurrency=concurrency,
+        wall_s=round(wall_s, 4),
+        requests_per_s=round(len(ordered) / wall_s, 2),
+        units_per_s=round(len(ordered) * units_per_request / wall_s, 2),
+        avg_ms=round(sum(ordered) / len(ordered), 3) if ordered else None,
+        p50_ms=at(50),
+        p95_ms=at(95),
+        p99_ms=at(99),
+        min_ms=at(0),
+        max_ms=at(100),
+        client_busy=round(min(cpu_s / wall_s, 1.0), 3),
+        failures=failures,
+    )
+
+
+@dataclass(slots=True)
+class _Tally:
+    unsent: int
+    latencies_ms: list[float] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def take(self) -> bool:
+        """Reserve one request; False if none is left."""
+        if self.unsent == 0:
+            return False
+        self.unsent -= 1
+        return True
+
+    def fail(self, why: str) -> None:
+        self.failures[why] = self.failures.get(why, 0) + 1
+
+
+def put_load(
+    scenario: str,
+    at: Target,
+    bodies: Sequence[object],
+    *,
+    requests: int,
+    concurrency: int,
+    warmup: int,
+    timeout_s: float,
+    units_per_request: int,
+    report: Callable[[int], None] = lambda done: None,
+) -> Figures:
+    """Send `requests` requests with the bodies in rotation, after `warmup` uncounted ones.
+
+    timeout_s: for one request; 0: none. report: receives the number of finished requests, five times a second.
+    """
+    payloads = [at.request(body) for body in bodies]
+    factory = None
+    if sys.platform != "win32":
+        import uvloop  # noqa: PLC0415 - does not exist for Windows
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        if warmup:
+            runner.run(_run(at, payloads, _Tally(warmup), concurrency, timeout_s, lambda done: None))
+        tally = _Tally(requests)
+        began_s, cpu_began_s = time.perf_counter(), time.process_time()
+        runner.run(_run(at, payloads, tally, concurrency, timeout_s, report))
+        wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
+    return figures(
+        scenario,
+        latencies_ms=tally.latencies_ms,
+        failures=tally.failures,
+        concurrency=concurrency,
+        units_per_request=units_per_request,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+    )
+
+
+async def _run(
+    at: Target,
+    payloads: Sequence[bytes],
+    tally: _Tally,
+    concurrency: int,
+    timeout_s: float,
+    report: Callable[[int], None],
+) -> None:
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(0.2)
+            report(len(tally.latencies_ms) + sum(tally.failures.values()))
+
+    rotation = cycle(payloads)
+    workers = [
+        asyncio.create_task(_worker(at, rotation, tally, timeout_s)) for _ in range(min(concurrency, tally.unsent))
+    ]
+    watcher = asyncio.create_task(watch())
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for task in (watcher, *workers):
+            task.cancel()
+
+
+async def _worker(at: Target, payloads: Iterator[bytes], tally: _Tally, timeout_s: float) -> None:
+    """Send one request after another on one connection; reconnect after a failure."""
+    loop = asyncio.get_running_loop()
+    connection: _Connection | None = None
+    while tally.take():
+        began_s = time.perf_counter()
+        try:
+            async with asyncio.timeout(timeout_s or None):
+                if connection is None or not connection.is_open:
+                    name = at.host if at.tls is not None else None
+                    _, connection = await loop.create_connection(
+                        _Connection, at.host, at.port, ssl=at.tls, server_hostname=name
+                    )
+                status = await connection.exchange(next(payloads))
+        except TimeoutError:
+            tally.fail("no response within the timeout")
+        except OSError as error:
+            tally.fail(f"{type(error).__name__}: {error.strerror or 'connection closed'}"[:120])
+            await asyncio.sleep(0.01)  # do not reconnect in a busy loop
+        else:
+            if status == 200:
+                tally.latencies_ms.append((time.perf_counter() - began_s) * 1e3)
+            else:
+                tally.fail(f"status {status}")
+            continue
+        if connection is not None:
+            connection.close()
+    if connection is not None:
+        connection.close()
+
+
+class _Connection(asyncio.Protocol):
+    """One request and response at a time."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._status: asyncio.Future[int] | None = None
+        self._parser: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's does not inherit from it
+        self.is_open = True
+
+    async def exchange(self, payload: bytes) -> int:
+        """The status, after the response's last byte. Raises OSError if the connection ends before."""
+        self._parser = httptools.HttpResponseParser(self)
+        self._status = asyncio.get_running_loop().create_future()
+        self._transport.write(payload)
+        return await self._status
+
+    def close(self) -> None:
+        self.is_open = False
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._parser is None:
+                raise httptools.HttpParserError("data before the first request")
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self._fail("the response is not HTTP")
+            self.close()
+
+    def on_message_complete(self) -> None:
+        if not self._parser.should_keep_alive():
+            self.close()
+        if self._status is not None and not self._status.done():
+            self._status.set_result(self._parser.get_status_code())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_open = False
+        self._fail("connection closed")
+
+    def _fail(self, why: str) -> None:
+        if self._status is not None and not self._status.done():
+            self._status.set_exception(OSError(0, why))

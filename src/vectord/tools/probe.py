@@ -1,0 +1,273 @@
+"""Requests to a running server of any make. Any thread.
+
+`Server` sends a request and returns a Reply, also for a failure. A form is one API's path, body and response format;
+the first form that a server answers with vectors or scores is used for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+
+from vectord.errors import ConfigError
+
+MAX_RESPONSE_BYTES = 256 * 2**20
+Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
+
+HELLO = ("Hello, world", "A second text")
+QUERY = "What is machine learning?"
+PASSAGES = (
+    "The weather is nice today.",
+    "Machine learning is a subset of artificial intelligence that learns from data.",
+    "My neighbour's cat sleeps on the roof.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A response. Status 0 means that there is none; `problem` has the reason."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)  # names in lower case
+    problem: str | None = None
+
+    def json(self) -> Any:
+        """The decoded body, or None if it is not JSON."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError):
+            return None
+
+    def summary(self) -> str:
+        """The status, and the start of an error's body."""
+        if self.status == 0:
+            return self.problem or "no response"
+        text = " ".join(self.body[:160].decode(errors="replace").split())
+        return f"{self.status} {text}" if self.status != 200 else "200"
+
+
+def check_url(url: str, option: str) -> str:
+    """`url` without its last slash. Raises ConfigError for anything but a plain URL of a server."""
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.query or parts.fragment or parts.username is not None:
+        raise ConfigError(f"{option}: expected http://HOST:PORT or https://HOST:PORT")
+    return url.rstrip("/")
+
+
+class Server:
+    """A server by its URL (see check_url). A context manager."""
+
+    def __init__(self, url: str, token: str | None = None, timeout_s: float = 60.0) -> None:
+        self.url = url
+        self.token = token
+        self._timeout_s = timeout_s
+        limits = httpx.Limits(max_connections=512)
+        # No proxies from the environment: the caller names the server itself.
+        self._http = httpx.Client(timeout=timeout_s, limits=limits, trust_env=False, follow_redirects=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def check_reachable(self, option: str) -> None:
+        """Raises ConfigError if no server answers. option: the command's option with the URL."""
+        reply = self.get("/health")
+        if reply.status == 0:
+            raise ConfigError(f"{option}: no server answers at {self.url} ({reply.problem})")
+
+    def find_model(self) -> str | None:
+        """The first model that the server lists."""
+        for path in ("/v1/models", "/models"):
+            answer = self.get(path).json()
+            rows = answer.get("data") if isinstance(answer, dict) else None
+            if isinstance(rows, list) and rows and isinstance(rows[0], dict) and isinstance(rows[0].get("id"), str):
+                return str(rows[0]["id"])
+        answer = self.get("/info").json()
+        name = answer.get("model_id") if isinstance(answer, dict) else None
+        return name if isinstance(name, str) else None
+
+    def get(self, path: str) -> Reply:
+        return self.send("GET", path, None)
+
+    def post(self, path: str, body: object) -> Reply:
+        return self.send("POST", path, json.dumps(body).encode())
+
+    def send(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> Reply:
+        headers = {} if body is None else {"content-type": "application/json"}
+        if self.token is not None and with_token:
+            headers["authorization"] = f"Bearer {self.token}"
+        deadline_s = time.perf_counter() + self._timeout_s
+        content = bytearray()
+        try:
+            with self._http.stream(method, self.url + path, content=body, headers=headers) as answer:
+                for chunk in answer.iter_bytes():
+                    content += chunk
+                    if len(content) > MAX_RESPONSE_BYTES:
+                        return Reply(0, problem=f"a response of more than {MAX_RESPONSE_BYTES // 2**20} MiB")
+                    if time.perf_counter() > deadline_s:
+                        return Reply(0, problem=f"no complete response within {self._timeout_s:g} s")
+        except httpx.HTTPError as cause:
+            return Reply(0, problem=f"{type(cause).__name__}: {cause}"[:200])
+        names = {name.lower(): value for name, value in answer.headers.items()}
+        return Reply(answer.status_code, bytes(content), names)
+
+
+# --- forms ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedForm:
+    name: str
+    path: str
+    body: Callable[[Sequence[str], str | None], dict[str, Any]]  # texts, model
+    read: Callable[[Any], list[Any]]  # decoded response to rows; raises for a wrong shape
+
+    def wrong_body(self, model: str | None) -> dict[str, Any]:
+        """A request with a number in the place of its texts."""
+        body = self.body(["x"], model)
+        return {name: 7.5 if isinstance(value, list) else value for name, value in body.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RerankForm:
+    name: str
+    path: str
+    body: Callable[[str, Sequence[str], str | None], dict[str, Any]]  # query, passages, model
+    read: Callable[[Any], dict[int, float]]  # decoded response to scores by index, in the response's order
+
+
+def _named(model: str | None, **body: Any) -> dict[str, Any]:
+    return body if model is None else {"model": model, **body}
+
+
+def _openai(texts: Sequence[str], model: str | None) -> dict[str, Any]:
+    return _named(model, input=list(texts))
+
+
+def _data(answer: Any) -> list[Any]:
+    return [row["embedding"] for row in sorted(answer["data"], key=lambda row: row["index"])]
+
+
+def _embeddings(answer: Any) -> list[Any]:
+    return list(answer["embeddings"])
+
+
+def _smart(texts: Sequence[str], model: str | None) -> dict[str, Any]:
+    return {"sentences": list(texts), "return_dense": True, "return_sparse": False, "return_colbert": False}
+
+
+def _smart_rows(answer: Any) -> list[Any]:
+    return [row["embeddings"]["dense"] for row in sorted(answer["data"], key=lambda row: row["id"])]
+
+
+def _cohere(texts: Sequence[str], model: str | None) -> dict[str, Any]:
+    return _named(model, texts=list(texts), input_type="search_document", embedding_types=["float"])
+
+
+# vectord's own API comes last, since clients use the others.
+EMBED_FORMS = (
+    EmbedForm("OpenAI", "/v1/embeddings", _openai, _data),
+    EmbedForm("text-embeddings-inference", "/embed", lambda texts, model: {"inputs": list(texts)}, list),
+    EmbedForm("Smart Embedder", "/embeddings/", _smart, _smart_rows),
+    EmbedForm("infinity", "/embeddings", _openai, _data),
+    EmbedForm("Embedding Inference API", "/embed", _openai, _embeddings),
+    EmbedForm("Ollama", "/api/embed", _openai, _embeddings),
+    EmbedForm("Cohere", "/v2/embed", _cohere, lambda answer: list(answer["embeddings"]["float"])),
+    EmbedForm(
+        "vectord",
+        "/vectord/embed",
+        lambda texts, model: _named(model, inputs=list(texts)),
+        lambda answer: [row["dense"] for row in answer["data"]],
+    ),
+)
+
+
+def _documents(query: str, passages: Sequence[str], model: str | None) -> dict[str, Any]:
+    return _named(model, query=query, documents=list(passages))
+
+
+def _passages(query: str, passages: Sequence[str], model: str | None) -> dict[str, Any]:
+    return _named(model, query=query, passages=list(passages))
+
+
+def _scores(answer: Any) -> dict[int, float]:
+    rows = answer if isinstance(answer, list) else answer["results"]
+    return {row["index"]: row.get("relevance_score", row.get("score")) for row in rows}
+
+
+RERANK_FORMS = (
+    RerankForm(
+        "text-embeddings-inference",
+        "/rerank",
+        lambda query, passages, model: {"query": query, "texts": list(passages)},
+        _scores,
+    ),
+    RerankForm("Smart Embedder", "/rerank", lambda query, passages, model: _passages(query, passages, None), _scores),
+    RerankForm("Cohere, Jina, vLLM, Embedding Inference API", "/rerank", _documents, _scores),
+    RerankForm("Cohere, Jina, vLLM", "/v1/rerank", _documents, _scores),
+    RerankForm("Cohere", "/v2/rerank", _documents, _scores),
+    RerankForm("vectord", "/vectord/rerank", _passages, _scores),
+)
+_WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+
+
+def embed(server: Server, form: EmbedForm, texts: Sequence[str], model: str | None) -> tuple[Reply, Vectors | None]:
+    """The reply, and its vectors if it has a finite vector for each text, all of one width."""
+    reply = server.post(form.path, form.body(texts, model))
+    return reply, read_vectors(form, reply, len(texts))
+
+
+def read_vectors(form: EmbedForm, reply: Reply, texts: int) -> Vectors | None:
+    if reply.status != 200:
+        return None
+    try:
+        rows = form.read(reply.json())
+        decoded = [np.frombuffer(base64.b64decode(row), "<f4") if isinstance(row, str) else row for row in rows]
+        vectors = np.array(decoded, np.float64)
+    except _WRONG_SHAPE:
+        return None
+    is_good = vectors.ndim == 2 and vectors.shape[0] == texts and vectors.shape[1] > 0 and np.isfinite(vectors).all()
+    return vectors if is_good else None
+
+
+def rerank(
+    server: Server, form: RerankForm, query: str, passages: Sequence[str], model: str | None
+) -> tuple[Reply, dict[int, float] | None]:
+    """The reply, and its scores by index, in the reply's order, if it has a finite score for each passage."""
+    reply = server.post(form.path, form.body(query, passages, model))
+    if reply.status != 200:
+        return reply, None
+    try:
+        scores = {int(index): float(score) for index, score in form.read(reply.json()).items()}
+    except _WRONG_SHAPE:
+        return reply, None
+    is_good = set(scores) == set(range(len(passages))) and all(np.isfinite(score) for score in scores.values())
+    return reply, scores if is_good else None
+
+
+def find_embed_form(server: Server, model: str | None) -> EmbedForm | None:
+    """The first form that the server answers with vectors."""
+    return next((form for form in EMBED_FORMS if embed(server, form, HELLO, model)[1] is not None), None)
+
+
+def find_rerank_form(server: Server, model: str | None) -> RerankForm | None:
+    """The first form that the server answers with scores."""
+    return next((form for form in RERANK_FORMS if rerank(server, form, QUERY, PASSAGES, model)[1] is not None), None)
