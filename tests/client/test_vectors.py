@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.client.fakes import MODEL, answer, sparse_of, vector_of, vectors_of
+from tests.products.results import route_of
 
 from vectord.client.errors import ServerFailed
 from vectord.client.reading import ARROW, read_matrix, read_vectors
 from vectord.client.requests import Reply
 from vectord.products.common.dialect import Incoming, Rendered
-from vectord.products.vectord.requests import parse_embed
+from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.result_headers import result_headers
@@ -34,7 +35,7 @@ def reply_of(rendered: Rendered, result: EmbedResult) -> Reply:
 
 def written(accept: str, result: EmbedResult, body: bytes = BODY) -> Reply:
     """`result` as the server writes it for a client that accepts so."""
-    call = negotiated(parse_embed(Incoming(body=body)), {"accept": accept})
+    call = negotiated(route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)), {"accept": accept})
     return reply_of(call.render(result), result)
 
 

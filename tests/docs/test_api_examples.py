@@ -19,8 +19,7 @@ from tests.server.live import Reply
 
 from vectord import compose
 from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, ServerConfig
-from vectord.products.vectord import DIALECT
-from vectord.products.vectord.errors import ERRORS, type_of
+from vectord.products.vectord import DIALECT, ERRORS, type_of
 from vectord.schema import ScoreKind
 from vectord.server.http import result_headers
 from vectord.server.http.hardening import length_headers

@@ -26,7 +26,7 @@ from vectord.errors import EmptyInput, FingerprintMismatch, InputTooLong, Invali
 from vectord.products import vectord
 from vectord.products.common.dialect import Incoming
 from vectord.products.common.vectors import to_base64
-from vectord.products.vectord import requests, wire
+from vectord.products.vectord import wire
 from vectord.schema import (
     ChunkedDocument,
     ChunkOptions,
@@ -310,7 +310,7 @@ def test_a_weight_is_finite(number):
     """Neither what JSON does not know nor what no float holds."""
     body = b'{"query": "q", "passages": ["a"], "method": "weighted", "weights": {"dense": %b}}' % number
     with pytest.raises(VectordError) as caught:
-        requests.parse_rerank(Incoming(body=body))
+        route("rerank", "POST").parse(Incoming(body=body))
     assert vectord.render_error(caught.value).status == 400
 
 

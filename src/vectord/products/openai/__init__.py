@@ -234,4 +234,4 @@ def render_model(result: ModelList) -> Rendered:
     return Rendered(body=dump_json(model_item(info)))
 
 
-DIALECT = Dialect(name="openai", title="OpenAI", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(name="openai", title="OpenAI", routes=tuple(ROUTES), render_error=render_error, prefix="/v1/")

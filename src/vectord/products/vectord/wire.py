@@ -1,6 +1,6 @@
-"""Bodies and answers of our own dialect, as requests.py reads and OpenAPI shows them.
+"""The bodies and answers of vectord's own API. Fields have the names of schema.py.
 
-null is the same as absent; unknown keys are ignored. What schema.py can say has the same name here wherever it can.
+null is the same as absent, and unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from vectord.products.common.body import Count
+from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.inputs import TextsOrIds
 from vectord.schema import DeviceState, InputKind, Precision, RerankMethod, ScoreKind, Side, VectorKind
 
-# A prompt goes before every text, so that its length counts as often as there are texts.
-MAX_PROMPT_CHARACTERS = 2000  # what text/prompts.py takes
+MAX_PROMPT_CHARACTERS = 2000  # the limit of text/prompts.py: a prompt is prepended to every text
 MAX_WEIGHT = 1000
 
-Size: TypeAlias = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Words: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
 Weight: TypeAlias = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Expected: TypeAlias = Annotated[str, Meta(description="a fingerprint: answer in this vector space only, or 412")]
@@ -28,35 +26,35 @@ Numbers: TypeAlias = list[float] | str  # a vector, or base64 of its little-endi
 # --- bodies ---------------------------------------------------------------------------------------------------
 
 
-class Reading(msgspec.Struct, kw_only=True):
-    """Which model, and what happens to texts it cannot read whole."""
+class TextFields(msgspec.Struct, kw_only=True):
+    """The model, and the treatment of texts that are too long for it."""
 
     model: str | None = None
-    truncate: bool | None = None  # null: the server's setting, else over-long texts are refused
+    truncate: bool | None = None  # null: the server's setting, else texts that are too long are refused
     truncate_side: Side | None = None  # the end that is cut off; null: right
 
 
-class Prompting(Reading, kw_only=True):
-    """What goes before the texts: `prompt` as it is, else the model's prompt of that name, else that of `kind`."""
+class PromptFields(TextFields, kw_only=True):
+    """The prefix of the texts: `prompt`, else the model's prompt of that name, else that of `kind`."""
 
     kind: InputKind | None = None
     prompt_name: str | None = None
     prompt: Words | None = None
 
 
-class Chunking(msgspec.Struct, kw_only=True):
-    max_tokens: Size
+class ChunkFields(msgspec.Struct, kw_only=True):
+    max_tokens: PositiveCount
     by: Literal["tokens", "sentences"] | None = None  # null: tokens
     overlap_tokens: Count | None = None  # at most half of max_tokens
 
 
-class EmbedBody(Prompting, kw_only=True):
-    """`dimensions`, `normalize` and `precisions` are about dense vectors; `encoding` is about all but sparse ones."""
+class EmbedBody(PromptFields, kw_only=True):
+    """`dimensions`, `normalize` and `precisions` apply to dense vectors; `encoding` applies to all but sparse ones."""
 
     inputs: TextsOrIds
     outputs: Annotated[list[VectorKind], Meta(min_length=1, max_length=4)] | None = None  # null: dense
     normalize: bool | None = True
-    dimensions: Size | None = None
+    dimensions: PositiveCount | None = None
     force_dimensions: bool | None = False
     precisions: Annotated[list[Precision], Meta(min_length=1, max_length=5)] | None = None  # null: float
     encoding: Literal["float", "base64"] | None = None
@@ -64,46 +62,46 @@ class EmbedBody(Prompting, kw_only=True):
     partial_results: bool | None = False  # an input that cannot be embedded gets an error of its own
 
 
-class DocumentsBody(Prompting, kw_only=True):
+class DocumentsBody(PromptFields, kw_only=True):
     documents: list[str]
-    chunk: Chunking
+    chunk: ChunkFields
     late: bool | None = False
     mean: bool | None = False
     normalize: bool | None = True
-    dimensions: Size | None = None
+    dimensions: PositiveCount | None = None
     force_dimensions: bool | None = False
     encoding: Literal["float", "base64"] | None = None
     expect_fingerprint: Expected | None = None
 
 
-class Weights(msgspec.Struct, kw_only=True):
-    """Of the three scores; their sum is at least 0.001."""
+class WeightFields(msgspec.Struct, kw_only=True):
+    """The weights of the three scores; their sum is at least 0.001."""
 
     dense: Weight = 0.0
     sparse: Weight = 0.0
     colbert: Weight = 0.0
 
 
-class RerankBody(Reading, kw_only=True):
+class RerankBody(TextFields, kw_only=True):
     query: str
     passages: list[str]
     method: RerankMethod | None = None  # null: the model's own scores, else its best vectors
-    weights: Weights | None = None  # method weighted; null: all alike
+    weights: WeightFields | None = None  # method weighted; null: equal weights
     scores: Literal["model", "raw", "probability"] | None = None  # method scores; null: model
     instruction: Words | None = None
-    chunk: Chunking | None = None
+    chunk: ChunkFields | None = None
     top_n: Count | None = None  # 0 and null: all
     return_passages: bool | None = False
 
 
-class ClassifyBody(Reading, kw_only=True):
+class ClassifyBody(TextFields, kw_only=True):
     """`inputs`: "a" is one text, ["a", "b"] two texts, ["a", ["b", "c"]] a text and a pair."""
 
     inputs: str | list[str | tuple[str, str]]
     raw: bool | None = False
 
 
-class SimilarityBody(Prompting, kw_only=True):
+class SimilarityBody(PromptFields, kw_only=True):
     source: str
     sentences: list[str]
 
@@ -124,13 +122,13 @@ class DecodeBody(msgspec.Struct, kw_only=True):
 # --- answers --------------------------------------------------------------------------------------------------
 
 
-class Usage(msgspec.Struct):
-    tokens: int  # that were run
-    texts: int  # that were read: inputs, pairs, or chunks
-    characters: int  # as sent
+class UsageAnswer(msgspec.Struct):
+    tokens: int  # processed
+    texts: int  # inputs, pairs, or chunks
+    characters: int  # of the inputs, before truncation
 
 
-class Timings(msgspec.Struct):
+class TimingsAnswer(msgspec.Struct):
     """The first three are means over the texts."""
 
     tokenize_ms: float
@@ -139,23 +137,23 @@ class Timings(msgspec.Struct):
     total_ms: float
 
 
-class Cut(msgspec.Struct):
+class TruncationAnswer(msgspec.Struct):
     """A text that `model` did not read to its end."""
 
     model: str
-    seen: int  # tokens it has; a lower bound where characters_cut is there
+    seen: int  # the text's tokens; a lower bound if characters_cut is present
     kept: int  # tokens the model read
-    max_tokens: int | UnsetType = UNSET  # that the model reads
-    characters_cut: int | UnsetType = UNSET  # dropped before tokenising
+    max_tokens: int | UnsetType = UNSET  # the model's limit
+    characters_cut: int | UnsetType = UNSET  # dropped before tokenization
 
 
-class SparseVector(msgspec.Struct):
+class SparseAnswer(msgspec.Struct):
     indices: list[int]
     values: list[float]
 
 
-class FailedInput(msgspec.Struct):
-    """Why an input has no vectors. `limit` and `given` are in the units that the message names."""
+class ErrorAnswer(msgspec.Struct):
+    """Why an input has no vectors. The message names the unit of `limit` and `given`."""
 
     type: str
     message: str
@@ -165,25 +163,25 @@ class FailedInput(msgspec.Struct):
     given: int | None
 
 
-class Embedded(msgspec.Struct):
-    """What was asked for, of one input. `dense` is an object by precision where several were asked for."""
+class EmbeddedInput(msgspec.Struct):
+    """The requested vectors of one input. If several precisions are requested, `dense` is an object by precision."""
 
     index: int
     dense: Numbers | dict[Precision, Numbers] | UnsetType = UNSET
-    sparse: SparseVector | UnsetType = UNSET
+    sparse: SparseAnswer | UnsetType = UNSET
     colbert: list[Numbers] | UnsetType = UNSET  # a vector a token
     tokens: list[Numbers] | UnsetType = UNSET  # a vector a token
-    truncated: list[Cut] | UnsetType = UNSET  # only if a model did
-    error: FailedInput | UnsetType = UNSET  # instead of all that; only with partial_results
+    truncated: list[TruncationAnswer] | UnsetType = UNSET  # only if the text was truncated
+    error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
 
 
 class EmbedAnswer(msgspec.Struct):
     model: str
     fingerprint: str
-    data: list[Embedded]
-    sources: dict[VectorKind, str]  # which model made what
-    usage: Usage
-    timings: Timings
+    data: list[EmbeddedInput]
+    sources: dict[VectorKind, str]  # the model that made each kind
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
 class ChunkAnswer(msgspec.Struct):
@@ -205,8 +203,8 @@ class DocumentsAnswer(msgspec.Struct):
     model: str
     fingerprint: str
     data: list[DocumentAnswer]
-    usage: Usage
-    timings: Timings
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
 class SpanAnswer(msgspec.Struct):
@@ -214,14 +212,14 @@ class SpanAnswer(msgspec.Struct):
     stop: int
 
 
-class Ranked(msgspec.Struct):
+class RankedPassage(msgspec.Struct):
     index: int
     score: float
-    span: SpanAnswer | UnsetType = UNSET  # the chunk that scored so, in characters
+    span: SpanAnswer | UnsetType = UNSET  # the chunk with this score, in characters
     passage: str | UnsetType = UNSET
 
 
-class Warned(msgspec.Struct):
+class WarningAnswer(msgspec.Struct):
     type: Literal["query_truncated", "passage_truncated"]
     seen: int
     kept: int
@@ -235,10 +233,10 @@ class RerankAnswer(msgspec.Struct):
     model: str
     fingerprint: str
     score_kind: ScoreKind
-    results: list[Ranked]
-    warnings: list[Warned]
-    usage: Usage
-    timings: Timings
+    results: list[RankedPassage]
+    warnings: list[WarningAnswer]
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
 class LabelAnswer(msgspec.Struct):
@@ -246,19 +244,19 @@ class LabelAnswer(msgspec.Struct):
     score: float
 
 
-class Classified(msgspec.Struct):
+class ClassifiedInput(msgspec.Struct):
     index: int
     labels: list[LabelAnswer]  # best first
-    truncated: list[Cut] | UnsetType = UNSET
+    truncated: list[TruncationAnswer] | UnsetType = UNSET
 
 
 class ClassifyAnswer(msgspec.Struct):
     model: str
     fingerprint: str
     score_kind: ScoreKind
-    data: list[Classified]
-    usage: Usage
-    timings: Timings
+    data: list[ClassifiedInput]
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
 class SimilarityAnswer(msgspec.Struct):
@@ -266,11 +264,11 @@ class SimilarityAnswer(msgspec.Struct):
     fingerprint: str
     score_kind: ScoreKind
     scores: list[float]
-    usage: Usage
-    timings: Timings
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
-class TokenOf(msgspec.Struct):
+class TokenAnswer(msgspec.Struct):
     """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
 
     id: int
@@ -280,26 +278,26 @@ class TokenOf(msgspec.Struct):
     stop: int | None
 
 
-class Tokenized(msgspec.Struct):
+class TokenizedInput(msgspec.Struct):
     index: int
-    tokens: list[TokenOf]
+    tokens: list[TokenAnswer]
 
 
 class TokenizeAnswer(msgspec.Struct):
     model: str
-    data: list[Tokenized]
-    usage: Usage
-    timings: Timings
+    data: list[TokenizedInput]
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
-class Decoded(msgspec.Struct):
+class DecodedIds(msgspec.Struct):
     index: int
     text: str
 
 
 class DecodeAnswer(msgspec.Struct):
     model: str
-    data: list[Decoded]
+    data: list[DecodedIds]
 
 
 class ModelAnswer(msgspec.Struct):
@@ -318,7 +316,7 @@ class ModelAnswer(msgspec.Struct):
     prompts: dict[str, str]
     dtype: str
     device: str
-    devices: dict[str, DeviceState]  # each that runs it while it is loaded, a replica being one
+    devices: dict[str, DeviceState]  # the replicas that run it while it is loaded
     backend: str
     state: Literal["unloaded", "loading", "ready", "failed", "stalled"]
     pinned: bool
