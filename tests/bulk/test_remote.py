@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from tests.bulk.makers import job_of
+from tests.products.results import route_of
 from tests.real_server import running
 
 from vectord.bulk.embedder import precision_of
@@ -20,7 +21,7 @@ from vectord.client.reading import ARROW
 from vectord.client.requests import JSON, Reply
 from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
-from vectord.products.vectord.requests import parse_embed
+from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedResult, Sparse, TextLength, Usage
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.result_headers import result_headers
@@ -39,7 +40,9 @@ RANGES = {"float": (np.float32, -1, 1), "int8": (np.int8, -127, 127), "uint8": (
 def reply_in(accept: str, result: EmbedResult, precision: str) -> Reply:
     """`result` as the server renders it for a bulk client."""
     body = BODY % precision.encode() + b', "partial_results": true}'
-    rendered = negotiated(parse_embed(Incoming(body=body)), {"accept": accept}).render(result)
+    rendered = negotiated(route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)), {"accept": accept}).render(
+        result
+    )
     headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
     return Reply(rendered.status, httpx.Headers(headers), rendered.body)
 
