@@ -1,4 +1,4 @@
-"""What the files under deploy/ ask of Prometheus."""
+"""Collects the Prometheus expressions in the files under deploy/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def panels() -> list[dict[str, Any]]:
 
 
 def drawn() -> dict[str, str]:
-    """Each expression of the dashboard by its panel and letter, with what Grafana would put for its variables."""
+    """Each dashboard expression by panel and letter, with Grafana's variables replaced."""
     asked = {f"{panel['title']} {target['refId']}": target["expr"] for panel in panels() for target in panel["targets"]}
     asked |= {entry["name"]: entry["expr"] for entry in DASHBOARD["annotations"]["list"]}
     meant = {"$job": "vectord", "$instance": ".*", "$__rate_interval": "5m"}

@@ -1,4 +1,4 @@
-"""The chart rendered by Helm's own engine, which comes as a shared library in a wheel: no cluster, no network.
+"""Renders the chart with Helm's engine, a shared library from a wheel, without a cluster or network.
 
 `render(values)` gives the objects. The library can lint and not render, so each template is put where `tpl` finds it
 and told by `fail`, whose text lint logs. `python -m tests.deploy.chart` writes deploy/kubernetes/base/vectord.yaml.
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/helm/vectord"
 PLAIN = ROOT / "deploy/kubernetes/base/vectord.yaml"
 LIBRARY = ROOT / ".venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so"
-# In a process of its own: a Go runtime does not leave again.
+# Runs in a separate process, because a Go runtime cannot be unloaded.
 LINT = """
 import ctypes, sys
 helm = ctypes.CDLL(sys.argv[1])
@@ -37,11 +37,11 @@ print(answer.value.decode())
 
 
 class Refused(Exception):
-    """Helm does not take the chart; its words."""
+    """Helm rejects the chart; contains Helm's message."""
 
 
 def lint(chart: Path) -> tuple[dict[str, Any], str]:
-    """Helm's answer and its log. Raises Refused."""
+    """Helm's output and its log. Raises Refused."""
     done = subprocess.run(
         [sys.executable, "-c", LINT, str(LIBRARY), str(chart)], capture_output=True, text=True, check=False, timeout=120
     )
@@ -54,7 +54,7 @@ def lint(chart: Path) -> tuple[dict[str, Any], str]:
 
 
 def render(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The objects of a release called vectord with these values over the chart's own."""
+    """The objects of a release named vectord, with these values merged over the chart's defaults."""
     with tempfile.TemporaryDirectory() as folder:
         chart = Path(shutil.copytree(CHART, Path(folder) / "vectord"))
         own = yaml.safe_load((chart / "values.yaml").read_text())
@@ -75,7 +75,7 @@ def _told(log: str) -> Iterator[str]:
 
 
 def merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """As Helm merges values: mappings by key, everything else replaced."""
+    """Merges values as Helm does: mappings by key, other values by replacement."""
     return {**under} | {
         key: merged(under[key], value) if isinstance(value, Mapping) and isinstance(under.get(key), Mapping) else value
         for key, value in over.items()

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests of what deploy/ asks it, from the system or from where `make` has put it."""
+"""A real Prometheus for the tests of deploy/, installed on the system or by `make`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PATIENCE_S = 120
 
 
 def program(name: str) -> str | None:
-    """The path of `prometheus` or `promtool`, if there is one."""
+    """The path of `prometheus` or `promtool`, or None."""
     return shutil.which(name) or shutil.which(name, path=str(UNPACKED))
 
 
@@ -30,7 +30,7 @@ class Prometheus:
     process: subprocess.Popen[bytes]
 
     def ask(self, expression: str) -> list[dict[str, Any]]:
-        """The series that an expression gives now; fails when it is none."""
+        """The series of an expression; fails on an error."""
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": expression}, timeout=PATIENCE_S)
         body = answer.json()
         assert body["status"] == "success", f"{expression}: {body['error']}"
@@ -38,7 +38,7 @@ class Prometheus:
         return found
 
     def wait_for_numbers(self, expression: str) -> list[dict[str, Any]]:
-        """The series it gives whose value is a number. After a scrape that took too long there are none for a while."""
+        """The series with finite values. There are none for a while after a slow scrape."""
         found: list[dict[str, Any]] = []
 
         def look() -> bool:
@@ -49,7 +49,7 @@ class Prometheus:
         return found
 
     def wait_for(self, probe: Callable[[], object]) -> None:
-        """Until it is true: scrapes and rules take their second."""
+        """Waits until the condition holds; scrapes and rules run once a second."""
         deadline_s = time.monotonic() + PATIENCE_S
         while not probe():
             assert self.process.poll() is None, f"Prometheus ended with {self.process.returncode}"
@@ -59,7 +59,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus_at(port: int, config: Path, folder: Path) -> Iterator[Prometheus]:
-    """One that listens and reads this configuration. folder: where it may write."""
+    """A running Prometheus with this configuration. folder: its writable folder."""
     command = program("prometheus")
     assert command is not None
     options = [f"--config.file={config}", f"--web.listen-address=127.0.0.1:{port}"]

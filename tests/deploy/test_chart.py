@@ -1,4 +1,4 @@
-"""The Helm chart and the plain manifests: rendered by Helm's engine, held against Kubernetes' own schemas."""
+"""Renders the chart and the manifests with Helm's engine and validates them against Kubernetes' schemas."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def pod(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @helm
-def test_helm_takes_the_chart() -> None:
-    """Its own lint has nothing above advice (1: no icon)."""
+def test_helm_accepts_the_chart() -> None:
+    """Helm's lint reports nothing above level 1 (no icon)."""
     answer, _ = lint(CHART)
     assert [message for message in answer["Messages"] or () if message["Severity"] > 1] == []
 
 
 @helm
-def test_a_broken_template_is_seen(tmp_path: Any) -> None:
-    """That the lint here is one."""
+def test_a_broken_template_is_rejected(tmp_path: Any) -> None:
+    """The lint fails on an error."""
     chart = shutil.copytree(CHART, tmp_path / "vectord")
     (chart / "templates/service.yaml").write_text('{{ include "nobody\'s" . }}')
     with pytest.raises(Refused):
@@ -64,7 +64,7 @@ def test_a_broken_template_is_seen(tmp_path: Any) -> None:
 @pytest.mark.parametrize("values", [{}, GPU, ALL], ids=["as it is", "GPU", "all of it"])
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_objects_fit_kubernetes(values: Mapping[str, Any], version: str) -> None:
-    """The strict schemas of the oldest version that the chart allows and of the newest."""
+    """Strict schemas of the oldest and the newest supported version."""
     made = [thing for thing in render(values) if thing["kind"] != "ServiceMonitor"]
     assert len(made) >= 4
     for thing in made:
@@ -72,15 +72,15 @@ def test_objects_fit_kubernetes(values: Mapping[str, Any], version: str) -> None
 
 
 @helm
-def test_the_plain_manifests_are_the_charts() -> None:
-    """Who changes the chart runs `python -m tests.deploy.chart`."""
+def test_the_plain_manifests_match_the_chart() -> None:
+    """`python -m tests.deploy.chart` regenerates them."""
     assert list(yaml.safe_load_all(PLAIN.read_text())) == plain()
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="there is no kubectl")
 @pytest.mark.parametrize("overlay", ["base", "gpu"])
 def test_kustomize_builds_the_manifests(overlay: str) -> None:
-    """And what it builds fits Kubernetes' schemas."""
+    """The result satisfies Kubernetes' schemas."""
     command = ["kubectl", "kustomize", str(ROOT / "deploy/kubernetes" / overlay)]
     built = list(yaml.safe_load_all(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout))
     for thing in built:
@@ -92,8 +92,8 @@ def test_kustomize_builds_the_manifests(overlay: str) -> None:
 
 
 @helm
-def test_settings_become_names_that_the_server_knows() -> None:
-    """Each name of the values' settings is a setting, and each variable one of its names."""
+def test_settings_become_known_variables() -> None:
+    """Each name in `settings` is a setting, and each variable is one of its names."""
     known = {setting.name for setting in SETTINGS} | {"hf_home"}
     for values in ({}, GPU, ALL):
         said = merged(yaml.safe_load((CHART / "values.yaml").read_text()), values)
@@ -105,7 +105,7 @@ def test_settings_become_names_that_the_server_knows() -> None:
 
 @helm
 def test_secrets_stay_out_of_the_deployment() -> None:
-    """They are in a Secret, whole, and only named in the Deployment."""
+    """Their values are in a Secret; the Deployment contains only references."""
     assert one(ALL, "Secret")["stringData"] == {"VECTORD_API_KEY": ALL["secretSettings"]["api_key"]}
     assert "a-key" not in yaml.safe_dump(one(ALL, "Deployment"))
     (container,) = pod(ALL)["containers"]
@@ -114,7 +114,7 @@ def test_secrets_stay_out_of_the_deployment() -> None:
 
 @helm
 def test_the_pod_is_restricted() -> None:
-    """What the restricted Pod Security Standard asks for, a file system that nobody writes, and no token."""
+    """It satisfies the restricted Pod Security Standard, with a read-only file system and no token."""
     spec = pod({})
     (container,) = spec["containers"]
     assert spec["automountServiceAccountToken"] is False
@@ -130,14 +130,14 @@ def test_the_pod_is_restricted() -> None:
 @helm
 @pytest.mark.parametrize(("timeout_s", "want"), [(None, 45), (120, 135), ("60.0", 75)])
 def test_the_grace_period_is_longer_than_the_drain(timeout_s: object, want: int) -> None:
-    """The pause before SIGTERM and ten seconds more than shutdown_timeout_secs."""
+    """It is the pause before SIGTERM plus shutdown_timeout_secs plus ten seconds."""
     values = {} if timeout_s is None else {"settings": {"shutdown_timeout_secs": timeout_s}}
     assert pod(values)["terminationGracePeriodSeconds"] == want
 
 
 @helm
 def test_a_slow_start_is_not_killed() -> None:
-    """Patience is the start probe's; the others begin behind it."""
+    """The start-up probe waits; the other probes start after it."""
     (container,) = pod({"startupPatienceSeconds": 1800})["containers"]
     start, live, ready = (container[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness"))
     assert start["periodSeconds"] * start["failureThreshold"] == 1800
@@ -160,8 +160,8 @@ def test_a_slow_start_is_not_killed() -> None:
     ],
     ids=["nothing", "limits", "cache", "traces", "hub"],
 )
-def test_only_what_settings_name_is_reached(settings: Mapping[str, Any], ports: list[int]) -> None:
-    """In: the port. Out: nothing, until a setting needs it, and then names with it."""
+def test_the_network_policy_allows_only_configured_services(settings: Mapping[str, Any], ports: list[int]) -> None:
+    """Ingress to the port; no egress until a setting needs it, then also DNS."""
     policy = one({"settings": settings}, "NetworkPolicy")["spec"]
     assert policy["policyTypes"] == ["Ingress", "Egress"]
     assert policy["ingress"] == [{"ports": [{"protocol": "TCP", "port": "http"}]}]
@@ -169,15 +169,15 @@ def test_only_what_settings_name_is_reached(settings: Mapping[str, Any], ports: 
 
 
 @helm
-def test_a_secret_address_of_redis_opens_the_way_too() -> None:
-    """redis_url with a password stands among the secrets."""
+def test_a_redis_url_in_a_secret_allows_egress() -> None:
+    """A redis_url with a password is a secret."""
     policy = one({"secretSettings": {"redis_url": "redis://:p@r/0"}}, "NetworkPolicy")["spec"]
     assert policy["egress"][1]["ports"] == [{"protocol": "TCP", "port": 6379}]
 
 
 @helm
 def test_replicas_follow_saturation() -> None:
-    """The autoscaler owns their number then; the adapter's rule gives the metric under the name that it asks for."""
+    """The autoscaler controls their number, and the adapter's rule provides its metric."""
     values = {"autoscaling": {"enabled": True}}
     (metric,) = one(values, "HorizontalPodAutoscaler")["spec"]["metrics"]
     adapter = yaml.safe_load((ROOT / "deploy/kubernetes/prometheus-adapter.yaml").read_text())
@@ -188,16 +188,16 @@ def test_replicas_follow_saturation() -> None:
 
 
 @helm
-def test_a_gpu_is_asked_for_once_a_pod() -> None:
-    """And an update needs no second one."""
+def test_a_pod_requests_one_gpu() -> None:
+    """An update needs no second GPU."""
     (container,) = pod(GPU)["containers"]
     assert container["image"] == "vectord:gpu"
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert one(GPU, "Deployment")["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
 
 
-def test_the_chart_is_of_this_version() -> None:
-    """appVersion is vectord's."""
+def test_the_chart_has_the_current_version() -> None:
+    """appVersion equals vectord's version."""
     version = re.search(r'__version__ = "(.*)"', (ROOT / "src/vectord/__init__.py").read_text())
     assert version is not None
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == version[1]

@@ -1,4 +1,4 @@
-"""Dockerfiles, compose files, the systemd unit and scripts: by the linters of their trades, and what they promise."""
+"""Dockerfiles, compose files, the systemd unit and scripts pass their linters and keep their promises."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BIN = Path(sys.executable).parent
 
 
 class Reset(yaml.SafeLoader):
-    """Compose's !reset takes the value away."""
+    """Compose's !reset removes the value."""
 
 
 Reset.add_constructor("!reset", lambda loader, node: None)
@@ -34,7 +34,7 @@ def service(file: str) -> dict[str, Any]:
 
 
 def pins(file: str) -> dict[str, str]:
-    """Name and version of what a lock file has for Python 3.11."""
+    """Names and versions in a lock file for Python 3.11."""
     lines = [line for line in (ROOT / file).read_text().splitlines() if ">= '3.12'" not in line]
     return dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^ ;]+)", "\n".join(lines)))
 
@@ -45,20 +45,20 @@ def lint(*command: str) -> None:
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_shellcheck_has_nothing_to_say(script: str) -> None:
-    """Of any script, at its most talkative."""
+def test_shellcheck_reports_nothing(script: str) -> None:
+    """All scripts, at the strictest level."""
     lint(str(BIN / "shellcheck"), script)
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_hadolint_has_nothing_to_say(dockerfile: str) -> None:
-    """Of any Dockerfile."""
+def test_hadolint_reports_nothing(dockerfile: str) -> None:
+    """All Dockerfiles."""
     lint(str(BIN / "hadolint"), dockerfile)
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_images_are_not_root_and_say_when_they_are_ready(dockerfile: str) -> None:
-    """A numeric user, as runAsNonRoot wants it; bases with a full version; hashes for all that is installed."""
+def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> None:
+    """They have a numeric user for runAsNonRoot, a base with a full version, and hashes for all packages."""
     text = (ROOT / dockerfile).read_text()
     assert "\nUSER 10001:10001\n" in text
     assert "\nARG PYTHON=python:3.11.16-slim-bookworm\n" in text
@@ -68,8 +68,8 @@ def test_images_are_not_root_and_say_when_they_are_ready(dockerfile: str) -> Non
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_the_context_has_what_is_copied(dockerfile: str) -> None:
-    """.dockerignore lets through each file that COPY names, and no secret beside them."""
+def test_the_build_context_contains_the_copied_files(dockerfile: str) -> None:
+    """.dockerignore admits each file of a COPY and no secrets."""
     let = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     text = (ROOT / dockerfile).read_text().replace("${LOCK}", "deploy/image/requirements.lock")
     for line in re.findall(r"(?m)^COPY (?!--from)(.+)", text):
@@ -81,7 +81,7 @@ def test_the_context_has_what_is_copied(dockerfile: str) -> None:
 
 @pytest.mark.parametrize("lock", ["deploy/image/requirements.lock", "deploy/image/requirements-gpu.lock"])
 def test_images_have_the_locked_core(lock: str) -> None:
-    """Every package of requirements.lock that Linux needs, in the same version (make lock writes all three)."""
+    """Every Linux package of requirements.lock has the same version (`make lock` writes all three)."""
     core, image = pins("requirements.lock"), pins(lock)
     assert {name: version for name, version in image.items() if name in core and core[name] != version} == {}
     elsewhere = {"colorama", "httpx2-jsfetch"}
@@ -90,8 +90,8 @@ def test_images_have_the_locked_core(lock: str) -> None:
     assert ("torch" in image) == ("gpu" in lock)
 
 
-def test_compose_has_seed_001s_names() -> None:
-    """Project, service, containers, volume and its place, port on this machine only, five minutes to start."""
+def test_compose_keeps_the_names_of_smart_embedder() -> None:
+    """Project, service, containers, volume and its path, a local port, five minutes to start."""
     whole = yaml.safe_load((ROOT / "docker-compose.gpu.yml").read_text())
     gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
     assert whole["name"] == "smart-embedder"
@@ -102,16 +102,16 @@ def test_compose_has_seed_001s_names() -> None:
     assert gpu["healthcheck"]["start_period"] == "300s"
 
 
-def test_compose_lets_the_server_write_nowhere_but_to_its_models() -> None:
-    """Both files: the root file system is read-only, no capability is left, and none can be gained."""
+def test_compose_makes_everything_but_the_models_read_only() -> None:
+    """In both files, the root file system is read-only, and there are no capabilities or ways to gain them."""
     gpu, cpu = service("docker-compose.gpu.yml"), service("docker-compose.cpu.yml")
     assert (gpu["read_only"], gpu["tmpfs"], gpu["cap_drop"]) == (True, ["/tmp"], ["ALL"])
     assert gpu["security_opt"] == ["no-new-privileges:true"]
     assert not {"user", "privileged", "read_only", "cap_add", "cap_drop", "security_opt"} & set(cpu)
 
 
-def test_the_override_takes_the_gpu_away() -> None:
-    """Another image, no reservation."""
+def test_the_override_removes_the_gpu() -> None:
+    """It has another image and no GPU reservation."""
     assert service("docker-compose.gpu.yml")["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
     cpu = service("docker-compose.cpu.yml")
     assert cpu["deploy"] is None
@@ -125,13 +125,13 @@ def test_the_override_takes_the_gpu_away() -> None:
     reason="there is no Docker Compose",
 )
 def test_compose_reads_both_files() -> None:
-    """Compose itself merges them."""
+    """Docker Compose merges the files."""
     lint("docker", "compose", "-f", "docker-compose.gpu.yml", "-f", "docker-compose.cpu.yml", "config", "--quiet")
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
 def test_systemd_reads_the_unit(tmp_path: Path) -> None:
-    """Every line of it; the program it starts is not here, so another stands in its place."""
+    """`systemd-analyze verify` accepts every line; a stand-in replaces the program."""
     unit = (ROOT / "deploy/systemd/vectord.service").read_text()
     copy = tmp_path / "vectord.service"
     copy.write_text(unit.replace("/opt/vectord/.venv/bin/vectord", "/bin/true"))
@@ -141,8 +141,8 @@ def test_systemd_reads_the_unit(tmp_path: Path) -> None:
     assert [line for line in done.stderr.splitlines() if "vectord.service" in line] == []
 
 
-def test_what_the_images_leave_out_is_not_missed(tmp_path: Path) -> None:
-    """strip.sh on the core's packages: an embedding, a reranking and their tokens come from what is left."""
+def test_stripped_packages_still_serve(tmp_path: Path) -> None:
+    """After strip.sh, the core packages still embed, rerank and tokenize."""
     if shutil.which("strip") is None:
         pytest.skip("needs strip, of binutils")
     site = tmp_path / "site"
@@ -151,7 +151,7 @@ def test_what_the_images_leave_out_is_not_missed(tmp_path: Path) -> None:
     subprocess.run([ROOT / "deploy/image/strip.sh", site], check=True, timeout=120)
     assert size_bytes(site) < 0.75 * before
     log = tmp_path / "log"
-    # -S: nothing of this environment beside what was copied.
+    # -S excludes the packages of this environment.
     command = [sys.executable, "-S", "-B", "-m", "vectord", "serve", "--port", "0", "--offline"]
     environ = {"PYTHONPATH": f"{site}:{ROOT / 'src'}", "HOME": "/nonexistent", "PATH": "/usr/bin:/bin"}
     with log.open("w") as out, subprocess.Popen(command, env=environ, cwd=tmp_path, stdout=out, stderr=out) as process:
@@ -170,14 +170,14 @@ def test_what_the_images_leave_out_is_not_missed(tmp_path: Path) -> None:
 
 
 def copied(site: Path) -> None:
-    """The folders and modules of requirements.lock and of the default model, as installed here."""
+    """The installed folders and modules of requirements.lock and of the default model."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     site.mkdir()
     for name in {**pins("requirements.lock"), **pins("requirements-model.lock")}:
         try:
             found = distribution(name)
-        except PackageNotFoundError:  # of another platform or Python
+        except PackageNotFoundError:  # for another platform or Python
             continue
         for top in {Path(str(file)).parts[0] for file in found.files or () if ".." not in str(file)}:
             source = Path(str(found.locate_file(top)))

@@ -1,4 +1,4 @@
-"""deploy/grafana/vectord.json is what Grafana can read, and shows what it should. What it asks: test_prometheus.py."""
+"""The dashboard deploy/grafana/vectord.json is valid and complete. test_prometheus.py checks its expressions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.deploy.asked import DASHBOARD, panels
 
 
 def test_grafana_can_read_the_dashboard() -> None:
-    """The classic model: an address of its own, panels with ids of their own, and the three variables they use."""
+    """It uses the classic model, with a uid, unique panel ids, and the three variables in use."""
     assert DASHBOARD["uid"] == "vectord"
     assert DASHBOARD["schemaVersion"] == 42
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
@@ -21,8 +21,8 @@ def test_grafana_can_read_the_dashboard() -> None:
         assert all('job="$job"' in target["expr"] for target in panel["targets"])
 
 
-def test_no_panel_lies_on_another() -> None:
-    """Each has cells of Grafana's 24 columns to itself."""
+def test_panels_do_not_overlap() -> None:
+    """Each panel has its own cells of Grafana's 24 columns."""
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]
@@ -32,8 +32,8 @@ def test_no_panel_lies_on_another() -> None:
         taken |= cells
 
 
-def test_every_panel_of_smart_embedders_is_there() -> None:
-    """By the names that its README gives them."""
+def test_every_panel_of_smart_embedder_exists() -> None:
+    """They have the names of its README."""
     wanted = {
         "Embedding Request Rate",
         "Latency P50/P95/P99",

@@ -1,5 +1,5 @@
-"""start_server.sh, run by bash: docker, nvidia-smi and pip are stubs that write down how they were called; the server
-of local mode is a real one, with tiny random models in an HF_HOME of its own."""
+"""Runs start_server.sh in bash. docker, nvidia-smi and pip are stubs that record their calls. The server of local
+mode is real, with tiny random models in a separate HF_HOME."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ esac
 
 
 class Launcher:
-    """A copy of the script in a folder whose name has spaces, with stubs before what PATH has."""
+    """A copy of the script in a folder with spaces in its name, with the stubs first in PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "a folder"
@@ -73,11 +73,11 @@ class Launcher:
         )
 
     def called(self) -> list[str]:
-        """The calls, without what they were told in the environment."""
+        """The calls, without their environment."""
         return [line for line in self.calls.read_text().splitlines() if not re.match(r"[A-Z_]+=", line)]
 
     def told(self) -> dict[str, str]:
-        """What the last call found in its environment."""
+        """The environment of the last call."""
         return dict(re.findall(r"(?m)^([A-Z_]+)=(.*)$", self.calls.read_text()))
 
 
@@ -87,8 +87,8 @@ def launcher(tmp_path: Path) -> Launcher:
 
 
 @pytest.mark.parametrize("words", [["cloud"], ["cpu"], ["local", "tpu"], ["docker", "cpu", "now"]], ids=" ".join)
-def test_an_unknown_word_shows_the_usage(launcher: Launcher, words: Sequence[str]) -> None:
-    """Exit code 1, and nothing is started."""
+def test_an_unknown_argument_shows_the_usage(launcher: Launcher, words: Sequence[str]) -> None:
+    """It exits with code 1 and starts nothing."""
     done = launcher.start(*words)
     assert done.returncode == 1
     assert "Usage: ./start_server.sh [local|docker] [cpu|gpu|auto]" in done.stderr
@@ -96,8 +96,8 @@ def test_an_unknown_word_shows_the_usage(launcher: Launcher, words: Sequence[str
 
 
 @pytest.mark.parametrize("words", [["docker", "cpu"], ["DOCKER", "Cpu"], ["docker", "auto"], []], ids=" ".join)
-def test_without_a_gpu_the_small_image_is_started(launcher: Launcher, words: Sequence[str]) -> None:
-    """Words are read in any case; docker auto is what no words mean. Built first, then in the background."""
+def test_without_a_gpu_the_cpu_image_is_started(launcher: Launcher, words: Sequence[str]) -> None:
+    """Arguments ignore case; the default is docker auto. The image is built, then started in the background."""
     done = launcher.start(*words)
     assert done.returncode == 0, done.stderr
     files = "-f docker-compose.gpu.yml -f docker-compose.cpu.yml"
@@ -107,14 +107,14 @@ def test_without_a_gpu_the_small_image_is_started(launcher: Launcher, words: Seq
 
 @pytest.mark.parametrize("words", [["docker", "gpu"], ["docker", "auto"]], ids=" ".join)
 def test_with_a_gpu_it_is_used(launcher: Launcher, words: Sequence[str]) -> None:
-    """auto looks for one."""
+    """auto detects the GPU."""
     launcher.gpu(24_576)
     assert launcher.start(*words).returncode == 0
     assert launcher.called()[1] == "docker compose -f docker-compose.gpu.yml up -d"
 
 
-def test_without_docker_it_says_what_to_do(launcher: Launcher) -> None:
-    """One line, not a stack of shell errors."""
+def test_without_docker_it_names_the_remedy(launcher: Launcher) -> None:
+    """It prints one line instead of shell errors."""
     (launcher.stubs / "docker").unlink()
     done = launcher.start("docker", "cpu", PATH=str(launcher.stubs) + ":" + _tools(launcher))
     assert done.returncode == 1
@@ -122,7 +122,7 @@ def test_without_docker_it_says_what_to_do(launcher: Launcher) -> None:
 
 
 def _tools(launcher: Launcher) -> str:
-    """A PATH of what the script needs alone: /usr/bin may have a docker."""
+    """A PATH with only the required programs, because /usr/bin may contain docker."""
     folder = launcher.folder.parent / "tools"
     folder.mkdir()
     for name in ("bash", "dirname", "head", "sed", "tail", "tr"):
@@ -141,23 +141,23 @@ def _tools(launcher: Launcher) -> str:
     ids=["both BGE", "both Qwen", "one each", "nobody answers"],
 )
 def test_two_questions_choose_the_models(launcher: Launcher, answers: str, dense: str, reranker: str) -> None:
-    """Dense vectors and reranking apart; no answer means BGE."""
+    """Embedding and reranking are separate; the default is BGE."""
     done = launcher.start("docker", "cpu", answers=answers)
     assert done.stdout.count("BGE or QWEN?") == 2
     assert launcher.told()["DENSE_EMBEDDING_MODEL"] == dense
     assert launcher.told()["RERANKER_MODEL"] == reranker
 
 
-def test_no_answer_keeps_what_is_said(launcher: Launcher) -> None:
-    """The environment before .env, and both before BGE."""
+def test_no_answer_keeps_the_configured_models(launcher: Launcher) -> None:
+    """The environment takes precedence over .env, and both over BGE."""
     (launcher.folder / ".env").write_text("RERANKER_MODEL = 'a/b'  # mine\r\nDENSE_EMBEDDING_MODEL=c/d\n")
     launcher.start("docker", "cpu", DENSE_EMBEDDING_MODEL="e/f")
     assert launcher.told()["DENSE_EMBEDDING_MODEL"] == "e/f"
     assert launcher.told()["RERANKER_MODEL"] == "a/b"
 
 
-def test_another_answer_is_refused(launcher: Launcher) -> None:
-    """A script that pipes a wrong word does not get another model than it meant."""
+def test_an_invalid_answer_is_rejected(launcher: Launcher) -> None:
+    """A script that pipes a wrong answer does not start another model."""
     done = launcher.start("docker", "cpu", answers="BERT\n")
     assert done.returncode == 1
     assert "expected BGE or QWEN, got BERT" in done.stderr
@@ -169,34 +169,34 @@ def test_another_answer_is_refused(launcher: Launcher) -> None:
     [(4096, ("4", "4096")), (6144, ("4", "4096")), (8188, ("8", "8192")), (8193, ("16", "8192"))],
 )
 def test_memory_of_the_gpu_limits_qwens_reranker(launcher: Launcher, memory_mib: int, want: tuple[str, str]) -> None:
-    """Seed 001's table: up to 6 GB, up to 8 GB, more."""
+    """Smart Embedder's table: up to 6 GB, up to 8 GB, above."""
     launcher.gpu(memory_mib)
     launcher.start("docker", "gpu", answers="BGE\nQWEN\n")
     assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == want
 
 
 def test_on_a_processor_the_limits_are_low(launcher: Launcher) -> None:
-    """1 pair of 2,048 tokens, also where there is a GPU that nobody asked for."""
+    """One pair of 2,048 tokens, also if an unused GPU is present."""
     launcher.gpu(24_576)
     launcher.start("docker", "cpu", answers="BGE\nQWEN\n")
     assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == ("1", "2048")
 
 
-def test_limits_that_are_said_stay(launcher: Launcher) -> None:
-    """In the environment, where one of them is, or in .env, which Compose and the server read for themselves."""
+def test_configured_limits_are_kept(launcher: Launcher) -> None:
+    """Limits in the environment or in .env, which Compose and the server read, are unchanged."""
     (launcher.folder / ".env").write_text("export QWEN_RERANK_MAX_LENGTH=32768\n")
     launcher.start("docker", "cpu", answers="BGE\nQWEN\n", QWEN_RERANK_BATCH_SIZE="7")
     assert (launcher.told()["QWEN_RERANK_BATCH_SIZE"], launcher.told()["QWEN_RERANK_MAX_LENGTH"]) == ("7", "")
 
 
 def test_bge_has_no_such_limits(launcher: Launcher) -> None:
-    """They are the Qwen reranker's."""
+    """The limits apply to the Qwen reranker only."""
     launcher.start("docker", "cpu", answers="QWEN\nBGE\n")
     assert launcher.told()["QWEN_RERANK_BATCH_SIZE"] == ""
 
 
-def test_nothing_in_dot_env_is_run(launcher: Launcher) -> None:
-    """It is data: words in it that a shell would run stay words."""
+def test_nothing_in_dot_env_is_executed(launcher: Launcher) -> None:
+    """Shell syntax in .env remains data."""
     (launcher.folder / ".env").write_text('RERANKER_MODEL="$(touch ran)`touch ran`"\nDENSE_EMBEDDING_MODEL=$HOME\n')
     assert launcher.start("docker", "cpu").returncode == 0
     assert launcher.told()["RERANKER_MODEL"] == "$(touch ran)`touch ran`"
@@ -213,8 +213,8 @@ def test_nothing_in_dot_env_is_run(launcher: Launcher) -> None:
         ("auto", 9, "cuda-or-cpu", ""),
     ],
 )
-def test_local_mode_says_the_device(launcher: Launcher, word: str, memory_mib: int, want: str, hidden: str) -> None:
-    """cpu hides every GPU; gpu takes CUDA where torch finds it, and warns where it does not."""
+def test_local_mode_selects_the_device(launcher: Launcher, word: str, memory_mib: int, want: str, hidden: str) -> None:
+    """cpu hides every GPU; gpu selects CUDA if torch finds it and warns otherwise."""
     if memory_mib:
         launcher.gpu(memory_mib)
     launcher.stub("python", RECORDS, under=launcher.folder / ".venv/bin")
@@ -224,8 +224,8 @@ def test_local_mode_says_the_device(launcher: Launcher, word: str, memory_mib: i
     assert launcher.told()["VECTORD_PROFILE"] == "smart-embedder"
 
 
-def test_local_mode_makes_its_own_environment_once(launcher: Launcher) -> None:
-    """From the lock files with their hashes, vectord itself last; the second start installs nothing."""
+def test_local_mode_creates_its_environment_once(launcher: Launcher) -> None:
+    """It installs the lock files with hashes, then vectord; the second start installs nothing."""
     launcher.stub("python3.13", MAKES_VENV)
     assert launcher.start("local", "cpu").returncode == 0
     first = [call for call in launcher.called() if "import " not in call]
@@ -238,8 +238,8 @@ def test_local_mode_makes_its_own_environment_once(launcher: Launcher) -> None:
     assert second == ["python -m vectord serve --device cpu"]
 
 
-def test_local_mode_installs_what_a_new_version_needs(launcher: Launcher) -> None:
-    """Once: the lock file differs from the one that was installed."""
+def test_local_mode_reinstalls_after_a_lock_change(launcher: Launcher) -> None:
+    """It installs once when the lock file differs from the installed one."""
     launcher.stub("python3.13", MAKES_VENV)
     launcher.start("local", "cpu")
     (launcher.folder / "requirements.lock").write_text("another version\n")
@@ -252,8 +252,8 @@ def test_local_mode_installs_what_a_new_version_needs(launcher: Launcher) -> Non
     assert calls[2:] == ["python -m vectord serve --device cpu"] * 2
 
 
-def test_an_old_python_is_refused(launcher: Launcher) -> None:
-    """One line that says which is needed, and no environment half made."""
+def test_an_old_python_is_rejected(launcher: Launcher) -> None:
+    """One line names the required version, and no partial environment is left."""
     for name in ("python3.13", "python3.12", "python3.11", "python3", "python"):
         launcher.stub(name, "#!/bin/sh\nexit 1\n")
     done = launcher.start("local", "cpu")
@@ -263,7 +263,7 @@ def test_an_old_python_is_refused(launcher: Launcher) -> None:
 
 
 def test_local_mode_serves(launcher: Launcher, tmp_path: Path) -> None:
-    """Both models of the answers, found in HF_HOME; the log lines that scripts wait for; vectors and scores."""
+    """It serves both selected models from HF_HOME, with the expected log lines, vectors and scores."""
     hub = tmp_path / "hf" / "hub"
     write_bge_m3(_snapshot(hub, "BAAI/bge-m3"))
     write_bge_reranker(_snapshot(hub, "BAAI/bge-reranker-v2-m3"))
@@ -292,7 +292,7 @@ def test_local_mode_serves(launcher: Launcher, tmp_path: Path) -> None:
 
 
 def _snapshot(hub: Path, name: str) -> Path:
-    """The folder that a download of the model would have."""
+    """The cache folder of a downloaded model."""
     folder = hub / f"models--{name.replace('/', '--')}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0" * 40)
@@ -302,7 +302,7 @@ def _snapshot(hub: Path, name: str) -> Path:
 
 
 def test_the_windows_script_offers_the_same() -> None:
-    """It cannot be run here: words, questions, names, limits and commands are at least those of the other."""
+    """It cannot run here, but it contains the arguments, questions, names, limits and commands of the shell script."""
     shell = (ROOT / "start_server.sh").read_text()
     batch = (ROOT / "start_server.bat").read_bytes().decode()
     assert batch.count("\n") == batch.count("\r\n")

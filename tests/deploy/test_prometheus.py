@@ -1,4 +1,4 @@
-"""deploy/: a real Prometheus scrapes a real server, and every expression that is there gives what it is drawn for.
+"""A real Prometheus scrapes a real server and evaluates every expression in deploy/.
 
 Rules and alerts have unit tests of their own in rules.test.yml, which promtool runs.
 """
@@ -30,7 +30,7 @@ needs_prometheus = pytest.mark.skipif(
     reason="there is no Prometheus: `make test` fetches Debian's, where there is apt-get",
 )
 
-# Smart Embedder's README, as it has them, and what its panels draw.
+# The expressions of Smart Embedder's README and panels.
 SMART_EMBEDDER = {
     "throughput": "rate(embedding_requests_total[1m])",
     "p95": "histogram_quantile(0.95, rate(embedding_request_duration_seconds_bucket[5m]))",
@@ -43,13 +43,13 @@ SMART_EMBEDDER = {
     "p99": "histogram_quantile(0.99, rate(embedding_request_duration_seconds_bucket[5m]))",
     "queue": "embedding_queue_size",
     "reranks": "rate(rerank_requests_total[1m])",
-    "batches": "rate(embedding_batch_size_bucket[5m])",  # it says embedding_batch_size, which has no series of its own
+    "batches": "rate(embedding_batch_size_bucket[5m])",  # the README has embedding_batch_size, which is not a series
 }
 
 RECORDED, ALERTS, DRAWN = rules("rules.yml", "record"), rules("alerts.yml", "alert"), drawn()
 
 
-# --- what can be read without a server ------------------------------------------------------------------------
+# --- static checks --------------------------------------------------------------------------------------------
 
 
 @needs_prometheus
@@ -58,8 +58,8 @@ RECORDED, ALERTS, DRAWN = rules("rules.yml", "record"), rules("alerts.yml", "ale
     [("check", "config", PROMETHEUS / "prometheus.yml"), ("test", "rules", Path(__file__).with_name("rules.test.yml"))],
     ids=["the files", "their unit tests"],
 )
-def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
-    """The configuration and both rule files are right, and alerts fire when they should and only then."""
+def test_promtool_accepts_the_files(arguments: tuple[str, ...]) -> None:
+    """The configuration and the rules are valid, and alerts fire exactly when they should."""
     command = program("promtool")
     assert command is not None
     done = subprocess.run([command, *arguments], capture_output=True, text=True, timeout=120, check=False)
@@ -67,34 +67,34 @@ def test_promtool_has_nothing_to_say(arguments: tuple[str, ...]) -> None:
 
 
 def test_every_rule_has_a_unit_test() -> None:
-    """By its name in rules.test.yml."""
+    """rules.test.yml contains its name."""
     tests = yaml.safe_load(Path(__file__).with_name("rules.test.yml").read_text("utf-8"))["tests"]
     fired = {case["alertname"] for test in tests for case in test.get("alert_rule_test", ()) if case.get("exp_alerts")}
     assert fired == set(ALERTS)
     expressions = " ".join(case["expr"] for test in tests for case in test.get("promql_expr_test", ()))
     untested = {name for name in RECORDED if name not in expressions} - {"instance:vectord_queue_wait_seconds:p99_5m"}
-    assert not untested  # that one: VectordQueueWait
+    assert not untested  # except VectordQueueWait
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_says_what_to_do(alert: str) -> None:
-    """Each has a severity and a summary, and a row in docs/operations.md under its name."""
+def test_an_alert_has_instructions(alert: str) -> None:
+    """Each has a severity, a summary, and a row in docs/operations.md."""
     assert ALERTS[alert]["labels"]["severity"] in ("page", "ticket")
     assert set(ALERTS[alert]["annotations"]) == {"summary", "description"}
     assert re.search(rf"^\| `{alert}` \|.+\|.+\|$", OPERATIONS, re.MULTILINE)
 
 
-def test_operations_names_no_alert_that_is_not_there() -> None:
-    """Nor one that was renamed."""
+def test_operations_names_only_existing_alerts() -> None:
+    """Renamed alerts are removed from the page."""
     assert set(re.findall(r"^\| `(Vectord\w+)` \|", OPERATIONS, re.MULTILINE)) == set(ALERTS)
 
 
-# --- a server under a Prometheus's eyes -----------------------------------------------------------------------
+# --- a scraped server -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """The configuration of deploy/, but for the address and the pace, once it has seen requests of all kinds."""
+    """The configuration of deploy/, with another address and interval, after requests of all kinds."""
     folder = tmp_path_factory.mktemp("prometheus")
     keys = folder / "keys.toml"
     keys.write_text(f'[[keys]]\nname = "search"\nsha256 = "{sha256(KEY.encode()).hexdigest()}"\n')
@@ -102,7 +102,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         config = configured_for(url, folder)
         with prometheus_at(free_port(), config, folder) as started:
             started.wait_for(lambda: started.ask('up{job="vectord"} == 1'))
-            for times in (1, 2):  # a rate is of what grew
+            for times in (1, 2):  # a rate needs growth
                 send_requests(url)
                 last = f'vectord_requests_total{{route="", status="404"}} == {times}'
                 started.wait_for(partial(started.ask, last))
@@ -122,7 +122,7 @@ def configured_for(url: str, folder: Path) -> Path:
 
 
 def send_requests(url: str) -> None:
-    """Vectors, twice the same ones, an order, a model that is not there, a wrong key, and a path that nobody serves."""
+    """Embeddings, a repeated text, a ranking, an unknown model, a wrong key, and an unknown path."""
     with httpx.Client(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60) as client:
         for text in ("a", "a", "That is a happy person"):
             assert client.post("/v1/embeddings", json={"model": MODEL, "input": [text]}).status_code == 200
@@ -133,8 +133,8 @@ def send_requests(url: str) -> None:
 
 
 @needs_prometheus
-def test_the_page_is_right_by_prometheuss_own_checker(prometheus: Prometheus) -> None:
-    """What it would have otherwise are names, and only those that other products chose: TEI's and one gauge's."""
+def test_promtool_accepts_the_metrics(prometheus: Prometheus) -> None:
+    """It only criticizes names that other products define: TEI's and one gauge."""
     command = program("promtool")
     assert command is not None
     (target,) = prometheus.ask('up{job="vectord"}')
@@ -142,21 +142,21 @@ def test_the_page_is_right_by_prometheuss_own_checker(prometheus: Prometheus) ->
     done = subprocess.run(
         [command, "check", "metrics"], input=page, capture_output=True, text=True, check=False, timeout=60
     )
-    assert done.returncode == 3, done.stderr  # readable, and something would be named otherwise
+    assert done.returncode == 3, done.stderr  # readable, with criticized names
     named = {line.split()[0] for line in (done.stdout + done.stderr).splitlines()}
     assert {name for name in named if not name.startswith("te_")} == {"models_loaded_total"}
 
 
 @needs_prometheus
 @pytest.mark.parametrize("name", SMART_EMBEDDER)
-def test_smart_embedders_own_expressions_give_values(prometheus: Prometheus, name: str) -> None:
-    """A dashboard that was built for it finds its series here, as they were."""
+def test_smart_embedder_expressions_have_values(prometheus: Prometheus, name: str) -> None:
+    """An existing dashboard for it finds its series."""
     prometheus.wait_for_numbers(SMART_EMBEDDER[name])
 
 
 @needs_prometheus
-def test_smart_embedders_throughput_is_of_what_was_asked(prometheus: Prometheus) -> None:
-    """By endpoint, model and status, above 0 for both ends that its requests had."""
+def test_smart_embedder_throughput_counts_requests(prometheus: Prometheus) -> None:
+    """By endpoint, model and status, with values above 0."""
     grown = prometheus.ask("increase(embedding_requests_total[5m]) > 0")
     assert {one["metric"]["status"] for one in grown} == {"success", "error"}
 
@@ -164,14 +164,14 @@ def test_smart_embedders_throughput_is_of_what_was_asked(prometheus: Prometheus)
 @needs_prometheus
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_recording_rule_records(prometheus: Prometheus, name: str) -> None:
-    """Under its name, with numbers, of the server that is scraped."""
+    """It records numbers for the scraped server."""
     assert {one["metric"]["job"] for one in prometheus.wait_for_numbers(name)} == {"vectord"}
 
 
 @needs_prometheus
 @pytest.mark.parametrize("name", DRAWN)
-def test_a_panel_has_something_to_draw(prometheus: Prometheus, name: str) -> None:
-    """Every expression gives numbers; without a shared cache there is no share of it, and nothing has just started."""
+def test_a_panel_has_data(prometheus: Prometheus, name: str) -> None:
+    """Every expression returns numbers, except those for a shared cache and for recent starts."""
     assert "$" not in DRAWN[name]
     found = prometheus.ask(DRAWN[name])
     if name == "Starts":
@@ -184,7 +184,7 @@ def test_a_panel_has_something_to_draw(prometheus: Prometheus, name: str) -> Non
 
 @needs_prometheus
 def test_the_rules_leave_out_probes_and_unknown_paths(prometheus: Prometheus) -> None:
-    """Prometheus's own scrapes are requests, too; /nowhere was asked for twice."""
+    """Prometheus's scrapes and the unknown path are excluded."""
     prometheus.wait_for_numbers('vectord_requests_total{dialect="server", route="/metrics"} > 0')
     (rate,) = prometheus.wait_for_numbers("instance:vectord_requests:rate5m")
     (with_own,) = prometheus.ask("sum(rate(vectord_requests_total[5m]))")
@@ -192,8 +192,8 @@ def test_the_rules_leave_out_probes_and_unknown_paths(prometheus: Prometheus) ->
 
 
 @needs_prometheus
-def test_no_alert_goes_off_for_a_healthy_server(prometheus: Prometheus) -> None:
-    """All are loaded, none of them in error, and nothing fires."""
+def test_no_alert_fires_for_a_healthy_server(prometheus: Prometheus) -> None:
+    """All alerts are loaded without errors, and none fires."""
     groups = httpx.get(f"{prometheus.url}/api/v1/rules").json()["data"]["groups"]
     loaded = {rule["name"]: rule for group in groups for rule in group["rules"]}
     assert set(loaded) == set(RECORDED) | set(ALERTS)

@@ -1,4 +1,4 @@
-"""Commands on pages of docs/, the answers that stand below them, and whether an answer is what was shown."""
+"""Reads the commands and responses on the pages of docs/, and compares responses with them."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 
 SERVER = "http://localhost:8000"
-VARYING = frozenset({"timings", "created", "dtype", "tokenization_workers"})  # of a moment, or of a machine
-FLOAT_TOLERANCE = 0.03  # between bfloat16 and float32, in numbers of about 1
-STEP_TOLERANCE = 1  # the same in int8
+VARYING = frozenset({"timings", "created", "dtype", "tokenization_workers"})  # differ per run or per machine
+FLOAT_TOLERANCE = 0.03  # between bfloat16 and float32, for values near 1
+STEP_TOLERANCE = 1  # the same for int8
 
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _ASKED = re.compile(r"^\$ (?P<command>curl .*?)\n(?P<answer>[{\[].*?)(?=^\$ |\Z)", re.DOTALL | re.MULTILINE)
-_SPACE = re.compile(r"\b[0-9a-f]{16}\b")  # a fingerprint: a checkpoint that is written anew may have another
+_SPACE = re.compile(r"\b[0-9a-f]{16}\b")  # a fingerprint, which may differ for a rewritten checkpoint
 MORE = "..."
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A command of the page and the answer below it, in which "..." stands for further items, or for any value."""
+    """A command of a page and its response, in which "..." stands for more items or for any value."""
 
     method: str
     port: int
@@ -60,7 +60,7 @@ def _example(command: str, answer: str) -> Example:
 
 
 def check_alike(shown: Any, given: Any, at: str) -> None:
-    """Raises AssertionError naming the place at which what is shown and what was given differ."""
+    """Raises AssertionError with the place of the first difference."""
     if shown == MORE:
         return
     assert type(shown) is type(given), at

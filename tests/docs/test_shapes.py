@@ -1,4 +1,4 @@
-"""Wire types in the words of docs/apis.md."""
+"""Descriptions of wire types in docs/apis.md."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Answer(msgspec.Struct):
     the_third_of_many_names: Any
 
 
-def test_a_body_is_a_row_a_field() -> None:
-    """Required, a default, or nothing where absent is null; the fields of objects in it below, dotted."""
+def test_a_body_has_one_row_per_field() -> None:
+    """A row states "required" or the default; nested fields follow with dotted names."""
     assert rows(Body) == [
         Row("inputs", "string or [string or integer >= 0]", "required", ""),
         Row("chunk", "object", "required", ""),
@@ -64,13 +64,13 @@ def test_a_body_is_a_row_a_field() -> None:
     ],
     ids=str,
 )
-def test_an_answer_that_fits_is_on_one_line(kind: object, words: str) -> None:
-    """null is said of answers, and what may be left out has a question mark."""
+def test_a_short_response_is_on_one_line(kind: object, words: str) -> None:
+    """Nullable fields name null, and optional fields have a question mark."""
     assert shape(kind) == words
 
 
-def test_a_longer_answer_is_a_line_a_field() -> None:
-    """Of what is in it, too, only what does not fit."""
+def test_a_long_response_has_one_line_per_field() -> None:
+    """Nested objects are expanded only if they do not fit."""
     assert shape(list[Answer]).splitlines() == [
         "[{",
         '  data: [{object: "token", id: integer, text: string or null, score?: number} or [number]],',
@@ -81,7 +81,7 @@ def test_a_longer_answer_is_a_line_a_field() -> None:
     ]
 
 
-def test_a_type_without_a_word_is_told() -> None:
-    """Nobody finds it on the page under a wrong one."""
+def test_a_type_without_a_description_is_an_error() -> None:
+    """An unknown type never gets a wrong description."""
     with pytest.raises(TypeError, match="no description"):
         shape(bytes)

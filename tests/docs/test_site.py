@@ -1,4 +1,4 @@
-"""The site that `make check` builds: every page is on it, and nothing is fetched from elsewhere to read it."""
+"""The generated site contains every page and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:
-    """Those of docs/, and those of the repository's root."""
+    """The site has the pages of docs/ and of the repository's root."""
     pages = [path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")]
     assert [
         page for page in (*pages, *map(Path, OUTSIDE.values())) if not (site / page).with_suffix(".html").is_file()
     ] == []
 
 
-def test_a_page_is_read_without_a_network(site: Path) -> None:
-    """No script, style, font or picture of another host, in pages and in styles."""
+def test_a_page_needs_no_network(site: Path) -> None:
+    """Pages and styles load no script, style, font or image from another host."""
     pages = [path for path in site.rglob("*.html") if FETCHED.search(path.read_text("utf-8"))]
     styles = [
         path
@@ -44,6 +44,6 @@ def test_a_page_is_read_without_a_network(site: Path) -> None:
     assert pages + styles == []
 
 
-def test_what_makes_the_site_is_not_on_it(site: Path) -> None:
-    """Only pages, and what the theme brings."""
+def test_generator_scripts_are_not_on_the_site(site: Path) -> None:
+    """The site contains only pages and theme files."""
     assert [*site.rglob("*.py"), *site.rglob("*.toml"), *site.rglob("*.md")] == []

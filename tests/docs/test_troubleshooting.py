@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: whoever looks for a message finds it as the code has it."""
+"""Every message quoted in docs/troubleshooting.md exists in the code."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
 QUOTED = re.findall(r"^> (.+)$", PAGE, re.MULTILINE)
-LEAST_LETTERS = 5  # a part of a message that is shorter might stand anywhere
+LEAST_LETTERS = 5  # a shorter fragment could match by accident
 VARYING = re.compile(r"\.\.\.|%[sdrg]|%\.\d+f|\x00")
 
 
 def texts() -> Iterator[str]:
-    """Every text of the source, those with values in them with \\0 in their place."""
+    """Every string of the source; formatted values become \\0."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -26,19 +26,19 @@ def texts() -> Iterator[str]:
                 yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
 
 
-SAID = ["".join(VARYING.split(text)) for text in texts()]
+SOURCE_TEXTS = ["".join(VARYING.split(text)) for text in texts()]
 
 
 @pytest.mark.parametrize("message", QUOTED)
-def test_a_quoted_message_is_one_of_the_code(message: str) -> None:
-    """Its fixed parts stand in one text of the source, in their order; what is quoted may be a part of it."""
+def test_a_quoted_message_exists_in_the_code(message: str) -> None:
+    """One string of the source contains the fixed parts in order; the quote may be a part of it."""
     parts = [re.escape(part) for part in message.split("...")]
     assert any(len(part.strip()) >= LEAST_LETTERS for part in parts)
     pattern = re.compile(".*?".join(parts), re.DOTALL)
-    assert any(pattern.search(text) for text in SAID)
+    assert any(pattern.search(text) for text in SOURCE_TEXTS)
 
 
-def test_messages_are_quoted() -> None:
-    """In the form that is read above, and each once."""
+def test_the_page_quotes_many_distinct_messages() -> None:
+    """The parser finds them, and none is repeated."""
     assert len(QUOTED) > 40
     assert len(set(QUOTED)) == len(QUOTED)

@@ -1,4 +1,4 @@
-"""examples/: every file is run as its reader would, against a real server that wants a key.
+"""Runs every file of examples/ against a real server that requires a key.
 
 They need packages that the main suite's environment lacks: Python files run in .venv-clients, JavaScript beside the
 packages of tests/clients/node. client.py has its tests in tests/client/test_pages.py.
@@ -43,7 +43,7 @@ needs_node = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The default model, whose answers mean something, and a random one of BGE-M3's form under that one's name."""
+    """Serves the default model, and a random model with BGE-M3's shape and name."""
     tiny = write_bge_m3(tmp_path_factory.mktemp("models") / "tiny-bge-m3", weights="safetensors")
     options = (MODEL, str(tiny), "--model-aliases", "BAAI/bge-m3=tiny-bge-m3", "--api-key", KEY)
     with running(tmp_path_factory.mktemp("server") / "log", *options) as (url, _):
@@ -51,7 +51,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run(command: list[str | Path], server: str, folder: Path, **environment: str) -> list[tuple[float, str]]:
-    """The scores and passages that it prints."""
+    """The printed scores and passages."""
     variables = {**os.environ, **QUIET, "VECTORD_URL": server, "VECTORD_API_KEY": KEY, **environment}
     done = subprocess.run(
         command, cwd=folder, env=variables, capture_output=True, text=True, timeout=PATIENCE_S, check=False
@@ -71,8 +71,8 @@ def assert_three_best_first(printed: list[tuple[float, str]], best: str) -> None
 
 @needs_clients
 @pytest.mark.parametrize("name", sorted(PYTHON_EXAMPLES - {POSTGRES, HYBRID}))
-def test_a_python_example_finds_what_is_meant(server: str, tmp_path: Path, name: str) -> None:
-    """Of eight passages three, the one that answers the question before the others."""
+def test_a_python_example_ranks_the_right_passage_first(server: str, tmp_path: Path, name: str) -> None:
+    """It prints three of eight passages, the right one first."""
     assert_three_best_first(run([PYTHON, EXAMPLES / name], server, tmp_path), MEANT)
 
 
@@ -80,8 +80,8 @@ def test_a_python_example_finds_what_is_meant(server: str, tmp_path: Path, name:
 @pytest.mark.skipif(
     programs_in(CLIENTS) is None, reason="no PostgreSQL can run here: it is in .venv-clients, root needs setpriv"
 )
-def test_pgvector_finds_what_is_meant(server: str, tmp_path: Path) -> None:
-    """In a real PostgreSQL, by the index."""
+def test_pgvector_ranks_the_right_passage_first(server: str, tmp_path: Path) -> None:
+    """Uses a real PostgreSQL with an index."""
     programs = programs_in(CLIENTS)
     assert programs is not None
     database = tmp_path / "database"
@@ -93,8 +93,8 @@ def test_pgvector_finds_what_is_meant(server: str, tmp_path: Path) -> None:
 
 @needs_clients
 @pytest.mark.parametrize("passage", [MEANT, RAIN])
-def test_the_hybrid_search_finds_a_passage_by_itself(server: str, tmp_path: Path, passage: str) -> None:
-    """A random model knows no meaning: but nothing is nearer to a text than itself, by any kind of vector."""
+def test_the_hybrid_search_finds_an_identical_passage(server: str, tmp_path: Path, passage: str) -> None:
+    """With a random model, only an identical text is certain to be the nearest, for every kind of vector."""
     assert_three_best_first(run([PYTHON, EXAMPLES / HYBRID, passage], server, tmp_path), passage)
 
 
@@ -103,10 +103,10 @@ def test_the_hybrid_search_finds_a_passage_by_itself(server: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("asked", "best"), [((), MEANT), (("When will it be wet outside?",), RAIN)], ids=["its own", "another"]
 )
-def test_a_javascript_example_finds_what_is_meant(
+def test_a_javascript_example_ranks_the_right_passage_first(
     server: str, tmp_path: Path, name: str, asked: tuple[str, ...], best: str
 ) -> None:
-    """For its own question and for another."""
+    """Checked for the default question and for another one."""
     (tmp_path / "node_modules").symlink_to(NODE_PACKAGES)
     shutil.copy(EXAMPLES / name, tmp_path)
     assert NODE is not None
@@ -115,12 +115,12 @@ def test_a_javascript_example_finds_what_is_meant(
 
 @needs_clients
 def test_an_example_answers_another_question(server: str, tmp_path: Path) -> None:
-    """That behind its name on the command line."""
+    """The command line may contain another question."""
     printed = run([PYTHON, EXAMPLES / "openai_sdk.py", "When will it be wet outside?"], server, tmp_path)
     assert_three_best_first(printed, RAIN)
 
 
 def test_every_example_is_in_the_list() -> None:
-    """examples/README.md names each file, and no others."""
+    """examples/README.md lists exactly the files of the folder."""
     named = re.findall(r"\[([a-z_]+\.(?:py|mjs))\]\(\1\)", (EXAMPLES / "README.md").read_text("utf-8"))
     assert sorted(named) == sorted(PYTHON_EXAMPLES | NODE_EXAMPLES | {"client.py"})
