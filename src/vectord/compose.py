@@ -21,8 +21,8 @@ from starlette.applications import Starlette
 from vectord import __version__
 from vectord.compute.processor import thread_budget
 from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
-from vectord.engine.cache.stores.redis import RedisStore
-from vectord.engine.cache.stores.secret import shared_secret
+from vectord.engine.cache.redis_store import RedisStore
+from vectord.engine.cache.secret import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models

@@ -1,4 +1,4 @@
-"""Answers as bytes and back, and bytes that are no answer."""
+"""Answers as bytes and back, and invalid bytes."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def numbers_of(answer: Answer) -> list:
 
 @given(answers)
 @settings(deadline=None)
-def test_what_was_encoded_is_decoded(answer: Answer) -> None:
-    """Bit by bit, words in their order, in arrays of their own."""
+def test_decoding_restores_an_answer(answer: Answer) -> None:
+    """Every bit, the order of words, in arrays of its own."""
     decoded = decode(NAME, encode(NAME, answer), shapes_of(answer))
     assert decoded is not None
     assert decoded.keys() == answer.keys()
@@ -67,8 +67,8 @@ def test_what_was_encoded_is_decoded(answer: Answer) -> None:
 
 @given(answers, st.data())
 @settings(deadline=None)
-def test_changed_bytes_are_no_answer(answer: Answer, data: st.DataObject) -> None:
-    """Bytes set to others, dropped or put between."""
+def test_changed_bytes_are_rejected(answer: Answer, data: st.DataObject) -> None:
+    """Bytes replaced, removed or inserted."""
     value = encode(NAME, answer)
     at = data.draw(st.integers(0, len(value)))
     dropped = data.draw(st.integers(0, len(value) - at))
@@ -79,8 +79,8 @@ def test_changed_bytes_are_no_answer(answer: Answer, data: st.DataObject) -> Non
 
 @given(answers, st.data())
 @settings(deadline=None, max_examples=300)
-def test_a_forgers_bytes_are_no_exception(answer: Answer, data: st.DataObject) -> None:
-    """The digest is no secret: behind a right one, anything may stand. What is accepted is as it was asked for."""
+def test_forged_bytes_raise_nothing(answer: Answer, data: st.DataObject) -> None:
+    """Without a secret anyone can compute the digest. An accepted answer still has the expected shapes."""
     body = bytearray(encode(NAME, answer)[DIGEST_BYTES:])
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(body)))
@@ -90,7 +90,7 @@ def test_a_forgers_bytes_are_no_exception(answer: Answer, data: st.DataObject) -
 
 @given(st.binary(max_size=200), answers)
 @settings(deadline=None)
-def test_any_bytes_are_no_exception(body: bytes, answer: Answer) -> None:
+def test_random_bytes_raise_nothing(body: bytes, answer: Answer) -> None:
     check_forged(body, answer)
 
 
@@ -162,28 +162,28 @@ def sparse(indices: list[int], values: list[float]) -> bytes:
         "more behind it",
     ],
 )
-def test_what_differs_from_what_was_asked_is_no_answer(value: bytes, shapes: dict) -> None:
-    """Whoever wrote it, and however right its digest."""
+def test_an_unexpected_answer_is_rejected(value: bytes, shapes: dict) -> None:
+    """Even with a valid digest."""
     assert decode(NAME, value, shapes) is None
 
 
-def test_a_forged_answer_that_is_as_asked_is_one() -> None:
-    """So that the cases above fail for what they say."""
+def test_a_forged_answer_of_the_expected_shape_is_accepted() -> None:
+    """So the cases above fail for the stated reason."""
     assert decode(NAME, forged(sparse([2, 1], [1, 2])), {"sparse": None}) is not None
 
 
 @given(answers, st.sampled_from([b"", b"another secret, as long", b"the secret of replica"]))
 @settings(deadline=None)
-def test_what_was_written_with_another_secret_is_no_answer(answer: Answer, theirs: bytes) -> None:
-    """Nor without one, nor the other way round; with the same it is."""
+def test_an_answer_signed_with_another_secret_is_rejected(answer: Answer, theirs: bytes) -> None:
+    """Also with and without a secret; with the same secret it is accepted."""
     ours, other = key_of(b"the secret of replicas"), key_of(theirs) if theirs else b""
     assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), ours) is not None
     assert decode(NAME, encode(NAME, answer, other), shapes_of(answer), ours) is None
     assert decode(NAME, encode(NAME, answer, ours), shapes_of(answer), other) is None
 
 
-def test_a_secret_keeps_a_value_under_its_name() -> None:
-    """Who can write, and has seen signed values, cannot put one in the place of another."""
+def test_a_signed_value_is_valid_under_its_name_only() -> None:
+    """A writer without the secret cannot exchange two signed values."""
     key = key_of(b"the secret of replicas")
     answer: Answer = {"dense": np.ones((1, 2), np.float32)}
     assert decode(b"another", encode(NAME, answer, key), {"dense": (1, 2)}, key) is None

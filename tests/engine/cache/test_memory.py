@@ -1,4 +1,4 @@
-"""Answers by least recent use, bounded in bytes."""
+"""The cache in memory: least recently used answers are evicted above a number of bytes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def dense(numbers: int, value: float = 0.0) -> Answer:
     return {"dense": np.full((1, numbers), value, np.float32)}
 
 
-def test_the_key_is_what_decides_an_answer():
-    """Model, ids, type ids, what of the text is pooled and attended to, and what was asked for."""
+def test_the_key_contains_everything_that_determines_an_answer():
+    """Model, ids, type ids, pooled spans, attended keys, and kinds of answer."""
     keys = {
         cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE),
         cache_key("other", ids(1, 2, 3), NO_TYPES, b"", DENSE),
@@ -44,15 +44,15 @@ def test_the_key_is_what_decides_an_answer():
     assert len(keys) == 8
 
 
-def test_type_ids_that_are_all_zero_are_the_same_as_none():
-    """Most models have none: the key of a text is not twice its size for them."""
+def test_zero_type_ids_are_left_out_of_the_key():
+    """Most models have none; the key would be twice as large."""
     assert len(cache_key("model", ids(1, 2, 3), NO_TYPES, b"", DENSE)[2]) == 0
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=60), st.integers(0, 5))
 @settings(deadline=None, max_examples=100)
-def test_the_cache_is_the_last_n_used(uses, room):
-    """Against a plain list of what was used last; the bytes never exceed the limit."""
+def test_the_cache_holds_the_most_recently_used_answers(uses, room):
+    """Compared with a list. The bytes never exceed the limit."""
     size = ENTRY_BYTES + 4 + 16
     cache = AnswerCache(room * size)
     model: list[int] = []
@@ -72,7 +72,7 @@ def test_the_cache_is_the_last_n_used(uses, room):
 
 
 def test_an_answer_larger_than_the_cache_is_not_kept():
-    """And throws nothing else out."""
+    """And evicts nothing."""
     cache = AnswerCache(2000)
     cache.keep(key_of(1), dense(8))
     cache.keep(key_of(2), dense(8000))
@@ -90,7 +90,7 @@ def words(count: int) -> Sparse:
     ids=["dense", "sparse", "both"],
 )
 def test_the_bytes_counted_cover_the_memory_used(make):
-    """`max_bytes` is a promise about memory: objects around the numbers are counted too."""
+    """`max_bytes` limits memory, including the objects around the numbers."""
     cache = AnswerCache(2**30)
     tracemalloc.start()
     try:

@@ -1,4 +1,4 @@
-"""Engines that share answers through a store, and a store that does its worst."""
+"""Engines that share answers through a store, and a store that misbehaves."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ from tests.engine.fakes import (
     settle,
 )
 
-from vectord.engine.cache import breaker
 from vectord.engine.cache import shared as shared_cache
-from vectord.engine.cache.breaker import RETRY_S
 from vectord.engine.cache.memory import cache_key
-from vectord.engine.cache.shared import SharedCache, name_of
+from vectord.engine.cache.shared import RETRY_S, Breaker, SharedCache, name_of
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Answer
 from vectord.schema import ANYONE, ClassifyRequest, EmbedRequest, EmbedResult
@@ -36,7 +34,7 @@ SECRET = b"what replicas know"
 
 
 class FakeStore:
-    """A dict. `fail` is asked before each call and may raise; `gate` holds reads back, `write_gate` writes."""
+    """A dict. `fail` is called before each operation and may raise; `gate` blocks reads, `write_gate` writes."""
 
     def __init__(self) -> None:
         self.values: dict[bytes, object] = {}
@@ -72,9 +70,9 @@ class FakeStore:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The breakers' alone."""
+    """The clock of the breakers only."""
     clock = Clock()
-    monkeypatch.setattr(breaker, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(shared_cache, "time", SimpleNamespace(monotonic=clock))
     return clock
 
 
@@ -85,14 +83,14 @@ def store() -> FakeStore:
 
 @asynccontextmanager
 async def replica(store: FakeStore, **settings: object) -> AsyncIterator[tuple[Engine, FakeBackend, Recorder]]:
-    """One more process that has seen nothing yet."""
+    """Another process with an empty cache."""
     backend, observer = FakeBackend(), Recorder()
     async with serving(backend, observer=observer, store=store, **settings) as engine:  # type: ignore[arg-type]
         yield engine, backend, observer
 
 
 async def ask(engine: Engine, *texts: str) -> None:
-    """And see that every answer is the text's own."""
+    """Checks that every answer belongs to its text."""
     result = await engine.answer(EmbedRequest(inputs=texts, normalize=False), ANYONE)
     assert isinstance(result, EmbedResult)
     np.testing.assert_array_equal(result.dense["float"], [expected_row(text) for text in texts])
@@ -103,8 +101,8 @@ async def written(store: FakeStore, texts: int) -> None:
         await asyncio.sleep(0)
 
 
-async def test_what_one_replica_ran_another_knows(store: FakeStore) -> None:
-    """And keeps it in its own memory: the store is asked once."""
+async def test_a_replica_finds_what_another_computed(store: FakeStore) -> None:
+    """It keeps the answer in its own memory: the store is read once."""
     async with replica(store) as (engine, _, _):
         await ask(engine, "a", "b")
         await written(store, 2)
@@ -117,8 +115,8 @@ async def test_what_one_replica_ran_another_knows(store: FakeStore) -> None:
     assert observer.shared_lookups == [(2, 0)]
 
 
-async def test_answers_from_everywhere_come_in_order(store: FakeStore) -> None:
-    """Memory, store and model, one round trip for all that memory misses, a text twice once."""
+async def test_answers_from_memory_store_and_model_come_in_order(store: FakeStore) -> None:
+    """One round trip reads all misses of the memory; a repeated text is read once."""
     async with replica(store) as (engine, _, _):
         await ask(engine, "shared", "too")
         await written(store, 2)
@@ -131,8 +129,8 @@ async def test_answers_from_everywhere_come_in_order(store: FakeStore) -> None:
     assert observer.shared_lookups == [(0, 1), (2, 3)]
 
 
-async def test_more_texts_than_a_round_trip_has(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They take several, one after the other."""
+async def test_many_texts_take_several_round_trips(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other."""
     monkeypatch.setattr("vectord.engine.queue.runner.TEXTS_PER_LOOKUP", 3)
     texts = [f"t{n}" for n in range(10)]
     async with replica(store) as (engine, _, _):
@@ -144,8 +142,8 @@ async def test_more_texts_than_a_round_trip_has(store: FakeStore, monkeypatch: p
     assert backend.batches == []
 
 
-async def test_every_kind_that_memory_keeps_is_shared(store: FakeStore) -> None:
-    """Dense and sparse together, scores; and no vector a token."""
+async def test_dense_sparse_and_scores_are_shared(store: FakeStore) -> None:
+    """Vectors per token are not."""
     both = EmbedRequest(inputs=["abc", "z"], outputs=frozenset({"dense", "sparse"}))
     tokens = EmbedRequest(inputs=["abc"], outputs=frozenset({"colbert"}))
     labels = ClassifyRequest(inputs=["abc"])
@@ -157,7 +155,7 @@ async def test_every_kind_that_memory_keeps_is_shared(store: FakeStore) -> None:
             await engine.answer(tokens, ANYONE)
             await written(store, 3)
         assert len(store.values) == 3
-    assert [len(backend.batches) for backend in backends] == [1, 0]  # the vectors a token
+    assert [len(backend.batches) for backend in backends] == [1, 0]  # the vectors per token
     (first, first_labels), (second, second_labels) = results
     np.testing.assert_array_equal(first.dense["float"], second.dense["float"])
     for one, other in zip(first.sparse, second.sparse, strict=True):
@@ -166,8 +164,8 @@ async def test_every_kind_that_memory_keeps_is_shared(store: FakeStore) -> None:
     np.testing.assert_array_equal(first_labels.scores, second_labels.scores)
 
 
-async def test_it_works_without_a_cache_in_memory(store: FakeStore) -> None:
-    """Room for none is no room for this one."""
+async def test_the_store_works_without_a_cache_in_memory(store: FakeStore) -> None:
+    """cache_bytes=0 concerns the cache in memory only."""
     async with replica(store, cache_bytes=0) as (engine, backend, _):
         await ask(engine, "a")
         await written(store, 1)
@@ -175,16 +173,16 @@ async def test_it_works_without_a_cache_in_memory(store: FakeStore) -> None:
     assert backend.texts_run() == ["a"]
 
 
-async def test_a_model_that_loads_is_tested_by_itself(store: FakeStore) -> None:
-    """What the store knows proves nothing of this process."""
+async def test_the_self_test_does_not_read_the_store(store: FakeStore) -> None:
+    """Stored answers prove nothing about this process."""
     async with replica(store):
         pass
     assert (store.reads, store.writes) == ([], [])
 
 
 @pytest.mark.parametrize("broken", ["no bytes", "other bytes", "too many", "too few", "text", "None"])
-async def test_a_broken_value_is_a_miss(store: FakeStore, broken: str) -> None:
-    """Whatever stands there, the model is asked, and its answer mends it."""
+async def test_an_invalid_value_is_a_miss(store: FakeStore, broken: str) -> None:
+    """The model runs, and its answer replaces the value."""
     async with replica(store) as (engine, _, _):
         await ask(engine, "a")
         await written(store, 1)
@@ -206,10 +204,10 @@ async def test_a_broken_value_is_a_miss(store: FakeStore, broken: str) -> None:
     assert observer.shared_lookups == [(0, 1)]
 
 
-async def test_a_store_that_fails_is_a_miss_and_tried_again(
+async def test_a_failing_store_is_a_miss_and_retried(
     store: FakeStore, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody meets an error; the log tells once each way."""
+    """Requests succeed; the log has one line for the failure and one for the recovery."""
     fails = True
 
     def fail(call: str) -> None:
@@ -230,8 +228,8 @@ async def test_a_store_that_fails_is_a_miss_and_tried_again(
         await ask(engine, "f")
         await written(store, 1)
     assert backend.texts_run() == list("abcdef")
-    told = [record.getMessage() for record in caplog.records if record.name == "vectord.cache"]
-    assert sorted(told) == [
+    logged = [record.getMessage() for record in caplog.records if record.name == "vectord.cache"]
+    assert sorted(logged) == [
         "reading the shared cache fails (ConnectionError): going on without it",
         "reading the shared cache works again",
         "writing to the shared cache fails (ConnectionError): going on without it",
@@ -239,8 +237,8 @@ async def test_a_store_that_fails_is_a_miss_and_tried_again(
     ]
 
 
-async def test_a_store_that_does_not_answer_holds_up_one_request(store: FakeStore, clock: Clock) -> None:
-    """For LOOKUP_TIMEOUT_S; the others do not wait at all."""
+async def test_a_hung_store_delays_one_request(store: FakeStore, clock: Clock) -> None:
+    """By LOOKUP_TIMEOUT_S; later requests do not wait."""
     store.gate.clear()
     async with replica(store) as (engine, _, _):
         for text in "abc":
@@ -248,8 +246,8 @@ async def test_a_store_that_does_not_answer_holds_up_one_request(store: FakeStor
     assert len(store.reads) == 1
 
 
-async def test_fewer_values_than_names_are_none(store: FakeStore, clock: Clock) -> None:
-    """Nobody gets the answer of another text."""
+async def test_a_reply_of_another_length_is_rejected(store: FakeStore, clock: Clock) -> None:
+    """Otherwise a text could get the answer of another."""
 
     async def short(names: Sequence[bytes]) -> Sequence[object]:
         return [store.values.get(name) for name in names][1:]
@@ -263,8 +261,8 @@ async def test_fewer_values_than_names_are_none(store: FakeStore, clock: Clock) 
     assert sorted(backend.texts_run()) == ["a", "b"]
 
 
-async def test_who_leaves_during_a_look_up_leaves_nothing(store: FakeStore, clock: Clock) -> None:
-    """Its text is not run, and the store did nothing wrong."""
+async def test_a_request_cancelled_during_a_look_up_does_not_run(store: FakeStore, clock: Clock) -> None:
+    """The store does not count as failing."""
     store.gate.clear()
     async with replica(store) as (engine, backend, _):
         leaver = asyncio.create_task(ask(engine, "left"))
@@ -279,8 +277,8 @@ async def test_who_leaves_during_a_look_up_leaves_nothing(store: FakeStore, cloc
     assert backend.texts_run() == ["next"]
 
 
-async def test_a_text_is_run_once_though_both_missed(store: FakeStore) -> None:
-    """Single flight holds behind the look-up, and what is under way is not looked for."""
+async def test_two_requests_that_miss_share_one_run(store: FakeStore) -> None:
+    """A text that is already running is not looked up."""
     async with replica(store) as (engine, backend, _):
         store.gate.clear()
         both = [asyncio.create_task(ask(engine, "same")) for _ in range(2)]
@@ -297,8 +295,8 @@ async def test_a_text_is_run_once_though_both_missed(store: FakeStore) -> None:
     assert len(store.reads) == 2
 
 
-async def test_what_was_run_during_a_look_up_is_not_run_again(store: FakeStore) -> None:
-    """Another request was quicker."""
+async def test_a_text_answered_during_a_look_up_does_not_run_again(store: FakeStore) -> None:
+    """Another request computed it meanwhile."""
     store.write_gate.clear()
     async with replica(store) as (engine, backend, _):
         store.gate.clear()
@@ -313,8 +311,8 @@ async def test_what_was_run_during_a_look_up_is_not_run_again(store: FakeStore) 
     assert sorted(backend.texts_run()) == ["other", "same"]
 
 
-async def test_nobody_waits_for_writing(store: FakeStore) -> None:
-    """Closing neither."""
+async def test_requests_do_not_wait_for_writes(store: FakeStore) -> None:
+    """Nor does closing the engine."""
     store.write_gate.clear()
     async with replica(store) as (engine, _, _):
         await ask(engine, "a")
@@ -327,8 +325,8 @@ def dense(value: float) -> Answer:
     return {"dense": np.full((1, 256), value, np.float32)}  # 1 KiB
 
 
-async def test_what_waits_to_be_written_is_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes on top is dropped; there is room again when it was written."""
+async def test_the_write_queue_is_bounded(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Further answers are dropped until earlier ones are written."""
     monkeypatch.setattr(shared_cache, "MAX_WAITING_BYTES", 10 * 1024)
     cache = SharedCache(store)
     for n in range(20):
@@ -341,15 +339,15 @@ async def test_what_waits_to_be_written_is_bounded(store: FakeStore, monkeypatch
     await cache.close()
 
 
-async def test_what_is_being_written_makes_room(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits counts, and no more."""
+async def test_answers_being_written_free_their_room(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only queued answers count."""
     monkeypatch.setattr(shared_cache, "MAX_WAITING_BYTES", 10 * 1024)
     monkeypatch.setattr(shared_cache, "TEXTS_PER_WRITE", 4)
     store.write_gate.clear()
     cache = SharedCache(store)
     for n in range(20):
         if n == 10:
-            await settle()  # the first four are on their way
+            await settle()  # the first four are being written
         cache.keep(b"%d" % n, dense(n))
     store.write_gate.set()
     await written(store, 14)
@@ -359,8 +357,8 @@ async def test_what_is_being_written_makes_room(store: FakeStore, monkeypatch: p
     await cache.close()
 
 
-async def test_an_answer_that_is_too_large_is_not_shared(store: FakeStore) -> None:
-    """The next one is."""
+async def test_a_large_answer_is_not_shared(store: FakeStore) -> None:
+    """The next, smaller one is."""
     cache = SharedCache(store)
     cache.keep(b"large", {"dense": np.zeros((1, shared_cache.MAX_ANSWER_BYTES // 4 + 1), np.float32)})
     cache.keep(b"largest", {"dense": np.ones((1, shared_cache.MAX_ANSWER_BYTES // 4), np.float32)})
@@ -372,8 +370,8 @@ async def test_an_answer_that_is_too_large_is_not_shared(store: FakeStore) -> No
     await cache.close()
 
 
-async def test_only_what_was_written_with_the_secret_is_believed(store: FakeStore) -> None:
-    """What a replica without it wrote, right in every other way, is a miss and counted; one with it is heard."""
+async def test_values_signed_with_another_secret_are_rejected(store: FakeStore) -> None:
+    """A valid value from a replica without the secret is a miss and is counted; one from a replica with it is a hit."""
     async with replica(store) as (stranger, _, _):
         await ask(stranger, "a", "b")
         await written(store, 2)
@@ -389,8 +387,8 @@ async def test_only_what_was_written_with_the_secret_is_believed(store: FakeStor
         assert (backend.batches, observer.shared_rejected) == ([], 0)
 
 
-async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> None:
-    """Whoever comes then goes without, and the store is not blamed."""
+async def test_concurrent_look_ups_are_bounded(store: FakeStore, clock: Clock) -> None:
+    """Further requests count as misses, and the store does not count as failing."""
     cache = SharedCache(store)
     cache.keep(b"a", dense(1))
     await written(store, 1)
@@ -405,8 +403,8 @@ async def test_look_ups_at_once_are_bounded(store: FakeStore, clock: Clock) -> N
     await cache.close()
 
 
-def test_a_name_tells_what_decides_an_answer_and_no_token() -> None:
-    """All parts of the key count, each by itself, and the numbers' type."""
+def test_a_name_depends_on_everything_that_determines_an_answer() -> None:
+    """On each part of the key and on the dtype. It contains no token."""
 
     def ids(*numbers: int) -> np.ndarray:
         return np.array(numbers, np.int32)
@@ -425,3 +423,29 @@ def test_a_name_tells_what_decides_an_answer_and_no_token() -> None:
     assert len(names) == len(keys)
     assert {len(name) for name in names} == {len(b"vectord:answer:1:model:") + 64}
     assert ids(1, 2).tobytes() not in b"".join(names)
+
+
+# --- the breaker ----------------------------------------------------------------------------------------------
+
+
+def test_after_a_failure_one_call_per_interval_retries(clock: Clock) -> None:
+    """The others are not let through until one succeeds."""
+    breaker = Breaker("it")
+    assert [breaker.lets_pass() for _ in range(3)] == [True] * 3
+    breaker.failed(OSError())
+    assert (breaker.blocks, breaker.lets_pass()) == (True, False)
+    for _ in range(2):
+        clock.now_s += RETRY_S
+        assert [breaker.lets_pass() for _ in range(3)] == [True, False, False]
+    breaker.worked()
+    assert (breaker.blocks, breaker.lets_pass(), breaker.lets_pass()) == (False, True, True)
+
+
+def test_the_breaker_logs_each_change_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It logs the error's class only: a library's message may contain an address with a password."""
+    breaker = Breaker("it")
+    for _ in range(3):
+        breaker.failed(OSError("redis://user:secret@host"))
+    breaker.worked()
+    breaker.worked()
+    assert caplog.messages == ["it fails (OSError): going on without it", "it works again"]

@@ -1,10 +1,10 @@
-"""An answer as bytes for a cache outside this process, and back. Pure; called by shared_cache.py.
+"""An answer as bytes for a cache outside this process, and back. Pure; called by shared.py.
 
-    digest (16 bytes), then of each kind, by name:   code, dtype, rows, columns, numbers
-                                                     (dense, scores: one array; sparse: indices, then values)
+    digest (16 bytes), then for each kind, sorted by name:   code, dtype, rows, columns, numbers
+                                                             (dense, scores: one array; sparse: indices, then values)
 
-What comes back is nobody's word: `decode` says what it expects, and whatever differs from that is no answer. The digest
-is over the name, too, so that a value under another name is none. Keyed, it proves that who wrote it has the key.
+Stored bytes are untrusted: `decode` states what it expects and rejects everything else. The digest includes the name,
+so that a value is invalid under another name. With a key it proves that the writer had the key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vectord.engine.queue.batch import Answer, Kind
 from vectord.schema import Float32, Int32, Sparse
 
 Shape: TypeAlias = tuple[int, int]  # rows, columns
-Shapes: TypeAlias = Mapping[Kind, Shape | None]  # what an answer must be like; None of sparse, any number of words
+Shapes: TypeAlias = Mapping[Kind, Shape | None]  # expected shapes; None for sparse: any number of words
 Numbers: TypeAlias = npt.NDArray[np.float32] | npt.NDArray[np.int32]
 
 DIGEST_BYTES = 16
@@ -30,7 +30,7 @@ HEAD = struct.Struct("<BBII")  # code, dtype, rows, columns
 DENSE, SCORES, INDICES, WEIGHTS = 1, 2, 3, 4
 FLOAT32, INT32 = 1, 2
 DTYPES: Mapping[int, str] = {FLOAT32: "<f4", INT32: "<i4"}
-LARGEST = 1e16  # beside which no number of a model's comes close; its square, 4,096 times, is still a float32
+LARGEST = 1e16  # far above any model's numbers; 4,096 times its square is still a finite float32
 
 
 def key_of(secret: bytes) -> bytes:
@@ -39,14 +39,14 @@ def key_of(secret: bytes) -> bytes:
 
 
 def encode(name: bytes, answer: Answer, key: bytes = b"") -> bytes:
-    """answer: dense, sparse and scores, no others. name: under which it will be looked for. key: see `key_of`."""
+    """answer: of kinds dense, sparse and scores. name: its name in the store. key: see `key_of`."""
     body = b"".join(_encoded(answer))
     return _digest(name, body, key) + body
 
 
 def decode(name: bytes, value: bytes, shapes: Shapes, key: bytes = b"") -> Answer | None:
-    """Exactly these kinds in these shapes, all numbers finite, in arrays of their own; None if it is anything else, or
-    was not written with this key."""
+    """The answer: exactly these kinds in these shapes, finite, in arrays of its own. None for any other value, or one
+    that was not written with this key."""
     body = value[DIGEST_BYTES:]
     if not compare_digest(value[:DIGEST_BYTES], _digest(name, body, key)):
         return None
@@ -100,13 +100,13 @@ def _sparse(reader: _Reader) -> Sparse:
 
 
 def _floats(numbers: Float32) -> Float32:
-    if numbers.size and not np.abs(numbers).max() <= LARGEST:  # false of NaN, too
+    if numbers.size and not np.abs(numbers).max() <= LARGEST:  # also rejects NaN
         raise _NotAsExpected
     return numbers
 
 
 class _Reader:
-    """Takes one array after the other from a body; nothing is read or made room for before its length is checked."""
+    """Reads one array after the other from a body. Checks a length before it reads or allocates."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -124,7 +124,9 @@ class _Reader:
             raise _NotAsExpected
         self._at = stop
         found = np.frombuffer(self._body[start:stop], DTYPES[dtype])
-        return found.reshape(rows, columns).astype(found.dtype.newbyteorder("="))  # its own, to be kept alone
+        return found.reshape(rows, columns).astype(
+            found.dtype.newbyteorder("=")
+        )  # a copy, without the rest of the body
 
     def end(self) -> None:
         if self._at != len(self._body):

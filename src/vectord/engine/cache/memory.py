@@ -1,7 +1,7 @@
-"""Answers for texts seen before, of all models. Owned by the event loop.
+"""The answers of recent texts, of all models, in memory. Belongs to the event loop.
 
-runner.py looks here before it makes an Item, and then in shared_cache.py if there is one. A dense row is kept raw: the
-model's output in float32, before `dimensions` and normalisation, so that every request can use it.
+A dense row is kept raw: the model's float32 output before `dimensions` and normalisation, so that every request can
+use it.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections import OrderedDict
 from vectord.engine.queue.batch import Answer, Key, Kind
 from vectord.schema import Float32, Int32, Sparse
 
-# What is kept: a few kB a text. One vector a token is a hundred times that and would push everything else out.
+# A few kB per text. One vector per token is a hundred times that and would evict everything else.
 KEPT_KINDS: frozenset[Kind] = frozenset({"dense", "sparse", "scores"})
 # Objects around one answer: key, dict, array headers, nodes. Measured: 505 (dense) to 700 (dense and sparse).
 ENTRY_BYTES = 768
 
 
 def cache_key(fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kinds: frozenset[Kind]) -> Key:
-    """What decides an answer. Type ids count only where one is not 0, which is rare. layout: spans and keys."""
+    """Everything that determines an answer. Type ids count only if one is not 0, which is rare. layout: spans, keys."""
     types = type_ids.tobytes()
     return (fingerprint, ids.tobytes(), types if types.strip(b"\0") else b"", layout, kinds)
 
 
 class AnswerCache:
-    """Least recently used answers go first once `max_bytes` is full. max_bytes=0: keeps nothing."""
+    """Evicts the least recently used answers above `max_bytes`. max_bytes=0: keeps nothing."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -39,14 +39,14 @@ class AnswerCache:
         return self.max_bytes > 0
 
     def get(self, key: Key) -> Answer | None:
-        """The answer, to be read and not changed."""
+        """The answer. The caller must not change it."""
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
         return answer
 
     def keep(self, key: Key, answer: Answer) -> None:
-        """answer: its arrays are its own (execution.py sees to that), no views on those of its whole batch."""
+        """answer: with arrays of its own, not views of a whole batch (execution.py copies them)."""
         size = _entry_bytes(key, answer)
         if key in self._answers or size > self.max_bytes:
             return
@@ -62,9 +62,9 @@ def _entry_bytes(key: Key, answer: Answer) -> int:
 
 
 def answer_bytes(answer: Answer) -> int:
-    """Of its numbers alone."""
-    return sum(map(_bytes, answer.values()))
+    """The size of its arrays."""
+    return sum(map(_array_bytes, answer.values()))
 
 
-def _bytes(value: Float32 | Sparse) -> int:
+def _array_bytes(value: Float32 | Sparse) -> int:
     return value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes

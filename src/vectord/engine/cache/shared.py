@@ -1,19 +1,21 @@
-"""Answers that replicas share, behind the cache in memory. Owned by the event loop; runner.py asks and tells.
+"""Answers that replicas share through a store, after the cache in memory. Belongs to the event loop.
 
-    memory ── unknown texts ──> find ──> Store.read, one round trip ──> decode ── what is not there ──> the model
-    the model's answers ──> keep ──> a bounded queue ──> encode ──> Store.write, while nobody waits
+    misses in memory ──> find ──> Store.read, one round trip ──> decode ── misses ──> the model
+    the model's answers ──> keep ──> a bounded queue ──> encode ──> Store.write, in the background
 
-A store that is away, slow or broken is a miss and nothing else. What stands there may be read by others: the names are
-digests of tokens. Without a secret, whoever can write there decides what vectors are (SECURITY.md).
+A store that is unreachable, slow or broken counts as a miss. Others may read the store: its names are digests of
+tokens. Without a secret, anyone who can write to the store determines the vectors (SECURITY.md).
 
-What a request of 32 texts of 384 numbers costs the event loop, Redis 7 on the same machine of 2 cores: 0.36 ms without
-a store, as before there was one; 1.1 ms if all are there, and nothing runs; 1.9 ms if none is, writing them included.
-More than half of that is redis-py's. `name_of` takes 2 us a text, `encode` 5, `decode` 11.
+Cost on the event loop for a request of 32 texts of 384 numbers, with Redis 7 on the same machine of 2 cores: 0.36 ms
+without a store; 1.1 ms if all texts hit; 1.9 ms if all miss, including the writes. More than half is redis-py's.
+`name_of` takes 2 us per text, `encode` 5, `decode` 11.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,30 +23,67 @@ from hashlib import sha256
 from typing import Protocol
 
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
-from vectord.engine.cache.breaker import Breaker
 from vectord.engine.cache.memory import answer_bytes
 from vectord.engine.queue.batch import Answer, Key
 
-FORMAT = 1  # of names and values; also to be raised when a model's numbers come to mean something else
-LOOKUP_TIMEOUT_S = 0.05  # that a request waits for one look-up at most
+FORMAT = 1  # of names and values; raise it also if a model's numbers change their meaning
+LOOKUP_TIMEOUT_S = 0.05  # the longest wait of a request for one look-up
 WRITE_TIMEOUT_S = 1.0
-MAX_LOOKUPS = 64  # at once; whoever comes then goes without
+MAX_LOOKUPS = 64  # at the same time; further ones are misses
 TEXTS_PER_LOOKUP = 256  # in one round trip
 TEXTS_PER_WRITE = 64
 MAX_ANSWER_BYTES = 2**20  # a larger one is not shared
-MAX_VALUE_BYTES = MAX_ANSWER_BYTES + 256  # with its heads
-MAX_WAITING_BYTES = 16 * 2**20  # of answers to be written; what comes on top is dropped
+MAX_VALUE_BYTES = MAX_ANSWER_BYTES + 256  # with headers
+MAX_WAITING_BYTES = 16 * 2**20  # of answers queued for writing; further ones are dropped
+RETRY_S = 5.0  # how long a failing store is left alone
+
+logger = logging.getLogger("vectord.cache")
+
+
+class Breaker:
+    """Opens with a failure. Then one call every RETRY_S is let through, until one succeeds. Both changes are logged."""
+
+    def __init__(self, what: str) -> None:
+        """what: for the log."""
+        self._what = what
+        self._open = False
+        self._retry_at_s = 0.0  # by time.monotonic()
+
+    @property
+    def blocks(self) -> bool:
+        """It is open, and no call would be let through now."""
+        return self._open and time.monotonic() < self._retry_at_s
+
+    def lets_pass(self) -> bool:
+        if not self._open:
+            return True
+        if self.blocks:
+            return False
+        self._retry_at_s = time.monotonic() + RETRY_S  # this call retries; the others do not wait for it
+        return True
+
+    def failed(self, problem: Exception) -> None:
+        """Logs the problem's class only: its message may contain an address with a password."""
+        self._retry_at_s = time.monotonic() + RETRY_S
+        if not self._open:
+            self._open = True
+            logger.warning("%s fails (%s): going on without it", self._what, type(problem).__name__)
+
+    def worked(self) -> None:
+        if self._open:
+            self._open = False
+            logger.warning("%s works again", self._what)
 
 
 class Store(Protocol):
-    """Bytes by name, outside this process. May raise anything, take any time, and answer anything."""
+    """Bytes by name, outside this process. Its methods may raise anything, take any time, and return anything."""
 
     async def open(self) -> None:
-        """Once, before all else; need not reach anybody."""
+        """Called once, first. Need not connect."""
         ...
 
     async def read(self, names: Sequence[bytes]) -> Sequence[object]:
-        """The bytes under each name, None where there are none."""
+        """The bytes under each name, None for an unknown name."""
         ...
 
     async def write(self, values: Mapping[bytes, bytes]) -> None: ...
@@ -55,11 +94,11 @@ class Store(Protocol):
 @dataclass(frozen=True, slots=True)
 class Found:
     answers: Mapping[bytes, Answer]  # by name
-    refused: int  # values that were there and were none, or written with another secret
+    rejected: int  # stored values that were invalid or signed with another secret
 
 
 def name_of(key: Key, dtype: str) -> bytes:
-    """What a text's answer is called: nobody reads the text from it. dtype: replicas may compute in different ones."""
+    """The name of a text's answer; it does not reveal the text. dtype: replicas may compute in different ones."""
     fingerprint, ids, types, layout, kinds = key
     digest = sha256()
     for part in (ids, types, layout, ",".join(sorted(kinds)).encode(), dtype.encode()):
@@ -69,10 +108,10 @@ def name_of(key: Key, dtype: str) -> bytes:
 
 
 class SharedCache:
-    """No method raises but for a caller's own cancelling, and none waits longer than its bounds."""
+    """Its methods raise nothing but the caller's CancelledError, and wait no longer than the timeouts above."""
 
     def __init__(self, store: Store, secret: bytes = b"") -> None:
-        """secret: what all replicas know, nobody else does; only what was written with it counts. Empty: anything."""
+        """secret: shared by all replicas; values signed with another one are rejected. Empty: values are not signed."""
         self._store = store
         self._key = key_of(secret) if secret else b""
         self._reading = Breaker("reading the shared cache")
@@ -89,7 +128,7 @@ class SharedCache:
             self._reading.failed(problem)
 
     async def find(self, wanted: Mapping[bytes, Shapes]) -> Found:
-        """What the store knows of these names, TEXTS_PER_LOOKUP at most, if it is in these shapes."""
+        """The stored answers of at most TEXTS_PER_LOOKUP names, if they have these shapes."""
         names = list(wanted)
         values = await self._read(names) if names else []
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
@@ -98,9 +137,9 @@ class SharedCache:
         return Found(known, len(stored) - len(known))
 
     def keep(self, name: bytes, answer: Answer) -> None:
-        """Write it some time soon, or not at all. answer: of kinds that cache.py keeps, not to be changed."""
+        """Queue the answer for writing, or drop it. answer: of KEPT_KINDS; must not change later."""
         size = answer_bytes(answer)
-        if self._writing.waits or size > MAX_ANSWER_BYTES or self._waiting_bytes + size > MAX_WAITING_BYTES:
+        if self._writing.blocks or size > MAX_ANSWER_BYTES or self._waiting_bytes + size > MAX_WAITING_BYTES:
             return
         self._waiting.append((name, answer))
         self._waiting_bytes += size
@@ -108,7 +147,7 @@ class SharedCache:
             self._writer = asyncio.create_task(self._write())
 
     async def close(self) -> None:
-        """What waits to be written is dropped."""
+        """Drops the answers queued for writing."""
         if self._writer is not None:
             self._writer.cancel()
             await asyncio.wait([self._writer])
@@ -145,7 +184,7 @@ class SharedCache:
         except Exception as problem:  # a store may raise anything
             self._writing.failed(problem)
         finally:
-            self._waiting.clear()  # nothing, unless the store fails
+            self._waiting.clear()  # it is empty, unless the store fails
             self._waiting_bytes = 0
             self._writer = None
 

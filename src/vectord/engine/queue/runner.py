@@ -312,7 +312,7 @@ class ModelRunner:
         found = {names[name]: answer for name, answer in stored.answers.items()}
         for key, answer in found.items():
             self._cache.keep(key, answer)
-        return found, stored.refused
+        return found, stored.rejected
 
     def _shared_name(self, key: Key) -> bytes:
         return name_of(key, self.facts.dtype)

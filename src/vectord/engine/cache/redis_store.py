@@ -1,7 +1,6 @@
-"""Bytes in Redis, for the cache that replicas share. compose.py makes it; engine/shared_cache.py calls it.
+"""The store in Redis for the shared cache (shared.py).
 
-How long to wait, when to try again and whether to trust what comes: all that is the caller's. Importing redis takes
-0.4 s, so it happens in a thread, in `open`.
+Timeouts, retries and validation belong to the caller. Importing redis takes 0.4 s, so `open` does it in a thread.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-CONNECTIONS = 72  # as many as look-ups at once, and some for writing and those that end
+CONNECTIONS = 72  # shared.MAX_LOOKUPS, and some for writes and cancelled look-ups
 
 
 class RedisStore:
-    """Implements Store. redis-py's own retries are off: whoever waits has something better to do."""
+    """Implements Store. redis-py's own retries are off: the caller would rather compute the answer."""
 
     def __init__(self, url: str, ttl_s: int) -> None:
-        """ttl_s: seconds until what was written is gone."""
+        """ttl_s: seconds until a written value expires."""
         self._url = url
         self._ttl_s = ttl_s
         self._client: Any = None

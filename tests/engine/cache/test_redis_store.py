@@ -17,8 +17,8 @@ from tests.real_redis import free_port, redis_at
 
 from vectord import compose
 from vectord.config import Config, EngineConfig
-from vectord.engine.cache import breaker
-from vectord.engine.cache.stores.redis import RedisStore
+from vectord.engine.cache import shared
+from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.engine import Engine
 from vectord.errors import ConfigError
 from vectord.schema import ANYONE, EmbedRequest, EmbedResult
@@ -61,14 +61,14 @@ async def opened(port: int) -> AsyncIterator[RedisStore]:
 
 
 async def keys(store: RedisStore, number: int) -> list[bytes]:
-    """As soon as there are so many."""
+    """Waits until there are this many."""
     while len(found := await store._client.keys()) < number:
         await asyncio.sleep(0)
     return found
 
 
-async def test_bytes_are_found_until_their_time_is_over(port: int, tmp_path: Path) -> None:
-    """Any bytes, None for what is not there, in order."""
+async def test_bytes_are_found_until_they_expire(port: int, tmp_path: Path) -> None:
+    """Any bytes, in order; None for an unknown name."""
     with redis_at(port, tmp_path):
         async with opened(port) as store:
             await store.write({b"a": bytes(range(256)), b"b": b""})
@@ -76,8 +76,8 @@ async def test_bytes_are_found_until_their_time_is_over(port: int, tmp_path: Pat
             assert 0 < await store._client.ttl(b"a") <= 60
 
 
-async def test_what_one_replica_ran_another_knows(port: int, tmp_path: Path) -> None:
-    """Its device does nothing for it."""
+async def test_a_replica_finds_what_another_computed(port: int, tmp_path: Path) -> None:
+    """Its device does not run."""
     texts = [f"text {n}" for n in range(40)]
     with redis_at(port, tmp_path):
         async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
@@ -87,8 +87,8 @@ async def test_what_one_replica_ran_another_knows(port: int, tmp_path: Path) -> 
             assert backend.batches == []
 
 
-async def test_what_others_put_there_is_a_miss(port: int, tmp_path: Path) -> None:
-    """Broken bytes, and another type of Redis's."""
+async def test_foreign_values_are_misses(port: int, tmp_path: Path) -> None:
+    """Invalid bytes, and another type of Redis."""
     with redis_at(port, tmp_path):
         async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
             await ask(one, "a", "b", "c")
@@ -101,7 +101,7 @@ async def test_what_others_put_there_is_a_miss(port: int, tmp_path: Path) -> Non
 
 
 async def test_without_redis_each_process_answers_by_itself(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once for reading and once for writing; nobody meets an error."""
+    """Requests succeed. The log has one line for reads and one for writes."""
     async with replica(port) as (one, backend):
         for text in "abc":
             await ask(one, text)
@@ -112,11 +112,9 @@ async def test_without_redis_each_process_answers_by_itself(port: int, caplog: p
     assert "127.0.0.1" not in caplog.text  # a URL may hold a password
 
 
-async def test_a_redis_that_comes_back_is_used_again(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After breaker.RETRY_S."""
-    monkeypatch.setattr(breaker, "RETRY_S", 0.0)
+async def test_a_restarted_redis_is_used_again(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After RETRY_S."""
+    monkeypatch.setattr(shared, "RETRY_S", 0.0)
     async with replica(port) as (one, _), replica(port) as (other, backend):
         await ask(one, "before")
         with redis_at(port, tmp_path):
@@ -127,8 +125,8 @@ async def test_a_redis_that_comes_back_is_used_again(
     assert backend.batches == []
 
 
-async def test_a_redis_that_hangs_holds_up_one_request(port: int, tmp_path: Path) -> None:
-    """The next ones ask nobody."""
+async def test_a_hung_redis_delays_one_request(port: int, tmp_path: Path) -> None:
+    """Later requests do not read it."""
     with redis_at(port, tmp_path) as running:
         async with replica(port) as (one, backend):
             await ask(one, "a")
@@ -140,8 +138,8 @@ async def test_a_redis_that_hangs_holds_up_one_request(port: int, tmp_path: Path
         assert backend.texts_run() == list("abcd")
 
 
-async def test_a_redis_that_is_full_is_still_read(port: int, tmp_path: Path) -> None:
-    """What cannot be written is dropped."""
+async def test_a_full_redis_is_still_read(port: int, tmp_path: Path) -> None:
+    """Answers that cannot be written are dropped."""
     with redis_at(port, tmp_path):
         async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
             await ask(one, "a")
@@ -152,8 +150,8 @@ async def test_a_redis_that_is_full_is_still_read(port: int, tmp_path: Path) -> 
             assert backend.texts_run() == ["b"]
 
 
-async def test_who_leaves_breaks_no_connection_of_others(port: int, tmp_path: Path) -> None:
-    """A look-up cut off in the middle leaves no bytes for the next one."""
+async def test_a_cancelled_look_up_leaves_no_bytes_on_its_connection(port: int, tmp_path: Path) -> None:
+    """The next look-up on that connection reads its own reply."""
     with redis_at(port, tmp_path):
         async with opened(port) as store, replica(port) as (one, _), replica(port) as (other, backend):
             texts = [f"text {n}" for n in range(20)]
@@ -169,15 +167,15 @@ async def test_who_leaves_breaks_no_connection_of_others(port: int, tmp_path: Pa
             assert set(backend.texts_run()) <= set(texts[:10])
 
 
-def test_the_setting_is_all_it_takes(tmp_path: Path) -> None:
+def test_shared_cache_configures_the_store(tmp_path: Path) -> None:
     """--shared-cache gives the engine its store."""
     config = Config(engine=EngineConfig(shared_cache="redis://host/0"))
     assert compose._store(config.engine) is not None
     assert compose._store(EngineConfig()) is None
 
 
-def test_without_the_library_the_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
+def test_without_the_library_the_start_fails_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the package to install."""
     monkeypatch.setattr(compose, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"vectord\[redis\]"):
         compose.build(Config(engine=EngineConfig(shared_cache="redis://host")))

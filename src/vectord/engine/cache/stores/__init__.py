@@ -1,1 +1,0 @@
-"""Where caches outside this process keep bytes: each file implements engine/shared_cache.py's Store."""
