@@ -23,7 +23,7 @@ from tests.real_server import running, wait_for
 FAKE = ("--backend", "fake")
 SEVERAL = ("--front-ends", "2", *FAKE)
 
-OWN = re.compile(rb'"id":"[^"]*"|"created":\d+')  # what no two answers share
+OWN = re.compile(rb'"id":"[^"]*"|"created":\d+')  # these differ between two responses
 
 # Of several dialects: answers, refusals, and what is no path.
 ASKED = [
@@ -41,7 +41,7 @@ ASKED = [
 
 
 def children(parent: int) -> dict[str, list[int]]:
-    """The ids of its processes, by the last part of their module's name."""
+    """The process ids of its children, by the last part of the module's name."""
     found: dict[str, list[int]] = {"engine": [], "front_end": []}
     for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
@@ -57,7 +57,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subp
 
 
 class Load:
-    """Clients that ask without a pause on connections of their own, and what became of each request."""
+    """Clients that send requests without a pause, each on its own connections. seen: the outcomes."""
 
     def __init__(self, url: str, clients: int = 6) -> None:
         self._url = url
@@ -93,7 +93,7 @@ def ready(url: str) -> bool:
 
 
 def test_answers_are_those_of_one_process(server: tuple[str, subprocess.Popen[bytes]], tmp_path: Path) -> None:
-    """Byte for byte, errors included."""
+    """Byte for byte, including errors."""
     with running(tmp_path / "log", *FAKE) as (alone, _):
         for path, body in ASKED:
             one, several = (httpx.post(base + path, json=body) for base in (alone, server[0]))
@@ -102,8 +102,8 @@ def test_answers_are_those_of_one_process(server: tuple[str, subprocess.Popen[by
         assert httpx.get(f"{alone}/info").json().keys() == httpx.get(f"{server[0]}/info").json().keys()
 
 
-def test_every_front_end_answers_and_is_counted_on_one_page(server: tuple[str, subprocess.Popen[bytes]]) -> None:
-    """Whichever process takes a connection, /metrics has them all."""
+def test_metrics_count_the_requests_of_all_front_ends(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Every front-end shows the same /metrics."""
     url, _ = server
     with Load(url) as load:
         wait_for(lambda: load.seen[200] >= 200, server[1])
@@ -117,8 +117,8 @@ def test_every_front_end_answers_and_is_counted_on_one_page(server: tuple[str, s
     assert set(load.seen) == {200}
 
 
-def test_limits_are_those_of_the_whole_server(tmp_path: Path) -> None:
-    """Five requests are five, however many processes there are."""
+def test_rate_limits_apply_to_the_whole_server(tmp_path: Path) -> None:
+    """A burst of five requests, regardless of the number of processes."""
     limits = ("--rate-limit-requests-per-minute", "1", "--rate-limit-burst-size", "5")
     with running(tmp_path / "log", *SEVERAL, *limits) as (url, _):
         statuses = Counter(httpx.post(f"{url}/embed", json={"inputs": "a"}).status_code for _ in range(12))
@@ -128,8 +128,8 @@ def test_limits_are_those_of_the_whole_server(tmp_path: Path) -> None:
 # --- processes that die ---------------------------------------------------------------------------------------
 
 
-def test_an_engine_that_dies_under_load_costs_nobody_an_answer(server: tuple[str, subprocess.Popen[bytes]]) -> None:
-    """Whoever asks meanwhile is told to try again, and another engine comes."""
+def test_an_engine_that_dies_under_load_is_replaced(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    """Meanwhile requests get 503."""
     url, process = server
     (engine,) = children(process.pid)["engine"]
     with Load(url) as load:
@@ -143,10 +143,10 @@ def test_an_engine_that_dies_under_load_costs_nobody_an_answer(server: tuple[str
     assert children(process.pid)["engine"] != [engine]
 
 
-def test_a_front_end_that_dies_under_load_takes_its_own_connections_only(
+def test_a_front_end_that_dies_under_load_loses_only_its_connections(
     server: tuple[str, subprocess.Popen[bytes]],
 ) -> None:
-    """Those that wait for a front-end are taken by another, and one comes in its place."""
+    """Waiting connections go to another front-end, and it is replaced."""
     url, process = server
     dying = children(process.pid)["front_end"][0]
     with Load(url) as load:
@@ -155,53 +155,53 @@ def test_a_front_end_that_dies_under_load_takes_its_own_connections_only(
         wait_for(lambda: len(set(children(process.pid)["front_end"]) - {dying}) == 2, process)
         before = load.seen[200]
         wait_for(lambda: load.seen[200] > before + 20, process)
-    cut = sum(count for outcome, count in load.seen.items() if outcome not in (200, 503))
-    assert cut <= 6  # what each client had under way with it, at most
+    lost = sum(count for outcome, count in load.seen.items() if outcome not in (200, 503))
+    assert lost <= 6  # at most one request of each client
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_when_all_is_answered(tmp_path: Path, number: int) -> None:
-    """Exit code 0, no process left, and every request that was taken has its answer."""
+def test_a_signal_drains_and_ends_all_processes(tmp_path: Path, number: int) -> None:
+    """With exit code 0; every accepted request is answered."""
     log = tmp_path / "log"
     command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *SEVERAL]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         url = wait_for(lambda: re.search(r"http://127\.0\.0\.1:\d+", log.read_text()), process)[0]
         wait_for(lambda: "listening" in log.read_text() and ready(url), process)
-        family = [pid for pids in children(process.pid).values() for pid in pids]
+        process_ids = [pid for pids in children(process.pid).values() for pid in pids]
         with Load(url) as load:
             wait_for(lambda: load.seen[200] > 20, process)
             process.send_signal(number)
             assert process.wait(timeout=30) == 0
     assert set(load.seen) <= {200, 503, "ConnectError", "ReadError", "RemoteProtocolError"}
-    assert not any(Path(f"/proc/{pid}").exists() for pid in family)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in process_ids)
     assert log.read_text().count("stopped") == 3
     assert "out of time" not in log.read_text()
 
 
-def test_without_their_parent_the_processes_end(tmp_path: Path) -> None:
+def test_the_processes_end_without_their_supervisor(tmp_path: Path) -> None:
     """A killed supervisor leaves no process running."""
     log = tmp_path / "log"
     command = [sys.executable, "-m", "vectord", "serve", "--port", "0", *SEVERAL]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         wait_for(lambda: "listening" in log.read_text(), process)
-        family = [pid for pids in children(process.pid).values() for pid in pids]
-        assert len(family) == 3
+        process_ids = [pid for pids in children(process.pid).values() for pid in pids]
+        assert len(process_ids) == 3
         process.kill()
     deadline_s = time.monotonic() + 60
-    while any(alive(pid) for pid in family):
+    while any(alive(pid) for pid in process_ids):
         assert time.monotonic() < deadline_s, log.read_text()
 
 
 def alive(pid: int) -> bool:
-    """Not gone, and not waiting to be: nobody may be there to look at what a killed parent's children left."""
+    """Whether the process exists and is not a zombie: a killed supervisor does not reap its children."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # gone before it was opened, or before it was read
+    except (FileNotFoundError, ProcessLookupError):  # it ended before the file was opened or read
         return False
 
 
-def test_the_engines_socket_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its folder is closed to others, and gone at the end."""
+def test_only_the_user_can_reach_the_engines_socket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its folder has mode 0700, and is deleted at the end."""
     with tempfile.TemporaryDirectory() as folder:
         monkeypatch.setenv("TMPDIR", folder)
         with running(tmp_path / "log", *SEVERAL):
@@ -211,7 +211,7 @@ def test_the_engines_socket_is_its_users_alone(monkeypatch: pytest.MonkeyPatch, 
         assert not engine.parent.exists()
 
 
-# --- starts that cannot be ------------------------------------------------------------------------------------
+# --- invalid configurations ------------------------------------------------------------------------------------
 
 
 def started(*options: str) -> subprocess.CompletedProcess[str]:
@@ -220,15 +220,15 @@ def started(*options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("options", [["/no/such/model"], ["--dialects", "nonesuch"], ["--tls-cert-file", "x"]], ids=str)
-def test_what_is_wrong_is_one_line_and_exit_code_2(options: list[str]) -> None:
-    """However many processes would have said it."""
+def test_an_invalid_configuration_is_one_line_and_exit_code_2(options: list[str]) -> None:
+    """Regardless of the number of processes."""
     ended = started(*options)
-    told = [line for line in ended.stderr.splitlines() if line.startswith("vectord:")]
-    assert (ended.returncode, len(told)) == (2, 1), ended.stderr
+    lines = [line for line in ended.stderr.splitlines() if line.startswith("vectord:")]
+    assert (ended.returncode, len(lines)) == (2, 1), ended.stderr
 
 
-def test_a_taken_port_is_told_before_anything_starts() -> None:
-    """Exit code 2."""
+def test_a_port_in_use_is_an_error_before_the_start() -> None:
+    """With exit code 2."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -238,7 +238,7 @@ def test_a_taken_port_is_told_before_anything_starts() -> None:
 
 
 def test_each_line_of_the_log_names_its_process(tmp_path: Path) -> None:
-    """JSON lines too."""
+    """Also in JSON."""
     with running(tmp_path / "log", *SEVERAL, "--log-format", "json") as (url, _):
         httpx.post(f"{url}/embed", json={"inputs": "a"})
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]

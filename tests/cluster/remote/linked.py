@@ -1,4 +1,4 @@
-"""An engine behind a real socket, and front-ends of it, on the test's own loop."""
+"""An engine with a real socket, and front-ends connected to it, on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = {MODEL: MODEL, "alias": MODEL}
 
 @dataclass
 class Linked:
-    """What stands between the two sides, and its engine's."""
+    """The socket and the engine's side of it."""
 
     path: Path
     listener: socket.socket
@@ -33,7 +33,7 @@ class Linked:
     metrics: Metrics
 
     async def replace(self, engine: EngineClient) -> None:
-        """The engine's process is gone, another is there."""
+        """Simulates the replacement of the engine's process."""
         self.server.abort()
         await self.server.close()
         self.engine, self.server = engine, await serving(engine, self.listener, self.metrics, NAMES)

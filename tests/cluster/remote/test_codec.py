@@ -1,4 +1,4 @@
-"""codec.py: everything that the engine is asked and answers comes back as it was, and nothing else comes in."""
+"""codec.py: requests, results and errors are decoded as they were encoded, and everything else is refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ USED = Usage(lengths=[], characters=0)
 
 
 def received(content: list[Buffer]) -> tuple[bytes, bytearray]:
-    """As the other side has it: packed, and all arrays in one piece of memory."""
+    """As the receiver has it: packed, and all arrays in one buffer."""
     packed, *arrays = content
     return bytes(packed), bytearray(b"".join(arrays))
 
@@ -50,8 +50,8 @@ def result(array: np.ndarray[Any, Any]) -> EmbedResult:
 @pytest.mark.parametrize("kind", get_args(Request), ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_request_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
-    """With all of its fields, and who asks."""
+def test_every_request_arrives_unchanged(kind: type, data: st.DataObject) -> None:
+    """With all fields, and its caller."""
     request, caller = data.draw(st.from_type(kind)), data.draw(st.from_type(Caller))
     arrived, who = decode_request(*received(encode_request(request, caller)))
     assert same(request, arrived)
@@ -61,8 +61,8 @@ def test_every_request_arrives_as_it_was_sent(kind: type, data: st.DataObject) -
 @pytest.mark.parametrize("kind", get_args(Result), ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_result_arrives_as_it_was_sent(kind: type, data: st.DataObject) -> None:
-    """With all of its fields, arrays to the bit."""
+def test_every_result_arrives_unchanged(kind: type, data: st.DataObject) -> None:
+    """With all fields; arrays bit by bit."""
     sent = data.draw(st.from_type(kind))
     assert same(sent, decode_result(*received(encode_result(sent))))
 
@@ -70,14 +70,14 @@ def test_every_result_arrives_as_it_was_sent(kind: type, data: st.DataObject) ->
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
-def test_every_error_arrives_as_it_was_raised(kind: Any, data: st.DataObject) -> None:
-    """Of the same class, with the same words, fields and numbers."""
+def test_every_error_arrives_unchanged(kind: Any, data: st.DataObject) -> None:
+    """Of the same class, with the same template and attributes."""
     error = data.draw(failures(kind))
     assert same(error, decode_error(*received(encode_error(error))))
 
 
-def test_a_new_request_or_result_needs_a_place_in_the_unions() -> None:
-    """Whatever schema.py has that is asked or answered is in Request or Result: the tests above go by those."""
+def test_the_unions_contain_every_request_and_result() -> None:
+    """The tests above iterate over the unions Request and Result of schema.py."""
     classes = {name for name, kind in vars(schema).items() if dataclasses.is_dataclass(kind) and inspect.isclass(kind)}
     requests = {name for name in classes if name.endswith("Request")}
     results = {name for name in classes if name.endswith(("Result", "Results"))}
@@ -90,8 +90,8 @@ def test_a_new_request_or_result_needs_a_place_in_the_unions() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(sent=st.lists(arrays(), max_size=5))
-def test_arrays_of_any_dtype_and_shape_arrive_to_the_bit(sent: list[np.ndarray[Any, Any]]) -> None:
-    """Transposed, with steps, empty, or of no dimension at all; where they lie, any reader may read them."""
+def test_arrays_of_any_dtype_and_shape_arrive_bit_by_bit(sent: list[np.ndarray[Any, Any]]) -> None:
+    """Also transposed, strided, empty and zero-dimensional ones. They are aligned and writable."""
     several = EmbedResult(model="m", fingerprint="f", usage=USED, tokens=sent)
     arrived = decode_result(*received(encode_result(several)))
     assert isinstance(arrived, EmbedResult)
@@ -100,15 +100,15 @@ def test_arrays_of_any_dtype_and_shape_arrive_to_the_bit(sent: list[np.ndarray[A
 
 
 @pytest.mark.parametrize("order", [">f4", ">i2"])
-def test_numbers_of_another_byte_order_arrive_as_numbers(order: str) -> None:
-    """In this machine's order."""
+def test_arrays_of_another_byte_order_keep_their_values(order: str) -> None:
+    """In the native order."""
     arrived = decode_result(*received(encode_result(result(np.arange(6, dtype=order).reshape(2, 3)))))
     assert isinstance(arrived, EmbedResult)
     assert arrived.dense["float"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_large_array_is_not_copied_on_either_side() -> None:
-    """What is written is the array's own memory, what was read is the memory of the frame."""
+    """The sender writes the array's memory; the receiver's array is a view of the frame."""
     vectors = np.ones((1000, 100), np.float32)
     content = encode_result(result(vectors))
     assert np.shares_memory(np.frombuffer(content[1], np.uint8), vectors)
@@ -122,7 +122,7 @@ def test_a_large_array_is_not_copied_on_either_side() -> None:
 
 
 @pytest.mark.parametrize(
-    "lie",
+    "wrong",
     [
         ("|O", (1,), 0),
         ("<U4", (1,), 0),
@@ -140,19 +140,19 @@ def test_a_large_array_is_not_copied_on_either_side() -> None:
     ],
     ids=str,
 )
-def test_an_array_that_is_none_is_refused(lie: object) -> None:
-    """Objects, dates, texts, negative or absurd sizes, and what reaches beyond the frame."""
+def test_an_invalid_array_is_refused(wrong: object) -> None:
+    """Objects, dates, strings, negative or huge sizes, and offsets outside the frame."""
     packed, _ = received(encode_result(result(np.zeros(4, np.float32))))
     true = msgspec.msgpack.encode(("<f4", (4,), 0))
     assert packed.count(true) == 1
     with pytest.raises(BadFrame):
-        decode_result(packed.replace(true, msgspec.msgpack.encode(lie)), bytearray(ALIGNMENT))
+        decode_result(packed.replace(true, msgspec.msgpack.encode(wrong)), bytearray(ALIGNMENT))
 
 
 @settings(max_examples=300, deadline=None)
 @given(packed=st.binary(max_size=200), arrays=st.binary(max_size=64))
 def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> None:
-    """Never another error."""
+    """Never another exception."""
     for decode in (decode_request, decode_result, decode_error):
         with pytest.raises(BadFrame):
             decode(packed, arrays)
@@ -161,7 +161,7 @@ def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> N
 @settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_frame_with_a_wrong_byte_is_a_value_or_a_bad_frame(data: st.DataObject) -> None:
-    """Wherever it is."""
+    """At any offset."""
     packed, arrays = received(encode_request(EmbedRequest(inputs=["text", [1, 2]]), ANYONE))
     at, byte = data.draw(st.integers(0, len(packed) - 1)), data.draw(st.integers(0, 255))
     try:
@@ -172,13 +172,13 @@ def test_a_frame_with_a_wrong_byte_is_a_value_or_a_bad_frame(data: st.DataObject
 
 @pytest.mark.parametrize("depth", [1_000, 100_000])
 def test_depth_is_bounded(depth: int) -> None:
-    """Arrays within arrays are no value of ours, however many."""
+    """Deeply nested arrays are refused."""
     with pytest.raises(BadFrame):
         decode_error(b"\x91" * depth + b"\x00", b"")
 
 
-def test_a_class_of_another_name_is_refused() -> None:
-    """Nothing is looked up but schema.py's own; several within several neither."""
+def test_an_unknown_class_is_refused() -> None:
+    """Only the classes of schema.py and errors.py are known, and Several cannot be nested."""
     inner = ("Several", [("ListModels", {})])
     for name, value in (("Engine", {}), ("Caller", {}), ("Several", [inner])):
         with pytest.raises(BadFrame):
@@ -187,14 +187,14 @@ def test_a_class_of_another_name_is_refused() -> None:
         decode_error(msgspec.msgpack.encode(("SystemExit", "words", {})), b"")
 
 
-def test_what_cannot_be_sent_is_the_requests_fault() -> None:
-    """A half of a surrogate pair, a number of more than 64 bits: the client is told, nothing is sent."""
+def test_a_request_that_cannot_be_encoded_is_a_client_error() -> None:
+    """Half of a surrogate pair, or a number of more than 64 bits."""
     with pytest.raises(Untokenizable):
         encode_request(EmbedRequest(inputs=["\ud800"]), ANYONE)
     with pytest.raises(InvalidField):
         encode_request(EmbedRequest(inputs=[], dimensions=2**70), ANYONE)
 
 
-def test_every_dtype_that_crosses_is_one_of_numbers() -> None:
-    """An array of objects would be their addresses."""
+def test_every_dtype_is_numeric() -> None:
+    """An array of objects would contain memory addresses."""
     assert {np.dtype(dtype).kind for dtype in DTYPES} == set("fiub")

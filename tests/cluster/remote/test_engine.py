@@ -1,4 +1,4 @@
-"""client.py, link.py and server.py over a real socket: an engine in another process is an engine."""
+"""client.py, link.py and server.py over a real socket: a remote engine behaves like a local one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from tests.server.fakes import MODEL, FakeEngine
 from tests.server.live import until
 
 from vectord.cluster.remote import frames
-from vectord.cluster.remote.client import RemoteEngine
+from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import Kind, frame
-from vectord.cluster.remote.limits import RemoteBuckets
-from vectord.cluster.remote.metrics import RemoteMetrics
 from vectord.errors import InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.products.common.dialect import Rate
@@ -29,17 +27,17 @@ ONE = EmbedRequest(inputs=["text"])
 
 
 class Echo(FakeEngine):
-    """Answers each request when it is told to, with as many vectors as `dimensions` says."""
+    """Answers the request with `dimensions` n after `release[n]` is set, with a vector of n times n."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: dict[int, asyncio.Event] = {}
+        self.release: dict[int, asyncio.Event] = {}
 
     async def answer(self, request: Request, caller: Caller) -> Result:
         assert isinstance(request, EmbedRequest)
         self.callers.append(caller)
         number = request.dimensions or 0
-        await self.told.setdefault(number, asyncio.Event()).wait()
+        await self.release.setdefault(number, asyncio.Event()).wait()
         vectors = np.full((1, number), number, np.float32)
         usage = (await super().answer(request, caller)).usage  # type: ignore[union-attr]
         return EmbedResult(model=MODEL, fingerprint="f", usage=usage, dense={"float": vectors})
@@ -48,8 +46,8 @@ class Echo(FakeEngine):
 # --- requests -------------------------------------------------------------------------------------------------
 
 
-async def test_an_answer_is_the_engines_own() -> None:
-    """And the engine sees who asks."""
+async def test_the_result_is_that_of_the_engine() -> None:
+    """And the engine receives the caller."""
     caller = Caller(client="c", request_id="r", models=frozenset({MODEL}))
     async with remote() as (engine, found):
         far, near = await engine.answer(ONE, caller), await found.engine.answer(ONE, caller)
@@ -59,23 +57,23 @@ async def test_an_answer_is_the_engines_own() -> None:
         assert found.engine.callers == [caller, caller]  # type: ignore[attr-defined]
 
 
-async def test_answers_come_as_they_are_ready_each_to_its_own() -> None:
-    """Many on one connection; the last request may be answered first."""
+async def test_results_arrive_out_of_order() -> None:
+    """Each request of one connection gets its own result, even if the last one is first."""
     echo = Echo()
     async with remote(echo) as (engine, _):
         asked = {
             n: asyncio.create_task(engine.answer(EmbedRequest(inputs=["t"], dimensions=n), ANYONE)) for n in range(1, 9)
         }
-        await until(lambda: len(echo.told) == len(asked))
+        await until(lambda: len(echo.release) == len(asked))
         for number in reversed(asked):
-            echo.told[number].set()
+            echo.release[number].set()
             answer = await asked[number]
             assert isinstance(answer, EmbedResult)
             assert answer.dense["float"].tolist() == [[number] * number]
 
 
-async def test_an_error_is_raised_as_the_engine_raised_it() -> None:
-    """Its class, its words, its numbers."""
+async def test_an_error_arrives_unchanged() -> None:
+    """Its class and its attributes."""
     fake = FakeEngine()
     fake.error = InputTooLong("too long", field="input", index=3, limit=10, given=12)
     async with remote(fake) as (engine, _):
@@ -88,7 +86,7 @@ async def test_an_error_is_raised_as_the_engine_raised_it() -> None:
 async def test_the_cause_of_a_failure_stays_in_the_engines_log(
     error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Under the request's id; what nobody foresaw is told in the server's own words."""
+    """With the request id. The client gets a general message for an unexpected exception."""
     fake = FakeEngine()
     fake.error = error
     async with remote(fake) as (engine, _):
@@ -98,8 +96,8 @@ async def test_the_cause_of_a_failure_stays_in_the_engines_log(
     assert caplog.records[0].fields["id"] == "abc"  # type: ignore[attr-defined]
 
 
-async def test_who_leaves_takes_the_work_along() -> None:
-    """Cancelling an answer here cancels it there."""
+async def test_cancelling_a_request_cancels_its_work() -> None:
+    """In the engine's process."""
     fake = FakeEngine()
     fake.gate.clear()
     async with remote(fake) as (engine, _):
@@ -111,8 +109,8 @@ async def test_who_leaves_takes_the_work_along() -> None:
         assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
 
 
-async def test_a_front_end_that_dies_takes_its_work_along() -> None:
-    """And nobody else's."""
+async def test_the_end_of_a_front_end_cancels_its_work() -> None:
+    """And not the work of others."""
     fake = FakeEngine()
     fake.gate.clear()
     async with linked(fake) as found, front_end(found) as survivor:
@@ -129,23 +127,23 @@ async def test_a_front_end_that_dies_takes_its_work_along() -> None:
         assert isinstance(await kept, EmbedResult)
 
 
-async def test_a_front_end_that_does_not_read_stops_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its answers wait, its requests are not read; others are answered."""
+async def test_a_front_end_that_does_not_read_does_not_block_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its results wait and its requests are not read."""
     monkeypatch.setattr(frames, "HIGH_WATER_BYTES", 1024)
     fake = FakeEngine(dimensions=300_000)
     async with linked(fake) as found, front_end(found) as link:
-        with socket.socket(socket.AF_UNIX) as deaf:
-            deaf.connect(str(found.path))
-            deaf.setblocking(False)
+        with socket.socket(socket.AF_UNIX) as stuck:
+            stuck.connect(str(found.path))
+            stuck.setblocking(False)
             loop = asyncio.get_running_loop()
             for number in range(1, 40):
-                await loop.sock_sendall(deaf, frame(Kind.ASK, number, encode_request(ONE, ANYONE))[0])
+                await loop.sock_sendall(stuck, frame(Kind.REQUEST, number, encode_request(ONE, ANYONE))[0])
             await fake.entered.acquire()
             assert isinstance(await RemoteEngine(link).answer(ONE, ANYONE), EmbedResult)
 
 
-async def test_large_answers_follow_each_other() -> None:
-    """What was held back while one was written is read again."""
+async def test_large_results_arrive_one_after_another() -> None:
+    """Reading resumes after a large result is written."""
     async with remote(FakeEngine(dimensions=5_000_000)) as (engine, _):
         for _ in range(3):
             answer = await engine.answer(ONE, ANYONE)
@@ -153,8 +151,8 @@ async def test_large_answers_follow_each_other() -> None:
             assert answer.dense["float"].shape == (1, 5_000_000)
 
 
-async def test_what_fits_no_frame_is_refused_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As too large; the connection goes on."""
+async def test_a_message_above_the_frame_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On either side, with PayloadTooLarge; the connection stays open."""
     monkeypatch.setattr(frames, "MAX_FRAME_BYTES", 4096)
     fake = FakeEngine(dimensions=2000)
     async with remote(fake) as (engine, _):
@@ -169,8 +167,8 @@ async def test_what_fits_no_frame_is_refused_on_either_side(monkeypatch: pytest.
 # --- what is announced ----------------------------------------------------------------------------------------
 
 
-async def test_what_is_served_is_known_without_waiting() -> None:
-    """And what changes is told: a model's state, the end of the start."""
+async def test_the_state_is_known_without_waiting() -> None:
+    """And changes are announced."""
     fake = FakeEngine()
     async with remote(fake) as (engine, found):
         assert engine.readiness() == {MODEL: "ready"}
@@ -181,8 +179,8 @@ async def test_what_is_served_is_known_without_waiting() -> None:
         assert same(engine.models(), fake.models())
 
 
-async def test_who_has_asked_for_a_change_finds_it_done() -> None:
-    """The answer to a load comes behind the state that it made."""
+async def test_a_change_is_visible_when_its_request_returns() -> None:
+    """The state is sent before the result of a load."""
     fake = FakeEngine()
     async with remote(fake) as (engine, _):
         fake.states = {MODEL: "unloaded"}
@@ -191,18 +189,18 @@ async def test_who_has_asked_for_a_change_finds_it_done() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "seen"), [({MODEL}, [MODEL]), ({"alias"}, [MODEL]), ({"other"}, [])], ids=str)
-async def test_a_caller_sees_the_models_it_may_use(allowed: set[str], seen: list[str]) -> None:
-    """By any of their names."""
+async def test_a_caller_sees_only_its_models(allowed: set[str], seen: list[str]) -> None:
+    """A key may name a model by any of its names."""
     async with remote() as (engine, _):
         listed = engine.models(Caller(models=frozenset(allowed)))
         assert [info.name for info in listed.models] == seen
 
 
-# --- an engine that goes, and comes ---------------------------------------------------------------------------
+# --- replacing the engine's process ---------------------------------------------------------------------------
 
 
-async def test_what_was_under_way_with_a_lost_engine_is_told_to_try_again() -> None:
-    """At once, not after a time-out; the next engine answers."""
+async def test_pending_requests_fail_when_the_engine_is_lost() -> None:
+    """At once, with Unavailable. The next engine answers new requests."""
     fake = FakeEngine()
     fake.gate.clear()
     async with remote(fake) as (engine, found):
@@ -215,8 +213,8 @@ async def test_what_was_under_way_with_a_lost_engine_is_told_to_try_again() -> N
         assert isinstance(await engine.answer(ONE, ANYONE), EmbedResult)
 
 
-async def test_without_an_engine_requests_are_refused_and_probes_are_red() -> None:
-    """The models stay listed: they are stalled."""
+async def test_without_an_engine_requests_fail_and_models_are_stalled() -> None:
+    """The models stay listed."""
     async with remote() as (engine, found):
         await found.server.close()
         found.server.abort()
@@ -226,8 +224,8 @@ async def test_without_an_engine_requests_are_refused_and_probes_are_red() -> No
             await engine.answer(ONE, ANYONE)
 
 
-async def test_draining_is_this_front_ends_alone() -> None:
-    """It refuses, and waits for its own; the engine answers others."""
+async def test_draining_affects_only_this_front_end() -> None:
+    """It refuses new requests and waits for its own; the engine answers other front-ends."""
     fake = FakeEngine()
     fake.gate.clear()
     async with linked(fake) as found, front_end(found) as link, front_end(found) as other:
@@ -245,8 +243,8 @@ async def test_draining_is_this_front_ends_alone() -> None:
         assert isinstance(await RemoteEngine(other).answer(ONE, ANYONE), EmbedResult)
 
 
-async def test_a_stranger_who_speaks_something_else_is_cut_off(caplog: pytest.LogCaptureFixture) -> None:
-    """And only that one."""
+async def test_a_connection_with_another_protocol_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """And only that connection."""
     async with remote() as (engine, found):
         with caplog.at_level(logging.WARNING):
             reader, writer = await asyncio.open_unix_connection(str(found.path))
@@ -262,8 +260,8 @@ async def test_a_stranger_who_speaks_something_else_is_cut_off(caplog: pytest.Lo
 # --- limits and metrics ---------------------------------------------------------------------------------------
 
 
-async def test_all_front_ends_draw_on_the_same_buckets() -> None:
-    """Three requests a minute are three, whichever front-end they come to."""
+async def test_all_front_ends_share_the_rate_limits() -> None:
+    """A limit of three requests applies to all front-ends together."""
     draws = [Draw(Rate(3, period_s=60, burst=3), "address:1.2.3.4")]
     async with linked() as found, front_end(found) as one, front_end(found) as other:
         both = [RemoteBuckets(one), RemoteBuckets(other)]
@@ -274,8 +272,8 @@ async def test_all_front_ends_draw_on_the_same_buckets() -> None:
         assert 0 < refusals[3].wait_s <= 20
 
 
-async def test_tokens_that_were_spent_at_one_are_owed_at_the_other() -> None:
-    """A key's quota is the key's."""
+async def test_tokens_spent_at_one_front_end_count_at_the_other() -> None:
+    """The quota belongs to the key."""
     rate = Rate(100, period_s=60, burst=100)
     async with linked() as found, front_end(found) as one, front_end(found) as other:
         await RemoteBuckets(one).spend(rate, "key:a:tokens", 300)
@@ -288,8 +286,8 @@ def exchange(route: str, status: int = 200, error: str | None = None) -> Exchang
     )
 
 
-async def test_one_page_counts_what_all_front_ends_have_answered() -> None:
-    """Whichever is asked for it, its own latest answer included."""
+async def test_metrics_include_all_front_ends() -> None:
+    """Every front-end shows them, including its own latest requests."""
     async with linked() as found, front_end(found) as one, front_end(found) as other:
         counting = [RemoteMetrics(one), RemoteMetrics(other)]
         for metrics in (counting[0], counting[0], counting[1]):
@@ -301,11 +299,11 @@ async def test_one_page_counts_what_all_front_ends_have_answered() -> None:
         assert b'vectord_requests_total{dialect="d",route="/r",status="200"} 3.0' in page
         assert b'vectord_requests_rejected_total{reason="auth"} 1.0' in page
         assert content_type.startswith("text/plain")
-        assert await counting[0].live() is None  # nobody has told these metrics of an engine
+        assert await counting[0].live() is None  # these metrics have no engine
 
 
-async def test_what_was_answered_without_an_engine_is_counted_by_the_next() -> None:
-    """Refusals among it: an outage must not look like silence. The routes are told anew."""
+async def test_requests_without_an_engine_are_counted_by_the_next_one() -> None:
+    """Including refusals. The routes are reported again."""
     async with linked() as found, front_end(found) as link:
         metrics = RemoteMetrics(link)
         metrics.expect_routes([("d", "/quiet")])
@@ -320,8 +318,8 @@ async def test_what_was_answered_without_an_engine_is_counted_by_the_next() -> N
         assert b'route="/quiet",status="200"} 0.0' in page
 
 
-async def test_a_link_that_is_closed_answers_whoever_waits() -> None:
-    """Nobody hangs."""
+async def test_closing_the_link_fails_pending_requests() -> None:
+    """No request hangs."""
     fake = FakeEngine()
     fake.gate.clear()
     async with linked(fake) as found:

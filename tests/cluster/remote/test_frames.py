@@ -1,4 +1,4 @@
-"""frames.py: whole frames, however the bytes come, and an end to what is no frame."""
+"""frames.py: frames arrive complete however the bytes are split; an invalid frame ends the connection."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, READ_BYTES, Frames, Kind, frame
+from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, READ_BYTES, FrameConnection, Kind, frame
 
 
 class Wire(asyncio.Transport):
-    """The transport of nobody's: it notes how it was ended."""
+    """A transport that records whether it was aborted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,10 +28,10 @@ class Wire(asyncio.Transport):
 
 
 def fed(content: bytes, cuts: list[int]) -> tuple[list[tuple[Any, ...]], Wire]:
-    """The frames that came of `content`, read in pieces of these sizes, again and again."""
+    """The frames of `content`, received in pieces of these sizes, repeatedly."""
     found: list[tuple[Any, ...]] = []
     wire = Wire()
-    frames = Frames(
+    frames = FrameConnection(
         lambda kind, number, packed, arrays: found.append((kind, number, bytes(packed), arrays)), lambda: None
     )
     frames.connection_made(wire)
@@ -54,27 +54,29 @@ FRAMES = st.tuples(st.sampled_from(Kind), st.integers(0, 2**64 - 1), st.binary(m
 
 @settings(max_examples=200, deadline=None)
 @given(sent=st.lists(FRAMES, max_size=8), cuts=st.lists(st.integers(1, 60), min_size=1, max_size=5))
-def test_frames_arrive_whole_however_they_are_cut(sent: list[tuple[Kind, int, bytes, bytes]], cuts: list[int]) -> None:
-    """In order, arrays that are kept unharmed by what comes behind them."""
+def test_frames_arrive_complete_however_they_are_split(
+    sent: list[tuple[Kind, int, bytes, bytes]], cuts: list[int]
+) -> None:
+    """In order; later frames do not overwrite the arrays of earlier ones."""
     assert fed(written(*sent), cuts)[0] == sent
 
 
 @pytest.mark.parametrize("size", [READ_BYTES - 100, READ_BYTES, 3 * READ_BYTES + 7])
 @pytest.mark.parametrize("cut", [1_000, READ_BYTES - 1, 10**9])
-def test_a_large_frame_arrives_whole_between_small_ones(size: int, cut: int) -> None:
-    """Larger than what is read at once, with the beginning of the next frame right behind it."""
+def test_a_large_frame_arrives_complete_between_small_ones(size: int, cut: int) -> None:
+    """Larger than the read buffer, followed by the next frame."""
     large = (Kind.RESULT, 2, b"packed", bytes(range(256)) * (size // 256))
-    sent = [(Kind.ASK, 1, b"a", b""), large, (Kind.REPLY, 3, b"b", b"c")] * 2
+    sent = [(Kind.REQUEST, 1, b"a", b""), large, (Kind.REPLY, 3, b"b", b"c")] * 2
     assert fed(written(*sent), [cut])[0] == sent
 
 
 @pytest.mark.parametrize(
     "head",
     [HEAD.pack(0, 1, 0, 0), HEAD.pack(99, 1, 0, 0), HEAD.pack(1, 1, 2**32 - 1, 0), HEAD.pack(1, 1, 1, MAX_FRAME_BYTES)],
-    ids=["no kind", "no kind of ours", "too much packed", "too many bytes of arrays"],
+    ids=["kind 0", "unknown kind", "packed too large", "arrays too large"],
 )
-def test_what_is_no_frame_ends_the_connection(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Before any room is made for it."""
+def test_an_invalid_frame_ends_the_connection(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """Before memory is allocated for it."""
     with caplog.at_level(logging.WARNING):
         found, wire = fed(head, [100])
     assert (found, wire.aborted) == ([], True)

@@ -1,4 +1,4 @@
-"""Values of schema.py and errors.py of any content, and whether two are the same."""
+"""hypothesis strategies for the values of schema.py and errors.py, and a comparison of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INTEGERS = st.integers(-(2**63), 2**63 - 1)
 
 
 def arrays() -> st.SearchStrategy[np.ndarray[Any, Any]]:
-    """Of every dtype that crosses, of no dimension to four, of no number too; views and both byte orders as well."""
+    """Of every supported dtype, with 0 to 4 dimensions; also empty ones and views."""
     shapes = numbers.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
     made = st.sampled_from(sorted(DTYPES)).flatmap(lambda dtype: numbers.arrays(np.dtype(dtype), shapes))
     return st.one_of(
@@ -32,7 +32,7 @@ def arrays() -> st.SearchStrategy[np.ndarray[Any, Any]]:
 
 @st.composite
 def failures(draw: st.DrawFn, kind: type[VectordError] | None = None) -> VectordError:
-    """An error of a class with any of what it can say."""
+    """An error with random attributes."""
     chosen = kind or draw(st.sampled_from(ERRORS))
     small = st.none() | INTEGERS
     can_say: dict[str, Any] = {
@@ -51,7 +51,7 @@ def failures(draw: st.DrawFn, kind: type[VectordError] | None = None) -> Vectord
 
 st.register_type_strategy(VectordError, failures())
 st.register_type_strategy(int, INTEGERS)
-# bytes are a sequence of numbers too, but nobody's token ids.
+# Not bytes, which are a sequence of numbers too.
 st.register_type_strategy(Sequence, lambda kind: st.lists(st.from_type(get_args(kind)[0]), max_size=4))
 
 VECTORS = st.dictionaries(st.sampled_from(get_args(Precision)), arrays())  # hypothesis makes none of np.generic
@@ -60,7 +60,7 @@ st.register_type_strategy(ChunkedDocument, st.builds(ChunkedDocument, vectors=VE
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal in every field, bit by bit; a list may have become of any sequence."""
+    """Equal in every field, bit by bit; any sequence may have become a list."""
     if isinstance(one, VectordError):
         return type(one) is type(other) and one.args == other.args and vars(one) == vars(other)
     if dataclasses.is_dataclass(one):

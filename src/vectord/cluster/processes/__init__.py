@@ -1,1 +1,1 @@
-"""`vectord serve --front-ends N`: the processes of one server, and who watches over them (supervisor.py)."""
+"""`vectord serve --front-ends N`: a supervisor, the engine's process, and N front-ends. Read supervisor.py first."""

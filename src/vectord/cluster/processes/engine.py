@@ -1,9 +1,7 @@
 """The process that has the models: `python -m vectord.cluster.processes.engine`, started by supervisor.py.
 
-The server as it is in one process, but that nobody speaks HTTP to it: the front-ends come by its socket, gRPC has its
-port here.
-On SIGTERM new requests are refused and what was accepted is answered; without a parent, first the front-ends finish,
-which then end as well.
+The same as a server in one process, without its HTTP port: front-ends connect to its Unix socket. gRPC has its port
+here. On SIGTERM it refuses new requests and drains. Without a supervisor it ends after the front-ends.
 """
 
 from __future__ import annotations
@@ -19,9 +17,9 @@ import uvloop
 from starlette.applications import Starlette
 
 from vectord import compose
-from vectord.cluster.processes.announcing import Announcing
-from vectord.cluster.processes.orders import Orders, end, read_orders, when_alone
+from vectord.cluster.processes.start import StartMessage, on_supervisor_end, read_start_message, run_and_exit
 from vectord.cluster.remote.server import EngineServer
+from vectord.engine.events import Event, ModelStateChanged, Observer
 from vectord.observability import logs
 
 _log = logging.getLogger("vectord")
@@ -29,31 +27,39 @@ _log = logging.getLogger("vectord")
 
 def main() -> int:
     """The exit code: 0, or 1 if no model could be loaded. Raises StartError."""
-    orders = read_orders()
-    config = orders.config
-    logs.configure(config.telemetry, process=orders.name)
-    compose.check_server(config.server)
+    start = read_start_message()
+    logs.configure(start.config.telemetry, process=start.name)
+    compose.check_server(start.config.server)
     compose.run_without_preempting()
-    announcing = Announcing()
-    composed = compose.build(config, announcing.over)
-    uvloop.run(_serve(composed, announcing, orders, socket.socket(fileno=orders.listener)))
+    state_changed = asyncio.Event()
+
+    def watching(then: Observer) -> Observer:
+        def observe(event: Event) -> None:
+            then(event)
+            if isinstance(event, ModelStateChanged):
+                state_changed.set()
+
+        return observe
+
+    composed = compose.build(start.config, watching)
+    uvloop.run(_serve(composed, state_changed, start))
     return compose.exit_code(composed.engine)
 
 
-async def _serve(
-    composed: compose.Composition, announcing: Announcing, orders: Orders, listener: socket.socket
-) -> None:
+async def _serve(composed: compose.Composition, state_changed: asyncio.Event, start: StartMessage) -> None:
     app, engine = composed.app, composed.engine
-    timeout_s = orders.config.server.shutdown_timeout_secs
+    timeout_s = start.config.server.shutdown_timeout_secs
     server = EngineServer(engine, engine.names, composed.buckets, composed.metrics)
-    announcing.announce = server.announce
-    alone = asyncio.Event()
-    when_alone(alone.set)
-    ended = _ended(app)
+    abandoned = asyncio.Event()
+    on_supervisor_end(abandoned.set)
+    ended = _on_signal_or_failure(app)
     async with app.router.lifespan_context(app):
-        await server.start(listener)
-        loaded = asyncio.create_task(_announce_when_loaded(composed, server))
-        leaving = asyncio.create_task(_when_alone(alone, server, app, timeout_s))
+        await server.start(socket.socket(fileno=start.listener))
+        tasks = [
+            asyncio.create_task(_announce_changes(state_changed, server)),
+            asyncio.create_task(_announce_loaded(composed, server)),
+            asyncio.create_task(_end_after_front_ends(abandoned, server, app, timeout_s)),
+        ]
         await ended.wait()
         _log.info("draining")
         with suppress(TimeoutError):
@@ -61,39 +67,48 @@ async def _serve(
                 await engine.drain()
                 await server.close()
         server.abort()
-        for task in (loaded, leaving):
+        for task in tasks:
             task.cancel()
     _log.info("stopped")
 
 
-async def _announce_when_loaded(composed: compose.Composition, server: EngineServer) -> None:
+async def _announce_changes(state_changed: asyncio.Event, server: EngineServer) -> None:
+    while True:
+        await state_changed.wait()
+        state_changed.clear()
+        server.announce()
+
+
+async def _announce_loaded(composed: compose.Composition, server: EngineServer) -> None:
     await composed.engine.loaded.wait()
     server.announce()
 
 
-async def _when_alone(alone: asyncio.Event, server: EngineServer, app: Starlette, timeout_s: float) -> None:
-    await alone.wait()
+async def _end_after_front_ends(
+    abandoned: asyncio.Event, server: EngineServer, app: Starlette, timeout_s: float
+) -> None:
+    await abandoned.wait()
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await server.gone()
+            await server.wait_until_unused()
     app.state.shutdown.begin()
 
 
-def _ended(app: Starlette) -> asyncio.Event:
-    """Set by the first signal, or by an engine that could load nothing; a second signal ends the process at once."""
+def _on_signal_or_failure(app: Starlette) -> asyncio.Event:
+    """Set by the first signal, or if no model could be loaded. A second signal ends the process at once."""
     ended = asyncio.Event()
     app.state.shutdown.on_begin(ended.set)
     loop = asyncio.get_running_loop()
 
-    def leave(number: int, frame: FrameType | None) -> None:
+    def shut_down(number: int, frame: FrameType | None) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         loop.call_soon_threadsafe(app.state.shutdown.begin)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+        signal.signal(number, shut_down)
     return ended
 
 
 if __name__ == "__main__":
-    end(main)
+    run_and_exit(main)

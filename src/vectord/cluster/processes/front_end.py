@@ -14,11 +14,9 @@ from pathlib import Path
 from starlette.applications import Starlette
 
 from vectord import __version__
-from vectord.cluster.processes.orders import end, read_orders, when_alone
-from vectord.cluster.remote.client import RemoteEngine
-from vectord.cluster.remote.limits import RemoteBuckets
+from vectord.cluster.processes.start import on_supervisor_end, read_start_message, run_and_exit
+from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
-from vectord.cluster.remote.metrics import RemoteMetrics
 from vectord.config import Config
 from vectord.observability import logs
 from vectord.observability.tracing import open_tracing
@@ -31,11 +29,11 @@ from vectord.server.http.shutdown import Shutdown
 
 def main() -> int:
     """The exit code. Raises StartError."""
-    orders = read_orders()
-    logs.configure(orders.config.telemetry, process=orders.name)
-    path = Path(orders.engine_socket)
-    app = build(orders.config, Link(path, first_state(path)))
-    run.serve(app, orders.config.server, listener=socket.socket(fileno=orders.listener))
+    start = read_start_message()
+    logs.configure(start.config.telemetry, process=start.name)
+    path = Path(start.engine_socket)
+    app = build(start.config, Link(path, first_state(path)))
+    run.serve(app, start.config.server, listener=socket.socket(fileno=start.listener))
     return 0
 
 
@@ -50,7 +48,7 @@ def build(config: Config, link: Link) -> Starlette:
     async def lifespan() -> AsyncIterator[None]:
         shutdown: Shutdown = app.state.shutdown
         shutdown.on_begin(link.give_up)
-        when_alone(shutdown.begin)
+        on_supervisor_end(shutdown.begin)
         await link.open()
         try:
             yield
@@ -66,4 +64,4 @@ def build(config: Config, link: Link) -> Starlette:
 
 
 if __name__ == "__main__":
-    end(main)
+    run_and_exit(main)

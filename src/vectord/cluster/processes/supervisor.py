@@ -24,22 +24,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from vectord import compose
-from vectord.cluster.processes.orders import Orders
+from vectord.cluster.processes.start import StartMessage
 from vectord.config import Config
 from vectord.errors import ConfigError, ExitCode
 from vectord.server.http.run import BACKLOG, bind
 
 ENGINE = "engine"  # the name of its process
-FIRST_PAUSE_S = 0.1  # before a process that has ended is started again; twice as long each time
+FIRST_PAUSE_S = 0.1  # before a restart; doubles each time
 LONGEST_PAUSE_S = 30.0
-STEADY_S = 60.0  # who has lived as long begins anew with the first pause
-LAST_WORDS_S = 5.0  # beyond shutdown_timeout_secs, before a process is killed
+STABLE_S = 60.0  # a process that ran this long is restarted after the first pause again
+KILL_DELAY_S = 5.0  # after shutdown_timeout_secs
 
 _log = logging.getLogger("vectord.cluster.processes")
 
 
 def supervise(config: Config) -> int:
-    """Serve until told to stop. Returns the exit code. Raises ConfigError for a port that cannot be had."""
+    """Serve until a signal. Returns the exit code. Raises ConfigError if the port is not available."""
     if os.name != "posix":
         raise ConfigError("front_ends: several processes need a POSIX system")
     listener = bind(config.server.host, config.server.port)
@@ -56,7 +56,7 @@ def _engine_socket(path: Path) -> socket.socket:
     try:
         listener.bind(str(path))
         listener.listen(BACKLOG)
-    except OSError as problem:  # a name that is too long, above all
+    except OSError as problem:  # usually a path that is too long
         listener.close()
         raise ConfigError(f"front_ends: no socket can be made below TMPDIR ({problem.strerror or problem})") from None
     return listener
@@ -64,7 +64,7 @@ def _engine_socket(path: Path) -> socket.socket:
 
 class Supervisor:
     def __init__(self, config: Config, port: socket.socket, engine_socket: socket.socket) -> None:
-        """port: bound; engine_socket: listening. Both are closed at the end."""
+        """port: bound. engine_socket: listening. Both are closed at the end."""
         self._config = config
         self._port = port
         self._engine_socket = engine_socket
@@ -76,10 +76,11 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._signalled, number)
-        engine = loop.create_task(self._keep(ENGINE, "vectord.cluster.processes.engine", self._engine_socket))
+        engine = loop.create_task(self._keep_running(ENGINE, "vectord.cluster.processes.engine", self._engine_socket))
         names = [f"front-end-{place}" for place in range(1, self._config.server.front_ends + 1)]
         front_ends = [
-            loop.create_task(self._keep(name, "vectord.cluster.processes.front_end", self._port)) for name in names
+            loop.create_task(self._keep_running(name, "vectord.cluster.processes.front_end", self._port))
+            for name in names
         ]
         _log.info("starting", extra={"fields": {"front_ends": len(names)}})
         await self._stopping.wait()
@@ -104,30 +105,30 @@ class Supervisor:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
 
-    async def _keep(self, name: str, module: str, listener: socket.socket) -> None:
-        """This process, again and again, until all of them are to end."""
+    async def _keep_running(self, name: str, module: str, listener: socket.socket) -> None:
+        """Run this process, and restart it until the shutdown."""
         pause_s = FIRST_PAUSE_S
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
-            began_s = loop.time()
-            code = await self._one(name, module, listener)
+            started_s = loop.time()
+            code = await self._run(name, module, listener)
             if self._stopping.is_set():
                 return
             if code in (ExitCode.BAD_START, ExitCode.NOTHING_SERVED):
                 self._stop(code)
                 return
-            pause_s = FIRST_PAUSE_S if loop.time() - began_s >= STEADY_S else pause_s
-            fields = {"process": name, "exit_code": code, "again_in_s": pause_s}
+            pause_s = FIRST_PAUSE_S if loop.time() - started_s >= STABLE_S else pause_s
+            fields = {"process": name, "exit_code": code, "restart_in_s": pause_s}
             _log.error("a process ended", extra={"fields": fields})
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._stopping.wait()
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def _one(self, name: str, module: str, listener: socket.socket) -> int:
-        """Start it, wait for its end, and give its exit code: below 0, the signal that ended it."""
+    async def _run(self, name: str, module: str, listener: socket.socket) -> int:
+        """Run it to its end. Returns its exit code; a negative one is the signal that ended it."""
         path = self._engine_socket.getsockname()
-        orders = Orders(config=self._config, name=name, listener=listener.fileno(), engine_socket=path)
+        message = StartMessage(config=self._config, name=name, listener=listener.fileno(), engine_socket=path)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",
@@ -140,7 +141,7 @@ class Supervisor:
         self._running[name] = process
         assert process.stdin is not None, "it is a pipe"
         with suppress(BrokenPipeError, ConnectionResetError):
-            process.stdin.write(orders.encoded())
+            process.stdin.write(message.encoded())
             await process.stdin.drain()
         try:
             return await process.wait()
@@ -148,15 +149,15 @@ class Supervisor:
             del self._running[name]
             process.stdin.close()
 
-    async def _end(self, names: Sequence[str], keeping: Sequence[asyncio.Task[None]]) -> None:
-        """Tell these processes to end, and return when they have; who takes too long is killed."""
-        self._tell(names, signal.SIGTERM)
-        _, late = await asyncio.wait(keeping, timeout=self._config.server.shutdown_timeout_secs + LAST_WORDS_S)
+    async def _end(self, names: Sequence[str], tasks: Sequence[asyncio.Task[None]]) -> None:
+        """Returns when these processes have ended. Kills them after a timeout."""
+        self._send_signal(names, signal.SIGTERM)
+        _, late = await asyncio.wait(tasks, timeout=self._config.server.shutdown_timeout_secs + KILL_DELAY_S)
         if late:
-            self._tell(names, signal.SIGKILL)
+            self._send_signal(names, signal.SIGKILL)
             await asyncio.wait(late)
 
-    def _tell(self, names: Sequence[str], number: signal.Signals) -> None:
+    def _send_signal(self, names: Sequence[str], number: signal.Signals) -> None:
         for name in names:
             if name in self._running:
                 with suppress(ProcessLookupError):

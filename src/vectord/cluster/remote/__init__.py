@@ -1,1 +1,7 @@
-"""The engine in another process of this machine: its side of a local socket (server.py) and the others' (client.py)."""
+"""The engine of another process on this machine, over a Unix socket. Read client.py and server.py first.
+
+    front-end: client ── link ──▶ frames ══ socket ══ frames ──▶ server: the engine, the rate limits, the metrics
+
+codec.py encodes requests, results and errors; messages.py declares the other messages. May import server.admission,
+observability, products.common, engine.client, schema and errors.
+"""

@@ -1,21 +1,37 @@
-"""The engine of another process as an EngineClient, on a front-end's event loop.
+"""The engine's process as a front-end uses it: its engine, its rate limits, its metrics. On the front-end's event loop.
 
-What cannot wait is answered from what the engine last announced; while there is no engine, its models are "stalled".
+All raise Unavailable while the engine's process is replaced.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import cast
+from functools import partial
+from typing import Any, cast
 
-from vectord.cluster.remote.codec import decode_result, encode_request
+import orjson
+
+from vectord.cluster.remote.codec import decode_result, decode_value, encode_request, encode_value
 from vectord.cluster.remote.frames import Kind
 from vectord.cluster.remote.link import Link
+from vectord.cluster.remote.messages import (
+    DrawTokens,
+    ExposeMetrics,
+    MetricsPage,
+    Query,
+    ServedRoutes,
+    ShowLiveFigures,
+    SpendTokens,
+)
 from vectord.errors import ShuttingDown
+from vectord.observability.exchange import Exchange
+from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, Limits, ModelList, Request, Result
+from vectord.server.admission.buckets import Draw, Refusal
 
-NOTHING_KNOWN = ModelList(
+NO_MODELS = ModelList(
     models=(),
     limits=Limits(
         max_inputs_per_request=0,
@@ -30,27 +46,26 @@ NOTHING_KNOWN = ModelList(
 
 
 class RemoteEngine:
-    """Implements EngineClient."""
+    """An EngineClient. Its state is the one that the engine last announced; without an engine, models are stalled."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._draining = False
-        self._under_way = 0
+        self._running = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def answer(self, request: Request, caller: Caller) -> Result:
-        """Raises Unavailable beside what the engine raises: its process is being replaced."""
         if self._draining:
             raise ShuttingDown()
         content = encode_request(request, caller)
-        self._under_way += 1
+        self._running += 1
         self._idle.clear()
         try:
-            return cast(Result, await self._link.ask(Kind.ASK, content, decode_result))
+            return cast(Result, await self._link.request(Kind.REQUEST, content, decode_result))
         finally:
-            self._under_way -= 1
-            if self._under_way == 0:
+            self._running -= 1
+            if self._running == 0:
                 self._idle.set()
 
     def readiness(self) -> dict[str, str]:
@@ -59,7 +74,7 @@ class RemoteEngine:
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
         if self._link.state is None:
-            return NOTHING_KNOWN
+            return NO_MODELS
         listed, names = self._link.state.models, self._link.state.names
         found = listed.models
         if caller.models is not None:
@@ -70,6 +85,66 @@ class RemoteEngine:
         return replace(listed, models=found)
 
     async def drain(self) -> None:
-        """Of this front-end's requests; the engine goes on for others."""
+        """Drains the requests of this front-end; the engine continues for others."""
         self._draining = True
         await self._idle.wait()
+
+
+class RemoteBuckets:
+    """TokenBuckets of rate_limit.py. The engine's process has one count for all front-ends."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def open(self) -> None:
+        """Does nothing: the engine's process has opened them."""
+
+    async def draw(self, draws: Sequence[Draw]) -> Refusal | None:
+        return cast(Refusal | None, await _query(self._link, DrawTokens(list(draws)), Refusal | None))
+
+    async def spend(self, rate: Rate, bucket: str, amount: int) -> None:
+        await _query(self._link, SpendTokens(rate, bucket, amount), None)
+
+    async def close(self) -> None:
+        """Does nothing: the link has another owner."""
+
+
+class RemoteMetrics:
+    """A Meter that reports everything to the engine's process, which has the metrics of all front-ends.
+
+    Reports without an engine are kept for the next one.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._routes: list[tuple[str, str]] = []
+        link.on_connect(self._report_routes)
+
+    def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None:
+        self._routes = list(routes)
+
+    def observe(self, exchange: Exchange) -> None:
+        self._link.report(exchange)
+
+    async def exposition(self, accept: str = "") -> tuple[bytes, str]:
+        """The metrics of all processes, including this one's latest reports."""
+        self.flush()
+        page = cast(MetricsPage, await _query(self._link, ExposeMetrics(accept), MetricsPage))
+        return page.body, page.content_type
+
+    async def live(self) -> dict[str, Any] | None:
+        self.flush()
+        found = await _query(self._link, ShowLiveFigures(), bytes | None)
+        return None if found is None else cast(dict[str, Any], orjson.loads(found))
+
+    def flush(self) -> None:
+        self._link.flush_reports()
+
+    def _report_routes(self) -> None:
+        self._link.report(ServedRoutes(self._routes))
+        self.flush()
+
+
+async def _query(link: Link, query: Query, reply: Any) -> Any:
+    """reply: its type."""
+    return await link.request(Kind.QUERY, encode_value(query), partial(decode_value, reply))

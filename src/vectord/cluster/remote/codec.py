@@ -1,10 +1,10 @@
-"""Canonical requests, results and errors as bytes, and back: msgpack for what is said, arrays as they lie in memory.
+"""Encodes canonical requests, results and errors: msgpack for plain values, arrays as raw memory.
 
-    packed: the msgpack of plain values; in place of an array stands (dtype, shape, where it begins)
-    arrays: their bytes, one after the other, each at a multiple of ALIGNMENT
+    packed: msgpack; (dtype, shape, offset) stands for an array
+    arrays: the memory of all arrays, each at a multiple of ALIGNMENT
 
-Called by server.py and client.py on their event loops. Values are read as exactly the dataclasses of schema.py, errors
-as exactly the classes of errors.py; nothing is imported or run by name. Whatever is otherwise raises BadFrame.
+Decodes exactly the dataclasses of schema.py and the classes of errors.py; nothing is imported or executed by name.
+Everything else raises BadFrame. Called on the event loops of both sides.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from vectord.schema import Caller, Request, Result, Several, SeveralResults, Usa
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Array: TypeAlias = npt.NDArray[Any]
 
-ALIGNMENT = 16  # bytes; what numpy and the readers of its memory ask of any dtype below
+ALIGNMENT = 16  # bytes, enough for every dtype below
 MAX_DIMENSIONS = 8
 DTYPES = frozenset(("<f2", "<f4", "<f8", "<i2", "<i4", "<i8", "<u2", "<u4", "<u8", "|i1", "|u1", "|b1"))
 
@@ -33,98 +33,88 @@ RESULTS: Mapping[str, type] = {kind.__name__: kind for kind in get_args(Result)}
 
 
 class BadFrame(Exception):
-    """What came is not what this side speaks: a fault of ours, or a stranger."""
-
-
-# --- requests, results, errors --------------------------------------------------------------------------------
+    """The other side sent something that this protocol does not have."""
 
 
 def encode_request(request: Request, caller: Caller) -> list[Buffer]:
-    """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for a number beyond 64 bits."""
-    return _encoded((caller, *_named(request)))
+    """Packed, then arrays. Raises Untokenizable for a text without UTF-8, InvalidField for an integer over 64 bits."""
+    return encode_value((caller, *_tagged(request)))
 
 
 def decode_request(packed: Buffer, arrays: Buffer) -> tuple[Request, Caller]:
-    reader = _Reader(arrays)
-    caller, name, raw = reader.read(tuple[Caller, str, msgspec.Raw], packed)
-    return _value(REQUESTS, name, raw, reader), caller
+    caller, name, raw = decode_value(tuple[Caller, str, msgspec.Raw], packed, arrays)
+    return _untagged(REQUESTS, name, raw, arrays), caller
 
 
 def encode_result(result: Result) -> list[Buffer]:
-    return _encoded(_named(result))
+    return encode_value(_tagged(result))
 
 
 def decode_result(packed: Buffer, arrays: Buffer) -> Result:
-    """Its arrays are views of `arrays`."""
-    reader = _Reader(arrays)
-    name, raw = reader.read(tuple[str, msgspec.Raw], packed)
-    return cast(Result, _value(RESULTS, name, raw, reader))
+    """The arrays of the result are views of `arrays`."""
+    name, raw = decode_value(tuple[str, msgspec.Raw], packed, arrays)
+    return cast(Result, _untagged(RESULTS, name, raw, arrays))
 
 
 def encode_error(error: VectordError) -> list[Buffer]:
-    return _encoded(_plain(error))
+    return encode_value(_error_fields(error))
 
 
 def decode_error(packed: Buffer, arrays: Buffer) -> VectordError:
-    return cast(VectordError, _Reader(arrays).read(VectordError, packed))
+    return cast(VectordError, decode_value(VectordError, packed, arrays))
 
 
 def encode_value(value: object) -> list[Buffer]:
-    """Anything else that msgspec and this module know: messages.py's."""
-    return _encoded(value)
-
-
-def decode_value(kind: Any, packed: Buffer, arrays: Buffer) -> Any:
-    """kind: a type, or a union of those."""
-    return _Reader(arrays).read(kind, packed)
-
-
-def _named(value: Request | Result) -> tuple[str, Any]:
-    """Its class beside it; the parts of several have theirs, too."""
-    name = type(value).__name__
-    if isinstance(value, Several):
-        return name, [_named(part) for part in value.requests]
-    if isinstance(value, SeveralResults):
-        return name, ([_named(part) for part in value.results], value.usage)
-    return name, value
-
-
-def _value(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, reader: _Reader) -> Any:
-    kind = kinds.get(name)
-    if kind is None:
-        raise BadFrame(f"no class of ours: {name[:40]!r}")
-    if kind is Several:
-        parts = reader.read(list[tuple[str, msgspec.Raw]], raw)
-        return Several(requests=[_value(_PARTS, part, raw_part, reader) for part, raw_part in parts])
-    if kind is SeveralResults:
-        found, usage = reader.read(tuple[list[tuple[str, msgspec.Raw]], Usage], raw)
-        return SeveralResults(
-            results=[_value(_PART_RESULTS, part, raw_part, reader) for part, raw_part in found], usage=usage
-        )
-    return reader.read(kind, raw)
-
-
-# Several within Several is nobody's request: depth is bounded by the types.
-_PARTS = {name: kind for name, kind in REQUESTS.items() if kind is not Several}
-_PART_RESULTS = {name: kind for name, kind in RESULTS.items() if kind is not SeveralResults}
-
-
-# --- writing --------------------------------------------------------------------------------------------------
-
-
-def _encoded(value: object) -> list[Buffer]:
-    writer = _Writer()
+    """Any value of the types that msgspec and this module support."""
+    writer = _ArrayWriter()
     try:
         packed = msgspec.msgpack.encode(value, enc_hook=writer.hook)
     except UnicodeEncodeError:
-        raise Untokenizable("A text holds half of a surrogate pair, which no encoding of Unicode has.") from None
+        raise Untokenizable("A text contains half of a surrogate pair, which UTF-8 cannot encode.") from None
     except OverflowError:
         raise InvalidField("A number has more than 64 bits.") from None
     return [packed, *writer.buffers]
 
 
-class _Writer:
-    """Puts aside what msgpack does not know: arrays, as they lie in memory."""
+def decode_value(kind: Any, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any:
+    """kind: a type, or a union of types that msgspec can distinguish."""
+    return _decoder(kind).decode(packed, arrays)
+
+
+# --- requests and results with their class names --------------------------------------------------------------
+
+_PARTS = {name: kind for name, kind in REQUESTS.items() if kind is not Several}  # not nested further
+_PART_RESULTS = {name: kind for name, kind in RESULTS.items() if kind is not SeveralResults}
+
+
+def _tagged(value: Request | Result) -> tuple[str, Any]:
+    name = type(value).__name__
+    if isinstance(value, Several):
+        return name, [_tagged(part) for part in value.requests]
+    if isinstance(value, SeveralResults):
+        return name, ([_tagged(part) for part in value.results], value.usage)
+    return name, value
+
+
+def _untagged(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, arrays: Buffer) -> Any:
+    kind = kinds.get(name)
+    if kind is None:
+        raise BadFrame(f"unknown class {name[:40]!r}")
+    if kind is Several:
+        parts = decode_value(list[tuple[str, msgspec.Raw]], raw, arrays)
+        return Several(requests=[_untagged(_PARTS, part, raw_part, arrays) for part, raw_part in parts])
+    if kind is SeveralResults:
+        found, usage = decode_value(tuple[list[tuple[str, msgspec.Raw]], Usage], raw, arrays)
+        results = [_untagged(_PART_RESULTS, part, raw_part, arrays) for part, raw_part in found]
+        return SeveralResults(results=results, usage=usage)
+    return decode_value(kind, raw, arrays)
+
+
+# --- values that msgpack does not support ---------------------------------------------------------------------
+
+
+class _ArrayWriter:
+    """Collects the memory of arrays during encoding, without copying contiguous ones."""
 
     def __init__(self) -> None:
         self.buffers: list[Buffer] = []
@@ -136,90 +126,75 @@ class _Writer:
         if isinstance(value, np.generic):
             return value.item()
         if isinstance(value, VectordError):
-            return _plain(value)
+            return _error_fields(value)
         if isinstance(value, Mapping):
             return dict(value)
         if isinstance(value, Sequence):
             return list(value)
-        raise NotImplementedError(f"{type(value).__name__} does not cross the socket")
+        raise NotImplementedError(f"{type(value).__name__} cannot be encoded")
 
     def _array(self, array: Array) -> tuple[str, tuple[int, ...], int]:
-        lying = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        at = self._bytes
-        if lying.size:
-            padding = -lying.nbytes % ALIGNMENT
-            self.buffers.append(lying.reshape(-1).data.cast("B"))
-            self.buffers.append(bytes(padding))
-            self._bytes += lying.nbytes + padding
-        return lying.dtype.str, array.shape, at
+        contiguous = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        offset = self._bytes
+        if contiguous.size:
+            padding = -contiguous.nbytes % ALIGNMENT
+            self.buffers += [contiguous.reshape(-1).data.cast("B"), bytes(padding)]
+            self._bytes += contiguous.nbytes + padding
+        return contiguous.dtype.str, array.shape, offset
 
 
-def _plain(error: VectordError) -> tuple[str, str, dict[str, Any]]:
-    return type(error).__name__, error.template, vars(error)
+class _Decoder:
+    """Decodes one type. Making a decoder takes longer than using it."""
 
+    def __init__(self, kind: Any) -> None:
+        self._arrays: Buffer = b""
+        self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)
 
-# --- reading --------------------------------------------------------------------------------------------------
-
-
-class _Reader:
-    def __init__(self, arrays: Buffer) -> None:
+    def decode(self, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any:
         self._arrays = arrays
-
-    def read(self, kind: Any, packed: Buffer | msgspec.Raw) -> Any:
-        decoding = _decoding(kind)
-        decoding.reader = self
         try:
-            return decoding.decoder.decode(packed)
+            return self._decoder.decode(packed)
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as problem:
             raise BadFrame(f"{type(problem).__name__}: {problem}") from None
         finally:
-            decoding.reader = None  # or it would hold these arrays until the next
-
-    def hook(self, kind: Any, value: Any) -> Any:
-        origin = get_origin(kind) or kind
-        if origin is np.ndarray:
-            return self._array(*value)
-        if origin is VectordError:
-            return _error(value)
-        raise NotImplementedError(f"{kind} does not cross the socket")
-
-    def _array(self, dtype: str, shape: Sequence[int], at: int) -> Array:
-        if dtype not in DTYPES or len(shape) > MAX_DIMENSIONS or min(shape, default=0) < 0 or at < 0 or at % ALIGNMENT:
-            raise ValueError("no array of ours")
-        count = math.prod(shape)
-        if count == 0:
-            return np.empty(tuple(shape), dtype)
-        return np.frombuffer(self._arrays, dtype, count, at).reshape(shape)  # raises ValueError beyond the end
-
-
-class _Decoding:
-    """A decoder of one type; its hook is told whose arrays are meant. Making one takes longer than using it."""
-
-    def __init__(self, kind: Any) -> None:
-        self.reader: _Reader | None = None
-        self.decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)
+            self._arrays = b""  # do not keep the memory until the next call
 
     def _hook(self, kind: Any, value: Any) -> Any:
-        assert self.reader is not None, "read() names the reader"
-        return self.reader.hook(kind, value)
+        origin = get_origin(kind) or kind
+        if origin is np.ndarray:
+            return _array(self._arrays, *value)
+        if origin is VectordError:
+            return _error(value)
+        raise NotImplementedError(f"{kind} cannot be decoded")
 
 
 @cache
-def _decoding(kind: Any) -> _Decoding:
-    return _Decoding(kind)
+def _decoder(kind: Any) -> _Decoder:
+    return _Decoder(kind)
 
 
-def _tree(kind: type[VectordError]) -> Iterator[type[VectordError]]:
+def _array(arrays: Buffer, dtype: str, shape: Sequence[int], offset: int) -> Array:
+    if dtype not in DTYPES or len(shape) > MAX_DIMENSIONS or min(shape, default=0) < 0:
+        raise ValueError("invalid dtype or shape")
+    if offset < 0 or offset % ALIGNMENT:
+        raise ValueError("invalid offset")
+    count = math.prod(shape)
+    if count == 0:
+        return np.empty(tuple(shape), dtype)
+    return np.frombuffer(arrays, dtype, count, offset).reshape(shape)  # raises ValueError beyond the end
+
+
+def _error_classes(kind: type[VectordError]) -> Iterator[type[VectordError]]:
     yield kind
     for each in kind.__subclasses__():
-        yield from _tree(each)
+        yield from _error_classes(each)
 
 
-ERRORS: Mapping[str, type[VectordError]] = {kind.__name__: kind for kind in _tree(VectordError)}
+ERRORS: Mapping[str, type[VectordError]] = {kind.__name__: kind for kind in _error_classes(VectordError)}
 
 
 class _Attributes(TypedDict, total=False):
-    """What errors say beside their message; an attribute that is not here does not come back (tests/remote)."""
+    """The attributes of errors. One that is missing here is lost; tests/cluster/remote checks that none is."""
 
     field: str | None
     index: int | None
@@ -232,8 +207,12 @@ class _Attributes(TypedDict, total=False):
     allowed: tuple[str, ...]
 
 
+def _error_fields(error: VectordError) -> tuple[str, str, dict[str, Any]]:
+    return type(error).__name__, error.template, vars(error)
+
+
 def _error(value: Any) -> VectordError:
-    name, message, attributes = msgspec.convert(value, tuple[str, str, _Attributes])
+    name, template, attributes = msgspec.convert(value, tuple[str, str, _Attributes])
     if name not in ERRORS:
-        raise BadFrame(f"no error of ours: {name[:40]!r}")
-    return restored(ERRORS[name], (message,), attributes)
+        raise BadFrame(f"unknown error {name[:40]!r}")
+    return restored(ERRORS[name], (template,), attributes)

@@ -1,8 +1,6 @@
-"""A connection to an engine's process: kept up, with questions by id and what the engine announces.
+"""A front-end's connection to the engine's process: it reconnects, matches replies by id, and keeps the engine's state.
 
-A front-end's client.py, limits.py and metrics.py share one; another engine's process has one for reporter.py. On the
-event loop. While the engine's process is being replaced there is no link: what was asked fails at once with
-Unavailable, and so does what is asked meanwhile.
+Belongs to the event loop. While the engine's process is replaced, pending and new requests fail with Unavailable.
 """
 
 from __future__ import annotations
@@ -10,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from vectord.cluster.remote.codec import BadFrame, Buffer, decode_error, decode_value
-from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, Frames, Kind, read_head
-from vectord.cluster.remote.messages import State
+from vectord.cluster.remote.codec import BadFrame, Buffer, decode_error, decode_value, encode_value
+from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, Kind, read_head
+from vectord.cluster.remote.messages import EngineState, Report
 from vectord.errors import PayloadTooLarge, Unavailable
 
-FIRST_RETRY_S = 0.02  # after a connection was refused; twice as long each time
+FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
 NO_ENGINE = "The engine's process is being replaced."
+REPORT_DELAY_S = 0.05  # reports are sent in batches
+MAX_REPORTS = 16_384  # kept without an engine; beyond it the oldest are dropped
 
 Decode: TypeAlias = Callable[[memoryview, memoryview], Any]
 
@@ -30,167 +31,155 @@ _log = logging.getLogger("vectord.cluster.remote")
 
 
 class Link:
-    def __init__(self, path: Path, state: State | None = None) -> None:
-        """path: the engine's socket. state: what `first_state` gave, if it is known already. Not connected before
-        `open`."""
+    def __init__(self, path: Path, state: EngineState | None = None) -> None:
+        """path: of the engine's socket. state: from `first_state`, if known. Not connected before `open`."""
         self.state = state
         self._path = path
-        self._frames: Frames | None = None  # None: no engine is there
-        self._waiting: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
+        self._connection: FrameConnection | None = None  # None: no engine
+        self._pending: dict[int, tuple[asyncio.Future[Any], Decode]] = {}
         self._last_number = 0
-        self._keeping: asyncio.Task[None] | None = None
-        self._found_or_given_up = asyncio.Event()
-        self._listeners: list[Callable[[], None]] = []
+        self._connecting: asyncio.Task[None] | None = None
+        self._connected_or_given_up = asyncio.Event()
+        self._on_connect: list[Callable[[], None]] = []
+        self._reports: deque[Report] = deque(maxlen=MAX_REPORTS)
+        self._flush_timer: asyncio.TimerHandle | None = None
 
     @property
     def is_up(self) -> bool:
-        return self._frames is not None
+        return self._connection is not None
 
-    def on_up(self, tell: Callable[[], None]) -> None:
-        """Call `tell` whenever an engine has been found."""
-        self._listeners.append(tell)
+    def on_connect(self, callback: Callable[[], None]) -> None:
+        """Call `callback` after every connection to an engine."""
+        self._on_connect.append(callback)
 
     async def open(self) -> None:
-        """Connected when it returns, or given up."""
-        self._keeping = asyncio.get_running_loop().create_task(self._stay_connected())
-        await self._found_or_given_up.wait()
+        """Returns when it is connected, or `give_up` was called."""
+        self._connecting = asyncio.get_running_loop().create_task(self._stay_connected())
+        await self._connected_or_given_up.wait()
 
     def give_up(self) -> None:
-        """Let `open` return, if it still waits: an engine may never come."""
-        self._found_or_given_up.set()
+        """Make `open` return without an engine, which may never come."""
+        self._connected_or_given_up.set()
 
     async def close(self) -> None:
-        if self._keeping is not None:
-            self._keeping.cancel()
+        if self._connecting is not None:
+            self._connecting.cancel()
             with suppress(asyncio.CancelledError):
-                await self._keeping
-        if self._frames is not None:
-            self._frames.close()
-        self._lose()
+                await self._connecting
+        if self._connection is not None:
+            self._connection.close()
+        self._disconnected()
 
-    # --- questions --------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------------------
 
-    async def ask(self, kind: Kind, content: list[Buffer], decode: Decode) -> Any:
-        """The answer as `decode` reads it. Cancelling this ends the work there.
+    async def request(self, kind: Kind, content: list[Buffer], decode: Decode) -> Any:
+        """The reply, decoded by `decode`. Cancelling this cancels the work in the engine.
 
-        Raises what the engine raised; Unavailable where no engine is; PayloadTooLarge for what fits no frame.
+        Raises the engine's error; Unavailable without an engine; PayloadTooLarge for content above the frame limit.
         """
-        await self._room()
+        if self._connection is not None:
+            await self._connection.drained()
+        if self._connection is None:
+            raise Unavailable(NO_ENGINE)
         self._last_number = number = self._last_number + 1
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._send(kind, number, content)
-        self._waiting[number] = answer, decode
         try:
-            return await answer
+            self._connection.send(kind, number, content)
+        except BadFrame:
+            raise PayloadTooLarge("The request has more than {limit} bytes.", limit=MAX_FRAME_BYTES) from None
+        reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending[number] = reply, decode
+        try:
+            return await reply
         except asyncio.CancelledError:
-            if self._waiting.pop(number, None) is not None and self._frames is not None:
-                self._frames.send(Kind.CANCEL, number, [b""])
+            if self._pending.pop(number, None) is not None and self._connection is not None:
+                self._connection.send(Kind.CANCEL, number, [b""])
             raise
 
-    def tell(self, content: list[Buffer]) -> None:
-        """Send notes, if an engine is there."""
-        if self._frames is not None:
-            self._frames.send(Kind.TELL, 0, content)
+    def report(self, report: Report) -> None:
+        """Send `report` soon; without an engine, to the next one."""
+        self._reports.append(report)
+        if self._flush_timer is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(REPORT_DELAY_S, self.flush_reports)
 
-    async def _room(self) -> None:
-        if self._frames is not None:
-            await self._frames.room()
-
-    def _send(self, kind: Kind, number: int, content: list[Buffer]) -> None:
-        if self._frames is None:
-            raise Unavailable(NO_ENGINE)
-        try:
-            self._frames.send(kind, number, content)
-        except BadFrame:
-            raise PayloadTooLarge(f"The request has more than {MAX_FRAME_BYTES} bytes.") from None
+    def flush_reports(self) -> None:
+        """Send all reports now. Without an engine they are kept."""
+        if self._flush_timer is not None:
+            self._flush_timer.cancel()
+            self._flush_timer = None
+        if self._reports and self._connection is not None:
+            self._connection.send(Kind.REPORT, 0, encode_value(list(self._reports)))
+            self._reports.clear()
 
     # --- the connection ---------------------------------------------------------------------------------------
 
     async def _stay_connected(self) -> None:
         retry_s = FIRST_RETRY_S
         while True:
-            connection = _Connection(self)
             try:
-                await asyncio.get_running_loop().create_unix_connection(connection.made, str(self._path))
+                connection, lost = await self._connect()
             except OSError:
                 await asyncio.sleep(retry_s)
                 retry_s = min(2 * retry_s, LONGEST_RETRY_S)
                 continue
-            await connection.lost.wait()
-            if self._frames is connection.frames:
-                _log.warning("an engine's process is gone: waiting for another")
-                self._lose()
+            await lost.wait()
+            if self._connection is connection:
+                _log.warning("the engine's process is gone: waiting for the next one")
+                self._disconnected()
             else:
-                await asyncio.sleep(retry_s)  # it let go before it said what it serves
+                await asyncio.sleep(retry_s)  # the engine closed the connection before it announced its state
             retry_s = FIRST_RETRY_S
 
-    def found(self, frames: Frames, state: State) -> None:
-        self.state = state
-        if self._frames is frames:
-            return
-        self._frames = frames
-        self._found_or_given_up.set()
-        for tell in self._listeners:
-            tell()
+    async def _connect(self) -> tuple[FrameConnection, asyncio.Event]:
+        """A connection, and the event of its end. Raises OSError."""
+        lost = asyncio.Event()
+        connection = FrameConnection(lambda *frame: self._received(connection, *frame), lost.set)
+        await asyncio.get_running_loop().create_unix_connection(lambda: connection, str(self._path))
+        return connection, lost
 
-    def answered(self, kind: Kind, number: int, packed: memoryview, arrays: memoryview) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None or waiting[0].done():  # whoever asked has left
-            return
-        answer, decode = waiting
-        if kind is Kind.ERROR:
-            answer.set_exception(decode_error(packed, arrays))
-        else:
-            answer.set_result(decode(packed, arrays))
-
-    def _lose(self) -> None:
-        self._frames = None
-        waiting, self._waiting = self._waiting, {}
-        for answer, _ in waiting.values():
-            if not answer.done():
-                answer.set_exception(Unavailable(NO_ENGINE))
-
-
-class _Connection:
-    def __init__(self, link: Link) -> None:
-        self.lost = asyncio.Event()
-        self.frames = Frames(self._on_frame, self.lost.set)
-        self._link = link
-
-    def made(self) -> Frames:
-        return self.frames
-
-    def _on_frame(self, kind: Kind, number: int, packed: memoryview, arrays: memoryview) -> None:
+    def _received(
+        self, connection: FrameConnection, kind: Kind, number: int, packed: memoryview, arrays: memoryview
+    ) -> None:
         match kind:
             case Kind.STATE:
-                self._link.found(self.frames, decode_value(State, packed, arrays))
+                self.state = decode_value(EngineState, packed, arrays)
+                if self._connection is not connection:
+                    self._connection = connection
+                    self._connected_or_given_up.set()
+                    for callback in self._on_connect:
+                        callback()
             case Kind.RESULT | Kind.REPLY | Kind.ERROR:
-                self._link.answered(kind, number, packed, arrays)
+                reply, decode = self._pending.pop(number, (None, None))
+                if reply is None or decode is None or reply.done():  # the request was cancelled
+                    return
+                if kind is Kind.ERROR:
+                    reply.set_exception(decode_error(packed, arrays))
+                else:
+                    reply.set_result(decode(packed, arrays))
             case _:
-                raise BadFrame(f"{kind.name} comes from a front-end")
+                raise BadFrame(f"{kind.name} is a frame of front-ends")
+
+    def _disconnected(self) -> None:
+        self._connection = None
+        pending, self._pending = self._pending, {}
+        for reply, _ in pending.values():
+            if not reply.done():
+                reply.set_exception(Unavailable(NO_ENGINE))
 
 
-def first_state(path: Path) -> State:
-    """What the engine serves, once it is there to say so. Blocks until then.
-
-    Raises EOFError if nobody holds its socket any more.
-    """
+def first_state(path: Path) -> EngineState:
+    """The state of the engine at `path`. Blocks until there is one. Raises EOFError if no process holds the socket."""
     while True:
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(path))
             except (ConnectionRefusedError, FileNotFoundError):
                 raise EOFError from None
-            with suppress(EOFError, ConnectionResetError):  # it ended before it could say so; another will come
-                return _read_state(connection)
+            with suppress(EOFError, ConnectionResetError):  # the engine ended early and will be replaced
+                head = read_head(memoryview(_receive(connection, HEAD.size)), 0)
+                return cast(EngineState, decode_value(EngineState, _receive(connection, head.body_bytes), b""))
 
 
-def _read_state(connection: socket.socket) -> State:
-    head = read_head(memoryview(_exactly(connection, HEAD.size)), 0)
-    return cast(State, decode_value(State, _exactly(connection, head.body_bytes), b""))
-
-
-def _exactly(connection: socket.socket, size_bytes: int) -> bytearray:
+def _receive(connection: socket.socket, size_bytes: int) -> bytearray:
     content = bytearray(size_bytes)
     view, filled = memoryview(content), 0
     while filled < size_bytes:

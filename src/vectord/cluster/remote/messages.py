@@ -1,4 +1,4 @@
-"""What goes over the socket beside requests and results. Plain values: codec.py turns them into bytes and back."""
+"""The messages between a front-end and the engine's process, other than requests and results. codec.py encodes them."""
 
 from __future__ import annotations
 
@@ -15,57 +15,57 @@ from vectord.server.admission.buckets import Draw, Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
-    """What the engine serves at this moment, for the calls that cannot wait."""
+class EngineState:
+    """Announced by the engine, for calls that must not wait."""
 
     readiness: dict[str, str]
     models: ModelList
-    names: Mapping[str, str]  # every name that clients may use, and the served name it stands for
+    names: Mapping[str, str]  # every name that clients may use -> the served name
 
 
-# --- calls of a front-end's, each with a reply ----------------------------------------------------------------
+# --- queries of a front-end, each with a reply ----------------------------------------------------------------
 
 
-class DrawAll(msgspec.Struct, tag=True):
-    """Draw from buckets. The reply: the Refusal, None if there is none."""
+class DrawTokens(msgspec.Struct, tag=True):
+    """Draw from rate-limit buckets. The reply is the Refusal, or None."""
 
     draws: list[Draw]
 
 
-class Spend(msgspec.Struct, tag=True):
-    """Take `amount`, also what is not there. The reply: None."""
+class SpendTokens(msgspec.Struct, tag=True):
+    """Take `amount` from a bucket, below zero if necessary. The reply is None."""
 
     rate: Rate
     bucket: str
     amount: int
 
 
-class Expose(msgspec.Struct, tag=True):
-    """The reply: the Page of all metrics, None where none are kept. accept: the header of whoever scrapes."""
+class ExposeMetrics(msgspec.Struct, tag=True):
+    """The reply is a MetricsPage, or None without metrics. accept: the header of the scraper."""
 
     accept: str
 
 
-class Page(msgspec.Struct):
+class MetricsPage(msgspec.Struct):
     body: bytes
     content_type: str
 
 
-class Live(msgspec.Struct, tag=True):
-    """The reply: what the console draws, as JSON; None where nothing is kept."""
+class ShowLiveFigures(msgspec.Struct, tag=True):
+    """The reply is the console's figures as JSON, or None without metrics."""
 
 
-Call: TypeAlias = DrawAll | Spend | Expose | Live
-Reply: TypeAlias = Refusal | Page | bytes | None
+Query: TypeAlias = DrawTokens | SpendTokens | ExposeMetrics | ShowLiveFigures
+QueryReply: TypeAlias = Refusal | MetricsPage | bytes | None
 
 
-# --- notes of a front-end's, without one ----------------------------------------------------------------------
+# --- reports of a front-end, without a reply ------------------------------------------------------------------
 
 
-class Routes(msgspec.Struct, tag=True):
-    """(dialect, path) of what is served, to be shown at zero."""
+class ServedRoutes(msgspec.Struct, tag=True):
+    """The routes (dialect, path) whose metrics start at zero."""
 
     routes: list[tuple[str, str]]
 
 
-Note: TypeAlias = Routes | Exchange
+Report: TypeAlias = ServedRoutes | Exchange

@@ -1,10 +1,10 @@
-"""Serves the engine of this process to others of this machine, on a Unix socket: requests by id, answers as they come.
+"""Serves the engine of this process to front-ends, over a Unix socket. Made by processes/engine.py, on its event loop.
 
-    ASK, CALL ──▶ a task each ──▶ RESULT, REPLY or ERROR under the same id          CANCEL ends the task
-    TELL      ──▶ what counts here                                   STATE goes to everybody when it has changed
+    REQUEST, QUERY ─▶ a task each ─▶ RESULT, REPLY or ERROR with the same id          CANCEL cancels the task
+    REPORT ─▶ metrics                                          STATE is sent to all front-ends when it changes
 
-Made by processes/engine.py, on the engine's event loop. Whoever can reach the socket may ask anything: the folder it
-lies in is its user's alone. A connection that ends takes its requests with it; one that does not read is read no more.
+The folder of the socket belongs to its user alone: every process that can connect may send anything. The end of a
+connection cancels its requests. A connection that does not read its results is not read either.
 """
 
 from __future__ import annotations
@@ -26,29 +26,28 @@ from vectord.cluster.remote.codec import (
     encode_result,
     encode_value,
 )
-from vectord.cluster.remote.frames import MAX_FRAME_BYTES, Frames, Kind
+from vectord.cluster.remote.frames import MAX_FRAME_BYTES, FrameConnection, Kind
 from vectord.cluster.remote.messages import (
-    Call,
-    DrawAll,
-    Expose,
-    Live,
-    Note,
-    Page,
-    Reply,
-    Routes,
-    Spend,
-    State,
+    DrawTokens,
+    EngineState,
+    ExposeMetrics,
+    MetricsPage,
+    Query,
+    QueryReply,
+    Report,
+    ServedRoutes,
+    ShowLiveFigures,
+    SpendTokens,
 )
 from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, PayloadTooLarge, VectordError
-from vectord.observability.exchange import Exchange
 from vectord.observability.logs import log_failure
 from vectord.observability.metrics import Metrics
-from vectord.schema import Caller, ModelList, Request, Result
+from vectord.schema import Caller, ModelList, Result
 from vectord.server.admission.buckets import TokenBuckets
 
-BACKLOG = 128  # connections the kernel holds while this process is not there yet
-MAX_UNDER_WAY_BYTES = 256 * 2**20  # of one connection's requests; beyond it no more are read
+BACKLOG = 128  # connections that wait in the kernel while the engine's process starts
+MAX_REQUESTS_BYTES = 256 * 2**20  # of one connection's running requests; beyond it the connection is not read
 
 _log = logging.getLogger("vectord.cluster.remote")
 
@@ -59,72 +58,72 @@ class EngineServer:
         engine: EngineClient,
         names: Callable[[], Mapping[str, str]],
         buckets: TokenBuckets,
-        meter: Metrics | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
-        """names: every name that clients may use, and the served one it stands for. meter: None counts nothing."""
+        """names: every name that clients may use -> the served name."""
         self.engine = engine
         self.buckets = buckets
-        self.meter = meter
+        self.metrics = metrics
         self._names = names
-        self._connections: set[_Connection] = set()
-        self._gone = asyncio.Event()  # nobody is connected
-        self._gone.set()
+        self._connections: set[_FrontEndConnection] = set()
+        self._no_connection = asyncio.Event()
+        self._no_connection.set()
         self._server: asyncio.AbstractServer | None = None
-        self._told: list[Buffer] = []
+        self._announced: list[Buffer] = []
 
     async def start(self, listener: socket.socket) -> None:
-        """Whoever waits in the backlog of `listener` is served from now on."""
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: _Connection(self).frames, sock=listener, backlog=BACKLOG
+            lambda: _FrontEndConnection(self).frames, sock=listener, backlog=BACKLOG
         )
 
     def announce(self) -> None:
-        """Tell every front-end what is served now, if that is not what they know."""
+        """Send the state to all front-ends if it has changed."""
         state = self._state()
-        if state == self._told:
+        if state == self._announced:
             return
-        self._told = state
+        self._announced = state
         for connection in self._connections:
             connection.frames.send(Kind.STATE, 0, state)
 
-    async def gone(self) -> None:
-        """Return when nobody is connected."""
-        await self._gone.wait()
+    async def wait_until_unused(self) -> None:
+        """Returns when no front-end is connected."""
+        await self._no_connection.wait()
 
     async def close(self) -> None:
-        """Write what has been answered, and let go of everybody. The engine has drained."""
+        """Write all results and close the connections. The engine has drained."""
         if self._server is not None:
             self._server.close()
         for connection in list(self._connections):
             await connection.finish()
 
     def abort(self) -> None:
-        """Let go of everybody now, whatever they still wait for."""
+        """Close the connections at once."""
         for connection in list(self._connections):
             connection.frames.abort()
 
-    def joined(self, connection: _Connection) -> None:
+    def connected(self, connection: _FrontEndConnection) -> None:
         self._connections.add(connection)
-        self._gone.clear()
-        self._told = self._state()
-        connection.frames.send(Kind.STATE, 0, self._told)
+        self._no_connection.clear()
+        self._announced = self._state()
+        connection.frames.send(Kind.STATE, 0, self._announced)
 
-    def left(self, connection: _Connection) -> None:
+    def disconnected(self, connection: _FrontEndConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
-            self._gone.set()
+            self._no_connection.set()
 
     def _state(self) -> list[Buffer]:
         models = self.engine.models()
-        return encode_value(State(readiness=self.engine.readiness(), models=models, names=self._names()))
+        return encode_value(EngineState(readiness=self.engine.readiness(), models=models, names=self._names()))
 
 
-class _Connection:
-    """One front-end's."""
-
+class _FrontEndConnection:
     def __init__(self, server: EngineServer) -> None:
-        self.frames = Frames(
-            self._on_frame, self._on_lost, on_made=lambda: server.joined(self), on_room=self._read_or_wait
+        self.frames = FrameConnection(
+            self._received,
+            self._lost,
+            on_made=lambda: server.connected(self),
+            on_writable=self._pause_or_resume_reading,
         )
         self._server = server
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -136,110 +135,97 @@ class _Connection:
             await asyncio.wait(self._tasks.values())
         self.frames.close()
 
-    # --- what comes -------------------------------------------------------------------------------------------
+    # --- received frames --------------------------------------------------------------------------------------
 
-    def _on_frame(self, kind: Kind, number: int, packed: memoryview, arrays: memoryview) -> None:
+    def _received(self, kind: Kind, number: int, packed: memoryview, arrays: memoryview) -> None:
         match kind:
-            case Kind.ASK:
+            case Kind.REQUEST:
                 request, caller = decode_request(packed, arrays)
-                self._begin(number, len(packed) + len(arrays), self._ask(number, request, caller))
-            case Kind.CALL:
-                call: Call = decode_value(Call, packed, arrays)
-                self._begin(number, len(packed), self._call(number, call))
+                work = self._answer(number, Kind.RESULT, self._server.engine.answer(request, caller), caller)
+                self._start(number, len(packed) + len(arrays), work)
+            case Kind.QUERY:
+                query: Query = decode_value(Query, packed, arrays)
+                self._start(number, len(packed), self._answer(number, Kind.REPLY, self._reply(query), Caller()))
             case Kind.CANCEL:
                 if number in self._tasks:
                     self._tasks[number].cancel()
-            case Kind.TELL:
-                for note in decode_value(list[Note], packed, arrays):
-                    self._note(note)
+            case Kind.REPORT:
+                for report in decode_value(list[Report], packed, arrays):
+                    self._record(report)
             case _:
-                raise BadFrame(f"{kind.name} comes from an engine")
+                raise BadFrame(f"{kind.name} is a frame of the engine")
 
-    def _on_lost(self) -> None:
+    def _lost(self) -> None:
         for task in self._tasks.values():
             task.cancel()
-        self._server.left(self)
+        self._server.disconnected(self)
 
-    def _note(self, note: Note) -> None:
-        meter = self._server.meter
-        if meter is None:
+    def _record(self, report: Report) -> None:
+        metrics = self._server.metrics
+        if metrics is None:
             return
-        match note:
-            case Exchange():
-                meter.observe(note)
-            case Routes():
-                meter.expect_routes(note.routes)
+        if isinstance(report, ServedRoutes):
+            metrics.expect_routes(report.routes)
+        else:
+            metrics.observe(report)
 
-    # --- what goes --------------------------------------------------------------------------------------------
+    async def _reply(self, query: Query) -> QueryReply:
+        buckets, metrics = self._server.buckets, self._server.metrics
+        match query:
+            case DrawTokens():
+                return await buckets.draw(query.draws)
+            case SpendTokens():
+                await buckets.spend(query.rate, query.bucket, query.amount)
+                return None
+            case ExposeMetrics():
+                return None if metrics is None else MetricsPage(*await metrics.exposition(query.accept))
+            case ShowLiveFigures():
+                figures = None if metrics is None else metrics.live()
+                return None if figures is None else orjson.dumps(figures)
 
-    def _begin(self, number: int, size_bytes: int, work: Coroutine[Any, Any, None]) -> None:
+    # --- tasks ------------------------------------------------------------------------------------------------
+
+    def _start(self, number: int, size_bytes: int, work: Coroutine[Any, Any, None]) -> None:
         if number in self._tasks:
             work.close()
-            raise BadFrame("an id that is taken")
+            raise BadFrame("an id is in use")
         self._bytes[number] = size_bytes
         self._tasks[number] = task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._ended(number))
-        self._read_or_wait()
+        self._pause_or_resume_reading()
 
     def _ended(self, number: int) -> None:
         del self._tasks[number], self._bytes[number]
-        self._read_or_wait()
+        self._pause_or_resume_reading()
 
-    def _read_or_wait(self) -> None:
-        """Read on while this front-end takes its answers and its requests fit."""
-        full = self.frames.is_full or sum(self._bytes.values()) > MAX_UNDER_WAY_BYTES
-        if full != self._paused:
-            self._paused = full
-            (self.frames.pause if full else self.frames.resume)()
+    def _pause_or_resume_reading(self) -> None:
+        paused = self.frames.is_paused or sum(self._bytes.values()) > MAX_REQUESTS_BYTES
+        if paused != self._paused:
+            self._paused = paused
+            (self.frames.pause_reading if paused else self.frames.resume_reading)()
 
-    async def _ask(self, number: int, request: Request, caller: Caller) -> None:
-        answering = self._server.engine.answer(request, caller)
-        await self._answer(number, Kind.RESULT, answering, self._encoded, caller)
-
-    def _encoded(self, result: Result) -> list[Buffer]:
-        if isinstance(result, ModelList):
-            self._server.announce()  # who has asked for a change finds it done
-        return encode_result(result)
-
-    async def _call(self, number: int, call: Call) -> None:
-        await self._answer(number, Kind.REPLY, self._reply(call), encode_value, Caller())
-
-    async def _answer(
-        self,
-        number: int,
-        kind: Kind,
-        work: Awaitable[Any],
-        encode: Callable[[Any], list[Buffer]],
-        caller: Caller,
-    ) -> None:
-        """Send what `work` gives, or its error. Cancelled: nobody waits for it any more."""
+    async def _answer(self, number: int, kind: Kind, work: Awaitable[Any], caller: Caller) -> None:
+        """Send the result of `work`, or its error. Cancelled when the front-end does not want it any more."""
         try:
-            content = encode(await work)
-            await self.frames.room()
+            found = await work
+            content = self._encoded_result(found) if kind is Kind.RESULT else encode_value(found)
+            await self.frames.drained()
             self.frames.send(kind, number, content)
         except VectordError as error:
-            if isinstance(error, InferenceFailed):  # only here is there a cause to be logged
+            if isinstance(error, InferenceFailed):  # the front-end does not have its cause
                 log_failure(error, request_id=caller.request_id, method="", route=caller.route)
             self._fail(number, error)
         except BadFrame:
-            self._fail(number, PayloadTooLarge(f"The answer has more than {MAX_FRAME_BYTES} bytes; ask for less."))
+            too_large = PayloadTooLarge("The answer has more than {limit} bytes; request less.", limit=MAX_FRAME_BYTES)
+            self._fail(number, too_large)
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
             self._fail(number, VectordError(UNFORESEEN))
 
+    def _encoded_result(self, result: Result) -> list[Buffer]:
+        if isinstance(result, ModelList):
+            self._server.announce()  # before the result, so that the front-end has the changed state
+        return encode_result(result)
+
     def _fail(self, number: int, error: VectordError) -> None:
         self.frames.send(Kind.ERROR, number, encode_error(error))
-
-    async def _reply(self, call: Call) -> Reply:
-        buckets, meter = self._server.buckets, self._server.meter
-        match call:
-            case DrawAll():
-                return await buckets.draw(call.draws)
-            case Spend():
-                await buckets.spend(call.rate, call.bucket, call.amount)
-                return None
-            case Expose():
-                return None if meter is None else Page(*await meter.exposition(call.accept))
-            case Live():
-                figures = None if meter is None else meter.live()
-                return None if figures is None else orjson.dumps(figures)

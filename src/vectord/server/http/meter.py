@@ -1,6 +1,6 @@
 """What the server asks of whatever counts HTTP: this process's metrics, or those of the engine's process.
 
-telemetry/metrics.py answers at once, remote/metrics.py once the other process has. Called by app.py and console.py.
+The metrics of this process answer at once, those of cluster/remote/client.py when the engine's process has replied.
 """
 
 from __future__ import annotations

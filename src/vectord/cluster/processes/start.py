@@ -1,6 +1,6 @@
-"""What the parent tells a process that it starts, on its standard input: once, and then never again.
+"""How the supervisor starts a process: a message on its standard input, and the exit code.
 
-The pipe stays open as long as the parent lives: its end is how the others know that they are alone.
+The pipe stays open as long as the supervisor lives; its end tells the process that the supervisor is gone.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from vectord.errors import ExitCode, StartError
 
 _LENGTH = struct.Struct("<I")
 
-
 _log = logging.getLogger("vectord")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Orders:
+class StartMessage:
     config: Config
-    name: str  # of the process, in its log lines
-    listener: int  # inherited: an engine's Unix socket, a front-end's port
+    name: str  # of the process, for its log lines
+    listener: int  # inherited file descriptor: the engine's Unix socket, or the front-ends' port
     engine_socket: str  # its path
 
     def encoded(self) -> bytes:
@@ -37,33 +36,33 @@ class Orders:
         return _LENGTH.pack(len(content)) + content
 
 
-def read_orders() -> Orders:
-    """Blocks until they are there. Raises EOFError if the parent ended before."""
+def read_start_message() -> StartMessage:
+    """Blocks. Raises EOFError if the supervisor has ended."""
     pipe = sys.stdin.fileno()
-    (length,) = _LENGTH.unpack(_exactly(pipe, _LENGTH.size))
-    return msgspec.msgpack.decode(_exactly(pipe, length), type=Orders)
+    (length,) = _LENGTH.unpack(_read(pipe, _LENGTH.size))
+    return msgspec.msgpack.decode(_read(pipe, length), type=StartMessage)
 
 
-def when_alone(tell: Callable[[], None]) -> None:
-    """Call `tell` on the running loop once the parent has ended."""
+def on_supervisor_end(callback: Callable[[], None]) -> None:
+    """Call `callback` on the running loop when the supervisor has ended."""
     loop = asyncio.get_running_loop()
 
-    def look() -> None:
+    def check() -> None:
         if not os.read(sys.stdin.fileno(), 1):
             loop.remove_reader(sys.stdin.fileno())
-            tell()
+            callback()
 
-    loop.add_reader(sys.stdin.fileno(), look)
+    loop.add_reader(sys.stdin.fileno(), check)
 
 
-def end(main: Callable[[], int]) -> NoReturn:
-    """Run a process's `main`, and end with its exit code, whatever threads are still in somebody's native code."""
+def run_and_exit(main: Callable[[], int]) -> NoReturn:
+    """Run `main` and exit with its code, even if threads are still in native code."""
     try:
         code = main()
     except StartError as problem:
         sys.stderr.write(f"vectord: {problem.message}\n")
         code = ExitCode.BAD_START
-    except EOFError:  # the parent is gone before anything began
+    except EOFError:  # the supervisor ended before the start
         code = 0
     except Exception:
         _log.exception("this process failed")
@@ -74,7 +73,7 @@ def end(main: Callable[[], int]) -> NoReturn:
     os._exit(code)
 
 
-def _exactly(file: int, size_bytes: int) -> bytes:
+def _read(file: int, size_bytes: int) -> bytes:
     content = b""
     while len(content) < size_bytes:
         more = os.read(file, size_bytes - len(content))
