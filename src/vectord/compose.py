@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 
 from starlette.applications import Starlette
@@ -32,10 +32,6 @@ from vectord.observability.instruments import MetricFamilies
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
-from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
-from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
-from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
-from vectord.products.tei.metrics import TeiMetrics
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
@@ -225,22 +221,7 @@ def _store(config: EngineConfig) -> RedisStore | None:
 
 
 def _product_metrics(config: ModelConfig) -> list[MetricFamilies]:
-    return [
-        SmartEmbedderMetrics(__version__, _max_lengths(config)),
-        SimpleInferenceServerMetrics(),
-        SemanticExplorerMetrics(),
-        TeiMetrics(),
-    ]
-
-
-def _max_lengths(config: ModelConfig) -> dict[str, int]:
-    """What embedding_server_info says, by Smart Embedder's names; its own defaults where nobody says anything."""
-    return {
-        "bge_embed_max_length": config.bge_embed_max_length or 8192,
-        "qwen_embed_max_length": config.qwen_embed_max_length or 32_768,
-        "bge_rerank_max_length": config.bge_rerank_max_length or 8192,
-        "qwen_rerank_max_length": config.qwen_rerank_max_length or 32_768,
-    }
+    return [dialect.metrics(asdict(config)) for dialect in all_dialects() if dialect.metrics]
 
 
 def _nothing_loaded(engine: Engine) -> bool:

@@ -59,7 +59,7 @@ def exchange(dialect: str, route: str, status: int, seconds: float, **more: str)
 
 
 def all_metrics() -> Metrics:
-    return Metrics("1.2.3", [SmartEmbedderMetrics("1.2.3", {}), SimpleInferenceServerMetrics(), TeiMetrics()])
+    return Metrics("1.2.3", [SmartEmbedderMetrics({}), SimpleInferenceServerMetrics(), TeiMetrics()])
 
 
 def page(metrics: Metrics) -> str:

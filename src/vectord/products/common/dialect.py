@@ -20,6 +20,7 @@ import msgspec
 
 from vectord import products
 from vectord.errors import ConfigError, VectordError
+from vectord.observability.instruments import MetricFamilies
 from vectord.products.common.body import decode
 from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Request, Result
 
@@ -280,6 +281,7 @@ class Dialect:
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     health: Health | None = None  # further keys of the server's /health
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
+    metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
 
 
 # --- the products by name -------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from vectord.products.common.models import ListedModels, listed_models, ready_mo
 from vectord.products.common.ranking import Documents, TextDocument, as_object, best_first, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import dump_json
+from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -398,4 +399,10 @@ def render_status(result: ModelList) -> Rendered:
     )
 
 
-DIALECT = Dialect(name="semantic_explorer", title="Semantic Explorer", routes=tuple(ROUTES), render_error=render_error)
+DIALECT = Dialect(
+    name="semantic_explorer",
+    title="Semantic Explorer",
+    routes=tuple(ROUTES),
+    render_error=render_error,
+    metrics=lambda settings: SemanticExplorerMetrics(),
+)

@@ -1,6 +1,6 @@
 """inference_*, model_*: the families of Semantic Explorer's Embedding Inference API.
 
-Its gpu_memory_total_bytes is Smart Embedder's too, and means the same (smart_embedder.py).
+Its gpu_memory_total_bytes is also Smart Embedder's, which defines it.
 """
 
 from __future__ import annotations
@@ -12,54 +12,52 @@ from typing import Any
 from vectord.compute.processor import thread_budget
 from vectord.engine.events import ModelStateChanged, RequestEnded
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
-from vectord.products.common.operations import EMBEDS, LEFT, SECONDS
+from vectord.products.common.operations import CANCELLED, EMBEDS, SECONDS
 from vectord.schema import ModelInfo
 
-STATUSES = ("success", "failure")
 LOADED = frozenset({"ready", "stalled"})
 
 
 class SemanticExplorerMetrics(MetricFamilies):
     def __init__(self) -> None:
-        by_status = ("model", "status")
-        self.embeds = Counter("inference_embed_requests", "Requests for vectors", by_status)
-        self.embed_seconds = Histogram(
-            "inference_embed_duration_seconds", "Time a request for vectors takes", SECONDS, ("model",)
-        )
+        def histogram(name: str, meaning: str) -> Histogram:
+            return Histogram(name, meaning, SECONDS, ("model",))
+
+        self.embeds = Counter("inference_embed_requests", "Requests for vectors", ("model", "status"))
+        self.embed_seconds = histogram("inference_embed_duration_seconds", "Duration of a request for vectors")
         self.embed_texts = Counter("inference_embed_items", "Texts embedded", ("model",))
-        self.text_seconds = Histogram(
-            "inference_embed_per_item_duration_seconds", "That time divided by its texts", SECONDS, ("model",)
+        self.text_seconds = histogram(
+            "inference_embed_per_item_duration_seconds", "Duration of a request divided by its texts"
         )
-        self.reranks = Counter("inference_rerank_requests", "Requests to rerank", by_status)
-        self.rerank_seconds = Histogram(
-            "inference_rerank_duration_seconds", "Time a request to rerank takes", SECONDS, ("model",)
-        )
-        self.passages = Counter("inference_rerank_documents", "Passages scored", ("model",))
-        self.load_seconds = Gauge("model_load_duration_seconds", "Time the model's last load took", ("model",))
-        self.memory = Gauge("model_memory_bytes", "What the model holds, by its weights; 0: not loaded", ("model",))
-        self.loaded = Gauge("models_loaded_total", "Models in memory")  # no counter, whatever its name says
+        self.reranks = Counter("inference_rerank_requests", "Requests to rerank", ("model", "status"))
+        self.rerank_seconds = histogram("inference_rerank_duration_seconds", "Duration of a request to rerank")
+        self.passages = Counter("inference_rerank_documents", "Scored passages", ("model",))
+        self.load_seconds = Gauge("model_load_duration_seconds", "Duration of the model's last load", ("model",))
+        self.memory = Gauge("model_memory_bytes", "Size of the model's weights; 0 if it is not loaded", ("model",))
+        self.loaded = Gauge("models_loaded_total", "Models in memory")  # a gauge, despite its name
         self.gpu_used = Gauge("gpu_memory_used_bytes", "Memory of GPUs in use; 0 without a GPU")
-        self.gpu_percent = Gauge("gpu_utilization_percent", "Time in which forwards ran on a GPU; 0 without one")
-        self.cpu_percent = Gauge("cpu_usage_percent", "What this process used of the processor since it was last asked")
+        self.gpu_percent = Gauge(
+            "gpu_utilization_percent", "Share of time in which batches ran on a GPU; 0 without a GPU"
+        )
+        self.cpu_percent = Gauge("cpu_usage_percent", "Processor use of this process since the last scrape")
         self._states: dict[str, str] = {}
         self._threads = thread_budget()
         self._clocks_s = (time.monotonic(), time.process_time())
 
     def expect_model(self, model: ModelInfo) -> None:
-        self.load_seconds.expect(model.name)
-        self.memory.expect(model.name)
+        expected: list[Counter | Histogram] = [self.load_seconds, self.memory]
+        by_status = []
         if model.outputs:
-            self.embed_texts.expect(model.name)
-            self.embed_seconds.expect(model.name)
-            self.text_seconds.expect(model.name)
-        if model.outputs or model.reranks:  # what embeds can rank by its vectors
-            self.passages.expect(model.name)
-            self.rerank_seconds.expect(model.name)
-        for status in STATUSES:
-            if model.outputs:
-                self.embeds.expect(model.name, status)
-            if model.outputs or model.reranks:
-                self.reranks.expect(model.name, status)
+            expected += [self.embed_texts, self.embed_seconds, self.text_seconds]
+            by_status += [self.embeds]
+        if model.outputs or model.reranks:  # a model that embeds can rank by its vectors
+            expected += [self.passages, self.rerank_seconds]
+            by_status += [self.reranks]
+        for instrument in expected:
+            instrument.expect(model.name)
+        for counter in by_status:
+            counter.expect(model.name, "success")
+            counter.expect(model.name, "failure")
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
         return {ModelStateChanged: self.model_changed, RequestEnded: self.request_ended}
@@ -71,7 +69,7 @@ class SemanticExplorerMetrics(MetricFamilies):
             self.load_seconds.set(event.load_seconds, event.model)
 
     def request_ended(self, event: RequestEnded) -> None:
-        if event.error in LEFT:
+        if event.error in CANCELLED:
             return
         status = "success" if event.error is None else "failure"
         seconds = event.timings.total_s

@@ -22,6 +22,7 @@ from vectord.products.common.models import ListedModels, listed_models
 from vectord.products.common.ranking import ranked
 from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items
+from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes()
@@ -168,4 +169,5 @@ DIALECT = Dialect(
     routes=tuple(ROUTES),
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"detail": "The server is not ready."},
+    metrics=lambda settings: SimpleInferenceServerMetrics(),
 )

@@ -6,6 +6,7 @@ has its families. Read routes.py first.
 
 from vectord.products.common.dialect import Dialect, Rate
 from vectord.products.smart_embedder.health import health, ready_lines
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
 from vectord.products.smart_embedder.routes import ROUTES, render_error
 
 DIALECT = Dialect(
@@ -16,4 +17,5 @@ DIALECT = Dialect(
     rate=Rate(3600, period_s=60, burst=120),
     health=health,
     ready_lines=ready_lines,
+    metrics=SmartEmbedderMetrics,
 )

@@ -13,16 +13,26 @@ def ready_lines(models: Sequence[ModelInfo]) -> Sequence[str]:
     return (*(["Reranker ready."] if reranker else []), "Server ready to accept requests")
 
 
+def embedding_models(models: Sequence[ModelInfo]) -> tuple[ModelInfo | None, ModelInfo | None]:
+    """The first model that embeds, and the first that makes all three kinds of vectors, else the same."""
+    embedder = next((model for model in models if model.outputs), None)
+    return embedder, next((model for model in models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
+
+
+def device_names(models: Sequence[ModelInfo]) -> list[str]:
+    """The devices of loaded models, each once."""
+    return sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
+
+
 def health(served: ModelList, ready: bool) -> dict[str, Any]:
     """Models and device; 0 and "unknown" before a model is loaded.
 
     batch_size: texts of full length in one forward, the product's own unit of batch size.
     max_requests_in_batch: texts of any length in one forward, each of which may belong to another request.
     """
-    embedder = next((model for model in served.models if model.outputs), None)
+    embedder, sparse = embedding_models(served.models)
     reranker = next((model for model in served.models if model.reranks), None)
-    sparse = next((model for model in served.models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
-    devices = sorted({name for model in served.models for name in model.device.split(",")} - {"unknown"})
+    devices = device_names(served.models)
     gpus = [device for device in devices if device != "cpu"]
     longest = embedder.max_input_tokens if embedder else 0
     tokens = served.limits.max_batch_tokens

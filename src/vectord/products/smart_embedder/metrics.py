@@ -1,7 +1,7 @@
 """embedding_*, rerank_*, gpu_*: Smart Embedder's families.
 
-`embedding_requests_total` is claimed by Simple Inference Server too, with other labels and other words for statuses.
-A process can have a name once: it has both products' labels, and this one's words, which its dashboards select by.
+Simple Inference Server has an `embedding_requests_total` too, with other labels and other values of `status`. A page
+can have a name once: this family has the labels of both products, and the values of this one.
 """
 
 from __future__ import annotations
@@ -9,77 +9,76 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from vectord import __version__
 from vectord.engine.events import ActiveRequestsChanged, BatchRan, QueueChanged, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
-from vectord.products.common.operations import (
-    BACKPRESSURE,
-    EMBEDS,
-    FORWARD_SECONDS,
-    INVALID,
-    LEFT,
-    SECONDS,
-    TIMED_OUT,
-)
+from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
+from vectord.products.smart_embedder.health import device_names, embedding_models
 from vectord.schema import DeviceMemory, ModelInfo
 
+FORWARD_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-ENDPOINT = "/embeddings"  # as its dashboards write its path
+ENDPOINT = "/embeddings"  # the path on its dashboards
 STATUSES = ("success", "error", "timeout")
-INFO = (
-    "model",
-    "dense_embedding_model",
-    "bge_embed_max_length",
-    "qwen_embed_max_length",
-    "bge_rerank_max_length",
-    "qwen_rerank_max_length",
-    "version",
-    "gpu_available",
-    "device",
+
+# Labels of embedding_server_info that are settings, with the product's defaults.
+MAX_LENGTHS = {
+    "bge_embed_max_length": 8192,
+    "qwen_embed_max_length": 32_768,
+    "bge_rerank_max_length": 8192,
+    "qwen_rerank_max_length": 32_768,
+}
+INFO = ("model", "dense_embedding_model", *MAX_LENGTHS, "version", "gpu_available", "device")
+
+# Name, field of DeviceMemory, meaning. The old names are those of the product's first version.
+GPU_MEMORY = (
+    ("gpu_memory_allocated_bytes", "allocated", "Memory of tensors on GPUs; 0 without a GPU"),
+    ("gpu_memory_reserved_bytes", "reserved", "Memory of GPUs that this process holds"),
+    ("gpu_memory_free_bytes", "free", "Free memory of GPUs"),
+    ("gpu_memory_total_bytes", "total", "Memory of GPUs"),  # Semantic Explorer's too
+    ("embedding_gpu_memory_allocated_bytes", "allocated", "The same as gpu_memory_allocated_bytes"),
+    ("embedding_gpu_memory_reserved_bytes", "reserved", "The same as gpu_memory_reserved_bytes"),
 )
 
 
 class SmartEmbedderMetrics(MetricFamilies):
-    def __init__(self, version: str, max_lengths: Mapping[str, int]) -> None:
-        """max_lengths: bge_embed_max_length and its like."""
-        self._fixed = {name: str(length) for name, length in max_lengths.items()} | {"version": version}
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        """settings: those of the models, by name."""
+        self._fixed = {name: str(settings.get(name) or default) for name, default in MAX_LENGTHS.items()}
         self.requests = Counter("embedding_requests", "Requests for vectors", ("endpoint", "model", "status"))
-        self.rejected = Counter("embedding_requests_rejected", "Requests refused before any work", ("reason",))
+        self.rejected = Counter("embedding_requests_rejected", "Rejected requests for vectors", ("reason",))
         self.sentences = Counter("embedding_sentences_processed", "Texts embedded")
         self.seconds = Histogram(
-            "embedding_request_duration_seconds", "Time a request for vectors takes", SECONDS, ("endpoint",)
+            "embedding_request_duration_seconds", "Duration of a request for vectors", SECONDS, ("endpoint",)
         )
-        self.batch_texts = Histogram("embedding_batch_size", "Texts a batch", TEXTS)
+        self.batch_texts = Histogram("embedding_batch_size", "Texts per batch", TEXTS)
         self.forward_seconds = Histogram(
-            "embedding_gpu_inference_duration_seconds", "Time a batch takes on the device", FORWARD_SECONDS
+            "embedding_gpu_inference_duration_seconds", "Duration of a batch on the device", FORWARD_SECONDS
         )
-        self.queue = Gauge("embedding_queue_size", "Texts waiting")
-        self.active = Gauge("embedding_active_requests", "Requests for vectors under way")
+        self.queue = Gauge("embedding_queue_size", "Queued texts")
+        self.active = Gauge("embedding_active_requests", "Active requests for vectors")
         self.rerank_requests = Counter("rerank_requests", "Requests to rerank", ("status",))
-        self.rerank_rejected = Counter(
-            "rerank_requests_rejected", "Requests to rerank refused before any work", ("reason",)
-        )
-        self.pairs = Counter("rerank_pairs_processed", "Passages scored")
-        self.rerank_seconds = Histogram("rerank_request_duration_seconds", "Time a request to rerank takes", SECONDS)
+        self.rerank_rejected = Counter("rerank_requests_rejected", "Rejected requests to rerank", ("reason",))
+        self.pairs = Counter("rerank_pairs_processed", "Scored passages")
+        self.rerank_seconds = Histogram("rerank_request_duration_seconds", "Duration of a request to rerank", SECONDS)
         self.rerank_forward_seconds = Histogram(
-            "rerank_inference_duration_seconds", "Time a batch of pairs takes on the device", FORWARD_SECONDS
+            "rerank_inference_duration_seconds", "Duration of a batch of pairs on the device", FORWARD_SECONDS
         )
-        self.rerank_active = Gauge("rerank_active_requests", "Requests to rerank under way")
-        self.allocated = Gauge("gpu_memory_allocated_bytes", "Memory of GPUs that tensors take; 0 without a GPU")
-        self.reserved = Gauge("gpu_memory_reserved_bytes", "Memory of GPUs that this process holds")
-        self.free = Gauge("gpu_memory_free_bytes", "Memory of GPUs that nobody holds")
-        self.total = Gauge("gpu_memory_total_bytes", "Memory that GPUs have")  # Semantic Explorer's too
-        self.old_allocated = Gauge("embedding_gpu_memory_allocated_bytes", "As gpu_memory_allocated_bytes")
-        self.old_reserved = Gauge("embedding_gpu_memory_reserved_bytes", "As gpu_memory_reserved_bytes")
-        self.info = Gauge("embedding_server_info", "Always 1; the labels tell what is served", INFO)
+        self.rerank_active = Gauge("rerank_active_requests", "Active requests to rerank")
+        self.info = Gauge("embedding_server_info", "Always 1; the labels name models and device", INFO)
+        self._memory = [(Gauge(name, meaning), field) for name, field, meaning in GPU_MEMORY]
         for reason in ("rate_limit", "backpressure", "auth"):
             self.rejected.expect(reason)
         for reason in ("rate_limit", "backpressure"):
             self.rerank_rejected.expect(reason)
-        for status in ("success", "error", "timeout"):
+        for status in STATUSES:
             self.rerank_requests.expect(status)
         self.seconds.expect(ENDPOINT)
         self.show((), {})
+
+    def instruments(self) -> Sequence[Counter | Histogram]:
+        return [*super().instruments(), *(gauge for gauge, _ in self._memory)]
 
     def expect_model(self, model: ModelInfo) -> None:
         if model.outputs:
@@ -109,12 +108,23 @@ class SmartEmbedderMetrics(MetricFamilies):
             self.rerank_active.add(event.change)
 
     def request_ended(self, event: RequestEnded) -> None:
-        if event.error in INVALID or event.error in LEFT:
+        """A rejected request to rerank counts as an error too; a rejected request for vectors does not."""
+        if event.error in INVALID or event.error in CANCELLED:
             return
-        if event.operation in EMBEDS:
-            self._embed_answered(event)
+        status = "success" if event.error is None else "timeout" if event.error in TIMED_OUT else "error"
+        if event.operation in EMBEDS and event.error in BACKPRESSURE:
+            self.rejected.add(1, "backpressure")
+        elif event.operation in EMBEDS:
+            endpoint = event.caller.route
+            self.requests.add(1, endpoint, event.model, status)
+            self.seconds.observe(event.timings.total_s, endpoint)
+            self.sentences.add(event.texts if event.error is None else 0)
         elif event.operation == "rerank":
-            self._rerank_answered(event)
+            if event.error in BACKPRESSURE:
+                self.rerank_rejected.add(1, "backpressure")
+            self.rerank_requests.add(1, status)
+            self.rerank_seconds.observe(event.timings.total_s)
+            self.pairs.add(event.texts if event.error is None else 0)
 
     def batch_ran(self, event: BatchRan) -> None:
         if event.scores:
@@ -127,50 +137,15 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.show(snapshot.models, snapshot.gauges.devices)
 
     def show(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:
-        for gauge, name in (
-            (self.allocated, "allocated"),
-            (self.reserved, "reserved"),
-            (self.free, "free"),
-            (self.total, "total"),
-            (self.old_allocated, "allocated"),
-            (self.old_reserved, "reserved"),
-        ):
-            gauge.set(sum(getattr(memory, name) for memory in devices.values()))
-        self.info.values = {tuple(map(self._facts(models).__getitem__, INFO)): 1.0}
-
-    def _embed_answered(self, event: RequestEnded) -> None:
-        if event.error in BACKPRESSURE:
-            self.rejected.add(1, "backpressure")
-            return
-        endpoint = event.caller.route
-        self.requests.add(1, endpoint, event.model, _status(event.error))
-        self.seconds.observe(event.timings.total_s, endpoint)
-        if event.error is None:
-            self.sentences.add(event.texts)
-
-    def _rerank_answered(self, event: RequestEnded) -> None:
-        """Unlike an embedding, one that is refused for load is an error, too."""
-        if event.error in BACKPRESSURE:
-            self.rerank_rejected.add(1, "backpressure")
-        self.rerank_requests.add(1, _status(event.error))
-        self.rerank_seconds.observe(event.timings.total_s)
-        if event.error is None:
-            self.pairs.add(event.texts)
-
-    def _facts(self, models: Sequence[ModelInfo]) -> dict[str, str]:
-        embedder = next((model for model in models if model.outputs), None)
-        sparse = next((model for model in models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
-        devices = sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
-        shown = {
+        for gauge, field in self._memory:
+            gauge.set(sum(getattr(memory, field) for memory in devices.values()))
+        embedder, sparse = embedding_models(models)
+        names = device_names(models)
+        facts = self._fixed | {
             "model": sparse.name if sparse else "",
             "dense_embedding_model": embedder.name if embedder else "",
-            "gpu_available": str(any(device != "cpu" for device in devices)),
-            "device": ",".join(devices) or "unknown",
+            "version": __version__,
+            "gpu_available": str(any(name != "cpu" for name in names)),
+            "device": ",".join(names) or "unknown",
         }
-        return dict.fromkeys(INFO, "") | self._fixed | shown
-
-
-def _status(error: str | None) -> str:
-    if error is None:
-        return "success"
-    return "timeout" if error in TIMED_OUT else "error"
+        self.info.values = {tuple(facts[label] for label in INFO): 1.0}

@@ -6,6 +6,7 @@ service is server/grpc; /health, /ping, /metrics and /docs are pages of the serv
 
 from vectord.products.common.dialect import Dialect
 from vectord.products.tei.errors import render_error
+from vectord.products.tei.metrics import TeiMetrics
 from vectord.products.tei.routes import ROUTES
 
 DIALECT = Dialect(
@@ -15,4 +16,5 @@ DIALECT = Dialect(
     render_error=render_error,
     health=lambda served, ready: {} if ready else {"error": "unhealthy", "error_type": "Unhealthy"},
     ready_lines=lambda models: ["Ready"],
+    metrics=lambda settings: TeiMetrics(),
 )

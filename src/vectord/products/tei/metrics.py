@@ -1,6 +1,6 @@
-"""te_*: text-embeddings-inference's families, which the server it was made from has too.
+"""te_*: the families of text-embeddings-inference and of embedding_server, its fork.
 
-Per text where TEI's are per text: a request's texts count with the means of their times.
+TEI observes the times of each text. Here each text of a request counts with the request's mean times.
 """
 
 from __future__ import annotations
@@ -19,31 +19,23 @@ LENGTHS = tuple(float(2**power) for power in range(20))  # 1 to 524,288
 TEXTS = tuple(float(2**power) for power in range(13))  # 1 to 4,096
 TOKENS = tuple(float(2**power) for power in range(21))  # 1 to 1,048,576
 
-# An error's class name -> what TEI calls it in te_request_failure{err}. Others never reach TEI's counters.
+# Class of an error -> its name in te_request_failure{err}.
 FAILURES: Mapping[str, str] = {
     "Untokenizable": "tokenization",
-    "Overloaded": "overloaded",
-    "Unavailable": "overloaded",
-    "ShuttingDown": "overloaded",
-    "TimedOut": "overloaded",
+    **dict.fromkeys(("Overloaded", "Unavailable", "ShuttingDown", "TimedOut"), "overloaded"),
     "ModelCannot": "model_type",
-    "ModelNotFound": "validation",
-    "FingerprintMismatch": "validation",
-    "InvalidRequest": "validation",
-    "InvalidField": "validation",
-    "WrongType": "validation",
-    "MissingField": "validation",
-    "EmptyInput": "validation",
-    "InputTooLong": "validation",
-    "TooManyCharacters": "validation",
-    "ForeignIds": "validation",
+    **dict.fromkeys(
+        (
+            *("ModelNotFound", "FingerprintMismatch", "InvalidRequest", "InvalidField", "WrongType", "MissingField"),
+            *("EmptyInput", "InputTooLong", "TooManyCharacters", "ForeignIds"),
+        ),
+        "validation",
+    ),
     "TooManyInputs": "batch_size",
-    "InferenceFailed": "inference",
-    "InferenceTimedOut": "inference",
-    "OutOfMemory": "inference",
+    **dict.fromkeys(("InferenceFailed", "InferenceTimedOut", "OutOfMemory"), "inference"),
     "Cancelled": "dropped",
 }
-NEVER = ("missing_values", "queue_full")  # errors that only TEI's gRPC and seed 000 have
+ALWAYS_ZERO = ("missing_values", "queue_full")  # names of TEI's errors that do not occur here
 
 
 class TeiMetrics(MetricFamilies):
@@ -55,10 +47,10 @@ class TeiMetrics(MetricFamilies):
         self.texts_success = Counter("te_embed_success", "Texts embedded", bare_name=True)
         self.pairs = Counter("te_predict_count", "Texts or pairs to score", bare_name=True)
         self.pairs_success = Counter("te_predict_success", "Texts or pairs scored", bare_name=True)
-        self.lengths = Histogram("te_request_input_length", "Tokens a text", LENGTHS)
-        self.queue_texts = Gauge("te_queue_size", "Texts waiting")
-        self.batch_texts = Histogram("te_batch_next_size", "Texts a batch", TEXTS)
-        self.batch_tokens = Histogram("te_batch_next_tokens", "Tokens a batch", TOKENS)
+        self.lengths = Histogram("te_request_input_length", "Tokens per text", LENGTHS)
+        self.queue_texts = Gauge("te_queue_size", "Queued texts")
+        self.batch_texts = Histogram("te_batch_next_size", "Texts per batch", TEXTS)
+        self.batch_tokens = Histogram("te_batch_next_tokens", "Tokens per batch", TOKENS)
         self._lengths = self.lengths.expect()
         self._request = _Durations("request", "a request")
         self._embed = _Durations("embed", "a text to embed")
@@ -66,7 +58,7 @@ class TeiMetrics(MetricFamilies):
         for method in ("single", "batch"):
             self.count.expect(method)
             self.success.expect(method)
-        for failure in (*FAILURES.values(), *NEVER):
+        for failure in (*FAILURES.values(), *ALWAYS_ZERO):
             self.failure.expect(failure)
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
@@ -80,7 +72,7 @@ class TeiMetrics(MetricFamilies):
         predicts = event.operation in PREDICTS
         if not predicts and event.operation not in EMBEDS:
             return
-        method = "batch" if event.texts > 1 else "single"  # a failed request tells no number
+        method = "batch" if event.texts > 1 else "single"  # the number of a failed request's texts is not known
         self.count.add(1, method)
         (self.pairs if predicts else self.texts).add(event.texts)
         if event.error is not None:
@@ -102,26 +94,27 @@ class TeiMetrics(MetricFamilies):
 
 
 class _Durations:
-    """The four histograms of one thing: in all, tokenising, waiting, computing."""
+    """The four histograms of requests or texts: total, tokenization, queue and inference."""
 
     def __init__(self, name: str, of_what: str) -> None:
+        steps = {
+            "": "in all",
+            "tokenization_": "of tokenization",
+            "queue_": "in the queue",
+            "inference_": "of inference",
+        }
         self.histograms = [
-            Histogram(f"te_{name}_{step}duration", f"Seconds {doing}, of {of_what}", SECONDS)
-            for step, doing in (
-                ("", "in all"),
-                ("tokenization_", "tokenising"),
-                ("queue_", "waiting"),
-                ("inference_", "computing"),
-            )
+            Histogram(f"te_{name}_{step}duration", f"Seconds {meaning}, of {of_what}", SECONDS)
+            for step, meaning in steps.items()
         ]
         self._all = [histogram.expect() for histogram in self.histograms]
 
     def observe(self, timings: Timings, texts: _Durations, count: int) -> None:
-        """Of one request, and of its so many `texts`. By hand: the buckets are the same and need be found once."""
+        """Counts one request here and its `count` texts in `texts`. The bucket is searched once for both."""
         seconds = (timings.total_s, timings.tokenize_s, timings.queue_s, timings.inference_s)
-        for own, theirs, value in zip(self._all, texts._all, seconds, strict=True):
-            place = bisect_left(SECONDS, value)
-            own.counts[place] += 1
-            own.total += value
-            theirs.counts[place] += count
-            theirs.total += value * count
+        for request, text, value in zip(self._all, texts._all, seconds, strict=True):
+            bucket = bisect_left(SECONDS, value)
+            request.counts[bucket] += 1
+            request.total += value
+            text.counts[bucket] += count
+            text.total += value * count
