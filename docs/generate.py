@@ -25,7 +25,7 @@ from vectord.config.sources import CONFIG_FILE
 from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
-LENIENT = [name for setting in SETTINGS for name in setting.lenient]
+LENIENT = [name for setting in SETTINGS for name in setting.env if name in setting.lenient]
 
 
 def env_example() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from vectord.config import other_servers as readers
-from vectord.config.declared import Reader
+from vectord.config.other_servers import Reader
 
 
 @pytest.mark.parametrize(("text", "read"), [("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")])

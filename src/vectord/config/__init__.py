@@ -14,12 +14,4 @@ from vectord.config.declared import (
     TelemetryConfig,
 )
 
-__all__ = [
-    "DEFAULT_MODEL",
-    "Config",
-    "DeviceConfig",
-    "EngineConfig",
-    "ModelConfig",
-    "ServerConfig",
-    "TelemetryConfig",
-]
+__all__ = ["DEFAULT_MODEL", "Config", "DeviceConfig", "EngineConfig", "ModelConfig", "ServerConfig", "TelemetryConfig"]

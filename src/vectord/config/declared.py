@@ -2,19 +2,15 @@
 
 The command line, the environment, `.env`, the config file, `--print-config`, `.env.example` and docs/configuration.md
 follow from these classes (settings.py derives them, sources.py reads the values). `max_batch_tokens` makes the option
-`--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`; the declaration lists further
+`--max-batch-tokens` and the variables `VECTORD_MAX_BATCH_TOKENS` and `MAX_BATCH_TOKENS`; other_servers.py has further
 variables, and each of them is an option too. A field's name is unique over all sections.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, TypeAlias
-
-from vectord.config import other_servers as read
-
-Reader: TypeAlias = Callable[[str], str | None]
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,15 +18,11 @@ class Declaration:
     """One setting, as its section declares it."""
 
     meaning: str
-    env: tuple[str, ...] = ()  # variables after the derived ones; the first that is set wins
-    flags: tuple[str, ...] = ()  # options after those of the variables
+    flags: tuple[str, ...] = ()  # further options
     limits: tuple[float, float] | None = None  # least and largest value
     choices: tuple[str, ...] = ()
     synonyms: Mapping[str, str | None] = field(default_factory=dict)  # in lower case; None: the default
     pattern: tuple[str, str] | None = None  # a regular expression for the whole text, and its form in words
-    reads: Mapping[str, Reader] = field(default_factory=dict)  # by variable: what another program's value means here
-    switches: tuple[str, ...] = ()  # options that need no value although the setting is not a boolean
-    lenient: tuple[str, ...] = ()  # variables whose bad value is logged and skipped, as Smart Embedder does
     verbatim: bool = False  # spaces around the value count
     secret: bool = False  # never printed
 
@@ -72,8 +64,6 @@ class ModelConfig:
         (),
         "Models to serve: hub ids, folders or packages. Default, unless another setting names an embedding model: "
         f"{DEFAULT_MODEL}.",
-        env=("MODEL_ID", "MODEL_NAMES", "INFINITY_MODEL_ID", "INFERENCE_ALLOWED_EMBEDDING_MODELS"),
-        reads={"INFERENCE_ALLOWED_EMBEDDING_MODELS": read.named_models},
     )
     default_embedding_model: str | None = setting(
         None, "Model served before all others; it embeds when a request names no model."
@@ -82,61 +72,34 @@ class ModelConfig:
         None, "Model that makes the dense vectors when another model makes the sparse and ColBERT vectors."
     )
     reranker_model: str | None = setting(
-        None,
-        "Reranker served after the embedding models; the first reranker is the default.",
-        env=("DEFAULT_RERANKING_MODEL",),
+        None, "Reranker served after the embedding models; the first reranker is the default."
     )
-    rerankers: tuple[str, ...] = setting(
-        (),
-        "Further rerankers.",
-        env=("INFERENCE_ALLOWED_RERANK_MODELS",),
-        reads={"INFERENCE_ALLOWED_RERANK_MODELS": read.named_models},
-    )
-    served_model_name: tuple[str, ...] = setting(
-        (), "Names for clients, one for each model. Default: the model's id.", env=("INFINITY_SERVED_MODEL_NAME",)
-    )
+    rerankers: tuple[str, ...] = setting((), "Further rerankers.")
+    served_model_name: tuple[str, ...] = setting((), "Names for clients, one for each model. Default: the model's id.")
     model_aliases: tuple[str, ...] = setting((), "Further names for clients: NAME=MODEL, of a served model.")
     composites: tuple[str, ...] = setting(
         (), "Names that combine served models: NAME=dense:MODEL+sparse:MODEL+colbert:MODEL."
     )
     pinned_models: tuple[str, ...] = setting((), "Served names that load at start and are never unloaded when idle.")
     model_catalogue: str | None = setting(
-        None,
-        "YAML file with further models: name, hf_repo_id, handler.",
-        env=("MODEL_CONFIG",),
-        flags=("--config-models",),
+        None, "YAML file with further models: name, hf_repo_id, handler.", flags=("--config-models",)
     )
-    revision: str | None = setting(
-        None,
-        "Branch, tag or commit of the models on the hub.",
-        env=("INFINITY_REVISION",),
-        reads={"INFINITY_REVISION": read.same_for_all},
-    )
+    revision: str | None = setting(None, "Branch, tag or commit of the models on the hub.")
     lock_file: str | None = setting(
         None, "Lock file from `vectord pull`: models use its commits, and a file that differs stops the start."
     )
     model_path: str | None = setting(
-        None,
-        "Folder of model folders, searched before the hub: for BAAI/bge-m3 at BAAI/bge-m3 and at bge-m3.",
-        env=("INFERENCE_MODEL_PATH",),
+        None, "Folder of model folders, searched before the hub: for BAAI/bge-m3 at BAAI/bge-m3 and at bge-m3."
     )
     hf_home: str | None = setting(
         None,
         "Hugging Face's folder; models are cached in its hub/. hub_cache wins, unless hf_home comes from a source of "
         "higher priority.",
-        env=("INFINITY_HOME",),
     )
-    hub_cache: str | None = setting(None, "Folder of the model cache.", env=("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
+    hub_cache: str | None = setting(None, "Folder of the model cache.")
     hf_endpoint: str | None = setting(None, "URL of the hub or of a mirror.")
-    hf_token: str | None = setting(
-        None,
-        "Token for gated models; sent only with downloads.",
-        env=("HF_API_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
-        secret=True,
-    )
-    offline: bool = setting(
-        False, "Never contact the hub; use local files only.", env=("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
-    )
+    hf_token: str | None = setting(None, "Token for gated models; sent only with downloads.", secret=True)
+    offline: bool = setting(False, "Never contact the hub; use local files only.")
     task: Literal["auto", "embed", "rerank", "classify"] = setting(
         "auto",
         "Task of models whose files do not state one; auto: the task that each was trained for.",
@@ -145,9 +108,7 @@ class ModelConfig:
     pooling: Literal["cls", "mean", "last", "max", "splade"] | None = setting(
         None,
         "Pooling, in place of the model's own; splade works with SPLADE models only.",
-        env=("INFINITY_POOLING_METHOD",),
         synonyms={"last-token": "last", "auto": None},
-        reads={"INFINITY_POOLING_METHOD": read.same_for_all},
     )
     dense_path: str | None = setting(
         None, "Folder in the model's folder with the Dense module to use, such as 2_Dense_1024."
@@ -157,32 +118,19 @@ class ModelConfig:
     )
     default_prompt_name: str | None = setting(None, "Name of the model's prompt to use when a request names no prompt.")
     bge_embed_max_length: int | None = setting(
-        None,
-        "Most tokens in a text for embedding models of the BERT family.",
-        env=("MAX_INPUT_LENGTH",),
-        limits=(1, 8192),
-        lenient=("BGE_EMBED_MAX_LENGTH", "MAX_INPUT_LENGTH"),
+        None, "Most tokens in a text for embedding models of the BERT family.", limits=(1, 8192)
     )
     qwen_embed_max_length: int | None = setting(
-        None, "Most tokens in a text for Qwen embedding models.", limits=(1, 32_768), lenient=("QWEN_EMBED_MAX_LENGTH",)
+        None, "Most tokens in a text for Qwen embedding models.", limits=(1, 32_768)
     )
     bge_rerank_max_length: int | None = setting(
-        None,
-        "Most tokens in a pair for cross-encoders; BAAI recommends 1024 for its own.",
-        limits=(1, 8192),
-        lenient=("BGE_RERANK_MAX_LENGTH",),
+        None, "Most tokens in a pair for cross-encoders; BAAI recommends 1024 for its own.", limits=(1, 8192)
     )
     qwen_rerank_max_length: int | None = setting(
-        None,
-        "Most tokens in a pair for rerankers that are language models.",
-        limits=(128, 32_768),
-        lenient=("QWEN_RERANK_MAX_LENGTH",),
+        None, "Most tokens in a pair for rerankers that are language models.", limits=(128, 32_768)
     )
     foreign_token_table: str | None = setting(
-        None,
-        "File cl100k_base.tiktoken, which turns the token ids of OpenAI's models back into text.",
-        env=("TIKTOKEN_CACHE_DIR",),
-        reads={"TIKTOKEN_CACHE_DIR": read.cl100k_in},
+        None, "File cl100k_base.tiktoken, which turns the token ids of OpenAI's models back into text."
     )
 
     @property
@@ -207,25 +155,10 @@ class DeviceConfig:
         "auto",
         "auto (CUDA, else MPS, else the CPU), cpu, cuda, cuda:N, mps, cuda-or-cpu (warns without CUDA), several that "
         "share the work such as cuda:0,cuda:1, or cuda:all for every GPU.",
-        env=(
-            "MULTI_GPU_DEVICES",
-            "MODEL_DEVICE",
-            "INFINITY_DEVICE_ID",
-            "INFINITY_DEVICE",
-            "ORT_EXECUTION_PROVIDER",
-            "CUDA_VISIBLE_DEVICES",
-        ),
         pattern=(
             r"auto|cpu(,cpu){0,63}|cuda(:\d{1,3})?(,cuda(:\d{1,3})?){0,63}|cuda:all|mps|cuda-or-cpu",
             "auto, cpu, cuda, cuda:N, cuda:all, mps, cuda-or-cpu, or several such as cuda:0,cuda:1",
         ),
-        reads={
-            "MULTI_GPU_DEVICES": read.python_list,
-            "INFINITY_DEVICE_ID": read.cuda_numbers,
-            "INFINITY_DEVICE": read.same_for_all,
-            "ORT_EXECUTION_PROVIDER": read.cuda_if_there,
-            "CUDA_VISIBLE_DEVICES": read.cpu_if_none_visible,
-        },
     )
     device_replicas: int = setting(
         1,
@@ -236,9 +169,7 @@ class DeviceConfig:
         "auto",
         "Number format; auto: the fastest accurate one on the device; int8: linear layers only. A format that the "
         "device lacks is replaced, with a warning.",
-        env=("INFINITY_DTYPE",),
         choices=("auto", "float32", "bfloat16", "float16", "int8"),
-        reads={"INFINITY_DTYPE": read.same_for_all},
     )
     onnx_file: str | None = setting(
         None,
@@ -275,60 +206,33 @@ class DeviceConfig:
     num_threads: int | None = setting(
         None,
         "CPU threads. Default and maximum: the cgroup's quota and the CPU affinity, rounded down.",
-        env=("ORT_NUM_THREADS",),
         limits=(1, 1024),
     )
     max_batch_tokens: int | None = setting(
         None, "Most tokens in a forward. Default: the best value that the backend measured.", limits=(1, 1_048_576)
     )
-    max_batch_requests: int | None = setting(
-        None,
-        "Most texts in a forward.",
-        env=(
-            "BATCH_MAX_ITEMS",
-            "ENABLE_BATCHING",
-            "BATCH_WINDOW_MAX_SIZE",
-            "BATCH_MAX_SIZE",
-            "MAX_EMBEDDING_BATCH_SIZE",
-            "INFINITY_BATCH_SIZE",
-            "INFERENCE_GPU_BATCH_SIZE",
-        ),
-        limits=(1, 65_536),
-        reads={"ENABLE_BATCHING": read.one_text_if_off, "INFINITY_BATCH_SIZE": read.largest},
-        switches=("--enable-batching",),
-    )
+    max_batch_requests: int | None = setting(None, "Most texts in a forward.", limits=(1, 65_536))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Engine: limits, queue, cache and truncation."""
 
-    max_client_batch_size: int = setting(
-        2048,
-        "Most inputs in a request.",
-        env=("INFINITY_MAX_CLIENT_BATCH_SIZE", "MAX_BATCH_SIZE", "INFERENCE_MAX_BATCH_SIZE"),
-        limits=(1, 200_000),
-    )
+    max_client_batch_size: int = setting(2048, "Most inputs in a request.", limits=(1, 200_000))
     max_concurrent_requests: int = setting(
         4096,
         "Most requests in the server at once, queued ones included; further ones are refused.",
-        env=("MAX_QUEUE_SIZE", "INFERENCE_MAX_CONCURRENT_REQUESTS"),
         limits=(1, 1_000_000),
-        lenient=("MAX_QUEUE_SIZE",),
     )
     max_concurrent_reranks: int | None = setting(
         None,
         "Most rerank requests among them; further ones wait or are refused as if the server were full.",
-        env=("RERANK_MAX_QUEUE",),
         limits=(1, 1_000_000),
-        lenient=("RERANK_MAX_QUEUE",),
     )
     queue_timeout_s: float = setting(
         0.0,
         "Seconds that a request waits for admission when max_concurrent_requests is reached; 0: it is refused at once.",
-        env=("QUEUE_TIMEOUT_SEC", "INFERENCE_QUEUE_TIMEOUT_MS"),
         limits=(0, 3600),
-        reads={"INFERENCE_QUEUE_TIMEOUT_MS": read.milliseconds},
     )
     max_queue_wait_s: float = setting(
         30.0,
@@ -338,23 +242,15 @@ class EngineConfig:
     request_timeout_s: float = setting(
         0.0,
         "Seconds until an unanswered request gets 504; 0: no limit. The header x-vectord-timeout-ms lowers it.",
-        env=("REQUEST_TIMEOUT",),
         limits=(0, 86_400),
-        lenient=("REQUEST_TIMEOUT",),
     )
     rerank_timeout_s: float = setting(
-        0.0,
-        "Seconds until an unfinished rerank request gets 504; 0: no limit.",
-        env=("RERANK_GPU_TIMEOUT",),
-        limits=(0, 86_400),
-        lenient=("RERANK_GPU_TIMEOUT",),
+        0.0, "Seconds until an unfinished rerank request gets 504; 0: no limit.", limits=(0, 86_400)
     )
     forward_timeout_s: float = setting(
         300.0,
         "Seconds until a forward counts as hung: its texts fail and a new thread replaces its thread; 0: never.",
-        env=("GPU_PROCESS_TIMEOUT",),
         limits=(0, 86_400),
-        lenient=("GPU_PROCESS_TIMEOUT",),
     )
     batch_window_ms: float = setting(
         0.0, "Milliseconds that an idle stream waits for more texts; 0: it starts at once.", limits=(0, 1000)
@@ -378,13 +274,7 @@ class EngineConfig:
         "Bytes of weights that may be loaded at once; the least recently used model makes room.",
         limits=(1, 2**50),
     )
-    cache_bytes: int = setting(
-        64 * 2**20,
-        "Bytes for vectors of earlier texts; 0: no cache.",
-        env=("EMBEDDING_CACHE_SIZE",),
-        limits=(0, 2**50),
-        reads={"EMBEDDING_CACHE_SIZE": read.texts_as_bytes},
-    )
+    cache_bytes: int = setting(64 * 2**20, "Bytes for vectors of earlier texts; 0: no cache.", limits=(0, 2**50))
     shared_cache: str | None = setting(
         None,
         "Redis in which replicas share cached vectors, such as redis://host:6379/0. Trust it as you trust them.",
@@ -414,51 +304,28 @@ class EngineConfig:
 class ServerConfig:
     """Server: address, keys, and limits of requests and responses."""
 
-    host: str = setting(
-        "127.0.0.1",
-        "Address to listen on.",
-        env=("INFINITY_HOST", "API_HOST", "INFERENCE_HOSTNAME", "HOSTNAME"),
-        flags=("--hostname",),
-        reads={"HOSTNAME": read.address_only},
-    )
-    port: int = setting(
-        8000,
-        "Port to listen on; 0: any free one.",
-        env=("INFINITY_PORT", "API_PORT", "INFERENCE_PORT"),
-        flags=("-p",),
-        limits=(0, 65_535),
-        reads=dict.fromkeys(
-            ("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT", "INFERENCE_PORT"), read.no_service_link
-        ),
-    )
+    host: str = setting("127.0.0.1", "Address to listen on.", flags=("--hostname",))
+    port: int = setting(8000, "Port to listen on; 0: any free one.", flags=("-p",), limits=(0, 65_535))
     front_ends: int = setting(
         0,
         "HTTP processes in front of the engine's process, for loads above one event loop; 0 and 1: one process in all.",
         limits=(0, 64),
     )
     grpc_port: int | None = setting(
-        None,
-        "Port of TEI's gRPC services; 0: any free one. Default: no gRPC.",
-        limits=(0, 65_535),
-        reads=dict.fromkeys(("VECTORD_GRPC_PORT", "GRPC_PORT"), read.no_service_link),
+        None, "Port of TEI's gRPC services; 0: any free one. Default: no gRPC.", limits=(0, 65_535)
     )
     prometheus_port: int | None = setting(
         None,
         "Separate port for /metrics, as TEI has; 0: any free one. Default: /metrics is on --port.",
         limits=(0, 65_535),
-        reads=dict.fromkeys(("VECTORD_PROMETHEUS_PORT", "PROMETHEUS_PORT"), read.no_service_link),
     )
     url_prefix: str | None = setting(
         None,
         "A path such as /api/models; all routes are also served below it.",
-        env=("INFINITY_URL_PREFIX", "INFINITY_PROXY_ROOT_PATH", "PROXY_ROOT_PATH"),
         pattern=(r"(/[A-Za-z0-9._~-]+)*/?", "a path such as /api/models"),
     )
     api_key: str | None = setting(
-        None,
-        "Key that every request needs, except for health, metrics and docs.",
-        env=("INFINITY_API_KEY", "LLAMA_API_KEY"),
-        secret=True,
+        None, "Key that every request needs, except for health, metrics and docs.", secret=True
     )
     api_token: str | None = setting(None, "A second key with the rights of api_key.", secret=True)
     admin_key: str | None = setting(
@@ -477,13 +344,11 @@ class ServerConfig:
         "Requests per minute from one address, on every route; 0: no limit. Default: 3600 on smart_embedder's routes, "
         "80 a second for each key on embedding_server's, and no limit on others.",
         limits=(0, 1_000_000),
-        lenient=("RATE_LIMIT_REQUESTS_PER_MINUTE",),
     )
     rate_limit_burst_size: int | None = setting(
         None,
         "Requests that a rate-limited address may send at once after a pause. Default: 120.",
         limits=(1, 1_000_000),
-        lenient=("RATE_LIMIT_BURST_SIZE",),
     )
     redis_url: str | None = setting(
         None,
@@ -496,21 +361,11 @@ class ServerConfig:
         (), "Addresses and networks of proxies whose X-Forwarded-For names the client."
     )
     cors_allow_origin: tuple[str, ...] = setting(
-        (),
-        "Origins whose pages may call this server from a browser, such as https://example.com; *: all.",
-        env=("CORS_ALLOWED_ORIGINS", "INFINITY_PERMISSIVE_CORS"),
-        reads={"INFINITY_PERMISSIVE_CORS": read.all_if_on},
-        switches=("--permissive-cors",),
+        (), "Origins whose pages may call this server from a browser, such as https://example.com; *: all."
     )
-    tls_enabled: bool | None = setting(
-        None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.", env=("SERVER_SSL_ENABLED",)
-    )
-    tls_cert_file: str | None = setting(
-        None, "PEM file of the certificate, followed by its chain.", env=("TLS_SERVER_CERT_PATH",)
-    )
-    tls_key_file: str | None = setting(
-        None, "PEM file of the certificate's private key, without a password.", env=("TLS_SERVER_KEY_PATH",)
-    )
+    tls_enabled: bool | None = setting(None, "Serve TLS. Default: if tls_cert_file and tls_key_file are set.")
+    tls_cert_file: str | None = setting(None, "PEM file of the certificate, followed by its chain.")
+    tls_key_file: str | None = setting(None, "PEM file of the certificate's private key, without a password.")
     payload_limit: int = setting(
         32 * 2**20, "Most bytes in a request body, before and after decompression; 413 above.", limits=(1024, 2**40)
     )
@@ -520,7 +375,6 @@ class ServerConfig:
     compress_min_bytes: int = setting(
         4096,
         "Least bytes in a response that is compressed for clients that accept zstd or gzip; 0: no compression.",
-        env=("GZIP_MIN_BYTES",),
         limits=(0, 2**40),
     )
     shutdown_timeout_secs: float = setting(
@@ -530,16 +384,10 @@ class ServerConfig:
         None, "Most characters in a text on OpenAI's routes; 400 above.", limits=(1, 2**40)
     )
     max_sentences_per_request: int | None = setting(
-        None,
-        "Most sentences in a request on smart_embedder's routes; 422 above.",
-        limits=(1, 200_000),
-        lenient=("MAX_SENTENCES_PER_REQUEST",),
+        None, "Most sentences in a request on smart_embedder's routes; 422 above.", limits=(1, 200_000)
     )
     max_rerank_passages: int | None = setting(
-        None,
-        "Most passages in a request on smart_embedder's routes; 422 above.",
-        limits=(1, 200_000),
-        lenient=("MAX_RERANK_PASSAGES",),
+        None, "Most passages in a request on smart_embedder's routes; 422 above.", limits=(1, 200_000)
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 
@@ -560,24 +408,18 @@ class TelemetryConfig:
     log_level: str = setting(
         "info",
         "Lowest level that is logged.",
-        env=("INFINITY_LOG_LEVEL", "RUST_LOG"),
         choices=("debug", "info", "warning", "error"),
         synonyms={"trace": "debug", "warn": "warning", "critical": "error", "fatal": "error"},
-        reads={"RUST_LOG": read.first_bare_level},
     )
     log_format: Literal["text", "dashed", "json"] = setting(
         "text",
         "text for people, json for collectors, dashed for `TIME - LEVEL - ...` as Smart Embedder writes.",
-        env=("JSON_OUTPUT",),
         synonyms={"pretty": "text", "plain": "text", "compact": "text"},
-        reads={"JSON_OUTPUT": read.json_lines},
-        switches=("--json-output",),
     )
     enable_metrics: bool = setting(True, "Serve /metrics.")
     otlp_endpoint: str | None = setting(
         None,
         "URL of the OpenTelemetry collector for traces, such as http://host:4317. Default: no traces.",
-        env=("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
         pattern=(
             r"(https?://)?([^\s/:@]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?(/[^\s?#]*)?",
             "a URL such as http://host:4317",
@@ -586,15 +428,10 @@ class TelemetryConfig:
     otlp_protocol: Literal["auto", "grpc", "http/protobuf"] = setting(
         "auto",
         "Protocol of the collector; auto: HTTP on port 4318 and for /v1/traces, else gRPC.",
-        env=("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"),
         synonyms={"http": "http/protobuf", "http/json": "http/protobuf"},
     )
-    otlp_service_name: str = setting(
-        "vectord", "Name of this service in traces.", env=("OTEL_SERVICE_NAME", "SERVICE_NAME")
-    )
-    otlp_service_version: str | None = setting(
-        None, "Version of this service in traces. Default: vectord's version.", env=("OTEL_SERVICE_VERSION",)
-    )
+    otlp_service_name: str = setting("vectord", "Name of this service in traces.")
+    otlp_service_version: str | None = setting(None, "Version of this service in traces. Default: vectord's version.")
     disable_spans: bool = setting(False, "Make no traces, even with a collector.")
 
 

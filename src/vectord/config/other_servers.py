@@ -1,16 +1,20 @@
-"""Variables of other servers: how their values are read, and which ones have no effect here.
+"""Variables of other servers: which setting each one sets, how its value is read, and which ones have no effect here.
 
-declared.py names the reader of each variable; sources.py and command_line.py call it. A reader turns another program's
-value into the text that the setting accepts, or into None if it is not meant for this server. A reader never fails: it
-passes on a text that it does not understand, and the setting rejects that. docs/configuration.md quotes the docstrings.
+A reader turns another program's value into the text that the setting accepts, or into None if it is not meant for this
+server. A reader never fails: it passes on a text that it does not understand, and the setting rejects that.
+docs/configuration.md quotes the docstrings of readers.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+Reader: TypeAlias = Callable[[str], str | None]
 
 TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
 FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
@@ -112,6 +116,98 @@ def cl100k_in(text: str) -> str | None:
     """tiktoken's cache folder: the file of cl100k_base in it, if there is one."""
     path = Path(text).expanduser() / CL100K_FILE
     return str(path) if path.is_file() else None
+
+
+# Variables that set a setting, after the two of its own name, in the order in which they win.
+NAMES = {
+    "models": "MODEL_ID MODEL_NAMES INFINITY_MODEL_ID INFERENCE_ALLOWED_EMBEDDING_MODELS",
+    "reranker_model": "DEFAULT_RERANKING_MODEL",
+    "rerankers": "INFERENCE_ALLOWED_RERANK_MODELS",
+    "served_model_name": "INFINITY_SERVED_MODEL_NAME",
+    "model_catalogue": "MODEL_CONFIG",
+    "revision": "INFINITY_REVISION",
+    "model_path": "INFERENCE_MODEL_PATH",
+    "hf_home": "INFINITY_HOME",
+    "hub_cache": "HF_HUB_CACHE HUGGINGFACE_HUB_CACHE",
+    "hf_token": "HF_API_TOKEN HUGGING_FACE_HUB_TOKEN",
+    "offline": "HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
+    "pooling": "INFINITY_POOLING_METHOD",
+    "bge_embed_max_length": "MAX_INPUT_LENGTH",
+    "foreign_token_table": "TIKTOKEN_CACHE_DIR",
+    "device": "MULTI_GPU_DEVICES MODEL_DEVICE INFINITY_DEVICE_ID INFINITY_DEVICE ORT_EXECUTION_PROVIDER "
+    "CUDA_VISIBLE_DEVICES",
+    "dtype": "INFINITY_DTYPE",
+    "num_threads": "ORT_NUM_THREADS",
+    "max_batch_requests": "BATCH_MAX_ITEMS ENABLE_BATCHING BATCH_WINDOW_MAX_SIZE BATCH_MAX_SIZE "
+    "MAX_EMBEDDING_BATCH_SIZE INFINITY_BATCH_SIZE INFERENCE_GPU_BATCH_SIZE",
+    "max_client_batch_size": "INFINITY_MAX_CLIENT_BATCH_SIZE MAX_BATCH_SIZE INFERENCE_MAX_BATCH_SIZE",
+    "max_concurrent_requests": "MAX_QUEUE_SIZE INFERENCE_MAX_CONCURRENT_REQUESTS",
+    "max_concurrent_reranks": "RERANK_MAX_QUEUE",
+    "queue_timeout_s": "QUEUE_TIMEOUT_SEC INFERENCE_QUEUE_TIMEOUT_MS",
+    "request_timeout_s": "REQUEST_TIMEOUT",
+    "rerank_timeout_s": "RERANK_GPU_TIMEOUT",
+    "forward_timeout_s": "GPU_PROCESS_TIMEOUT",
+    "cache_bytes": "EMBEDDING_CACHE_SIZE",
+    "host": "INFINITY_HOST API_HOST INFERENCE_HOSTNAME HOSTNAME",
+    "port": "INFINITY_PORT API_PORT INFERENCE_PORT",
+    "url_prefix": "INFINITY_URL_PREFIX INFINITY_PROXY_ROOT_PATH PROXY_ROOT_PATH",
+    "api_key": "INFINITY_API_KEY LLAMA_API_KEY",
+    "cors_allow_origin": "CORS_ALLOWED_ORIGINS INFINITY_PERMISSIVE_CORS",
+    "tls_enabled": "SERVER_SSL_ENABLED",
+    "tls_cert_file": "TLS_SERVER_CERT_PATH",
+    "tls_key_file": "TLS_SERVER_KEY_PATH",
+    "compress_min_bytes": "GZIP_MIN_BYTES",
+    "log_level": "INFINITY_LOG_LEVEL RUST_LOG",
+    "log_format": "JSON_OUTPUT",
+    "otlp_endpoint": "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT OTEL_EXPORTER_OTLP_ENDPOINT",
+    "otlp_protocol": "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL OTEL_EXPORTER_OTLP_PROTOCOL",
+    "otlp_service_name": "OTEL_SERVICE_NAME SERVICE_NAME",
+    "otlp_service_version": "OTEL_SERVICE_VERSION",
+}
+# What the value of a variable means here, if it is not in our form.
+READERS: Mapping[str, Reader] = {
+    **dict.fromkeys(("INFERENCE_ALLOWED_EMBEDDING_MODELS", "INFERENCE_ALLOWED_RERANK_MODELS"), named_models),
+    **dict.fromkeys(
+        ("INFINITY_REVISION", "INFINITY_POOLING_METHOD", "INFINITY_DEVICE", "INFINITY_DTYPE"), same_for_all
+    ),
+    **dict.fromkeys(("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT", "INFERENCE_PORT"), no_service_link),
+    **dict.fromkeys(("VECTORD_GRPC_PORT", "GRPC_PORT"), no_service_link),
+    **dict.fromkeys(("VECTORD_PROMETHEUS_PORT", "PROMETHEUS_PORT"), no_service_link),
+    "TIKTOKEN_CACHE_DIR": cl100k_in,
+    "MULTI_GPU_DEVICES": python_list,
+    "INFINITY_DEVICE_ID": cuda_numbers,
+    "ORT_EXECUTION_PROVIDER": cuda_if_there,
+    "CUDA_VISIBLE_DEVICES": cpu_if_none_visible,
+    "ENABLE_BATCHING": one_text_if_off,
+    "INFINITY_BATCH_SIZE": largest,
+    "INFERENCE_QUEUE_TIMEOUT_MS": milliseconds,
+    "EMBEDDING_CACHE_SIZE": texts_as_bytes,
+    "HOSTNAME": address_only,
+    "INFINITY_PERMISSIVE_CORS": all_if_on,
+    "RUST_LOG": first_bare_level,
+    "JSON_OUTPUT": json_lines,
+}
+# Options that need no value although their setting is not a boolean.
+SWITCHES = frozenset({"--enable-batching", "--permissive-cors", "--json-output"})
+# Variables whose bad value is logged and skipped, as Smart Embedder does.
+LENIENT = frozenset(
+    [
+        "BGE_EMBED_MAX_LENGTH",
+        "MAX_INPUT_LENGTH",
+        "QWEN_EMBED_MAX_LENGTH",
+        "BGE_RERANK_MAX_LENGTH",
+        "QWEN_RERANK_MAX_LENGTH",
+        "MAX_QUEUE_SIZE",
+        "RERANK_MAX_QUEUE",
+        "REQUEST_TIMEOUT",
+        "RERANK_GPU_TIMEOUT",
+        "GPU_PROCESS_TIMEOUT",
+        "RATE_LIMIT_REQUESTS_PER_MINUTE",
+        "RATE_LIMIT_BURST_SIZE",
+        "MAX_SENTENCES_PER_REQUEST",
+        "MAX_RERANK_PASSAGES",
+    ]
+)
 
 
 @dataclass(frozen=True, slots=True)

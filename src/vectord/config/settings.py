@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from vectord.config.declared import SECTIONS, Config, Declaration
-from vectord.config.other_servers import FALSE, TRUE
+from vectord.config.other_servers import FALSE, LENIENT, NAMES, READERS, SWITCHES, TRUE, Reader
 
 PREFIX = "VECTORD_"
 _KINDS = {
@@ -30,10 +30,14 @@ class BadValue(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Declaration):
-    """A declaration with its derived names. `env` and `flags` are complete here; `reads` has options as keys too."""
+    """A declaration with its names. `flags` has all options here."""
 
     section: str
     name: str
+    env: tuple[str, ...]  # variables, the one that wins first
+    reads: Mapping[str, Reader]  # by variable and by option
+    switches: frozenset[str]  # options that need no value although the setting is not a boolean
+    lenient: frozenset[str]  # variables whose bad value is logged and skipped
     type: type | Any  # bool, int, float, str, or tuple for a list of str
     optional: bool  # None is a value
     default: Any
@@ -137,13 +141,17 @@ def _settings() -> tuple[Setting, ...]:
         for field in fields(owner):
             declared = field.metadata["declaration"]
             plain, optional, literals = _read_type(hints[field.name])
-            env = (PREFIX + field.name.upper(), field.name.upper(), *declared.env)
-            by_option = {option_name(name): reader for name, reader in declared.reads.items()}
+            env = (PREFIX + field.name.upper(), field.name.upper(), *NAMES.get(field.name, "").split())
+            flags = tuple(dict.fromkeys((*map(option_name, env), *declared.flags)))
+            readers = {name: READERS[name] for name in env if name in READERS}
+            by_option = {option_name(name): reader for name, reader in readers.items()}
             derived = {
                 "env": env,
-                "flags": tuple(dict.fromkeys((*map(option_name, env), *declared.flags))),
+                "flags": flags,
                 "choices": declared.choices or literals,
-                "reads": declared.reads | {name: by_option[name] for name in by_option if name not in declared.flags},
+                "reads": readers | {name: by_option[name] for name in by_option if name not in declared.flags},
+                "switches": SWITCHES.intersection(flags),
+                "lenient": LENIENT.intersection(env),
             }
             own = {known.name: getattr(declared, known.name) for known in fields(Declaration)}
             found.append(

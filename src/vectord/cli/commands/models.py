@@ -37,9 +37,7 @@ Examples:
     profiles=profile_names,
     help=HELP,
     short_help="List models and their files.",
-    params=[
-        flag("--json", "as_json", help="Print JSON."),
-    ],
+    params=[flag("--json", "as_json", help="Print JSON.")],
 )
 @pass_command_line
 def command(line: CommandLine, as_json: bool) -> int:
