@@ -1,4 +1,4 @@
-"""Bytes become a struct, or an error that names the field and never quotes the value."""
+"""A body is decoded into a struct, or rejected with an error that names the field and does not repeat the value."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEEP = 200_000
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
+    ("body", "message_part"),
     [
         pytest.param(b"", "it is empty", id="empty"),
         pytest.param(b'{"input": "hello', "cut off", id="cut off in a string"),
@@ -57,11 +57,11 @@ DEEP = 200_000
         pytest.param(b'{"input": "a", "else": ' + b'{"a":' * DEEP, "nested too deeply", id="deep objects"),
     ],
 )
-def test_what_is_not_json_is_malformed(body, says):
-    """Syntax faults are MalformedBody, and the message says what and where."""
+def test_a_body_that_is_not_json_is_malformed(body, message_part):
+    """The message has the fault and its position."""
     with pytest.raises(MalformedBody) as caught:
         decode(DECODER, body)
-    assert says in caught.value.message
+    assert message_part in caught.value.message
     assert caught.value.field is None
 
 
@@ -129,8 +129,8 @@ def test_what_is_not_json_is_malformed(body, says):
         ),
     ],
 )
-def test_a_wrong_type_names_the_field_and_what_was_expected(body, message, field, index):
-    """Path, expectation and what came, in JSON's words; the field and the input's index for the dialects."""
+def test_a_wrong_type_names_the_field_and_the_expected_type(body, message, field, index):
+    """The message has the path, and the expected and the received type in JSON's terms."""
     with pytest.raises(WrongType) as caught:
         decode(DECODER, body)
     assert (caught.value.message, caught.value.field, caught.value.index) == (message, field, index)
@@ -138,15 +138,15 @@ def test_a_wrong_type_names_the_field_and_what_was_expected(body, message, field
 
 @pytest.mark.parametrize("digits", [10, 25, 400, 5000])
 @pytest.mark.parametrize("template", ['{"input": [[%s]]}', '{"input": "a", "number": %s}'], ids=["id", "number"])
-def test_integers_without_end_are_out_of_range(template, digits):
-    """However long an integer is, it is refused, and none of its digits come back."""
+def test_a_huge_integer_is_rejected(template, digits):
+    """The message does not repeat its digits."""
     with pytest.raises(InvalidField) as caught:
         decode(DECODER, (template % ("7" * digits)).encode())
     assert "777" not in caught.value.message
 
 
-def test_an_error_keeps_no_hold_on_the_body():
-    """The library's own exception may carry the whole body; it is not chained."""
+def test_an_error_does_not_reference_the_body():
+    """The library's exception may contain the whole body, so it is not chained."""
     with pytest.raises(MalformedBody) as caught:
         decode(DECODER, b'{"input": "\xff"}')
     assert caught.value.__cause__ is None
@@ -154,11 +154,11 @@ def test_an_error_keeps_no_hold_on_the_body():
 
 
 def test_unknown_keys_are_ignored():
-    """Whatever they hold, as long as it is JSON."""
+    """Their values may be any JSON."""
     assert decode(DECODER, b'{"x": [{"y": 1e999}], "input": "a"}').input == "a"
 
 
-MARK = "zq"  # in every string a client sends below, and in none of our words
+MARK = "zq"  # in every string of the bodies, and in none of our messages
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5).map(lambda text: MARK + text),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(Body.__struct_fields__), inner),
@@ -168,8 +168,8 @@ JSON = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.sampled_from(Body.__struct_fields__), JSON))
-def test_any_json_is_read_or_refused_without_an_echo(value):
-    """Nothing but a struct or a domain error comes out, and no error holds a client's string."""
+def test_any_json_is_decoded_or_rejected_without_repeating_it(value):
+    """The result is a struct or an error of this server, and no message contains a string of the body."""
     try:
         decode(DECODER, msgspec.json.encode(value))
     except (MalformedBody, WrongType) as error:
@@ -178,7 +178,7 @@ def test_any_json_is_read_or_refused_without_an_echo(value):
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=40) | st.text(alphabet='{}[]":,\\/ue01-.input', max_size=40).map(str.encode))
-def test_any_bytes_are_read_or_refused(body):
-    """Bytes that are no JSON at all, or nearly, raise the domain's errors and no others."""
+def test_any_bytes_are_decoded_or_rejected(body):
+    """Other bytes raise errors of this server only."""
     with contextlib.suppress(MalformedBody, WrongType):
         decode(DECODER, body)

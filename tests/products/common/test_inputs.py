@@ -1,41 +1,56 @@
-"""The shared grammar of `input`: which JSON is one input, which is several, which is none."""
+"""Readers of shared inputs and options accept the products' forms, and name the field of any other."""
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
-from vectord.errors import EmptyInput, InvalidField
-from vectord.products.common.inputs import TextItem, read_inputs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vectord.errors import EmptyInput, InvalidField, TooManyCharacters, TooManyInputs
+from vectord.products.common.inputs import (
+    TextItem,
+    check_characters,
+    check_count,
+    join_chunks,
+    read_fingerprint,
+    read_inputs,
+    read_kind,
+    read_side,
+    read_switch,
+)
+from vectord.schema import Span
+
+# --- inputs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("value", "inputs"),
     [
-        pytest.param("a", ["a"], id="text"),
         pytest.param("", [""], id="empty text"),
-        pytest.param(["a"], ["a"], id="list of one text"),
         pytest.param(["a", "", "b"], ["a", "", "b"], id="texts"),
-        pytest.param([1, 2], [[1, 2]], id="ids are one input"),
-        pytest.param([[1, 2]], [[1, 2]], id="list of one id list"),
+        pytest.param([1, 2], [[1, 2]], id="ids"),
         pytest.param([[1], [2, 3]], [[1], [2, 3]], id="id lists"),
-        pytest.param(["a", [1, 2]], ["a", [1, 2]], id="texts and id lists"),
         pytest.param([TextItem("a"), "b", [3]], ["a", "b", [3]], id="objects, texts and id lists"),
     ],
 )
-def test_the_shapes_of_input(value, inputs):
-    """Each shape gives its inputs in order."""
-    assert list(read_inputs(value, "input")) == inputs
+def test_inputs_are_read_in_order(value, inputs):
+    """A string is one input, and so is a flat list of ids."""
+    assert list(read_inputs(value)) == inputs
 
 
 @pytest.mark.parametrize(
-    ("value", "index"),
-    [pytest.param([], None, id="empty list"), pytest.param(["a", []], 1, id="empty id list among texts")],
+    ("value", "index"), [pytest.param([], None, id="no inputs"), pytest.param(["a", []], 1, id="no ids")]
 )
-def test_an_empty_list_is_refused(value, index):
-    """An answer without vectors is an error to every client, so nothing in gives nothing out."""
+def test_an_empty_list_is_rejected(value, index):
+    """Clients treat a response without vectors as an error."""
     with pytest.raises(EmptyInput) as caught:
-        read_inputs(value, "input")
-    assert (caught.value.field, caught.value.index) == ("input", index)
+        read_inputs(value)
+    error = caught.value.named({"inputs": "input"})
+    assert (error.field_name, error.index, error.message) == ("input", index, "`input` cannot be empty")
 
 
 @pytest.mark.parametrize(
@@ -48,9 +63,108 @@ def test_an_empty_list_is_refused(value, index):
         pytest.param([TextItem("a"), 2], 1, id="id among objects"),
     ],
 )
-def test_integers_beside_other_items_are_refused(value, index):
-    """A flat list of integers is one input, so its neighbours have no meaning; the first misfit is named."""
-    with pytest.raises(InvalidField) as caught:
-        read_inputs(value, "input")
+def test_an_integer_among_other_items_is_rejected(value, index):
+    """The error has the index of the first item that does not fit."""
+    with pytest.raises(InvalidField, match=rf"^`ids\[{index}\]`") as caught:
+        read_inputs(value, "ids")
     assert caught.value.index == index
-    assert f"`input[{index}]`" in caught.value.message
+
+
+def test_a_count_above_the_limit_is_rejected():
+    """The error has the limit and the number, and mentions the unit."""
+    with pytest.raises(TooManyInputs) as caught:
+        check_count(9, 8, unit="chunk")
+    assert (caught.value.limit, caught.value.given) == (8, 9)
+    assert caught.value.message == "`inputs` may contain at most 8 chunks; got 9."
+    check_count(8, 8)
+    check_count(9, None)
+
+
+def test_a_text_of_too_many_characters_is_rejected():
+    """The error has the first such text. Characters are counted, not bytes, and token ids are not."""
+    with pytest.raises(TooManyCharacters) as caught:
+        check_characters(["ok", "x" * 20_001, "x" * 30_000], 20_000)
+    error = caught.value
+    assert error.message == "Input at index 1 exceeds max length 20000 chars"
+    assert (error.index, error.limit, error.given) == (1, 20_000, 20_001)
+    check_characters(["ü" * 5, [1] * 100], 5)
+    check_characters(["x" * 100], None)
+
+
+@given(st.lists(st.text(min_size=1), max_size=20))
+def test_a_chunk_is_its_span_of_the_document(chunks):
+    """Chunks are in order, with at most one space between two."""
+    text, spans = join_chunks(chunks)
+    assert [text[span.start : span.stop] for span in spans] == chunks
+    assert {text[left.stop : right.start] for left, right in pairwise(spans)} <= {"", " "}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "text"), [(["a", "b"], "a b"), (["a ", "b"], "a b"), (["a", "\nb"], "a\nb"), ([], "")], ids=str
+)
+def test_a_space_is_inserted_between_words(chunks, text):
+    """It belongs to neither chunk."""
+    assert join_chunks(chunks)[0] == text
+    assert join_chunks(["ab", "c"])[1] == [Span(0, 2), Span(3, 4)]
+
+
+# --- options --------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "query": ["query", "retrieval.query", "search_query", "code.query"],
+    "document": ["document", "passage", "retrieval.passage", "search_document", "code.passage"],
+    None: [None, "", "classification", "Query", "query "],
+}
+
+
+@pytest.mark.parametrize(("kind", "words"), KINDS.items(), ids=str)
+def test_a_task_selects_queries_or_documents(kind, words):
+    """Words of Jina, Cohere, Voyage and Weaviate. Other tasks have no prompt here, and are no error."""
+    assert {read_kind(word) for word in words} == {kind}
+
+
+def test_the_first_known_task_counts():
+    """A body may have two fields for it."""
+    assert read_kind("document", "query") == "document"
+    assert read_kind(None, "clustering", "search_query", "passage") == "query"
+    assert read_kind() is None
+
+
+@pytest.mark.parametrize(
+    ("value", "switch"),
+    [(True, True), (False, False), ("true", True), ("False", False), ("TRUE", True), (None, None)],
+)
+def test_a_switch_is_a_boolean_or_its_name(value, switch):
+    """null is unset, which differs from false."""
+    assert read_switch(value, "truncate") is switch
+
+
+@pytest.mark.parametrize(
+    ("word", "side"), [(None, "right"), ("Right", "right"), ("right", "right"), ("Left", "left"), ("LEFT", "left")]
+)
+def test_a_side_is_read_in_any_case(word, side):
+    """TEI writes them with a capital, and reads both."""
+    assert read_side(word) == side
+
+
+@pytest.mark.parametrize("value", [None, "0", "0123456789abcdef:256", "0123456789abcdef:256:raw", "f:raw"])
+def test_a_fingerprint_is_returned_unchanged(value):
+    """With or without a width, of normalized or raw vectors."""
+    assert read_fingerprint(value) == value
+
+
+INVALID: dict[str, tuple[Callable[..., object], list[Any], str]] = {
+    "switch": (read_switch, ["", "yes", "1", " true", "none"], "`flag` must be true or false."),
+    "side": (read_side, ["", "middle", "right "], "`flag` must be 'Right' or 'Left'"),
+    "fingerprint": (read_fingerprint, ["", "f" * 33, "f:12345678", "f:raw:8", "F", "a b", "a\n", "\u0660"], "`flag` "),
+}
+
+
+@pytest.mark.parametrize(("read", "values", "message"), INVALID.values(), ids=INVALID)
+def test_other_values_are_rejected(read, values, message):
+    """The error has the field, and not the value."""
+    for value in values:
+        with pytest.raises(InvalidField) as caught:
+            read(value, "flag")
+        assert caught.value.field == "flag"
+        assert caught.value.message.startswith(message)

@@ -1,4 +1,4 @@
-"""The list of served models: one answer with the keys of everyone who asks for it at the same path."""
+"""The list of served models has the keys of every product that shares its path."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vectord.products.common.vectors import dump_json
 RERANKER = {"outputs": frozenset(), "reranks": True, "labels": ("LABEL_0",), "dimensions": 0}
 
 
-def test_an_item_has_everyones_keys():
-    """OpenAI's, Simple Inference Server's width, vLLM's length, infinity's figures and llama.cpp's meta, in full."""
+def test_an_item_has_the_keys_of_every_product():
+    """OpenAI's, Simple Inference Server's width, vLLM's length, infinity's statistics and llama.cpp's meta."""
     assert model_item(model_info("org/a")) == {
         "id": "org/a",
         "object": "model",
@@ -28,8 +28,8 @@ def test_an_item_has_everyones_keys():
     }
 
 
-def test_models_are_sorted_by_what_they_are_for():
-    """Semantic Explorer lists those with dense vectors and those that rerank, by name, in the order they are served."""
+def test_models_are_listed_by_purpose():
+    """Semantic Explorer reads the names of models with dense vectors, and of rerankers, in order."""
     sparse = model_info("sparse", outputs=frozenset({"sparse"}), dimensions=0)
     both = model_info("both", reranks=True)
     listed = listed_models(model_list(model_info("a"), model_info("b", **RERANKER), sparse, both))
@@ -48,18 +48,18 @@ def test_models_are_sorted_by_what_they_are_for():
         pytest.param({"outputs": frozenset(), "labels": ("sad", "glad")}, ["classify"], id="classifier"),
     ],
 )
-def test_capabilities_in_infinitys_words(facts, capabilities):
-    """What the model has of its own."""
+def test_an_item_has_infinitys_capabilities(facts, capabilities):
+    """Operations that the model itself supports."""
     assert model_item(model_info(**facts))["capabilities"] == capabilities
 
 
-def test_infinitys_client_reads_its_own_name_only():
-    """It raises on any other `owned_by`, so its dialect can say so, for every item."""
+def test_items_have_the_given_owner():
+    """infinity's client rejects any other `owned_by` than its own."""
     listed = listed_models(model_list("a", "b"), owned_by="infinity")
     assert [item["owned_by"] for item in listed["data"]] == ["infinity", "infinity"]
 
 
 def test_the_list_fits_its_schema():
-    """What OpenAPI promises is what is sent."""
+    """OpenAPI shows it."""
     body = dump_json(listed_models(model_list("a", model_info("b", **RERANKER))))
     assert [item.id for item in msgspec.json.decode(body, type=ListedModels).data] == ["a", "b"]

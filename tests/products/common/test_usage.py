@@ -1,43 +1,45 @@
-"""Tokens as OpenAI's clients read them."""
+"""Token counts and times of a response."""
 
 from __future__ import annotations
 
 import msgspec
+from tests.products.results import usage
 
-from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
 from vectord.products.common.vectors import dump_json
 from vectord.schema import TextLength, Usage
 
 
-def usage(*lengths: tuple[int, int], characters_cut: int = 0, further_tokens: int = 0) -> Usage:
-    """lengths: seen and kept of each text."""
-    return Usage(
-        lengths=[TextLength(seen, kept, characters_cut) for seen, kept in lengths],
-        characters=9,
-        further_tokens=further_tokens,
-    )
+def test_processed_tokens_are_counted():
+    """Tokens that the model read, also those of a query or a second model. Both keys have the same number."""
+    counted = Usage(lengths=[TextLength(3, 3), TextLength(4, 4)], characters=9, further_tokens=6)
+    assert token_usage(counted) == {"prompt_tokens": 13, "total_tokens": 13}
 
 
-def test_what_was_run_is_counted():
-    """Kept and not seen; a query's own tokens and a second model's too. Nothing is generated: the total is the same."""
-    assert token_usage(usage((3, 3), (9, 4), further_tokens=6)) | {"truncated_inputs": None} == {
-        "prompt_tokens": 13,
-        "total_tokens": 13,
-        "truncated_inputs": None,
-    }
+def test_truncated_inputs_are_listed():
+    """Also those of which characters were dropped before tokenization. Without any, the key is absent."""
+    assert token_usage(usage([(3, 3), (9, 4), (5, 4)]))["truncated_inputs"] == [1, 2]
+    assert token_usage(Usage(lengths=[TextLength(3, 3, 7)], characters=9))["truncated_inputs"] == [0]
+    assert "truncated_inputs" not in token_usage(usage([(3, 3)]))
 
 
-def test_inputs_that_were_cut_are_named_by_their_places():
-    """Also those of which characters were dropped before there were tokens; without any there is no such key."""
-    assert token_usage(usage((3, 3), (9, 4), (5, 4)))["truncated_inputs"] == [1, 2]
-    assert token_usage(usage((3, 3), characters_cut=7))["truncated_inputs"] == [0]
-    assert "truncated_inputs" not in token_usage(usage((3, 3)))
-
-
-def test_what_is_written_is_what_the_schema_shows():
-    """Key for key, with and without what was cut."""
-    names = {field.encode_name for field in msgspec.structs.fields(TokenUsage)}
-    for one in (usage((3, 3)), usage((9, 4))):
-        shown = token_usage(one)
-        assert set(shown) <= names
+def test_the_usage_fits_its_schema():
+    """With and without truncated inputs."""
+    for counted in (usage([(3, 3)]), usage([(9, 4)])):
+        shown = token_usage(counted)
         assert msgspec.to_builtins(msgspec.json.decode(dump_json(shown), type=TokenUsage)) == shown
+
+
+def test_teis_headers_have_whole_milliseconds_and_processed_tokens():
+    """Times are rounded down. A product may count characters in its own way; 0 is a count."""
+    assert compute_headers(usage([(3, 3), (9, 4)])) == {
+        "x-compute-type": "gpu+optimized",
+        "x-compute-time": "1234",
+        "x-compute-characters": "40",
+        "x-compute-tokens": "7",
+        "x-total-time": "1234",
+        "x-tokenization-time": "1",
+        "x-queue-time": "2",
+        "x-inference-time": "35",
+    }
+    assert compute_headers(usage(), characters=0)["x-compute-characters"] == "0"

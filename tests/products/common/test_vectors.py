@@ -1,4 +1,4 @@
-"""Vectors keep their bits on the wire."""
+"""Vectors keep their bits in every form of response: JSON, base64, one matrix, and Arrow."""
 
 from __future__ import annotations
 
@@ -7,78 +7,93 @@ import json
 import struct
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.products.results import VECTORS, embed_result, usage
 
-from vectord.errors import InvalidField
-from vectord.products.common.vectors import dump_json, embedding_items, read_encoding, render_row_by_row, to_base64
+from vectord.errors import InputTooLong, InvalidField, NotAcceptable
+from vectord.products.common.vectors import (
+    MAX_ROWS_SHOWN,
+    check_octets,
+    dump_json,
+    embedding_items,
+    read_encoding,
+    render_arrow,
+    render_octets,
+    render_row_by_row,
+    to_base64,
+)
+from vectord.schema import ChunkedDocument, DocumentChunk, DocumentsResult, EmbedRequest, EmbedResult, Span, Sparse
 
 FINITE = arrays.arrays(
     np.float32, st.integers(1, 20), elements=st.floats(width=32, allow_nan=False, allow_infinity=False)
 )
+COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]
+
+# --- JSON -----------------------------------------------------------------------------------------------------
 
 
 def test_base64_is_little_endian_float32():
-    """The very bytes that OpenAI's clients read: 1.0 is 00 00 80 3f, -2.5 is 00 00 20 c0."""
+    """The bytes that OpenAI's clients read: 1.0 is 00 00 80 3f, -2.5 is 00 00 20 c0."""
     assert to_base64(np.array([1.0, -2.5], dtype=np.float32)) == "AACAPwAAIMA="
 
 
 @settings(max_examples=100, deadline=None)
 @given(FINITE)
 def test_both_encodings_keep_every_bit(vector):
-    """JSON numbers and base64 both read back to the same float32, bit for bit."""
+    """JSON numbers and base64 read back to the same float32."""
     numbers = np.array(json.loads(dump_json(vector)), dtype=np.float32)
     unpacked = struct.unpack(f"<{len(vector)}f", base64.b64decode(to_base64(vector)))
     assert numbers.tobytes() == vector.tobytes() == np.array(unpacked, dtype=np.float32).tobytes()
 
 
-def test_numbers_are_the_shortest_that_read_back():
-    """0.1 is not written as the float64 that lies under it."""
+def test_numbers_have_the_fewest_digits():
+    """0.1 is not written with the digits of a float64."""
     assert dump_json(np.array([0.1, 1 / 3], dtype=np.float32)) == b"[0.1,0.33333334]"
 
 
 def test_a_strided_vector_is_packed_in_order():
-    """A row cut out of a wider array is encoded as its own numbers."""
+    """A column of a wider array is encoded as its own numbers."""
     wide = np.arange(12, dtype=np.float32).reshape(3, 4)
     assert base64.b64decode(to_base64(wide[:, 1])) == struct.pack("<3f", 1, 5, 9)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8])
-def test_bytes_stay_bytes(kind):
-    """Vectors of one byte a number are as many bytes in base64 and whole numbers in JSON."""
+def test_vectors_of_bytes_stay_bytes(kind):
+    """One byte for each number in base64, and integers in JSON."""
     vector = np.array([1, 100, 127], kind)
     assert base64.b64decode(to_base64(vector)) == bytes([1, 100, 127])
     assert dump_json([vector]) == b"[[1,100,127]]"
 
 
-def test_items_are_in_input_order():
-    """Item i carries index i and vector i, in both encodings."""
+@pytest.mark.parametrize("encoding", ["float", "base64"])
+def test_items_are_in_the_order_of_the_inputs(encoding):
+    """Item i has index i and vector i."""
     vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
-    floats = json.loads(dump_json(embedding_items(vectors, "float")))
-    coded = json.loads(dump_json(embedding_items(vectors, "base64")))
-    assert [item["index"] for item in floats] == [item["index"] for item in coded] == [0, 1, 2]
-    assert [item["embedding"] for item in floats] == vectors.tolist()
-    assert [item["embedding"] for item in coded] == [to_base64(vector) for vector in vectors]
+    items = json.loads(dump_json(embedding_items(vectors, encoding)))
+    expected = vectors.tolist() if encoding == "float" else [to_base64(vector) for vector in vectors]
+    assert [(item["index"], item["embedding"]) for item in items] == list(enumerate(expected))
 
 
 @pytest.mark.parametrize(("name", "encoding"), [(None, "float"), ("float", "float"), ("base64", "base64")])
-def test_known_encodings(name, encoding):
-    """null is sent by some clients and means float."""
+def test_an_encoding_is_read(name, encoding):
+    """Some clients send null for float."""
     assert read_encoding(name) == encoding
 
 
 @pytest.mark.parametrize("name", ["", "int7", "FLOAT", "base64 "])
-def test_unknown_encodings_are_refused(name):
-    """Anything else is refused by name of the field."""
+def test_an_unknown_encoding_is_rejected(name):
+    """The error has the field."""
     with pytest.raises(InvalidField) as caught:
         read_encoding(name)
     assert caught.value.field == "encoding_format"
 
 
-def test_an_answer_in_pieces_is_the_same_answer() -> None:
-    """Byte for byte, whatever arrays it holds and wherever; and the next one is dumped at once again."""
+def test_an_answer_that_is_dumped_row_by_row_has_the_same_bytes() -> None:
+    """For every kind of array, at every depth. The next answer is dumped at once again."""
     answer = {
         "matrix": np.arange(12, dtype=np.float32).reshape(3, 4) / 7,
         "cube": np.arange(8, dtype=np.int8).reshape(2, 2, 2),
@@ -89,3 +104,100 @@ def test_an_answer_in_pieces_is_the_same_answer() -> None:
     }
     whole = dump_json(answer)
     assert render_row_by_row(lambda: dump_json(answer)) == whole == dump_json(answer)
+
+
+# --- one binary matrix ----------------------------------------------------------------------------------------
+
+
+def matrix(rendered, dtype):
+    shape = tuple(map(int, rendered.headers["x-vectord-shape"].split(",")))
+    return np.frombuffer(rendered.body, dtype).reshape(shape)
+
+
+def test_a_float32_matrix_keeps_every_bit():
+    """Little-endian, row by row, also if it is a view of a wider matrix."""
+    wide = np.concatenate([VECTORS, VECTORS], axis=1)
+    rendered = render_octets("float32", embed_result(wide[:, :3]))
+    assert matrix(rendered, "<f4").tobytes() == VECTORS.tobytes()
+    assert rendered.content_type == "application/octet-stream"
+    assert rendered.headers == {"x-vectord-dtype": "float32", "x-vectord-shape": "2,3", "x-vectord-model": "served"}
+
+
+def test_a_float16_matrix_has_rounded_numbers():
+    """Each rounded to the nearest."""
+    rows = np.array([[0.1, -0.2, 1 / 3]], np.float32)
+    assert matrix(render_octets("float16", embed_result(rows)), "<f2").tolist() == rows.astype("<f2").tolist()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows"), [("int8", np.array([[-127, 3]], np.int8)), ("ubinary", np.array([[200]], np.uint8))]
+)
+def test_a_quantized_matrix_has_one_byte_for_each_column(dtype, rows):
+    """The engine's bytes, unchanged."""
+    result = EmbedResult(model="m", fingerprint="f", usage=usage(), dense={dtype: rows})
+    assert matrix(render_octets(dtype, result), rows.dtype).tolist() == rows.tolist()
+
+
+@pytest.mark.parametrize("kind", ["colbert", "tokens"])
+def test_token_vectors_are_in_the_order_of_the_texts(kind):
+    """A header has the number of rows of each text."""
+    result = EmbedResult(model="m", fingerprint="f", usage=usage(), **{kind: COLBERT})
+    rendered = render_octets("float32", result)
+    assert matrix(rendered, "<f4").tolist() == np.concatenate(COLBERT).tolist()
+    assert rendered.headers["x-vectord-rows"] == "1,2"
+
+
+def test_chunks_are_in_the_order_of_the_documents():
+    """A header has the number of chunks of each document."""
+    chunk = DocumentChunk(span=Span(0, 1), tokens=1)
+    documents = [
+        ChunkedDocument(chunks=[chunk] * len(rows), vectors={"float": rows})
+        for rows in (VECTORS, VECTORS[:0], VECTORS[:1])
+    ]
+    rendered = render_octets("float32", DocumentsResult(model="m", fingerprint="f", documents=documents, usage=usage()))
+    assert rendered.headers["x-vectord-rows"] == "2,0,1"
+    assert matrix(rendered, "<f4").shape == (3, 3)
+
+
+def test_the_header_of_rows_is_bounded():
+    """Token vectors of more texts are available as Arrow."""
+    inputs = ["a"] * (MAX_ROWS_SHOWN + 1)
+    check_octets(EmbedRequest(inputs=inputs), "float32")
+    with pytest.raises(NotAcceptable):
+        check_octets(EmbedRequest(inputs=inputs, outputs=frozenset({"colbert"})), "float32")
+
+
+# --- Arrow ----------------------------------------------------------------------------------------------------
+
+
+def table(**fields):
+    rendered = render_arrow(EmbedResult(model="served", fingerprint="f00d", usage=usage(), **fields))
+    assert rendered.content_type == "application/vnd.apache.arrow.stream"
+    return pa.ipc.open_stream(rendered.body).read_all()
+
+
+def test_an_arrow_stream_has_a_column_for_each_kind_and_a_row_for_each_input():
+    """A text without sparse weights has an empty list."""
+    empty = Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32))
+    sparse = [Sparse(np.array([9, 2], np.int32), np.array([0.5, 3], np.float32)), empty]
+    read = table(dense={"float": VECTORS}, sparse=sparse, colbert=COLBERT, tokens=COLBERT)
+    assert read.column_names == ["dense", "sparse", "colbert", "tokens", "tokens_seen", "tokens_kept", "error"]
+    assert np.array(read["dense"].to_pylist(), np.float32).tobytes() == VECTORS.tobytes()
+    assert read["sparse"].to_pylist() == [{"indices": [9, 2], "values": [0.5, 3.0]}, {"indices": [], "values": []}]
+    assert read["colbert"].to_pylist() == read["tokens"].to_pylist() == [rows.tolist() for rows in COLBERT]
+    assert read["tokens_seen"].to_pylist() == [3, 9]
+    assert read["tokens_kept"].to_pylist() == [3, 4]
+    assert read.schema.metadata == {b"model": b"served", b"fingerprint": b"f00d"}
+
+
+def test_each_precision_has_an_arrow_column_of_its_type():
+    """float32 and int8."""
+    read = table(dense={"float": VECTORS, "int8": np.zeros((2, 3), np.int8)})
+    assert read.schema.field("dense").type == pa.list_(pa.float32(), 3)
+    assert read.schema.field("dense_int8").type == pa.list_(pa.int8(), 3)
+
+
+def test_a_failed_input_has_its_error_in_its_arrow_row():
+    """Other rows have null."""
+    read = table(dense={"float": VECTORS}, failures={1: InputTooLong("Too long.", index=1)})
+    assert read["error"].to_pylist() == [None, "Too long."]

@@ -215,44 +215,11 @@ class Routes:
         self._routes.append(route)
 
 
-# Until every product declares its routes with `Routes` and the engine's errors are templates.
-
-
-def post(
-    *paths: str,
-    parse: Parse,
-    summary: str,
-    body: type[msgspec.Struct],
-    answer: object,
-    example: Any,
-    keys: Iterable[str],
-    signs: Iterable[str] = (),
-    render_error: RenderError | None = None,
-) -> Iterator[Route]:
-    for path in paths:
-        yield Route(
-            method="POST",
-            path=path,
-            parse=parse,
-            summary=summary,
-            body=body,
-            answer=answer,
-            example=example,
-            keys=frozenset(keys),
-            signs=frozenset(signs),
-            render_error=render_error,
-        )
-
-
-def get(*paths: str, parse: Parse, summary: str, answer: object | None = None, public: bool = False) -> Iterator[Route]:
-    for path in paths:
-        yield Route(method="GET", path=path, parse=parse, summary=summary, answer=answer, public=public)
-
-
 _QUOTED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)")
 
 
 def named_error(error: VectordError, names: Names) -> VectordError:
+    """`error` with these field names. Finished sentences are still translated by their quoted words."""
     named = error.named(names)
     if "{" not in error.template:
         named.message = _QUOTED.sub(lambda quoted: f"`{names.get(quoted[1], quoted[1])}", error.template)

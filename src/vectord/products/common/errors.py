@@ -121,7 +121,7 @@ def headers_of(error: VectordError) -> dict[str, str]:
 
 
 def retry_after_s(error: Overloaded | Unavailable) -> float:
-    """The wait to tell a client: above 0, and at most MAX_RETRY_AFTER_S."""
+    """The wait that a client is advised: above 0, and at most MAX_RETRY_AFTER_S."""
     return min(max(error.retry_after_s, 0.001), MAX_RETRY_AFTER_S)
 
 

@@ -14,7 +14,7 @@ from vectord.schema import ModelInfo, ModelList
 # --- the shared list ------------------------------------------------------------------------------------------
 #
 # OpenAI, infinity, vLLM, llama.cpp, Simple Inference Server and Semantic Explorer share a path, and a GET has no body
-# that could tell them apart. So the list has every key that one of their clients reads.
+# that distinguishes them. So the list has every key that one of their clients reads.
 
 
 class ModelMeta(msgspec.Struct):
