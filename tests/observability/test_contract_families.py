@@ -1,7 +1,7 @@
-"""The metrics that other products' dashboards look for: each under its own name, of its own type, with its own labels.
+"""The metrics that other products' dashboards query: name, type and labels of each.
 
-The tables are those products' documents and sources, as contracts.md section 4 has them. A real server is asked, by
-Prometheus's own readers of both formats.
+The tables come from the documents and sources of those products (contracts.md, section 4). The test reads a real server
+with Prometheus's parsers of both formats.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 @dataclass(frozen=True)
 class Scrapes:
-    """What one server's /metrics said, before its first request and behind some."""
+    """One server's /metrics before its first request and after several."""
 
     fresh: httpx.Response
     used: httpx.Response
@@ -169,14 +169,14 @@ def scrapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scrapes]:
 
 
 def types(scrape: httpx.Response) -> dict[str, str]:
-    """Name -> type, as its lines say."""
+    """Name -> type."""
     lines = [line.split() for line in scrape.text.splitlines() if line.startswith("# TYPE")]
     assert len({line[2] for line in lines}) == len(lines), "a family comes twice"
     return {line[2]: line[3] for line in lines}
 
 
 def samples(scrape: httpx.Response, read: object = read_text) -> dict[str, list[Sample]]:
-    """Name without a histogram's endings -> samples."""
+    """Name without the suffixes of a histogram -> samples."""
     found: dict[str, list[Sample]] = {}
     for family in read(scrape.text):  # type: ignore[operator]
         for sample in family.samples:
@@ -188,14 +188,14 @@ def samples(scrape: httpx.Response, read: object = read_text) -> dict[str, list[
 
 
 def value(scrape: httpx.Response, name: str, **labels: str) -> float:
-    """Of the one sample with these labels."""
+    """The value of the sample with these labels."""
     every = [sample for each in samples(scrape).values() for sample in each]
     (found,) = [sample.value for sample in every if sample.name == name and sample.labels == labels]
     return found
 
 
-def test_every_family_is_there_before_the_first_request(scrapes: Scrapes) -> None:
-    """By name and type; a dashboard built on a fresh server shows no holes."""
+def test_every_family_exists_before_the_first_request(scrapes: Scrapes) -> None:
+    """A dashboard on a fresh server has no gaps."""
     shown = types(scrapes.fresh)
     assert {name: shown.get(name) for name in FAMILIES | LATER} == {
         name: kind for name, (kind, _) in (FAMILIES | LATER).items()
@@ -206,14 +206,14 @@ def test_every_family_is_there_before_the_first_request(scrapes: Scrapes) -> Non
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_has_its_labels_and_a_series_from_the_start(scrapes: Scrapes, name: str) -> None:
-    """No more labels and no fewer, by Prometheus's own reader: what sums over them must not count twice."""
+def test_a_family_has_its_labels_and_series_from_the_start(scrapes: Scrapes, name: str) -> None:
+    """Exactly these labels, according to Prometheus's own parser: a sum over them must not count twice."""
     found = samples(scrapes.fresh)[name]
     assert {frozenset(sample.labels) - {"le"} for sample in found} == {frozenset(FAMILIES[name][1])}
 
 
-def test_what_dashboards_search_for_as_text_is_there_at_zero(scrapes: Scrapes) -> None:
-    """They look for these very words."""
+def test_series_that_dashboards_name_exist_at_zero(scrapes: Scrapes) -> None:
+    """With these exact words."""
     for line in (
         'embedding_requests_rejected_total{reason="rate_limit"} 0.0',
         'embedding_requests_rejected_total{reason="backpressure"} 0.0',
@@ -234,7 +234,7 @@ def test_what_dashboards_search_for_as_text_is_there_at_zero(scrapes: Scrapes) -
     assert info.labels["bge_embed_max_length"] == "8192"
 
 
-def test_requests_are_counted_in_every_products_words(scrapes: Scrapes) -> None:
+def test_requests_are_counted_in_every_products_metrics(scrapes: Scrapes) -> None:
     """Two answered requests for vectors, one for an unknown model, one that was invalid, one to rerank."""
     used = scrapes.used
     ours = {"endpoint": "/v1/embeddings", "model": MODEL, "status": "success"}
@@ -259,8 +259,8 @@ def test_requests_are_counted_in_every_products_words(scrapes: Scrapes) -> None:
     assert 0 < value(used, "vectord_saturation") <= 1
 
 
-def test_open_metrics_shows_the_same_and_whose_trace_a_value_is(scrapes: Scrapes) -> None:
-    """A real Prometheus asks for this format: TEI's names must not change in it."""
+def test_open_metrics_has_the_same_families_and_exemplars(scrapes: Scrapes) -> None:
+    """Prometheus requests this format by default. TEI's names do not change in it."""
     shown = scrapes.open_metrics
     assert shown.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert 'te_request_count{method="single"}' in shown.text

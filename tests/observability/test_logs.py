@@ -1,4 +1,4 @@
-"""Log lines, as people and as collectors read them."""
+"""Log lines as text and as JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def written(**settings: str) -> io.StringIO:
 
 
 def test_a_line_for_people() -> None:
-    """Time, level, event, and what there is to know as name=value."""
+    """Time, level, event, and fields as name=value."""
     stream = written()
     answered()
     pattern = (
@@ -57,7 +57,7 @@ def test_a_line_for_people() -> None:
 
 
 def test_a_line_for_collectors() -> None:
-    """One JSON object, time in UTC, fields at its top."""
+    """One JSON object with the time in UTC and the fields at top level."""
     stream = written(log_format="json")
     answered(model=None, tokens=None)
     line = json.loads(stream.getvalue())
@@ -74,8 +74,8 @@ def test_a_line_for_collectors() -> None:
     }
 
 
-def test_an_embedding_is_told_as_simple_inference_server_tells_it() -> None:
-    """Dashboards made for its lines count events called so, with model, latency_ms, batch_size and status."""
+def test_an_embedding_request_has_simple_inference_servers_event() -> None:
+    """Dashboards count these events with model, latency_ms, batch_size and status."""
     stream = written(log_format="json")
     answered(embedded=3)
     line = json.loads(stream.getvalue())
@@ -84,8 +84,8 @@ def test_an_embedding_is_told_as_simple_inference_server_tells_it() -> None:
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_failure_keeps_its_traceback_and_its_request(log_format: str) -> None:
-    """In JSON it is one line all the same."""
+def test_a_failure_has_its_traceback_and_request_id(log_format: str) -> None:
+    """In JSON it is one line."""
     stream = written(log_format=log_format)
     try:
         raise RuntimeError("the cause")
@@ -100,8 +100,8 @@ def test_a_failure_keeps_its_traceback_and_its_request(log_format: str) -> None:
         assert json.loads(text)["level"] == "error"
 
 
-def test_other_libraries_come_out_in_the_same_shape() -> None:
-    """Whatever logs through the standard library, arguments filled in; what cannot be JSON is shown as text."""
+def test_lines_of_other_libraries_have_the_same_format() -> None:
+    """Arguments are formatted; values that JSON cannot represent become text."""
     stream = written(log_format="json")
     logging.getLogger("some.library").warning("%d of %s", 3, object)
     line = json.loads(stream.getvalue())
@@ -110,15 +110,15 @@ def test_other_libraries_come_out_in_the_same_shape() -> None:
 
 @pytest.mark.parametrize(("level", "lines"), [("debug", 2), ("info", 1), ("warning", 0), ("error", 0)])
 def test_levels(level: str, lines: int) -> None:
-    """Answers are info, answers to probes debug."""
+    """Requests log at info, probes at debug."""
     stream = written(log_level=level)
     answered(logging.INFO)
     answered(logging.DEBUG)
     assert stream.getvalue().count("\n") == lines
 
 
-def test_uvicorns_own_talk_is_left_out() -> None:
-    """Its lines about its start say nothing that ours do not."""
+def test_uvicorns_own_lines_are_left_out() -> None:
+    """Our lines contain the same information."""
     stream = written(log_level="debug")
     logging.getLogger("uvicorn.error").info("Waiting for application startup.")
     logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")

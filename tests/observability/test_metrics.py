@@ -118,8 +118,8 @@ def test_http_answers_are_counted_and_timed() -> None:
     assert shown['vectord_request_duration_seconds_count{dialect="openai",route="/v1/embeddings"}'] == 3
 
 
-def test_a_model_that_failed_is_told_from_one_that_is_not_loaded() -> None:
-    """Neither is ready; the first alone is a failure, until it is loaded after all."""
+def test_a_failed_model_differs_from_an_unloaded_one() -> None:
+    """Neither is ready; only the first has failed, until it loads."""
     metrics = Metrics("0")
     for state, ready, failed in [("unloaded", 0, 0), ("loading", 0, 0), ("failed", 0, 1), ("ready", 1, 0)]:
         metrics.observe(ModelStateChanged("m", state))
@@ -127,8 +127,8 @@ def test_a_model_that_failed_is_told_from_one_that_is_not_loaded() -> None:
         assert (shown['vectord_model_ready{model="m"}'], shown['vectord_model_failed{model="m"}']) == (ready, failed)
 
 
-def test_what_the_engine_tells() -> None:
-    """Tokens of answers, queue, batches, cache and readiness; TEI's families beside our own."""
+def test_engine_events_become_metrics() -> None:
+    """Tokens, queue, batches, cache and readiness, in our families and TEI's."""
     metrics = all_metrics()
     metrics.observe(ModelStateChanged("m", "loading"))
     metrics.observe(ModelStateChanged("m", "ready", 0.5))
@@ -168,7 +168,7 @@ def test_what_the_engine_tells() -> None:
 
 
 def test_only_named_keys_become_labels() -> None:
-    """An address would be a series a client; whoever has no key of his own is in the sums alone."""
+    """An address as a label would be one series per client; requests without a named key are part of the sums only."""
     metrics = Metrics("0")
     for caller in (ANYONE, Caller(client="search", named=True)):
         metrics.observe(RequestEnded(caller=caller, operation="embed", model="m", texts=1, tokens=7))
@@ -189,7 +189,7 @@ def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
     shown = samples(metrics)
     assert [shown[name] for name in answers] == [0, 0]
     metrics.observe(exchange("openai", "/v1/embeddings", 429, 0.1, key="search"))
-    metrics.observe(exchange("openai", "/v1/embeddings", 401, 0.1))  # of nobody's key
+    metrics.observe(exchange("openai", "/v1/embeddings", 401, 0.1))  # without a named key
     names.append("crawler")
     shown = samples(metrics)
     assert [shown[name] for name in answers] == [0, 1]
@@ -198,8 +198,8 @@ def test_the_keys_of_the_file_are_shown_from_the_start() -> None:
 
 
 def test_refusals_are_counted_as_each_product_counts_them() -> None:
-    """For load: Smart Embedder counts a rerank as an error, too, and an embedding not at all. For a key: always as an
-    embedding's."""
+    """Overload: Smart Embedder counts a rerank as an error as well, and no embedding. A wrong key always counts
+    as an embedding."""
     metrics = all_metrics()
     metrics.observe(exchange("tei", "/rerank", 429, 0.1, error="RateLimited"))
     metrics.observe(exchange("tei", "/embeddings", 429, 0.1, error="RateLimited"))
@@ -236,7 +236,7 @@ def restless_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restless_threads")
-def test_two_servers_count_apart() -> None:
+def test_two_servers_count_separately() -> None:
     """Nothing is global."""
     one, two = Metrics("0"), Metrics("0")
     one.observe(exchange("openai", "/", 200, 0.1))

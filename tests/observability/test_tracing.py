@@ -1,4 +1,4 @@
-"""Traces as an OpenTelemetry collector receives them, by both of OTLP's protocols."""
+"""Traces as an OpenTelemetry collector receives them, over both protocols of OTLP; and the client's trace context."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.server.live import Reply, ask, get, live, post
 from vectord.config import TelemetryConfig
 from vectord.observability import tracing
 from vectord.observability.metrics import Metrics
-from vectord.observability.tracing import Tracing, open_tracing
+from vectord.observability.tracing import Tracing, open_tracing, sampled_trace_id
 from vectord.products.common.dialect import load_dialects
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -33,7 +33,7 @@ STEPS = ["parse", "tokenize", "queue", "forward", "render"]
 
 @asynccontextmanager
 async def traced(endpoint: str, **settings: Any) -> AsyncIterator[Tracing]:
-    """Traces to this collector, all sent at the end."""
+    """Traces to this collector. Sends the rest at the end."""
     opened = open_tracing(TelemetryConfig(otlp_endpoint=endpoint, **settings), "1.2.3")
     assert opened is not None
     yield opened
@@ -41,7 +41,7 @@ async def traced(endpoint: str, **settings: Any) -> AsyncIterator[Tracing]:
 
 
 async def embed(tracer: Tracing, headers: dict[str, str], body: object = None) -> Reply:
-    """The answer of a real engine to one request, by a real socket."""
+    """A real engine's answer to one request over a real socket."""
     async with (
         serving_one(M3) as (engine, _),
         live(engine, load_dialects(("openai",)), tracer=tracer) as server,
@@ -52,11 +52,11 @@ async def embed(tracer: Tracing, headers: dict[str, str], body: object = None) -
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
 async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
-    """In the order in which they happened, within the request, under the trace that the client began."""
+    """In chronological order, inside the request's span, in the client's trace."""
     collecting = grpc_collector() if protocol == "grpc" else http_collector()
     with collecting as collector:
-        said = "grpc" if protocol == "grpc" else "http/protobuf"
-        async with traced(collector.endpoint, otlp_protocol=said, otlp_service_name="search") as tracer:
+        sent_as = "grpc" if protocol == "grpc" else "http/protobuf"
+        async with traced(collector.endpoint, otlp_protocol=sent_as, otlp_service_name="search") as tracer:
             reply = await embed(tracer, {**SAMPLED, "x-request-id": "id-1"})
         requests = collector.received()
     assert reply.status == 200, reply.body
@@ -90,8 +90,8 @@ async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
         assert collector.paths == ["/v1/traces"]
 
 
-async def test_a_request_without_a_trace_begins_one() -> None:
-    """Whose name its client learns from the answer; and an error is a span, too, with no steps."""
+async def test_a_request_without_a_trace_starts_one() -> None:
+    """The response names it. A failed request has a span without steps."""
     with grpc_collector() as collector:
         async with traced(collector.endpoint) as tracer:
             reply = await embed(tracer, {}, body=b"{")
@@ -105,8 +105,8 @@ async def test_a_request_without_a_trace_begins_one() -> None:
     assert attributes_of(span)["error.type"] == "MalformedBody"
 
 
-async def test_what_the_client_does_not_keep_is_not_sent() -> None:
-    """Its flag decides; the answer still says where it belongs. Probes are never sent."""
+async def test_an_unsampled_trace_is_not_sent() -> None:
+    """The client's flag decides; the response still names the trace. Probes are not traced."""
     with grpc_collector() as collector:
         async with traced(collector.endpoint) as tracer:
             unkept = await embed(tracer, {"traceparent": f"00-{TRACE}-{PARENT}-00"})
@@ -117,8 +117,8 @@ async def test_what_the_client_does_not_keep_is_not_sent() -> None:
     assert "traceparent" not in probe.headers
 
 
-async def test_a_collector_that_hangs_holds_up_no_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Closing takes the time it was given, says so, and leaves."""
+async def test_a_hung_collector_does_not_delay_shutdown(caplog: pytest.LogCaptureFixture) -> None:
+    """Closing takes the given time at most and logs that spans were lost."""
     gate = threading.Event()
     with grpc_collector(gate) as collector:
         opened = open_tracing(TelemetryConfig(otlp_endpoint=collector.endpoint), "0")
@@ -131,8 +131,8 @@ async def test_a_collector_that_hangs_holds_up_no_end(caplog: pytest.LogCaptureF
         gate.set()
 
 
-def test_a_server_sends_its_last_traces_before_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user starts it; the SDK's own time to send is ten minutes away."""
+def test_a_server_sends_its_last_traces_at_shutdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's own schedule would send ten minutes later."""
     monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "600000")
     with grpc_collector() as collector:
         with running(tmp_path / "log", "--otlp-endpoint", collector.endpoint) as (url, _):
@@ -143,7 +143,7 @@ def test_a_server_sends_its_last_traces_before_it_ends(tmp_path: Path, monkeypat
 
 
 async def test_server_errors_are_marked() -> None:
-    """So that a backend for traces finds them."""
+    """So that a tracing backend can search for them."""
     engine = FakeEngine()
     engine.error = RuntimeError("boom")
     with grpc_collector() as collector:
@@ -156,7 +156,7 @@ async def test_server_errors_are_marked() -> None:
 
 
 async def test_exemplars_name_the_servers_own_trace() -> None:
-    """The id under which the value's request is found in the backend for traces."""
+    """The trace id finds the request in the tracing backend."""
     metrics = Metrics("0")
     with grpc_collector() as collector:
         async with traced(collector.endpoint) as tracer, live(FakeEngine(), metrics=metrics, tracer=tracer) as server:
@@ -166,12 +166,12 @@ async def test_exemplars_name_the_servers_own_trace() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"otlp_endpoint": "http://127.0.0.1:4317", "disable_spans": True}], ids=str)
-def test_nothing_is_traced_unless_it_is_wanted(settings: dict[str, Any]) -> None:
-    """No collector, or DISABLE_SPANS: no SDK, no thread, no connection."""
+def test_nothing_is_traced_without_a_collector_or_with_spans_disabled(settings: dict[str, Any]) -> None:
+    """No SDK, no thread, no connection."""
     assert open_tracing(TelemetryConfig(**settings), "0") is None
 
 
-def test_a_missing_extra_is_told_and_no_reason_not_to_start(
+def test_a_missing_extra_is_logged_and_the_server_starts(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clusters set OTEL_EXPORTER_OTLP_ENDPOINT everywhere."""
@@ -181,7 +181,7 @@ def test_a_missing_extra_is_told_and_no_reason_not_to_start(
 
 
 def test_opentelemetry_is_not_imported_until_it_is_used() -> None:
-    """It would take a third of the start."""
+    """The import would take a third of the start."""
     program = "import sys, vectord.compose; print([name for name in sys.modules if 'opentelemetry' in name])"
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
@@ -198,10 +198,38 @@ def test_opentelemetry_is_not_imported_until_it_is_used() -> None:
         ("http://collector:4318", "grpc", "grpc"),
     ],
 )
-def test_the_protocol_follows_from_the_port_unless_it_is_said(endpoint: str, protocol: str, kind: str) -> None:
-    """4318 and /v1/traces are HTTP's."""
+def test_the_port_determines_the_protocol_unless_it_is_set(endpoint: str, protocol: str, kind: str) -> None:
+    """Port 4318 and path /v1/traces mean HTTP."""
     exporter = tracing._exporter(endpoint, protocol)
     assert f".{kind}." in type(exporter).__module__
     if kind == "http":
         assert exporter._endpoint.endswith("/v1/traces")  # type: ignore[attr-defined]
     exporter.shutdown()
+
+
+# --- traceparent ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [f"00-{TRACE}-{PARENT}-01", f" 00-{TRACE}-{PARENT}-03", f"01-{TRACE}-{PARENT}-01-new"])
+def test_a_sampled_trace_has_an_id(sent: str) -> None:
+    """In this version of the header and, as W3C requires, in later ones."""
+    assert sampled_trace_id({"traceparent": sent}) == TRACE
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{PARENT}-00",
+        f"00-{'0' * 32}-{PARENT}-01",
+        f"ff-{TRACE}-{PARENT}-01",
+        f"00-{TRACE.upper()}-{PARENT}-01",
+        f'00-{TRACE[:-1]}"-{PARENT}-01',
+    ],
+    ids=repr,
+)
+def test_another_header_has_no_trace_id(sent: str) -> None:
+    """Not sampled, invalid, or an attempt to break a metric's line."""
+    assert sampled_trace_id({"traceparent": sent}) is None
+    assert sampled_trace_id({}) is None

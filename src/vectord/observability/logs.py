@@ -1,4 +1,4 @@
-"""Log lines, for people or for collectors. Configured once, by the process's entry point; used on any thread.
+"""Log lines, for people or for collectors. Configured once per process; used on any thread.
 
 The standard library's logging carries everything, so that other libraries' lines come out in the same shape; importing
 structlog would cost the start 28 ms. One line a request names its id, route, status, time, tokens and model: never a
@@ -28,16 +28,16 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 def configure(config: TelemetryConfig, stream: TextIO | None = None, process: str | None = None) -> None:
     """From now on every logger's lines of `config.log_level` and above go to `stream`, by default standard error.
 
-    process: which of several this is; it stands in each line.
+    process: the name of this process among several; part of each line.
     """
-    # What no line of ours says need not be looked up for each: logging's documentation has these three switches.
+    # Our lines do not contain these; logging's documentation describes the three switches.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FORMS[config.log_format](process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(_LEVELS[config.log_level])
-    # Their debug and info lines tell of their own workings: frames, files, retries.
+    # Their debug and info lines describe their internals: frames, files, retries.
     for library in ("uvicorn", "asyncio", "httpx", "httpcore", "urllib3", "filelock", "huggingface_hub"):
         logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
 
@@ -59,8 +59,8 @@ def log_answer(
 ) -> None:
     """One line for one HTTP answer.
 
-    route: the path's template, "" when nothing is served there. embedded: texts that were, None for another answer;
-    such lines have the name and fields that Simple Inference Server's users look for.
+    route: the path's template, "" for an unknown path. embedded: the number of embedded texts, None for other answers;
+    such lines have the name and fields that Simple Inference Server's users search for.
     """
     if not _requests.isEnabledFor(level):
         return
@@ -86,14 +86,14 @@ def log_answer(
     if key is not None:
         fields["key"] = key
     event = "answered" if embedded is None else "embedding_request"
-    # Made by hand: Logger.info walks the stack for the caller's name, which costs as much as the rest of the line.
+    # Not by Logger.info: it walks the stack for the caller's name, which costs as much as the rest of the line.
     record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)
     record.fields = fields
     _requests.handle(record)
 
 
 def log_failure(cause: BaseException, *, request_id: str, method: str, route: str) -> None:
-    """The traceback of what nobody foresaw, under the request id that its client was given."""
+    """Logs an unexpected error with its traceback, under the request id that the client received."""
     fields = {"id": request_id, "method": method, "route": route}
     _failures.error("request failed", exc_info=cause, extra={"fields": fields})
 
@@ -104,7 +104,7 @@ class Lines(logging.Formatter):
         self._process = {} if process is None else {"process": process}
 
     def fields(self, record: logging.LogRecord) -> dict[str, Any]:
-        """What a line of ours says besides its event; other libraries' lines have none but the process."""
+        """The fields after the event. Lines of other libraries have the process only."""
         return {**getattr(record, "fields", {}), **self._process}
 
 
@@ -123,7 +123,7 @@ class TextLines(Lines):
 
 
 class DashedLines(TextLines):
-    """2026-11-05 12:00:00.123 - INFO - answered method=POST ...: what scripts of Smart Embedder's users look for."""
+    """2026-11-05 12:00:00.123 - INFO - answered method=POST ...: what Smart Embedder's users parse."""
 
     def head(self, record: logging.LogRecord) -> str:
         return f"{_time(record)} - {record.levelname} - "

@@ -1,17 +1,20 @@
-"""OpenTelemetry traces by OTLP, where an operator names a collector: one server span a request, and its steps in it.
+"""OpenTelemetry traces over OTLP, if the operator configures a collector: one server span per request, with its steps.
 
     POST /v1/embeddings ── parse ── tokenize ── queue ── forward ── render
 
-compose.py makes it, handler.py tells it of each request, on the event loop. The steps are made after the fact from the
-times that an answer carries anyway, so that a server that sends no traces measures nothing for them. A thread of the
-SDK's sends, from a bounded queue; what does not fit there, or no collector takes, is dropped. opentelemetry is imported
-by `open_tracing` alone. What it reads for itself are its own names: OTEL_EXPORTER_OTLP_HEADERS, OTEL_TRACES_SAMPLER ...
+The step spans are created after the answer, from times that it carries anyway: without traces nothing is measured. A
+thread of the SDK sends spans from a bounded queue and drops what does not fit or cannot be delivered. Only
+`open_tracing` imports opentelemetry, which reads its own variables itself: OTEL_EXPORTER_OTLP_HEADERS and others.
+
+`sampled_trace_id` reads W3C's traceparent (https://www.w3.org/TR/trace-context/) for the exemplars of /metrics, also
+without traces.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -28,19 +31,33 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span
 
-HTTP_PORT = 4318  # OTLP's own for HTTP; its other one, 4317, is gRPC's
+TRACEPARENT = "traceparent"
+SAMPLED = 1
+HTTP_PORT = 4318  # OTLP over HTTP; over gRPC it is 4317
 TRACES_PATH = "/v1/traces"
-LONGEST_FLUSH_S = 5.0  # at the end, for what has not been sent
+LONGEST_FLUSH_S = 5.0  # at shutdown
 
+_traceparent = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-([0-9a-f]{2})(-.*)?", re.ASCII)
 _log = logging.getLogger("vectord.tracing")
 
 
+def sampled_trace_id(headers: Mapping[str, str]) -> str | None:
+    """The trace id that the client sent, if its trace is valid and sampled. headers: names in lower case."""
+    sent = headers.get(TRACEPARENT)
+    if sent is None:
+        return None
+    found = _traceparent.fullmatch(sent.strip())
+    if found is None or sent.startswith("ff") or not found[1].strip("0") or not int(found[2], 16) & SAMPLED:
+        return None
+    return found[1]
+
+
 def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
-    """None unless a collector is named, spans are wanted, and opentelemetry is installed (if not, it is told)."""
+    """None without a collector, with spans disabled, or if opentelemetry is not installed (logged)."""
     if config.otlp_endpoint is None or config.disable_spans:
         return None
     if find_spec("opentelemetry") is None or find_spec("opentelemetry.exporter") is None:
-        _log.warning("No traces: opentelemetry is not installed here; it comes with pip install 'vectord[otlp]'.")
+        _log.warning("No traces: opentelemetry is not installed; install it with pip install 'vectord[otlp]'.")
         return None
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
@@ -56,7 +73,7 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
 
 
 class RequestSpan:
-    """A request's server span, begun. Implements server/handler.py's Span."""
+    """The open server span of a request. Implements the handler's Span."""
 
     __slots__ = ("span", "unix_ns_at_zero")
 
@@ -80,7 +97,7 @@ class RequestSpan:
 
 
 class Tracing:
-    """Implements server/handler.py's Tracer."""
+    """Implements the handler's Tracer."""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
         from opentelemetry import trace  # noqa: PLC0415
@@ -92,7 +109,7 @@ class Tracing:
         self._trace = trace
 
     def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> RequestSpan:
-        """The span of a request that has just come: a child of the one its headers name, else the first of a trace."""
+        """Opens the span of a new request: a child of the span in its headers, else the root of a trace."""
         unix_ns_at_zero = time.time_ns() - time.perf_counter_ns()
         span = self._tracer.start_span(
             f"{method} {route}".strip(),
@@ -115,15 +132,15 @@ class Tracing:
         span.end(begun.unix_ns(exchange.ended_s))
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is left. It may take `timeout_s`, and never more than LONGEST_FLUSH_S."""
+        """Sends the remaining spans. Takes at most `timeout_s` and LONGEST_FLUSH_S."""
         loop, sent = asyncio.get_running_loop(), asyncio.Event()
 
         def flush() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waited so long, and the loop is closed
+            with suppress(RuntimeError):  # the wait is over and the loop is closed
                 loop.call_soon_threadsafe(sent.set)
 
-        # A daemon, because a collector that hangs must not keep the process.
+        # A daemon: a hung collector must not keep the process alive.
         threading.Thread(target=flush, name="vectord-traces", daemon=True).start()
         try:
             async with asyncio.timeout(min(timeout_s, LONGEST_FLUSH_S)):
@@ -133,7 +150,7 @@ class Tracing:
 
 
 def _attributes(exchange: Exchange) -> Iterator[tuple[str, str | int]]:
-    """OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or a path as it was sent."""
+    """OpenTelemetry's names for HTTP and gRPC, and ours. Never a text, a key, or the client's path."""
     yield from _of_http(exchange) if exchange.grpc_code is None else _of_grpc(exchange, exchange.grpc_code)
     yield "vectord.request_id", exchange.request_id
     yield "vectord.dialect", exchange.dialect
@@ -164,8 +181,8 @@ def _of_grpc(exchange: Exchange, code: int) -> Iterator[tuple[str, str | int]]:
 
 
 def _steps(exchange: Exchange) -> Iterator[tuple[str, float, float]]:
-    """(name, start, end) on the clock of time.perf_counter. Those of the engine, whose lengths are known, stand one
-    behind the other."""
+    """(name, start, end) by time.perf_counter. Of the engine's steps only the durations are known: they follow one
+    another."""
     steps, timings = exchange.steps, exchange.timings
     if steps is None:
         return

@@ -13,8 +13,7 @@ from grpc import StatusCode
 from vectord.errors import InferenceFailed, VectordError
 from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
-from vectord.observability.trace_context import HEADER as TRACEPARENT
-from vectord.observability.trace_context import sampled_trace_id
+from vectord.observability.tracing import TRACEPARENT, sampled_trace_id
 from vectord.products.common.errors import STATUSES, row_of
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.keys import Key

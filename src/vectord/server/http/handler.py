@@ -21,8 +21,7 @@ from vectord.engine.client import EngineClient
 from vectord.errors import UNFORESEEN, InferenceFailed, ShuttingDown, VectordError
 from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
-from vectord.observability.trace_context import HEADER as TRACEPARENT
-from vectord.observability.trace_context import sampled_trace_id
+from vectord.observability.tracing import TRACEPARENT, sampled_trace_id
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.caller import REQUEST_ID, caller_of, request_id
