@@ -1,4 +1,4 @@
-"""A model's folder served by a whole engine in this process, for tests that compare answers and not parts."""
+"""Serves a model folder with a complete engine in this process, for tests that compare whole answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Serving:
 async def serving(
     *folders: Path, backend: str = "openvino", dtype: str = "float32", engine: EngineConfig | None = None, **model: Any
 ) -> AsyncIterator[Serving]:
-    """All of them ready, or the test fails with the state of each. model: further entries of ModelConfig."""
+    """Returns once all models are ready; otherwise the test fails with their states. model: more fields of ModelConfig."""
     config = Config(
         model=ModelConfig(models=tuple(map(str, folders)), offline=True, **model),
         device=DeviceConfig(backend=backend, dtype=dtype),

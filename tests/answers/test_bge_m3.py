@@ -1,4 +1,4 @@
-"""BGE-M3's three vectors, its scores and its reranker: FlagEmbedding's, on tiny random models."""
+"""BGE-M3's three vectors, its scores and its reranker equal FlagEmbedding's, on tiny random models."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def reranker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_three_vectors_of_one_pass_are_flag_embeddings(bge_m3: Path, backend: str) -> None:
-    """Dense, lexical weights and ColBERT rows, asked for together."""
+async def test_three_vectors_of_one_pass_equal_flag_embedding(bge_m3: Path, backend: str) -> None:
+    """One request returns dense vectors, lexical weights and ColBERT rows."""
     want = run_reference("flag_embedding", bge_m3, {"embed": {"texts": TEXTS, "max_length": 256}})
     async with serving(bge_m3, backend=backend) as server:
         result = await server.ask(EmbedRequest(inputs=TEXTS, outputs=THREE, text=CUT))
@@ -48,8 +48,8 @@ async def test_three_vectors_of_one_pass_are_flag_embeddings(bge_m3: Path, backe
 @pytest.mark.parametrize(
     "kinds", [{"dense"}, {"sparse"}, {"colbert"}, {"dense", "colbert"}], ids=lambda kinds: "+".join(sorted(kinds))
 )
-async def test_any_subset_is_the_same_as_all(bge_m3: Path, kinds: set[str]) -> None:
-    """What is asked for beside a vector does not change it, and what is not asked for is not there."""
+async def test_a_subset_of_outputs_has_the_same_vectors(bge_m3: Path, kinds: set[str]) -> None:
+    """Other outputs do not change a vector, and outputs that were not requested are absent."""
     async with serving(bge_m3) as server:
         three = await server.ask(EmbedRequest(inputs=TEXTS, outputs=THREE, text=CUT))
         some = await server.ask(EmbedRequest(inputs=TEXTS, outputs=frozenset(kinds), text=CUT))  # type: ignore[arg-type]
@@ -65,8 +65,8 @@ async def test_any_subset_is_the_same_as_all(bge_m3: Path, kinds: set[str]) -> N
 
 
 @pytest.mark.parametrize("method", ["dense", "sparse", "colbert", "weighted"])
-async def test_scores_are_flag_embeddings(bge_m3: Path, method: str) -> None:
-    """compute_score's five modes; the weighted one with weights of its own."""
+async def test_scores_equal_flag_embedding(bge_m3: Path, method: str) -> None:
+    """The five modes of compute_score; the weighted mode has custom weights."""
     weights = (0.4, 0.2, 0.4)
     pairs = [[QUERY, text] for text in TEXTS]
     want = run_reference("flag_embedding", bge_m3, {"score": {"pairs": pairs, "weights": weights}})
@@ -79,8 +79,8 @@ async def test_scores_are_flag_embeddings(bge_m3: Path, method: str) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("raw", "key"), [(None, "rerank_logits"), (False, "rerank_scores")], ids=["logit", "sigmoid"])
-async def test_reranker_scores_are_flag_rerankers(reranker: Path, backend: str, raw: bool | None, key: str) -> None:
-    """A cross-encoder's logit, and its sigmoid, for short pairs and for one whose passage must be cut."""
+async def test_reranker_scores_equal_flag_reranker(reranker: Path, backend: str, raw: bool | None, key: str) -> None:
+    """A cross-encoder's logit and its sigmoid, for short pairs and for a truncated passage."""
     passages = [*TEXTS, "the fox and the dog " * 90]
     pairs = [[QUERY, passage] for passage in passages]
     want = run_reference("flag_embedding", reranker, {"rerank": {"pairs": pairs, "max_length": 256}})

@@ -1,4 +1,4 @@
-"""ColBERT models of pylate: its rows and its MaxSim, on tiny random models that pylate itself saved."""
+"""ColBERT rows and MaxSim scores equal pylate's, on tiny random models that pylate saved."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("backend", ["openvino", "torch"])
-async def test_rows_and_scores_are_pylates(model: Path, backend: str) -> None:
+async def test_rows_and_scores_equal_pylate(model: Path, backend: str) -> None:
     """Marker tokens, expansion, lengths and the skiplist, for queries and for documents."""
     want = run_reference("pylate_colbert", model, {"queries": QUERIES, "documents": DOCUMENTS})
     async with serving(model, backend=backend) as server:

@@ -1,4 +1,4 @@
-"""Dense vectors of a whole engine: sentence-transformers', through truncation, prompts, dimensions and company."""
+"""Dense vectors of a complete engine equal sentence-transformers', with truncation, prompts, dimensions and batching."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("side", ["right", "left"])
-async def test_vectors_are_sentence_transformers(folder: Path, backend: str, side: Side) -> None:
-    """Pooling, two Dense modules and a text that is cut on either side, among short ones."""
+async def test_vectors_equal_sentence_transformers(folder: Path, backend: str, side: Side) -> None:
+    """Pooling, two Dense modules, and a text truncated on either side in a batch with short texts."""
     reference = SentenceTransformer(str(folder), device="cpu")
     reference.tokenizer.truncation_side = side
     want = reference.encode(TEXTS, batch_size=1)
@@ -38,8 +38,8 @@ async def test_vectors_are_sentence_transformers(folder: Path, backend: str, sid
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_text_has_one_vector_whatever_its_company(folder: Path, backend: str) -> None:
-    """Alone, among others, and beside longer ones."""
+async def test_a_text_has_the_same_vector_in_every_batch(folder: Path, backend: str) -> None:
+    """Alone, in a batch, and in a batch with longer texts."""
     async with serving(folder, backend=backend, engine=EngineConfig(cache_bytes=0)) as server:
         options = TextOptions(truncate=True)
         together = await server.ask(EmbedRequest(inputs=TEXTS, text=options))
@@ -48,8 +48,8 @@ async def test_a_text_has_one_vector_whatever_its_company(folder: Path, backend:
     np.testing.assert_allclose(together.dense["float"], stacked, atol=1e-5)
 
 
-async def test_dimensions_are_cut_only_where_that_is_allowed(folder: Path) -> None:
-    """The operator may allow it for all; a request for itself."""
+async def test_dimensions_require_permission(folder: Path) -> None:
+    """The operator may allow it for all requests; a request may allow it for itself."""
     cut = EmbedRequest(inputs=["fox"], dimensions=8)
     async with serving(folder, engine=EngineConfig(force_dimensions=True)) as server:
         forced = await server.ask(cut)
@@ -61,8 +61,8 @@ async def test_dimensions_are_cut_only_where_that_is_allowed(folder: Path) -> No
 
 
 @pytest.mark.parametrize("precision", ["int8", "uint8"])
-async def test_whole_numbers_are_for_unit_vectors(folder: Path, precision: Precision) -> None:
-    """Raw vectors would be cut at the ends of the range, and nobody could see it."""
+async def test_integer_precisions_require_unit_vectors(folder: Path, precision: Precision) -> None:
+    """Raw vectors would be clipped silently at the ends of the range."""
     async with serving(folder) as server:
         with pytest.raises(InvalidField, match="length 1"):
             await server.ask(EmbedRequest(inputs=["fox"], normalize=False, precisions=(precision,)))

@@ -1,4 +1,4 @@
-"""Qwen3-Reranker's probability of "yes": that of transformers by the model card's recipe, on a tiny random model."""
+"""Qwen3-Reranker's probability of "yes" equals the model card's recipe with transformers, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("backend", ["openvino", "torch"])
 @pytest.mark.parametrize("instruction", [None, "Find a text about animals"], ids=["usual", "own"])
-async def test_scores_are_those_of_the_recipe(reranker: Path, backend: str, instruction: str | None) -> None:
-    """Template, truncation, the two rows of the head, and the shared beginning that is run once for all passages."""
+async def test_scores_equal_the_recipe(reranker: Path, backend: str, instruction: str | None) -> None:
+    """Covers the template, truncation, the two rows of the head, and the shared prefix, which runs once for all passages."""
     pairs = [[QUERY, passage] for passage in PASSAGES]
     inputs = {"pairs": pairs, "max_length": 512} | ({"instruction": instruction} if instruction else {})
     want = run_reference("qwen3_reranker", reranker, inputs)
@@ -38,8 +38,8 @@ async def test_scores_are_those_of_the_recipe(reranker: Path, backend: str, inst
     np.testing.assert_allclose(result.scores, want["scores"], atol=1e-4)
 
 
-async def test_a_pair_alone_scores_as_among_others(reranker: Path) -> None:
-    """Without company there is no shared beginning, and the score is the same."""
+async def test_a_single_pair_has_the_same_score(reranker: Path) -> None:
+    """A single pair has no shared prefix and has the same score."""
     async with serving(reranker) as server:
         together = await server.ask(RerankRequest(query=QUERY, passages=PASSAGES))
         alone = [await server.ask(RerankRequest(query=QUERY, passages=[passage])) for passage in PASSAGES]

@@ -1,8 +1,8 @@
-"""`make fuzz`: far more inputs for every parser than the tests feed them, other ones each time.
+"""`make fuzz`: sends many random inputs to every parser, different ones in each run.
 
     python -m tests.safety.fuzz --inputs 120000 --seed 7 --only tokenizer
 
-Ends with 1 at the first input that is neither read nor refused, which hypothesis has made as small as it can.
+Exits with code 1 at the first input that is neither parsed nor rejected, minimized by hypothesis.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ def _fuzz(parser: Parser, inputs: int, number: int) -> int:
             taken += feed(parser, given_, Path(folder))
 
         check()
-    # hypothesis stops early where it has tried everything that there is.
+    # hypothesis stops early if it has tried all inputs.
     print(f"{parser.name:48} {fed:8,} inputs  {taken:8,} read  {time.monotonic() - began_s:6.1f} s", flush=True)
     return fed
 
 
 class _quiet_panics:
-    """tokenizers prints a trace of each panic to file 2, past Python; what we have to say goes to file 1."""
+    """tokenizers prints a trace of each panic directly to stderr, so the report goes to stdout."""
 
     def __enter__(self) -> None:
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Every parser that reads what a stranger wrote, and inputs for it: `PARSERS`. test_fuzz.py and fuzz.py feed them.
+"""`PARSERS`: every parser of untrusted data, with inputs for it. test_fuzz.py and fuzz.py run them.
 
 A parser may give a value or raise a VectordError; anything else is a hole. Inputs come three ways: made by the type
 that is wanted, spoilt from a sound one byte by byte, and at random.
@@ -49,7 +49,7 @@ from vectord.server.http.shutdown import Shutdown
 from vectord.text.foreign import read_tokens
 from vectord.text.tokenizer import TextEncoder
 
-Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder that is the parser's own
+Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder for the parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Parser:
     name: str
     inputs: st.SearchStrategy[Any]
     feed: Feed
-    share: int = 1  # of all inputs: parsers that many strangers reach, and cheap ones, get more
+    share: int = 1  # the share of all inputs; exposed and cheap parsers get more
 
 
 def feed(parser: Parser, given: Any, folder: Path) -> bool:
-    """Whether the parser took it. Raises whatever is no VectordError."""
+    """True if the parser accepts the input, False for a VectordError. Other exceptions propagate."""
     try:
         parser.feed(given, folder)
     except VectordError as error:
@@ -77,7 +77,7 @@ _PIECES = [b"", b"\0", b"\xff" * 8, b"[" * 300, b'{"', b"\\ud800", b"1e999", b"-
 
 @st.composite
 def spoilt(draw: st.DrawFn, *sound: bytes) -> bytes:
-    """One of the `sound` ones with bytes flipped, left out, doubled, or cut off."""
+    """One of the `sound` inputs with bytes flipped, removed, repeated or truncated."""
     data = bytearray(draw(st.sampled_from(sound)))
     chance = random.Random(draw(st.integers(0, 2**32)))
     for _ in range(chance.choice((0, 1, 1, 2, 4, 16))):
@@ -97,7 +97,7 @@ def spoilt(draw: st.DrawFn, *sound: bytes) -> bytes:
 
 
 def texts_of(*words: str) -> st.SearchStrategy[str]:
-    """Lines of a small language: its words in any order, and any characters between."""
+    """Text of a small language: its words in any order, with any characters between them."""
     return st.lists(st.sampled_from(words) | st.text(max_size=3), max_size=16).map("".join)
 
 
@@ -120,7 +120,7 @@ _VALUES += (
     "00-",
     "10.0.0.1",
 )
-# Of any bytes, as latin-1: that is how handler.py reads them.
+# Any bytes as latin-1, the encoding that handler.py uses.
 _value = texts_of(*_VALUES).map(lambda text: text.encode().decode("latin-1"))
 headers = st.dictionaries(st.sampled_from(_HEADERS), _value, max_size=6)
 
@@ -134,7 +134,7 @@ _PATHS = tuple({route.path for dialect in _DIALECTS for route in dialect.routes}
 
 
 def _checked(render_error: Callable[[VectordError], Rendered], parse: Callable[[], Call], *, marked: bool) -> None:
-    """An error of a dialect is a 4xx that repeats nothing of what was sent."""
+    """Checks that a product renders a 4xx that repeats nothing from the request."""
     try:
         call = parse()
     except VectordError as error:
@@ -152,7 +152,7 @@ def _feed_route(dialect: Dialect, route: Route, body: Any, folder: Path) -> None
 
 
 def _feed_table(given: tuple[str, str, bytes, Mapping[str, str]], folder: Path) -> None:
-    """The way that handler.py goes, but for the engine."""
+    """The steps of handler.py without the engine."""
     method, path, content, said = given
     found = _TABLE.find(method, path)
     endpoint = found.endpoint
@@ -206,7 +206,7 @@ def _compressed() -> Iterator[bytes]:
 
 
 def _messages() -> Iterator[bytes]:
-    """Every kind of message, with and without each of its fields."""
+    """Every message type, with and without each of its fields."""
     for method in METHODS:
         message = method.kind()
         yield message.SerializeToString()
@@ -291,7 +291,7 @@ def _feed_weights(suffix: str, content: bytes, folder: Path) -> None:
     path.write_bytes(content)
     checkpoint = open_checkpoint([path])
     for weight in checkpoint.values():
-        weight.array.view(np.uint8).sum()  # every byte: beyond the map the process would end
+        weight.array.view(np.uint8).sum()  # reads every byte; a read beyond the map would end the process
     checkpoint.close()
 
 
@@ -303,7 +303,7 @@ def _tokenizer_file(folder: Path) -> Path:
 
 
 def _feed_tokenizer(change: tuple[int, Any], folder: Path) -> None:
-    """A value somewhere in the file in the place of another, and then the texts that reach it."""
+    """Replaces a value in the file, then tokenizes texts that use it."""
     sound = folder / "sound"
     sound.mkdir(exist_ok=True)
     fields = json.loads(_tokenizer_file(sound).read_text("utf-8"))
@@ -330,7 +330,7 @@ _FILES = ("config.json", "modules.json", "1_Pooling/config.json", "sentence_bert
 
 
 def _feed_folder(given: tuple[str, int, Any], folder: Path) -> None:
-    """A value somewhere in one of the folder's files in the place of another."""
+    """Replaces a value in one of the folder's files."""
     name, at, value = given
     root = folder / "model"
     if not root.exists():
@@ -357,7 +357,7 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=4,
 )
-# Steps of tokenizers, so that a spoilt file is still one, and another one.
+# Valid tokenizer steps, so that a changed file remains a tokenizer.
 _STEPS = st.sampled_from(
     [
         {"type": "Lowercase"},

@@ -1,6 +1,6 @@
-"""A model's folder from a stranger, given to a real server: it serves the model or ends in one line, and runs nothing.
+"""A real server with an untrusted model folder serves the model or exits with one line, and runs no code from it.
 
-Each file's reader has tests of its own (SECURITY.md names them); here the whole way is gone, by a process.
+Each file reader has its own tests (SECURITY.md lists them); these tests run the whole process.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ import pytest
 from tests.opening import minilm_folder
 from tests.real_server import running
 
-ROOM_BYTES = 12 * 2**30  # of addresses; an honest start takes a third of it
+ROOM_BYTES = 12 * 2**30  # of address space; a normal start uses a third of it
 SECRET = "a-secret-of-the-operator"
 MARK = "the-code-has-run"
 
 
 class Payload:
-    """Pickled, it is a call of a shell."""
+    """Its pickle calls a shell."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -96,12 +96,12 @@ def cut_off(folder: Path) -> None:
 
 
 def endless(name: str) -> Callable[[Path], None]:
-    """A device that never ends in the place of a file."""
+    """An endless device instead of a file."""
 
     def spoil(folder: Path) -> None:
         (folder / name).unlink()
         (folder / name).symlink_to("/dev/zero")
-        (folder / "vocab.txt").unlink(missing_ok=True)  # which would do for tokenizer.json
+        (folder / "vocab.txt").unlink(missing_ok=True)  # which could replace tokenizer.json
 
     return spoil
 
@@ -139,8 +139,8 @@ def bounded() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_hostile_folder_ends_in_one_line(name: str, tmp_path: Path) -> None:
-    """Exit code 1 or 2, what is wrong in the log, no traceback, nothing run, nothing read that is not the model's."""
+def test_a_hostile_folder_stops_the_start_with_one_line(name: str, tmp_path: Path) -> None:
+    """Exit code 1 or 2, the fault in the log, no traceback, no code run, and no file read outside the model."""
     spoil, says = REFUSED[name]
     folder = minilm_folder(tmp_path / "model")
     spoil(folder)
@@ -154,8 +154,8 @@ def test_a_hostile_folder_ends_in_one_line(name: str, tmp_path: Path) -> None:
     assert re.search(says, log), log
 
 
-def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:
-    """auto_map, in every file that may have it, names a module that would leave a mark: the model is served without."""
+def test_code_in_a_model_folder_is_never_run(tmp_path: Path) -> None:
+    """auto_map in every possible file names a module that would leave a trace; the model is served without it."""
     folder = minilm_folder(tmp_path / "model")
     code = (
         f"from pathlib import Path\nPath({str(tmp_path / MARK)!r}).touch()\nclass Model: pass\nclass Tokenizer: pass\n"
@@ -170,7 +170,7 @@ def test_code_beside_a_model_is_never_run(tmp_path: Path) -> None:
 
 
 def test_a_setting_that_would_run_code_has_no_effect(tmp_path: Path) -> None:
-    """--trust-remote-code is other servers' option: it is told and changes nothing."""
+    """--trust-remote-code, an option of other servers, is logged and has no effect."""
     folder = minilm_folder(tmp_path / "model")
     (folder / "modeling_own.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / MARK)!r}).touch()\n")
     change(folder, "config.json", auto_map={"AutoModel": "modeling_own.Model"})

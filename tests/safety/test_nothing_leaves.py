@@ -1,4 +1,4 @@
-"""A server that nobody asked to fetch anything sends nothing off the machine and looks no name up.
+"""A server without a reason to download anything sends no packet and resolves no name.
 
 It runs in a network namespace of its own, where there is loopback and no route: the kernel counts what had no way out,
 whoever sent it (Rust's and C++'s libraries too). Beside that Python's own audit hook names the culprit.
@@ -21,14 +21,14 @@ from vectord.config import DEFAULT_MODEL
 ROOT = Path(__file__).parents[2]
 WALL = Path(__file__).parent / "wall"
 
-# What runs inside: it starts a server, asks it everything that could make a library call home, and ends it.
+# Runs inside the namespace: starts a server, uses everything that could contact a vendor, and stops it.
 SERVES = """
 import httpx, sys
 from pathlib import Path
 from tests.real_server import running
 folder, *models = sys.argv[1:]
 TEXTS = ["a bird sings", "a fish swims"]
-# A proxy in the environment is for what leaves the machine; nothing here does.
+# A proxy in the environment applies to external traffic only; there is none here.
 with running(Path(folder) / "log", *models, "--admin-key", "operator") as (url, process), \\
         httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
     def ask(path, body=None, **options):
@@ -43,7 +43,7 @@ with running(Path(folder) / "log", *models, "--admin-key", "operator") as (url, 
         ask("/vectord/rerank", {"query": "birds", "passages": TEXTS})
     for page in ("/docs", "/docs/swagger-ui.css", "/docs/start.js", "/openapi.json", "/metrics", "/health/ready"):
         ask(page)
-    # One image, one document, one address that a client names: refused, and never fetched.
+    # An image, a document and a URL in requests are rejected and never fetched.
     for path, body in (
         ("/embeddings_image", {"input": ["http://198.51.100.7/a.png"]}),
         ("/v1/embeddings", {"model": "http://198.51.100.7/model", "input": "a"}),
@@ -73,18 +73,18 @@ def has_namespaces() -> bool:
 
 
 def _walled(*command: str) -> list[str]:
-    """As root of a user namespace of its own where we are not root of this one."""
+    """Runs as root of a separate user namespace unless already root."""
     return ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"]), "--", *command]
 
 
 def run_walled(code: str, arguments: Sequence[str], log: Path) -> tuple[int, str]:
-    """(packets that had no way out, what Python saw leave) of `code` in a namespace with loopback alone."""
+    """(blocked packets, external addresses that Python saw) of `code` in a namespace with only loopback."""
     inside = (
         "ip link set lo up && "
         f'{sys.executable} -c "$CODE" "$@" && awk \'/^Ip:/ {{ out = $12 + $13 }} END {{ print out }}\' /proc/net/snmp'
     )
     environment = {**os.environ, "CODE": code, "PYTHONPATH": f"{WALL}:{ROOT / 'src'}:{ROOT}", "WALL_LOG": str(log)}
-    # As a user has it: no variable that tells a library to keep still.
+    # A user's environment, without variables that disable telemetry.
     for name in ("DO_NOT_TRACK", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_HUB_DISABLE_TELEMETRY"):
         environment.pop(name, None)
     log.touch()
@@ -105,8 +105,8 @@ needs_namespaces = pytest.mark.skipif(not has_namespaces(), reason="no network n
 
 
 @needs_namespaces
-def test_the_wall_notices_who_leaves(tmp_path: Path) -> None:
-    """Without this the other tests would pass on any server."""
+def test_the_namespace_detects_external_traffic(tmp_path: Path) -> None:
+    """Proves that the other tests can fail."""
     packets, seen = run_walled(CALLS_HOME, [], tmp_path / "seen")
     assert packets > 0
     assert "198.51.100.7" in seen
@@ -114,28 +114,28 @@ def test_the_wall_notices_who_leaves(tmp_path: Path) -> None:
 
 
 @needs_namespaces
-def test_the_default_server_asks_nobody(tmp_path: Path) -> None:
-    """Serving, embedding, every page, and what a client names: no packet, no look-up."""
+def test_the_default_server_contacts_no_host(tmp_path: Path) -> None:
+    """Serving, embedding, pages, and URLs in requests cause no packet and no name lookup."""
     assert run_walled(SERVES, [str(tmp_path), DEFAULT_MODEL], tmp_path / "seen") == (0, "")
 
 
 @needs_namespaces
-def test_every_kind_of_model_asks_nobody(tmp_path: Path) -> None:
-    """Local folders that embed in three ways and rerank."""
+def test_every_kind_of_model_contacts_no_host(tmp_path: Path) -> None:
+    """Local folders with three kinds of embeddings and a reranker."""
     models = [str(write_bge_m3(tmp_path / "m3")), str(write_bge_reranker(tmp_path / "reranker"))]
     assert run_walled(SERVES, [str(tmp_path), *models], tmp_path / "seen") == (0, "")
 
 
 @needs_namespaces
 @pytest.mark.parametrize("backend", ["torch", "transformers"])
-def test_other_backends_ask_nobody(backend: str, tmp_path: Path) -> None:
-    """torch, and transformers, which would ask the hub about a name that it does not know."""
+def test_other_backends_contact_no_host(backend: str, tmp_path: Path) -> None:
+    """torch, and transformers, which queries the hub for unknown names."""
     code = SERVES.replace('"--admin-key", "operator"', f'"--backend", "{backend}"')
     assert run_walled(code, [str(tmp_path), DEFAULT_MODEL], tmp_path / "seen") == (0, "")
 
 
-def test_pages_name_nothing_beyond_this_server() -> None:
-    """A browser that shows /docs needs no other machine; tests/server/test_docs.py has the details."""
+def test_pages_load_nothing_from_other_hosts() -> None:
+    """/docs needs no other host in a browser; test_docs.py has the details."""
     from vectord.server.pages.docs import POLICY
 
     directives = dict(part.strip().split(" ", 1) for part in POLICY.split(";"))

@@ -1,4 +1,4 @@
-"""SECURITY.md names a test for every threat, and a file for every measure: all of them are there."""
+"""Every test and every file named in SECURITY.md exists."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROWS = [line for line in PAGE.split("## Threats")[1].splitlines() if line.starts
 
 
 @pytest.mark.parametrize(("path", "name"), TESTS)
-def test_a_test_that_is_named_exists(path: str, name: str) -> None:
-    """Whoever renames a test renames it on the page."""
+def test_a_named_test_exists(path: str, name: str) -> None:
+    """Renaming a test requires updating the page."""
     tree = ast.parse((ROOT / path).read_text("utf-8"))
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
     assert not name or name in functions, f"{path} has no {name}"
@@ -24,12 +24,12 @@ def test_a_test_that_is_named_exists(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(set(re.findall(r"`((?:\w+/)+\w+\.py|errors\.py)`", PAGE))))
-def test_a_measure_that_is_named_exists(path: str) -> None:
-    """Files are named from src/vectord, or from the root."""
+def test_a_named_file_exists(path: str) -> None:
+    """Paths are relative to src/vectord or to the root."""
     assert (ROOT / "src" / "vectord" / path).is_file() or (ROOT / path).is_file()
 
 
 @pytest.mark.parametrize("row", ROWS[1:], ids=lambda row: row.split("|")[1].strip()[:60])
 def test_every_threat_names_a_test(row: str) -> None:
-    """A threat without one is a hope."""
+    """A threat without a test fails."""
     assert "`tests/" in row.split("|")[3]

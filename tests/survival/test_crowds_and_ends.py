@@ -1,4 +1,4 @@
-"""The real server with a thousand clients at once, with clients that leave, and told to stop under load."""
+"""The real server with a thousand clients, with disconnecting clients, and with SIGTERM under load."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 async def read_answer(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Status and body of one answer; IncompleteReadError with `partial` where it is cut off."""
+    """Status and body of one response; IncompleteReadError with `partial` if it is truncated."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
     return int(head.split()[1]), await reader.readexactly(length)
 
 
 async def test_a_thousand_connections_at_once(tmp_path):
-    """Each gets its own vector: the one its text has alone."""
+    """Each receives the vector that its text has alone."""
     with running(tmp_path / "log") as (url, _):
 
         async def ask(number: int) -> list[float]:
@@ -49,8 +49,8 @@ async def test_a_thousand_connections_at_once(tmp_path):
     assert cosines.min() > 0.9999
 
 
-async def test_clients_that_leave_cost_the_others_nothing(tmp_path):
-    """200 clients ask for much and hang up; the queue is empty again and a short question is answered."""
+async def test_disconnected_clients_free_the_queue(tmp_path):
+    """After 200 clients send large requests and disconnect, the queue is empty and a short request is answered."""
     with running(tmp_path / "log", "--cache-bytes", "0") as (url, _):
         writers = []
         for number in range(200):
@@ -67,7 +67,7 @@ async def test_clients_that_leave_cost_the_others_nothing(tmp_path):
 
 
 async def test_sigterm_under_load_answers_every_accepted_request(tmp_path):
-    """50 busy connections, SIGTERM in the middle: whole answers or a close with no byte, never half a one."""
+    """With 50 busy connections, each receives a complete response or a close without a byte, never a partial one."""
     answers: list[int] = []
     halves: list[bytes] = []
     with running(tmp_path / "log", "--cache-bytes", "0") as (url, process):

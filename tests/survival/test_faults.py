@@ -1,6 +1,6 @@
-"""The real server as parts of it fail: its files, its disk, its clock, a forward that hangs, and the whole process.
+"""The real server with failing parts: files, disk, clock, a hanging forward pass, and the whole process.
 
-A model that hangs is a class of an operator's own (docs/own-models.md), in a module that this test writes.
+The hanging model is a custom class (docs/own-models.md) in a module that the test writes.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def embed(url: str, text: str, **fields: object) -> httpx.Response:
 # --- files and disk ---------------------------------------------------------------------------------------------
 
 
-def test_a_model_folder_removed_after_it_was_loaded_is_not_missed(tmp_path: Path) -> None:
-    """Weights, tokenizer and all: what was read is in memory, or in a file that is open."""
+def test_a_removed_model_folder_changes_nothing_after_loading(tmp_path: Path) -> None:
+    """All required data is in memory or in open files."""
     folder = model_folder(tmp_path / "mine")
     with running(tmp_path / "log", str(folder), "--cache-bytes", "0") as (url, _):
         before = embed(url, "hello").json()["data"]
@@ -71,7 +71,7 @@ def test_a_model_folder_removed_after_it_was_loaded_is_not_missed(tmp_path: Path
 
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Path]:
-    """A folder on a disk of 64 kB that is filled up."""
+    """A folder on a full disk of 64 kB."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
@@ -90,14 +90,14 @@ def fill(disk: Path) -> None:
 
 
 def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the log nor temporary files can be written any more."""
+    """The log and temporary files cannot be written."""
     monkeypatch.setenv("TMPDIR", str(full_disk))
     with running(full_disk / "log") as (url, _):
         before = embed(url, "hello").json()["data"]
         fill(full_disk)
         for number in range(50):
             assert embed(url, f"text {number}").status_code == 200
-        assert embed(url, "").status_code == 200  # OpenAI's own refuses it, which is an answer as well
+        assert embed(url, "").status_code == 200  # may be rejected, which is an answer too
         assert embed(url, "hello").json()["data"] == before
         assert httpx.get(f"{url}/metrics").status_code == 200
         assert httpx.get(f"{url}/health/ready").status_code == 200
@@ -105,8 +105,8 @@ def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.Monk
 
 # --- clocks -----------------------------------------------------------------------------------------------------
 
-# What the wall clock may be for: dates that are shown, to a client or in a log. Everything else has time.monotonic,
-# time.perf_counter or the event loop's.
+# Permitted uses of the wall clock: dates shown to a client or in a log. Everything else uses time.monotonic,
+# time.perf_counter or the event loop's clock.
 SHOWN_DATES = {
     "client/failures.py": "Retry-After as a date",
     "dialects/infinity/answers.py": "`created` of an answer",
@@ -120,8 +120,8 @@ SHOWN_DATES = {
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
 
 
-def test_the_wall_clock_is_for_dates_that_are_shown() -> None:
-    """No timeout, cache, limit or schedule reads it; whoever adds a use says here what for."""
+def test_the_wall_clock_is_used_for_shown_dates_only() -> None:
+    """No timeout, cache, limit or schedule uses it; a new use needs an entry here."""
     source = Path(compose.__file__).parent
     users = {str(path.relative_to(source)) for path in source.rglob("*.py") if WALL_CLOCK.search(path.read_text())}
     assert users == set(SHOWN_DATES)
@@ -129,7 +129,7 @@ def test_the_wall_clock_is_for_dates_that_are_shown() -> None:
 
 @pytest.mark.parametrize("jump_s", [-10 * 365 * 86_400, 10 * 365 * 86_400], ids=["back", "ahead"])
 async def test_a_clock_that_jumps_changes_no_answer(jump_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten years while a request waits: its deadline, the cache, the model's idle time and the rate limit stand."""
+    """A jump of ten years during a request changes no deadline, cache entry, idle time or rate limit."""
     settings = EngineConfig(batch_window_ms=100.0, forward_timeout_s=60.0, request_timeout_s=60.0, model_idle_s=60.0)
     engine = compose.build(Config(device=DeviceConfig(backend="fake"), engine=settings)).engine
     await engine.start()
@@ -161,7 +161,7 @@ async def test_a_clock_that_jumps_changes_no_answer(jump_s: int, monkeypatch: py
 def hanging(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str, others: Sequence[str] = (DEFAULT_MODEL,)
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """`others`, and the model `hanging`, whose class does not come back from texts of more than 40 tokens."""
+    """`others`, and the model `hanging`, which never returns for texts of more than 40 tokens."""
     (folder / "slow_class.py").write_text(HANGING)
     model = model_folder(folder / "model")
     catalogue = {"models": [{"name": "hanging", "hf_repo_id": str(model), "handler": "slow_class.Hanging"}]}
@@ -172,9 +172,9 @@ def hanging(
         yield url, process
 
 
-def test_a_forward_that_hangs_is_answered_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """504 in the dialect's words. The model is stalled and stays so: a class of an operator's own is called by one
-    thread at a time, and that one never comes back. The other goes on, and so the server stays ready."""
+def test_a_hanging_forward_pass_is_answered_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The response is 504. The model stays stalled, because a custom class is called by one thread at a time and
+    that thread never returns. The other model continues, so the server stays ready."""
     with hanging(tmp_path, monkeypatch, "--forward-timeout-s", "1") as (url, _):
         assert embed(url, "short", model="hanging").status_code == 200
         hung = embed(url, HANGS, model="hanging")
@@ -186,15 +186,15 @@ def test_a_forward_that_hangs_is_answered_and_shown(tmp_path: Path, monkeypatch:
 
 
 def test_a_server_whose_only_model_hangs_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An orchestrator is told to start another; the process itself lives."""
+    """Readiness fails, so that an orchestrator starts another server; liveness succeeds."""
     with hanging(tmp_path, monkeypatch, "--forward-timeout-s", "1", others=()) as (url, _):
         assert embed(url, HANGS, model="hanging").status_code == 504
         assert httpx.get(f"{url}/health/ready").status_code == 503
         assert httpx.get(f"{url}/health/live").status_code == 200
 
 
-async def test_sigterm_while_a_forward_hangs_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The request that hangs is told 503 when the time to finish is over, and the process ends well (real_server)."""
+async def test_sigterm_during_a_hanging_forward_pass_exits_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hanging request receives 503 after the drain time, and the process exits normally (real_server)."""
     with hanging(tmp_path, monkeypatch, "--shutdown-timeout-secs", "1") as (url, process):
         async with httpx.AsyncClient(timeout=60) as client:
             asking = asyncio.create_task(client.post(f"{url}/v1/embeddings", json={"input": HANGS, "model": "hanging"}))
@@ -208,8 +208,8 @@ async def test_sigterm_while_a_forward_hangs_ends_in_time(tmp_path: Path, monkey
 # --- the whole process ------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
-    """kill -9 under load: every client sees an end, and a new server has the port and answers at once."""
+async def test_a_killed_server_frees_its_port(tmp_path: Path) -> None:
+    """After kill -9 under load, every connection is closed, and a new server uses the port immediately."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -243,7 +243,7 @@ async def test_a_server_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> 
 
 @contextmanager
 def serving(log: Path, port: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A server that may be killed."""
+    """A server for tests that kill it."""
     command = [sys.executable, "-m", "vectord", "serve", "--port", port, "--cache-bytes", "0"]
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out) as process:
         try:

@@ -1,4 +1,4 @@
-"""While every device is full, what needs none is answered at once: probes, and the refusals of each product."""
+"""While every device is busy, probes and rejections of each product are answered immediately."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMART_EMBEDDER = {"sentences": ["a"], "return_dense": True, "return_sparse": Fal
 async def test_limits_and_health_do_not_wait_for_a_device(
     dialect: str, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
-    """The forward that fills the only place ends when the test says so: nothing here can have waited for it."""
+    """The test controls the end of the running forward pass, so nothing can have waited for it."""
     backend = FakeBackend()
     async with (
         serving(backend, max_concurrent_requests=1, queue_timeout_s=0.01) as engine,

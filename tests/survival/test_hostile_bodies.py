@@ -1,4 +1,4 @@
-"""What a stranger may send to the real server with the real model, while a well-behaved client goes on being served."""
+"""Hostile requests to the real server with the real model, while a normal client is served."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from tests.real_server import running
 
 HUNDRED_THOUSAND = 100_000
-SHORT = {"dimensions": 1, "force_dimensions": True}  # answers of one number each
+SHORT = {"dimensions": 1, "force_dimensions": True}  # responses of one number each
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server that lets requests carry 100,000 inputs, so that the tiny ones are run and not just counted."""
+    """A server that allows 100,000 inputs per request, so that small inputs run instead of being rejected."""
     log = tmp_path_factory.mktemp("hostile") / "log"
     options = ("--max-client-batch-size", str(HUNDRED_THOUSAND), "--max-queue-wait-s", "600")
     with running(log, *options) as (url, _):
@@ -36,7 +36,7 @@ def vectord_body(value: object) -> bytes:
     return json.dumps({"inputs": value, "truncate": True, **SHORT}).encode()
 
 
-# What is sent as the inputs, and the status that OpenAI's and TEI's clients get.
+# Hostile inputs, and the statuses in OpenAI's and TEI's API.
 INPUTS: dict[str, tuple[object, int, int]] = {
     "empty string": ("", 200, 400),
     "whitespace": (" \t\n ", 200, 200),
@@ -58,7 +58,7 @@ INPUTS: dict[str, tuple[object, int, int]] = {
     "lists in lists in lists": ([[["a"]]], 400, 422),
     "one wrong among many": (["a", "b", 3.5], 400, 422),
 }
-# Whole bodies, and the statuses.
+# Hostile bodies, and the statuses.
 BODIES: dict[str, tuple[bytes, int, int]] = {
     "nothing": (b"", 400, 400),
     "cut off": (b'{"input": "hello', 400, 400),
@@ -80,7 +80,7 @@ BODIES: dict[str, tuple[bytes, int, int]] = {
 
 @asynccontextmanager
 async def polite_client(url: str) -> AsyncIterator[list[int]]:
-    """One short request after another, all the while; yields their statuses, which must all be 200."""
+    """Sends short requests continuously; yields their statuses, which must all be 200."""
     statuses: list[int] = []
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
 
@@ -124,14 +124,14 @@ def check_vectord(answer: httpx.Response, status: int) -> None:
 def check_tei(answer: httpx.Response, status: int) -> None:
     assert answer.status_code == status, answer.text[:300]
     if status != 200 and answer.headers["content-type"].startswith("application/json"):
-        assert set(answer.json()) >= {"error", "error_type"}  # and every other shape's, where nothing was TEI's
+        assert set(answer.json()) >= {"error", "error_type"}  # and the keys of other formats, if no key is TEI's
     assert status == 200 or answer.text
     assert answer.headers["x-request-id"]
 
 
 @pytest.mark.parametrize("name", INPUTS)
 async def test_hostile_inputs_harm_nobody(server, name):
-    """A clear answer in the dialect that was asked, and no other request notices."""
+    """The response is an error in the API's format, and no other request is affected."""
     value, openai_status, tei_status = INPUTS[name]
     async with polite_client(server):
         check_openai(await post(server, "/v1/embeddings", openai_body(value)), openai_status)
@@ -141,7 +141,7 @@ async def test_hostile_inputs_harm_nobody(server, name):
 
 @pytest.mark.parametrize("name", BODIES)
 async def test_hostile_bodies_harm_nobody(server, name):
-    """The same for bodies that are no request at all."""
+    """The same holds for bodies that are not requests."""
     body, openai_status, tei_status = BODIES[name]
     async with polite_client(server):
         check_openai(await post(server, "/v1/embeddings", body), openai_status)

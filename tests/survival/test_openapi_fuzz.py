@@ -1,4 +1,4 @@
-"""Our own OpenAPI description, turned against the server: whatever it allows is answered, and as it says."""
+"""Requests generated from the OpenAPI document receive responses that the document describes."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-CASES = 12  # of each route
-CASES_UNDER_A_PREFIX = 4  # where one dialect answers as it does at the shared path
+CASES = 12  # per route
+CASES_UNDER_A_PREFIX = 4  # for routes that equal a shared path
 
 
 @pytest.fixture(scope="module")
 def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[APIOperation]]:
-    """Every route of a running server, whose models make every kind of vector and score, without a real number."""
+    """Every route of a running server whose fake models support every output."""
     folder = tmp_path_factory.mktemp("fuzz")
     models = (DEFAULT_MODEL, str(write_bge_m3(folder / "bge-m3")), str(write_bge_reranker(folder / "reranker")))
     options = ("--backend", "fake", "--offline", "--max-client-batch-size", "64")
@@ -44,7 +44,7 @@ def operations(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[APIOpe
 
 
 def quickly(cases: int) -> settings:
-    """Without shrinking: each try is a request. schemathesis's pytest plugin does not run under pytest 9."""
+    """No shrinking, because each try is a request. schemathesis's pytest plugin does not support pytest 9."""
     return settings(
         max_examples=cases,
         deadline=None,
@@ -59,15 +59,15 @@ def check(cases: st.SearchStrategy[schemathesis.Case], limit: int, ask: Callable
     quickly(limit)(given(cases)(ask))()
 
 
-def test_whatever_the_description_allows_is_answered_as_it_says(operations: list[APIOperation]) -> None:
-    """Bodies and parameters made from its schemas: no 5xx, and a status, type, headers and body that it knows."""
+def test_generated_requests_have_documented_responses(operations: list[APIOperation]) -> None:
+    """Generated bodies and parameters cause no 5xx, and responses have a documented status, type, headers and body."""
     with requests.Session() as session:
 
         def ask(case: schemathesis.Case) -> None:
             answer = case.call(session=session)
             case.validate_response(answer, checks=CHECKS)
             if answer.headers.get("content-type") == ["application/json"]:
-                answer.json()  # of errors there are examples and no schema
+                answer.json()  # errors have examples instead of a schema
 
         for operation in operations:
             limit = CASES_UNDER_A_PREFIX if operation.path.startswith("/dialects/") else CASES
@@ -75,8 +75,8 @@ def test_whatever_the_description_allows_is_answered_as_it_says(operations: list
     assert len(operations) > 200
 
 
-def test_every_example_is_answered_with_what_is_described(operations: list[APIOperation]) -> None:
-    """200, and an answer of one of the types that can come from there."""
+def test_every_example_has_a_documented_response(operations: list[APIOperation]) -> None:
+    """Each example returns 200 and a response of a documented type."""
     shown = 0
     with requests.Session() as session:
 

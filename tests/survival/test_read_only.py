@@ -1,4 +1,4 @@
-"""The server as a container runs it: no root, a file system that nobody can write, no home."""
+"""The server runs as in a container: without root, a writable file system or a home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.real_server import wait_for
 
 NOBODY = 65534
-# Everything that can be is mounted anew, read-only, in a mount namespace of the server's own; then root is given up.
+# Remounts everything read-only in a separate mount namespace, then drops root.
 ALONE = r"""
 mount --make-rprivate /
 awk '{print $5}' /proc/self/mountinfo | sort -r | while read -r at; do
@@ -31,7 +31,7 @@ def alone(*command: str) -> list[str]:
 
 
 def cannot() -> str | None:
-    """Why this machine cannot do it."""
+    """The reason why this machine cannot run the test, or None."""
     if os.name != "posix" or not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "needs root, to give it up"
     if shutil.which("unshare") is None or shutil.which("setpriv") is None:
@@ -43,8 +43,8 @@ def cannot() -> str | None:
     )
 
 
-def test_it_serves_without_root_a_home_or_a_place_to_write(tmp_path: Path) -> None:
-    """Vectors come, and what it says goes to its output alone."""
+def test_it_serves_without_root_home_or_writable_folders(tmp_path: Path) -> None:
+    """It serves vectors and writes only to its output."""
     if (reason := cannot()) is not None:
         pytest.skip(reason)
     log = tmp_path / "log"

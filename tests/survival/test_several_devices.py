@@ -1,4 +1,4 @@
-"""`vectord serve` with a model on several devices, as a user starts it: the processor twice, by torch."""
+"""`vectord serve` with a model on several devices: two copies on the CPU, with torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def vectors(url: str, texts: list[str]) -> np.ndarray:
 
 
 def test_two_devices_answer_as_one_and_share_the_work(tmp_path: Path) -> None:
-    """Vectors are the same, tokens are spread within a fifth, and health, facts and metrics tell of both."""
+    """Vectors are equal, tokens differ by at most a fifth, and health, model facts and metrics report both."""
     with running(tmp_path / "one", *TORCH, "--device", "cpu") as (url, _):
         want = vectors(url, TEXTS)
     with running(tmp_path / "two", *TORCH, "--device", "cpu,cpu") as (url, _):

@@ -1,4 +1,4 @@
-"""Clients that ask for large answers and read nothing, at the real server, and those who read beside them."""
+"""Clients of the real server that request large responses and read nothing, alongside clients that read."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import httpx
 import pytest
 from tests.real_server import running, wait_for
 
-CLIENTS = 60  # of 10 MB each: 600 MB if all were answered and nothing bounded them
-MOST_BYTES = 400 * 2**20  # beside what an idle server has
+CLIENTS = 60  # 10 MB each: 600 MB without a bound
+MOST_BYTES = 400 * 2**20  # above an idle server
 READERS = 32
 PATIENCE_S = 300.0
 JSON = {"content-type": "application/json"}
@@ -24,8 +24,8 @@ BODY = json.dumps({"input": [f"text {n}" for n in range(2048)]}).encode()
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize("accepts", ["identity", "gzip"])
-def test_what_nobody_reads_stays_within_its_room(tmp_path: Path, accepts: str) -> None:
-    """Resident memory says so, and small requests go on being answered."""
+def test_unread_responses_are_bounded(tmp_path: Path, accepts: str) -> None:
+    """Resident memory stays bounded, and small requests are answered."""
     with running(tmp_path / "log") as (url, process), ExitStack() as clients:
         answered = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).raise_for_status()
         assert len(answered.content) > 5_000_000
@@ -37,8 +37,8 @@ def test_what_nobody_reads_stays_within_its_room(tmp_path: Path, accepts: str) -
 
 
 @pytest.mark.parametrize("accepts", ["identity", "gzip"])
-def test_who_reads_is_answered_among_those_who_do_not(tmp_path: Path, accepts: str) -> None:
-    """All of them at once, each with its whole answer; who is told to come back does so."""
+def test_reading_clients_are_answered_alongside_idle_ones(tmp_path: Path, accepts: str) -> None:
+    """All reading clients receive complete responses; rejected ones retry."""
     with running(tmp_path / "log") as (url, _), ExitStack() as clients:
         whole = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).json()["data"]
         for _ in range(CLIENTS // 2):
@@ -48,7 +48,7 @@ def test_who_reads_is_answered_among_those_who_do_not(tmp_path: Path, accepts: s
 
 
 def answer_of(url: str, accepts: str) -> object:
-    """Its vectors, asked for again whenever the server says so."""
+    """Its vectors; retries after rejections."""
     deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         headers = JSON | {"accept-encoding": accepts}
@@ -71,7 +71,7 @@ def silent_client(url: str, accepts: str) -> socket.socket:
 
 
 def is_answered_or_refused(client: socket.socket) -> bool:
-    """Looked at, not taken."""
+    """Peeks at the socket without reading."""
     try:
         return bool(client.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
@@ -79,7 +79,7 @@ def is_answered_or_refused(client: socket.socket) -> bool:
 
 
 def resident_bytes(pid: int, name: str) -> int:
-    """VmRSS: now; VmHWM: at its highest."""
+    """VmRSS: current memory; VmHWM: peak memory."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found is not None
     return int(found[1]) * 1024

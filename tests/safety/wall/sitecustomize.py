@@ -1,5 +1,5 @@
-"""Python imports this at start where tests/safety/test_nothing_leaves.py puts its folder on the path: it writes every
-name that is looked up and every address beyond loopback into the file WALL_LOG."""
+"""Python imports this file at start in tests/safety/test_nothing_leaves.py. It records every resolved name and every
+address outside loopback in the file WALL_LOG."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEAR = ("127.", "::1", "localhost")
 def _watch(event: str, arguments: tuple[Any, ...]) -> None:
     if event in _LOOKUPS:
         host = arguments[0]
-    elif event in _SENDS and isinstance(arguments[-1], tuple):  # another family's address is a path of this machine
+    elif event in _SENDS and isinstance(arguments[-1], tuple):  # addresses of other families are local paths
         host = arguments[-1][0]
     else:
         return
