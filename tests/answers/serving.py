@@ -30,7 +30,7 @@ class Serving:
 async def serving(
     *folders: Path, backend: str = "openvino", dtype: str = "float32", engine: EngineConfig | None = None, **model: Any
 ) -> AsyncIterator[Serving]:
-    """Returns once all models are ready; otherwise the test fails with their states. model: more fields of ModelConfig."""
+    """Yields once all models are ready; otherwise the test fails. model: more fields of ModelConfig."""
     config = Config(
         model=ModelConfig(models=tuple(map(str, folders)), offline=True, **model),
         device=DeviceConfig(backend=backend, dtype=dtype),

@@ -1,4 +1,4 @@
-"""Dense vectors of a complete engine equal sentence-transformers', with truncation, prompts, dimensions and batching."""
+"""Dense vectors of a complete engine equal sentence-transformers': truncation, prompts, dimensions, batching."""
 
 from __future__ import annotations
 

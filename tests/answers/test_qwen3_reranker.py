@@ -25,7 +25,7 @@ def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("backend", ["openvino", "torch"])
 @pytest.mark.parametrize("instruction", [None, "Find a text about animals"], ids=["usual", "own"])
 async def test_scores_equal_the_recipe(reranker: Path, backend: str, instruction: str | None) -> None:
-    """Covers the template, truncation, the two rows of the head, and the shared prefix, which runs once for all passages."""
+    """Covers the template, truncation, the head's two rows, and the shared prefix, which runs once for all passages."""
     pairs = [[QUERY, passage] for passage in PASSAGES]
     inputs = {"pairs": pairs, "max_length": 512} | ({"instruction": instruction} if instruction else {})
     want = run_reference("qwen3_reranker", reranker, inputs)

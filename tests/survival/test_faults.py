@@ -193,7 +193,7 @@ def test_a_server_whose_only_model_hangs_is_not_ready(tmp_path: Path, monkeypatc
         assert httpx.get(f"{url}/health/live").status_code == 200
 
 
-async def test_sigterm_during_a_hanging_forward_pass_exits_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sigterm_during_a_hanging_forward_exits_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hanging request receives 503 after the drain time, and the process exits normally (real_server)."""
     with hanging(tmp_path, monkeypatch, "--shutdown-timeout-secs", "1") as (url, process):
         async with httpx.AsyncClient(timeout=60) as client:
