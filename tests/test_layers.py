@@ -22,6 +22,7 @@ BREACHES: Mapping[tuple[str, str], str] = {
     ("server/http/app.py", "import vectord.text.tokenizer"): "The server uses the engine through its client",
     ("products/weaviate.py", "import vectord.engine.client"): "Products import the schema and the errors only",
     ("products/common/dialect.py", "import vectord.config"): "Products import the schema and the errors only",
+    ("compose.py", "import vectord.products.tei"): "Nothing imports a single product but the gRPC service",
     ("engine/queue/worker.py", "import vectord.compute.backends.openvino"): "The queue and the operations use backends",
     ("compute/networks/bert.py", "import vectord.compute.ops.torch"): "Networks use the interface of the ops",
     ("engine/client.py", "import starlette"): "Only the server imports HTTP",

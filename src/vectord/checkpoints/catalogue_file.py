@@ -1,4 +1,4 @@
-"""Read the operator's own list of models, in the form of Simple Inference Server's configs/model_config.yaml.
+"""Read the operator's own list of models, a YAML file.
 
     models:
       - name: "bge-m3"                                   the name for clients; default: hf_repo_id

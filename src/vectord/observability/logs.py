@@ -59,8 +59,7 @@ def log_answer(
 ) -> None:
     """One line for one HTTP answer.
 
-    route: the path's template, "" for an unknown path. embedded: the number of embedded texts, None for other answers;
-    such lines have the name and fields that Simple Inference Server's users search for.
+    route: the path's template, "" for an unknown path. embedded: the number of embedded texts, or None.
     """
     if not _requests.isEnabledFor(level):
         return
@@ -123,7 +122,7 @@ class TextLines(Lines):
 
 
 class DashedLines(TextLines):
-    """2026-11-05 12:00:00.123 - INFO - answered method=POST ...: what Smart Embedder's users parse."""
+    """2026-11-05 12:00:00.123 - INFO - answered method=POST ..."""
 
     def head(self, record: logging.LogRecord) -> str:
         return f"{_time(record)} - {record.levelname} - "

@@ -50,7 +50,6 @@ async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer)
     load_s = time.monotonic() - started_s
     served.state = "ready"
     facts = served.runner.facts
-    # By the name that Simple Inference Server's users look for; its warm-up is our self-test.
     seconds = round(time.monotonic() - tested_s, 3)
     logger.info("warmup_ok", extra={"fields": {"model": served.name, "seconds": seconds}})
     logger.info("%s is ready on %s (%s, %s) after %.2f s", served.name, facts.device, facts.name, facts.dtype, load_s)

@@ -124,7 +124,7 @@ def _digest(key: str) -> bytes:
 
 
 def _presented(headers: Mapping[str, str]) -> str | None:
-    """The key as sent: Bearer KEY, the bare value that llama-index's TEI client sends, or x-api-key."""
+    """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, or `x-api-key: KEY`."""
     authorization = headers.get("authorization")
     if authorization is None:
         return headers.get("x-api-key")

@@ -1,4 +1,4 @@
-"""/metrics on a port of its own, where an operator names one: TEI's PROMETHEUS_PORT.
+"""/metrics on a separate port, if PROMETHEUS_PORT is set.
 
 Opened and closed by compose, in the app's lifespan, on the engine's event loop. The same page with the same rules as at
 the server's own port: its address, its certificate, no key, the same watch over slow clients.

@@ -58,8 +58,8 @@ def docs_pages() -> Sequence[Page]:
     style = partial(_asset, "swagger-ui.css", "text/css; charset=utf-8")
     return (
         Page(path="/docs", show=_page, summary="This API, to read and to try"),
-        Page(path="/redoc", show=_page, summary="The same, where Smart Embedder has a second page"),
-        Page(path="/swagger-ui", show=_page, summary="The same, where Embedding Inference API has it"),
+        Page(path="/redoc", show=_page, summary="The same page"),
+        Page(path="/swagger-ui", show=_page, summary="The same page"),
         Page(path="/docs/start.js", show=_start, summary=""),
         Page(path="/docs/swagger-ui-bundle.js", show=script, summary=""),
         Page(path="/docs/swagger-ui.css", show=style, summary=""),

@@ -64,8 +64,8 @@ def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
     summary = "This API in OpenAPI 3.1"
     return (
         Page(path="/openapi.json", show=show, summary=summary),
-        Page(path="/api-doc/openapi.json", show=show, summary=summary + ", where text-embeddings-inference has it"),
-        Page(path="/api/openapi.json", show=show, summary=summary + ", where Semantic Explorer has it"),
+        Page(path="/api-doc/openapi.json", show=show, summary=summary),
+        Page(path="/api/openapi.json", show=show, summary=summary),
     )
 
 
@@ -157,7 +157,7 @@ def _title(choice: Choice, endpoint: Endpoint) -> str:
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     answers = [route.answer for route in routes if route.answer is not None]
     if not answers:
-        return {"2XX": {"description": "OK, with no body or with one that says no more"}}  # Weaviate's is a 204
+        return {"2XX": {"description": "OK, with no body or with one that says no more"}}
     forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
     headers = [*_RESULT_HEADERS, *(_OCTETS_HEADERS if OCTETS in forms else ())]
     content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}

@@ -45,7 +45,7 @@ from vectord.schema import Int32
 logger = logging.getLogger(__name__)
 
 CPU_BATCH_TOKENS = 2048  # measured with MiniLM: 1,300 and 2,600 are equally fast, 5,300 a fifth to two fifths slower
-GPU_BATCH_TOKENS = 16_384  # where it is not measured: text-embeddings-inference's default
+GPU_BATCH_TOKENS = 16_384  # used if the best size is not measured
 CUDA_STREAMS = 2  # one batch computes, one is prepared
 ROOM_SHARE = 0.8  # of what is free at load: the rest is for fragments, and for what runs in float32 once more
 CAPTURE_S = 20.0  # after which no further graph is captured
