@@ -1,0 +1,8 @@
+"""Several processes: front-ends on one machine, and Ray on many. May import every room below the command line.
+
+    processes/  the supervisor, the engine's process and the front-ends of `vectord serve --front-ends N`
+    remote/     the protocol between front-ends and the engine's process
+    ray/        what `python -m vectord.cluster.serve` and `python -m vectord.cluster.bulk` run on a Ray cluster
+
+Read processes/supervisor.py or serve.py first.
+"""

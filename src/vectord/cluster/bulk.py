@@ -1,7 +1,7 @@
 """`python -m vectord.cluster.bulk IN OUT`: a folder of Parquet to a folder of Parquet, on every node of a Ray cluster.
 
-What `vectord bulk` understands is understood here. The driver plans, Ray Data hands parts to actors and hands them
-again when a node dies; each part is a file of OUT. The same command continues what was stopped.
+Accepts the options of `vectord bulk`. The driver splits the input into parts; Ray Data sends them to actors, again if a
+node dies. Each part becomes a file of OUT. The same command resumes a stopped job.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import click
 
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.options import config_of, job_of, parameters, read_options
-from vectord.cluster.ray.environment import QUIET, check_ray, join, prepare
-from vectord.cluster.ray.options import cluster_parameters, read_words
+from vectord.cluster.ray.cluster import QUIET, check_ray, cluster_parameters, join, prepare, read_words
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine, load
 from vectord.errors import ConfigError, ExitCode, StartError
@@ -29,8 +28,7 @@ from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
     from vectord.bulk.job import BulkJob
-    from vectord.cluster.ray.planning import Part
-    from vectord.cluster.ray.storage import Storage
+    from vectord.cluster.ray.parts import InputPart, Storage
     from vectord.config import Config
 
 PART_ROWS = 16_384
@@ -50,8 +48,8 @@ Examples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """One job for a cluster. actors: how many work at once; cpus, gpus: of each."""
+class ClusterJob:
+    """actors: the number of concurrent ones. cpus, gpus: of each actor."""
 
     job: BulkJob
     config: Config
@@ -81,58 +79,63 @@ def main(words: Sequence[str]) -> int:
 
 
 def run(words: Sequence[str]) -> int:
-    order = order_of(*read_words(COMMAND, words))
+    job = cluster_job(*read_words(COMMAND, words))
     check_ray()
     prepare(QUIET)
-    join(order.address)
+    join(job.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
 
     try:
-        summary = embed(order, _say)
+        summary = embed(job, _print_line)
     finally:
         ray.shutdown()
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
 
-def embed(order: Order, say: Callable[[str], None]) -> dict[str, Any]:
-    """OUT, made on the cluster that this process has joined. Returns what was done, by this run and in all.
+def embed(job: ClusterJob, report: Callable[[str], None]) -> dict[str, Any]:
+    """Make OUT on the cluster that this process has joined. Returns the summary.
 
-    say: told a line for each part. Raises ConfigError, BulkFailed.
+    report: called with a line for each part. Raises ConfigError, BulkFailed.
     """
-    from vectord.cluster.ray.planning import begin, finish, parts_of, whole  # noqa: PLC0415 - pyarrow, an extra
-    from vectord.cluster.ray.storage import Storage  # noqa: PLC0415
+    from vectord.cluster.ray.parts import (  # noqa: PLC0415 - pyarrow, an extra
+        Storage,
+        begin,
+        finish,
+        finished_parts,
+        parts_of,
+    )
 
-    began_s = time.monotonic()
-    source, out = Storage(order.source), Storage(order.out)
+    started_s = time.monotonic()
+    source, out = Storage(job.source), Storage(job.out)
     files = source.parquet_files()
-    parts = list(parts_of(files, order.part_rows))
-    begin(out, order.job, files, order.part_rows, restart=order.restart)
-    done = whole(out, parts)
+    parts = list(parts_of(files, job.part_rows))
+    begin(out, job.job, files, job.part_rows, restart=job.restart)
+    done = finished_parts(out, parts)
     missing = [part for part in parts if part.name not in done]
-    made = _make(order, missing, _one_of(done), out, say)
+    made = _make(job, missing, _facts_of(done), out, report)
     summary = {
-        "out": order.out,
+        "out": job.out,
         "rows": sum(file.rows for file in files),
         "parts": len(parts),
         "parts_before": len(done),
         "tokens": sum(row["tokens"] for row in made),
         "cut": sum(row["cut"] for row in made),
         "failed": sum(row["failed"] for row in made),
-        "seconds": round(time.monotonic() - began_s, 3),
+        "seconds": round(time.monotonic() - started_s, 3),
     }
     finish(out, summary)
     return summary
 
 
 def _make(
-    order: Order,
-    missing: Sequence[Part],
+    job: ClusterJob,
+    missing: Sequence[InputPart],
     made_with: Mapping[str, Any],
     out: Storage,
-    say: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """What became of each part, in any order. made_with: facts of the model that made others. Raises BulkFailed."""
+    """The reports of the parts, in any order. made_with: the facts of the finished parts. Raises BulkFailed."""
     if not missing:
         return []
     import ray.data  # noqa: PLC0415 - after `prepare`
@@ -144,16 +147,16 @@ def _make(
     done = rows.map(
         PartEmbedder,
         fn_constructor_args=[
-            order.config,
-            order.job,
-            order.source,
-            order.out,
+            job.config,
+            job.job,
+            job.source,
+            job.out,
             made_with.get("fingerprint"),
-            order.patience_s,
+            job.patience_s,
         ],
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(order.actors, len(missing))),
-        num_cpus=order.cpus,
-        num_gpus=order.gpus,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(job.actors, len(missing))),
+        num_cpus=job.cpus,
+        num_gpus=job.gpus,
     )
     made: list[dict[str, Any]] = []
     space = made_with.get("space", "")
@@ -162,36 +165,38 @@ def _make(
             if row["error"]:
                 raise BulkFailed(row["error"])
             space = space or row["space"]
-            if row["space"] not in ("", space):  # nodes that read other files under one model's name
+            if row["space"] not in ("", space):  # a node has other files for the same model name
                 out.remove(row["name"])
                 raise BulkFailed(f"The nodes have different weights: spaces {space} and {row['space']}")
             made.append(row)
-            say(f"{row['name']}: {row['rows']:,} rows, {row['tokens']:,} tokens; {len(made)} of {len(missing)} parts")
+            report(
+                f"{row['name']}: {row['rows']:,} rows, {row['tokens']:,} tokens; {len(made)} of {len(missing)} parts"
+            )
     except RayError as failed:
-        raise BulkFailed(f"Ray could not go on: {str(failed).strip()}") from failed
+        raise BulkFailed(f"Ray failed: {str(failed).strip()}") from failed
     return made
 
 
-def _one_of(done: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    """ModelFacts of the model that made these parts. Raises BulkFailed where they are of several spaces."""
+def _facts_of(done: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The facts of the model that made these parts. Raises BulkFailed if they have several vector spaces."""
     spaces = {facts.get("space") for facts in done.values()} - {"", None}
     if len(spaces) > 1:
-        raise BulkFailed("OUT has parts made with different weights; --restart starts anew")
+        raise BulkFailed("OUT has parts made with different weights; --restart starts over")
     return next((facts for facts in done.values() if facts.get("space")), {})
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def order_of(options: SimpleNamespace, line: CommandLine) -> Order:
+def cluster_job(options: SimpleNamespace, line: CommandLine) -> ClusterJob:
     """Raises ConfigError."""
     options = read_options({**vars(options), "output_format": "parquet"})
     if options.url is not None:
-        raise ConfigError("--url: the nodes have the model themselves; vectord bulk --url asks a server")
+        raise ConfigError("--url: the nodes open the model themselves; use vectord bulk --url for a server")
     config = config_of(load(line, os.environ, Path.cwd(), profiles()), options)
     threads = config.device.num_threads or options.cpus
-    return Order(
+    return ClusterJob(
         job=job_of(options),
         config=replace(config, device=replace(config.device, num_threads=threads)),
         source=options.source,

@@ -1,6 +1,6 @@
 """`python -m vectord.cluster.serve` and `serve run vectord.cluster.serve:app`: vectord on many machines.
 
-What `vectord serve` understands is understood here, beside options for replicas. Blocks until SIGINT or SIGTERM.
+Accepts the options of `vectord serve`, and options for replicas. Blocks until SIGINT or SIGTERM.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET, check_ray, join, prepare
-from vectord.cluster.ray.options import cluster_parameters, read_words
-from vectord.cluster.ray.shape import Shape
+from vectord.cluster.ray.cluster import (
+    DIRECT,
+    PATIENT,
+    QUIET,
+    ReplicaOptions,
+    check_ray,
+    cluster_parameters,
+    join,
+    prepare,
+    read_words,
+)
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine, Loaded, load
 from vectord.errors import ConfigError, ExitCode, StartError
@@ -67,7 +75,7 @@ def run(words: Sequence[str]) -> int:
     try:
         start(serve, loaded.config, everywhere=options.proxies == "every")
         try:
-            serve.run(application(loaded.config, shape_of(options)), name=NAME, route_prefix="/")
+            serve.run(application(loaded.config, replica_options(options)), name=NAME, route_prefix="/")
         except RuntimeError as problem:
             raise StartError(f"no replica started: {problem} Their logs are in {LOGS}") from problem
         server = loaded.config.server
@@ -80,7 +88,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def start(serve: Any, config: Config, *, everywhere: bool) -> None:
-    """Ray's proxies, which listen on `config`'s address: on every node that has a replica, or on the head alone."""
+    """Start Ray's proxies at the address of `config`: on every node with a replica, or only on the head node."""
     serve.start(
         proxy_location="EveryNode" if everywhere else "HeadOnly",
         http_options={"host": config.server.host, "port": config.server.port},
@@ -88,9 +96,9 @@ def start(serve: Any, config: Config, *, everywhere: bool) -> None:
 
 
 def app(arguments: Mapping[str, str]) -> Any:
-    """What `serve run vectord.cluster.serve:app name=value ...` runs; names are those of options, and `models`.
+    """The application of `serve run vectord.cluster.serve:app name=value ...`.
 
-    Where proxies listen is the cluster's matter. Raises StartError.
+    The names are those of options, and `models`. The cluster determines where the proxies listen. Raises StartError.
     """
     prepare(QUIET)
     words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "models"]
@@ -98,16 +106,16 @@ def app(arguments: Mapping[str, str]) -> Any:
     options, line = read_words(COMMAND, words)
     from vectord.cluster.ray.application import application  # noqa: PLC0415 - after `prepare`
 
-    return application(_load(line).config, shape_of(options))
+    return application(_load(line).config, replica_options(options))
 
 
-def shape_of(options: SimpleNamespace) -> Shape:
+def replica_options(options: SimpleNamespace) -> ReplicaOptions:
     """Raises ConfigError."""
     least = options.min_replicas if options.min_replicas is not None else options.num_replicas
     most = options.max_replicas if options.max_replicas is not None else max(least, options.num_replicas)
     if not 1 <= least <= most:
-        raise ConfigError(f"--min-replicas {least}, --max-replicas {most}: expected 1 or more, and no less at most")
-    return Shape(
+        raise ConfigError(f"--min-replicas {least}, --max-replicas {most}: expected 1 <= min <= max")
+    return ReplicaOptions(
         min_replicas=least,
         max_replicas=most,
         cpus=options.cpus,
@@ -152,16 +160,16 @@ def _load(line: CommandLine) -> Loaded:
 
 
 def _ended() -> threading.Event:
-    """Set by the first signal; the second has the kernel's own effect."""
+    """Set by the first signal; the second one ends the process."""
     ended = threading.Event()
 
-    def leave(number: int, frame: object) -> None:
+    def shut_down(number: int, frame: object) -> None:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_DFL)
         ended.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
+        signal.signal(number, shut_down)
     return ended
 
 

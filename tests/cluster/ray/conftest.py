@@ -1,4 +1,4 @@
-"""Real clusters of Ray on this machine, several nodes each. These tests run in .venv-ray alone (`make test-ray`)."""
+"""Real clusters of Ray on this machine, with several nodes. These tests need .venv-ray (`make test-ray`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ collect_ignore_glob = [] if HAS_RAY else ["*_ray.py"]
 
 OBJECT_STORE_BYTES = 100 * 2**20
 ATTEMPTS = 3
-# A node whose agents do not say their ports within 15 s gives up. On a busy machine they take longer: so it is told.
+# A node gives up if its agents do not report their ports within 15 s. On a busy machine they take longer.
 AGENT_PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
 ENVIRON = {
     "HF_HUB_OFFLINE": "1",
@@ -27,14 +27,14 @@ ENVIRON = {
     "RAY_enable_metrics_collection": "0",
     "RAY_prestart_worker_first_driver": "0",
     "RAY_DISABLE_MEMORY_MONITOR": "1",
-    "RAY_memory_monitor_refresh_ms": "0",  # of a machine that others use, too
+    "RAY_memory_monitor_refresh_ms": "0",  # other programs use memory too
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
 }
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Ray and its pydantic warn of themselves, in each new version of something else."""
+    """Ignore deprecation warnings from Ray and its pydantic."""
     for item in items:
         if item.path.name.endswith("_ray.py"):
             item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextmanager
 def cluster(nodes: int, environ: dict[str, str]) -> Iterator[tuple[Any, list[Any]]]:
-    """A head that takes no work, and `nodes` of one processor each."""
+    """A head node without CPUs, and `nodes` with one CPU each."""
     os.environ |= ENVIRON | environ
     import ray
 
@@ -57,7 +57,7 @@ def cluster(nodes: int, environ: dict[str, str]) -> Iterator[tuple[Any, list[Any
 
 
 def head() -> Any:
-    """Tried again where it did not start: Ray gives its own processes a fixed time, too short on a busy machine."""
+    """Retried: Ray gives its own processes a fixed time to start, which is too short on a busy machine."""
     from ray.cluster_utils import Cluster
 
     for _ in range(ATTEMPTS - 1):
@@ -67,7 +67,7 @@ def head() -> Any:
 
 
 def node(cpus: int) -> dict[str, Any]:
-    """How Ray is told to start one."""
+    """The arguments of a node."""
     ports = {name: free_port() for name in AGENT_PORTS}
     return {"num_cpus": cpus, "object_store_memory": OBJECT_STORE_BYTES, **ports}
 

@@ -1,4 +1,4 @@
-"""A job over several nodes: a node that dies in the middle costs no row and doubles none, nor does a driver's end."""
+"""A job over several nodes: no row is lost or duplicated when a node dies or the driver stops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import pytest
 from tests.cluster.ray.conftest import cluster
 
 from vectord.bulk.job import BulkFailed
-from vectord.cluster.bulk import COMMAND, Order, embed, order_of
-from vectord.cluster.ray.options import read_words
+from vectord.cluster.bulk import COMMAND, ClusterJob, cluster_job, embed
+from vectord.cluster.ray.cluster import read_words
 from vectord.errors import ConfigError
 
 FILES, ROWS_A_FILE, PART_ROWS = 3, 2000, 500
@@ -33,7 +33,7 @@ def nodes() -> Iterator[tuple[Any, list[Any]]]:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """Files of texts that all differ, whose row groups are no multiples of parts."""
+    """Files of different texts, whose row groups do not align with parts."""
     folder = tmp_path / "in"
     folder.mkdir()
     for index in range(FILES):
@@ -43,13 +43,13 @@ def source(tmp_path: Path) -> Path:
     return folder
 
 
-def order(source: Path, out: Path, *words: str) -> Order:
+def order(source: Path, out: Path, *words: str) -> ClusterJob:
     given = ["--actors", "2", "--part-rows", str(PART_ROWS), str(source), str(out), "--backend", "fake", *words]
-    return order_of(*read_words(COMMAND, given))
+    return cluster_job(*read_words(COMMAND, given))
 
 
 def check_whole(out: Path) -> np.ndarray:
-    """The vectors of OUT, whose rows must be those of the input, each once and in order."""
+    """The vectors of OUT. Its rows must be those of the input, in order."""
     table = pq.read_table(out)
     assert table["id"].to_pylist() == list(range(FILES * ROWS_A_FILE))
     assert not [path.name for path in out.iterdir() if path.name.startswith("_tmp")]
@@ -61,8 +61,8 @@ def parts_in(out: Path) -> list[str]:
     return sorted(path.name for path in out.glob("[0-9]*.parquet"))
 
 
-def test_a_node_that_dies_costs_no_row(nodes: tuple[Any, list[Any]], source: Path, tmp_path: Path) -> None:
-    """Its parts are made by another, and each row is there once, with the vector that an undisturbed job gives it."""
+def test_no_row_is_lost_when_a_node_dies(nodes: tuple[Any, list[Any]], source: Path, tmp_path: Path) -> None:
+    """Another node makes its parts; the vectors are those of an uninterrupted job."""
     made, workers = nodes
     whole = embed(order(source, tmp_path / "whole"), lambda line: None)
     assert whole["parts"] == FILES * ROWS_A_FILE // PART_ROWS
@@ -79,7 +79,7 @@ def test_a_node_that_dies_costs_no_row(nodes: tuple[Any, list[Any]], source: Pat
 
 
 def at_work(workers: list[Any]) -> Any:
-    """A node whose processor an actor has, taken from the list."""
+    """Removes a node with a running actor from the list and returns it."""
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node()
@@ -88,8 +88,8 @@ def at_work(workers: list[Any]) -> Any:
     return busy[0]
 
 
-def test_the_same_command_makes_what_is_missing(nodes: tuple[Any, list[Any]], source: Path, tmp_path: Path) -> None:
-    """Parts that are there stay as they are; one that is cut short is made again."""
+def test_the_same_command_makes_the_missing_parts(nodes: tuple[Any, list[Any]], source: Path, tmp_path: Path) -> None:
+    """Finished parts stay unchanged; truncated ones are made again."""
 
     class Ended(Exception):
         pass
@@ -112,7 +112,7 @@ def test_the_same_command_makes_what_is_missing(nodes: tuple[Any, list[Any]], so
 
 
 def wait_until_still(out: Path) -> None:
-    """Until what the ended job had under way is written or gone."""
+    """Until no part has appeared for 5 s."""
     seen, since_s = parts_in(out), time.monotonic()
     while time.monotonic() - since_s < 5.0:
         time.sleep(0.2)
@@ -120,8 +120,8 @@ def wait_until_still(out: Path) -> None:
             seen, since_s = parts_in(out), time.monotonic()
 
 
-def test_a_row_without_a_text_ends_the_job(nodes: tuple[Any, list[Any]], tmp_path: Path) -> None:
-    """In the words of vectord bulk, with file and row; --on-error null goes on without its vector."""
+def test_a_row_without_a_text_fails_the_job(nodes: tuple[Any, list[Any]], tmp_path: Path) -> None:
+    """The error names the file and the row; --on-error null continues without its vector."""
     path = tmp_path / "in.parquet"
     pq.write_table(pa.table({"id": [0, 1, 2], "text": ["one", None, "three"]}), path)
     with pytest.raises(BulkFailed, match=r"in\.parquet, rows from 0: Row 1"):
@@ -131,10 +131,9 @@ def test_a_row_without_a_text_ends_the_job(nodes: tuple[Any, list[Any]], tmp_pat
 
 
 def test_another_job_is_refused(tmp_path: Path, source: Path) -> None:
-    """What OUT holds is neither mixed with other vectors nor overwritten."""
+    """OUT is neither mixed with other vectors nor overwritten."""
     first = order(source, tmp_path / "out")
-    from vectord.cluster.ray.planning import begin
-    from vectord.cluster.ray.storage import Storage
+    from vectord.cluster.ray.parts import Storage, begin
 
     files = Storage(first.source).parquet_files()
     begin(Storage(first.out), first.job, files, PART_ROWS, restart=False)

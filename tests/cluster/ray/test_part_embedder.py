@@ -1,4 +1,4 @@
-"""A part of the input, without Ray: what an actor makes of it, and what it tells."""
+"""part_embedder.py without Ray: a part of the input becomes a file."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 
 from vectord.bulk.job import BulkJob
 from vectord.cluster.ray.part_embedder import PartEmbedder
-from vectord.cluster.ray.planning import Part, begin, parts_of, whole
-from vectord.cluster.ray.storage import Storage
+from vectord.cluster.ray.parts import InputPart, Storage, begin, finished_parts, parts_of
 from vectord.config import Config, DeviceConfig
 
 
@@ -36,12 +35,12 @@ def embedder(source: Path, fingerprint: str | None = None) -> PartEmbedder:
     return PartEmbedder(config, BulkJob(source="in", out=out), str(source), str(out), fingerprint, 10.0)
 
 
-def parts(source: Path) -> list[Part]:
+def parts(source: Path) -> list[InputPart]:
     return list(parts_of(Storage(str(source)).parquet_files(), 2))
 
 
 def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
-    """With their columns and vectors; made twice it is there once, and counted by who looks for it."""
+    """With their columns and vectors. A part that is made twice exists once, and counts as finished."""
     first, _ = parts(source)
     actor = embedder(source)
     for _ in range(2):
@@ -50,19 +49,19 @@ def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
     out = Storage(str(source.with_name("out")))
     rows = pq.read_table(source.with_name("out") / first.name).to_pylist()
     assert [(row["id"], len(row["dense"])) for row in rows] == [(0, 384), (1, 384)]
-    assert list(whole(out, parts(source))) == [first.name]
-    assert whole(out, parts(source))[first.name]["space"] == made["space"]
+    assert list(finished_parts(out, parts(source))) == [first.name]
+    assert finished_parts(out, parts(source))[first.name]["space"] == made["space"]
 
 
-def test_a_row_without_a_text_is_told(source: Path) -> None:
-    """With its file, and nothing is written of the part."""
+def test_a_row_without_a_text_is_reported(source: Path) -> None:
+    """With its file. The part is not written."""
     made = embedder(source)(asdict(parts(source)[1]))
     assert "in.parquet, rows from 2: Row 0" in made["error"]
     assert not list(source.with_name("out").glob("*.parquet"))
 
 
 def test_other_weights_write_nothing(source: Path) -> None:
-    """A job that goes on with another model than it was begun with is told so."""
+    """A job cannot be resumed with another model."""
     made = embedder(source, fingerprint="of others")(asdict(parts(source)[0]))
     assert "other weights" in made["error"]
     assert not list(source.with_name("out").glob("*.parquet"))

@@ -17,8 +17,8 @@ def config(backend: str = "fake") -> Config:
     return replace(Config(), device=replace(DeviceConfig(), backend=backend, num_threads=1))
 
 
-async def test_it_answers_once_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray sends requests when the app has started: by then the models are loaded, and its check of health passes."""
+async def test_it_answers_after_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray sends requests when the app has started: the models are loaded, and the health check passes."""
     monkeypatch.setattr("vectord.observability.logs.configure", lambda telemetry: None)
     replica = Replica(config())
     app = replica.__serve_build_asgi_app__()
@@ -33,7 +33,7 @@ async def test_it_answers_once_it_has_started(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_without_a_model_it_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray hears it, and tells the operator, instead of sending requests to where nothing can be answered."""
+    """Ray reports it to the operator and sends no requests."""
     monkeypatch.setattr("vectord.observability.logs.configure", lambda telemetry: None)
     monkeypatch.setattr("vectord.compute.backends.fake.load", failing)
     replica = Replica(config())
@@ -49,8 +49,8 @@ def failing(*given: object) -> None:
     raise OSError("no such device")
 
 
-async def test_what_waits_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tokens of texts that are in no forward yet, which Ray scales by."""
+async def test_it_reports_its_queued_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray scales by them."""
     monkeypatch.setattr("vectord.observability.logs.configure", lambda telemetry: None)
     replica = Replica(config())
     app = replica.__serve_build_asgi_app__()

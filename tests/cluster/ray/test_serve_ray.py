@@ -1,4 +1,4 @@
-"""An application on several nodes: a node that dies under load costs no answer, and every dialect is there."""
+"""An application on several nodes: it serves every API, and loses no response when a node dies."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import pytest
 from tests.cluster.ray.conftest import cluster, free_port
 
 from vectord import Client
-from vectord.cluster.ray.environment import DIRECT, PATIENT, QUIET
-from vectord.cluster.ray.shape import Shape
+from vectord.cluster.ray.cluster import DIRECT, PATIENT, QUIET, ReplicaOptions
 from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
 
 PATIENCE_S = 240.0
@@ -24,7 +23,7 @@ TEXTS_A_CALL = 16
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Any, list[Any]]]:
-    """The URL of two replicas, each on a node of its own, and the cluster."""
+    """The URL of two replicas on two nodes, and the cluster."""
     port = free_port()
     with cluster(2, {**QUIET, **DIRECT, **PATIENT, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1"}) as (
         made,
@@ -42,13 +41,13 @@ def served() -> Iterator[tuple[str, Any, list[Any]]]:
             server=replace(ServerConfig(), port=port),
         )
         start(serve, config, everywhere=False)
-        serve.run(application(config, Shape(min_replicas=2, max_replicas=2)), name=NAME, route_prefix="/")
+        serve.run(application(config, ReplicaOptions(min_replicas=2, max_replicas=2)), name=NAME, route_prefix="/")
         yield f"http://127.0.0.1:{port}", made, nodes
         serve.shutdown()
 
 
-def test_every_dialect_answers(served: tuple[str, Any, list[Any]]) -> None:
-    """As from one process: asked in several APIs, a text has the same vector, and errors are each one's own."""
+def test_every_api_answers(served: tuple[str, Any, list[Any]]) -> None:
+    """As in one process: a text has the same vector in every API, and each API has its own errors."""
     url, _, _ = served
     openai = httpx.post(f"{url}/v1/embeddings", json={"input": "hello"}).json()["data"][0]["embedding"]
     tei = httpx.post(f"{url}/embed", json={"inputs": "hello"}).json()[0]
@@ -60,8 +59,8 @@ def test_every_dialect_answers(served: tuple[str, Any, list[Any]]) -> None:
     assert "message" in refused.json()["error"]
 
 
-def test_a_node_that_dies_under_load_costs_no_answer(served: tuple[str, Any, list[Any]]) -> None:
-    """Every text of every call is answered once and right, while one of two nodes is killed."""
+def test_no_response_is_lost_when_a_node_dies(served: tuple[str, Any, list[Any]]) -> None:
+    """Every call under load returns the right vectors while one of two nodes is killed."""
     url, made, nodes = served
     with Client(url, max_retries=12, timeout_s=60) as client:
         texts = [f"text {i}" for i in range(TEXTS_A_CALL)]
@@ -75,7 +74,7 @@ def test_a_node_that_dies_under_load_costs_no_answer(served: tuple[str, Any, lis
 
 
 class Load:
-    """Threads that ask the same again and again, and look at each answer."""
+    """Threads that repeat a call and check each result."""
 
     def __init__(self, url: str, texts: list[str], expected: np.ndarray) -> None:
         self.answered = 0

@@ -1,7 +1,7 @@
-"""What Ray Data runs on the nodes: an engine, and each part of the input as a job of vectord.bulk on it.
+"""The actor of Ray Data: an engine that embeds each part of the input as a job of vectord.bulk.
 
-An actor a process, called with one part at a time in its one thread. A part is delivered whole, under a name that says
-which rows it holds: so one that is made twice, because a node died or seemed to, is there once.
+Ray Data calls it with one part at a time, in one thread. The name of a part identifies its rows, so a part that is made
+twice, because a node died or seemed to, exists once.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.pipeline import Pipeline, Summary
 from vectord.bulk.progress import InputSize, LogProgress
-from vectord.cluster.ray.planning import Part
-from vectord.cluster.ray.storage import Storage
+from vectord.cluster.ray.parts import InputPart, Storage
 from vectord.config import Config
 from vectord.observability import logs
 
 
 class PartEmbedder:
-    def __init__(self, config: Config, job: BulkJob, source: str, out: str, fingerprint: str | None, patience_s: float):
-        """fingerprint: of the weights that made the parts which are there; None: there are none."""
+    def __init__(
+        self, config: Config, job: BulkJob, source: str, out: str, fingerprint: str | None, patience_s: float
+    ) -> None:
+        """fingerprint: of the weights that made the finished parts; None: there are none."""
         logs.configure(config.telemetry)
         self._job = job
         self._source, self._out = Storage(source), Storage(out)
@@ -40,19 +41,18 @@ class PartEmbedder:
         self._embedder = EngineEmbedder(engine, job)
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """Make one part. row: a Part. Returns what came of it (`told`), a BulkFailed too: Ray would tell of an error
-        raised here as its own, and try again."""
-        part = Part(**row)
+        """Make one part. row: an InputPart. Returns `report`, also for BulkFailed: Ray would retry an exception."""
+        part = InputPart(**row)
         with tempfile.TemporaryDirectory(prefix="vectord-part-") as folder:
             try:
-                return told(part, summary=self._runner.run(self._make(part, Path(folder))))
+                return report(part, summary=self._runner.run(self._make(part, Path(folder))))
             except BulkFailed as failed:
-                return told(part, error=f"{part.path}, rows from {part.start}: {failed}")
+                return report(part, error=f"{part.path}, rows from {part.start}: {failed}")
 
-    async def _make(self, part: Part, folder: Path) -> Summary:
+    async def _make(self, part: InputPart, folder: Path) -> Summary:
         facts = await self._embedder.facts()
         if self._fingerprint not in (None, facts.fingerprint):
-            raise BulkFailed("OUT has parts made with other weights than these; --restart starts anew")
+            raise BulkFailed("OUT has parts made with other weights; --restart starts over")
         texts, vectors = folder / "in.parquet", folder / "out.parquet"
         self._source.copy_rows(part.path, part.start, part.stop, texts)
         job = replace(self._job, source=str(texts), out=vectors, input_format="parquet")
@@ -63,8 +63,8 @@ class PartEmbedder:
         return summary
 
 
-def told(part: Part, *, summary: Summary | None = None, error: str = "") -> dict[str, Any]:
-    """A row of Ray Data's, always of the same columns. error: "" of a part that is made."""
+def report(part: InputPart, *, summary: Summary | None = None, error: str = "") -> dict[str, Any]:
+    """A row for Ray Data, always with the same columns. error: "" for a finished part."""
     found = {} if summary is None else asdict(summary)
     return {
         "name": part.name,

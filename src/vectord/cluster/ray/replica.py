@@ -1,6 +1,6 @@
-"""One replica: the whole app in a process of Ray's, each with its own engine. Made by application.py.
+"""One replica: the whole app, with its own engine, in an actor of Ray. Made by application.py.
 
-Ray calls it on one event loop, the one the app's lifespan and its requests run on.
+Ray calls its methods on the event loop of the app.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vectord.products.common.models import ready_models
 
 
 class NotReady(Exception):
-    """No model answers. Ray takes such a replica away and starts another."""
+    """No model is ready. Ray replaces such a replica."""
 
 
 class Replica:
@@ -30,7 +30,7 @@ class Replica:
         self._busy = BusyShare()
         self._composed: compose.Composition
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray's name
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # called by Ray
         logs.configure(self._config.telemetry)
         compose.run_without_preempting()
         self._composed = compose.build(self._config, self._watching)
@@ -47,9 +47,9 @@ class Replica:
         return observe
 
     async def check_health(self) -> None:
-        """Raises NotReady. Ray's name, as the next."""
+        """Raises NotReady. Called by Ray, as the next method."""
         if not ready_models(self._composed.engine.models()):
-            raise NotReady(f"no model answers: {self._composed.engine.readiness()}")
+            raise NotReady(f"no model is ready: {self._composed.engine.readiness()}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         queued = self._composed.engine.gauges().queued_tokens
@@ -57,7 +57,7 @@ class Replica:
 
 
 def _wait_for_models(app: Starlette, composed: compose.Composition) -> None:
-    """Ray sends requests once the app has started: here that is when its models have loaded."""
+    """Delay the start of the app until its models have loaded: Ray sends requests from then on."""
     start = app.router.lifespan_context
 
     @asynccontextmanager
@@ -65,7 +65,7 @@ def _wait_for_models(app: Starlette, composed: compose.Composition) -> None:
         async with start(app):
             await composed.engine.loaded.wait()
             if compose.exit_code(composed.engine):
-                raise NotReady("no model could be loaded; the replica's log says why")
+                raise NotReady("no model could be loaded; see the replica's log")
             yield
             app.state.shutdown.begin()
             await composed.engine.drain()

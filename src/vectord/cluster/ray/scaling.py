@@ -1,7 +1,6 @@
-"""How many replicas the work that waits asks for. Ray's controller calls it every few seconds, with means over time.
+"""The number of replicas for a load. Ray's controller calls it every few seconds, with averages over time.
 
-Ray takes this module there as it is (by value), and applies its bounds, delays and factors to what comes out: so
-nothing here imports Ray.
+Ray pickles this module by value and applies its own bounds and delays to the result, so nothing here imports Ray.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-WAITING_TOKENS = "waiting_tokens"  # queued in a replica's schedulers
-BUSY = "busy"  # share of the last seconds in which a replica's forwards ran
-BUSY_ENOUGH = 0.8  # above it, queues grow faster than load does
+WAITING_TOKENS = "waiting_tokens"  # queued in a replica
+BUSY = "busy"  # share of time in which a replica's batches ran
+MAX_BUSY = 0.8  # above it, queues grow faster than load
 
 
-class Context(Protocol):
-    """What is read of Ray's AutoscalingContext."""
+class AutoscalingFigures(Protocol):
+    """The part of Ray's AutoscalingContext that is read."""
 
     target_num_replicas: int
 
@@ -24,20 +23,20 @@ class Context(Protocol):
     def aggregated_metrics(self) -> Mapping[str, Mapping[Any, float]] | None: ...
 
 
-class TokensWaiting:
-    """A policy: replicas enough that each has `tokens_per_replica` waiting at most, and is not busy all the time.
+class WaitingTokensPolicy:
+    """Enough replicas that each has at most `tokens_per_replica` queued tokens and is not busy all the time.
 
-    By tokens alone, a cluster that just keeps up would shrink until it does not.
+    With the tokens alone, a cluster that just keeps up would shrink until it does not.
     """
 
     def __init__(self, tokens_per_replica: float) -> None:
         self._tokens_per_replica = tokens_per_replica
 
-    def __call__(self, context: Context) -> tuple[int, dict[str, Any]]:
-        told = context.aggregated_metrics or {}
-        waiting, busy = told.get(WAITING_TOKENS, {}), told.get(BUSY, {})
-        if not waiting:  # replicas that are starting have told nothing yet
+    def __call__(self, context: AutoscalingFigures) -> tuple[int, dict[str, Any]]:
+        reported = context.aggregated_metrics or {}
+        waiting, busy = reported.get(WAITING_TOKENS, {}), reported.get(BUSY, {})
+        if not waiting:  # the replicas are starting
             return context.target_num_replicas, {}
         by_tokens = math.ceil(sum(waiting.values()) / self._tokens_per_replica)
-        by_time = math.ceil(sum(busy.values()) / BUSY_ENOUGH)
+        by_time = math.ceil(sum(busy.values()) / MAX_BUSY)
         return max(by_tokens, by_time), {}

@@ -1,4 +1,4 @@
-"""Parts of an input: every row in one, in names that sort as the rows do; and what a later start believes of them."""
+"""parts.py: the parts of an input, and which of them a later start accepts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from vectord.bulk.job import BulkJob
-from vectord.cluster.ray.planning import BEGUN, begin, parts_of, whole
-from vectord.cluster.ray.storage import Storage
+from vectord.cluster.ray.parts import HEADER, Storage, begin, finished_parts, parts_of
 from vectord.errors import ConfigError
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Storage:
-    """Two files of 10 and 3 rows, in row groups of 4, beside what is no input."""
+    """Two files of 10 and 3 rows in row groups of 4, and files that are no input."""
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
     write(folder / "a.parquet", 0, 10)
@@ -35,7 +34,7 @@ def job(out: Path) -> BulkJob:
 
 
 def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
-    """Read part by part in the order of their names, the rows are those of the files, in their order."""
+    """In the order of their names, the parts have the rows of the files in order."""
     parts = list(parts_of(source.parquet_files(), 3))
     assert [part.name for part in parts] == sorted(part.name for part in parts)
     rows: list[int] = []
@@ -45,8 +44,8 @@ def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
     assert rows == list(range(13))
 
 
-def test_a_part_is_there_whole_or_not_at_all(source: Storage, tmp_path: Path) -> None:
-    """One that is cut short, or has other rows than its own, is not counted."""
+def test_an_incomplete_part_does_not_count(source: Storage, tmp_path: Path) -> None:
+    """A truncated file, or one with another number of rows."""
     out = Storage(str(tmp_path / "out"))
     begin(out, job(tmp_path / "out"), source.parquet_files(), 5, restart=False)
     parts = list(parts_of(source.parquet_files(), 5))
@@ -55,11 +54,11 @@ def test_a_part_is_there_whole_or_not_at_all(source: Storage, tmp_path: Path) ->
     cut = tmp_path / "out" / parts[0].name
     cut.write_bytes(cut.read_bytes()[:-10])
     write(tmp_path / "out" / parts[1].name, 0, 4)
-    assert list(whole(out, parts)) == [parts[2].name]
+    assert list(finished_parts(out, parts)) == [parts[2].name]
 
 
-def test_another_job_is_not_continued(source: Storage, tmp_path: Path) -> None:
-    """Neither another input nor other vectors; --restart forgets what was done."""
+def test_another_job_is_not_resumed(source: Storage, tmp_path: Path) -> None:
+    """With another input or other options; --restart deletes the old job."""
     out = Storage(str(tmp_path / "out"))
     files = source.parquet_files()
     begin(out, job(tmp_path / "out"), files, 5, restart=False)
@@ -72,30 +71,30 @@ def test_another_job_is_not_continued(source: Storage, tmp_path: Path) -> None:
         begin(out, BulkJob(source="in", out=tmp_path, normalize=False), files, 5, restart=False)
     write(tmp_path / "out" / "00000-000000000000.parquet", 0, 5)
     begin(out, job(tmp_path / "out"), files, 6, restart=True)
-    assert out.names() == {BEGUN}
+    assert out.names() == {HEADER}
 
 
-def test_files_of_others_are_left_alone(source: Storage, tmp_path: Path) -> None:
-    """A folder that no job of ours began is refused, with --restart too."""
+def test_other_files_are_not_deleted(source: Storage, tmp_path: Path) -> None:
+    """A folder without a job is refused, also with --restart."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").write_text("mine")
     for restart in (False, True):
-        with pytest.raises(ConfigError, match="no job of ours"):
+        with pytest.raises(ConfigError, match="files of other programs"):
             begin(Storage(str(tmp_path / "out")), job(tmp_path), source.parquet_files(), 5, restart=restart)
     assert (tmp_path / "out" / "precious.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "text.parquet"])
-def test_an_input_that_cannot_be_read_is_told_at_once(tmp_path: Path, name: str) -> None:
-    """In one line, naming IN."""
+def test_an_unreadable_input_is_an_error(tmp_path: Path, name: str) -> None:
+    """The message names IN."""
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("no Parquet")
     with pytest.raises(ConfigError, match=r"^IN: "):
         Storage(str(tmp_path / name)).parquet_files()
 
 
-def test_a_file_is_never_seen_half(tmp_path: Path) -> None:
-    """What breaks while it is written leaves nothing under its name."""
+def test_writing_a_file_is_atomic(tmp_path: Path) -> None:
+    """A failed write keeps the old file."""
     out = Storage(str(tmp_path))
     out.write("part", b"old")
     with pytest.raises(FileNotFoundError):

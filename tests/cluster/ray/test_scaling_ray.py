@@ -12,8 +12,7 @@ import httpx
 import pytest
 from tests.cluster.ray.conftest import cluster, free_port
 
-from vectord.cluster.ray.environment import PATIENT, QUIET
-from vectord.cluster.ray.shape import Shape
+from vectord.cluster.ray.cluster import PATIENT, QUIET, ReplicaOptions
 from vectord.config import Config, EngineConfig, ServerConfig
 
 PATIENCE_S = 240.0
@@ -21,7 +20,7 @@ PATIENCE_S = 240.0
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """That of the proxies of a cluster without an application."""
+    """Of the proxies of a cluster without an application."""
     found = free_port()
     with cluster(2, {**QUIET, **PATIENT}):
         from ray import serve
@@ -34,8 +33,8 @@ def port() -> Iterator[int]:
 
 
 @contextmanager
-def served(port: int, config: Config, shape: Shape) -> Iterator[str]:
-    """The URL of an application of this shape."""
+def served(port: int, config: Config, shape: ReplicaOptions) -> Iterator[str]:
+    """The URL of an application with these options."""
     from ray import serve
 
     from vectord.cluster.ray.application import NAME, application
@@ -64,10 +63,12 @@ def wait_for(probe: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_their_number_follows_the_load(port: int) -> None:
-    """One that is busy all the time gets company, which leaves when there is nothing to do; every call is answered."""
+def test_the_number_of_replicas_follows_the_load(port: int) -> None:
+    """A busy replica gets a second one, which ends when there is no load; every call is answered."""
     config = replace(Config(), engine=replace(EngineConfig(), cache_bytes=0))
-    shape = Shape(min_replicas=1, max_replicas=2, waiting_tokens=500, upscale_delay_s=1.0, downscale_delay_s=2.0)
+    shape = ReplicaOptions(
+        min_replicas=1, max_replicas=2, waiting_tokens=500, upscale_delay_s=1.0, downscale_delay_s=2.0
+    )
     with served(port, config, shape) as url:
         assert running_replicas() == 1
         statuses: list[int] = []
