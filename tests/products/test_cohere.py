@@ -24,7 +24,7 @@ from vectord.errors import (
 )
 from vectord.products import cohere
 from vectord.products.cohere import DetokenizeAnswer, EmbedAnswer, RerankAnswer, TokenizeAnswer
-from vectord.products.common.dialect import Call, Incoming
+from vectord.products.common.dialect import Call
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
@@ -59,9 +59,9 @@ def rerank_request(path: str, **body: Any) -> RerankRequest:
     return request
 
 
-def answer(asked: Call, result: Any) -> dict[str, Any]:
-    """What the client gets but for `id`, which must be a UUID as a string where there is one."""
-    rendered = asked.render(result)
+def answer(parsed: Call, result: Any) -> dict[str, Any]:
+    """The response without its `id`, which must be a UUID if there is one."""
+    rendered = parsed.render(result)
     assert (rendered.status, rendered.content_type) == (200, "application/json")
     shown = json.loads(rendered.body)
     if "id" in shown:
@@ -80,12 +80,12 @@ def every_precision() -> EmbedResult:
     return EmbedResult(model="served", fingerprint="f00d", dense=dense, usage=usage([(3, 3), (4, 4)]))
 
 
-# --- embed: what is asked -------------------------------------------------------------------------------------
+# --- embed: requests ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
 def test_every_field_of_embed_is_read(path):
-    """All that v1 and v2 document, on either, since they read the same struct."""
+    """Both versions read the fields of both, since they share the type of the body."""
     request = embed_request(
         path,
         model="m",
@@ -109,7 +109,7 @@ def test_every_field_of_embed_is_read(path):
 
 @pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
 def test_null_is_the_same_as_absent(path):
-    """SDKs of other languages send null for what was not set."""
+    """SDKs of other languages send null for unset fields."""
     null = dict.fromkeys(
         ("model", "inputs", "images", "input_type", "embedding_types", "truncate", "max_tokens", "output_dimension")
     )
@@ -122,11 +122,11 @@ def test_null_is_the_same_as_absent(path):
         pytest.param("END", {"truncate": True, "truncate_side": "right"}, id="END"),
         pytest.param("START", {"truncate": True, "truncate_side": "left"}, id="START"),
         pytest.param("NONE", {"truncate": False}, id="NONE"),
-        pytest.param(None, {"truncate": None}, id="nothing said: the server's setting, else END"),
+        pytest.param(None, {"truncate": None}, id="unset: the server's setting, else END"),
     ],
 )
-def test_over_long_texts(truncate, options):
-    """END is the default, and gives way to what the operator has set."""
+def test_truncate_selects_the_end_that_is_cut_off(truncate, options):
+    """The default is END, unless the operator has set another."""
     request = embed_request("/v2/embed", texts=["a"], truncate=truncate)
     assert request.text == TextOptions(truncate_by_default=True, **options)
 
@@ -142,13 +142,13 @@ def test_over_long_texts(truncate, options):
         (None, None),
     ],
 )
-def test_input_types_choose_the_prompt(input_type, kind):
-    """Those that no prompt here is made for choose none; v2 demands the field of its hosted models only."""
+def test_an_input_type_selects_the_prompt(input_type, kind):
+    """Other types select none. The field is optional here, also in v2."""
     assert embed_request("/v2/embed", texts=["a"], input_type=input_type).text.kind == kind
 
 
-def test_texts_in_parts_are_joined_by_lines():
-    """v2's `inputs`: what stands in several text parts of one input is one text."""
+def test_the_parts_of_an_input_are_joined_by_newlines():
+    """v2's `inputs`: several text parts are one text."""
     parts = [{"type": "text", "text": "title"}, {"type": "text", "text": "body"}]
     request = embed_request("/v2/embed", inputs=[{"content": parts}, {"content": parts[:1]}])
     assert request.inputs == ["title\nbody", "title"]
@@ -164,13 +164,13 @@ def test_texts_in_parts_are_joined_by_lines():
         (["int8", "uint8", "binary", "ubinary"], ("int8", "uint8", "binary", "ubinary")),
     ],
 )
-def test_each_precision_is_made_once(types, precisions):
-    """base64 is another way to write floats, not another vector."""
+def test_each_precision_is_requested_once(types, precisions):
+    """base64 is another encoding of float, and not another precision."""
     assert embed_request("/v1/embed", texts=["a"], embedding_types=types).precisions == precisions
 
 
-def test_zero_dimensions_are_all_and_cutting_can_be_forced():
-    """As in every dialect here; `force_dimensions` is what the engine's refusal names."""
+def test_zero_dimensions_are_all_of_them():
+    """`force_dimensions` allows any width."""
     request = embed_request("/v2/embed", texts=["a"], output_dimension=0, force_dimensions=True)
     assert (request.dimensions, request.force_dimensions) == (None, True)
 
@@ -193,8 +193,8 @@ def test_zero_dimensions_are_all_and_cutting_can_be_forced():
         pytest.param({"texts": ["a"], "model": 1}, "model", id="model's type"),
     ],
 )
-def test_a_bad_field_of_embed_is_named(body, field):
-    """What is wrong is said by the field's name, and answered 400."""
+def test_an_invalid_field_of_embed_is_named(body, field):
+    """The status is 400."""
     with pytest.raises(InvalidField) as caught:
         call("/v2/embed", **body)
     assert f"`{field}" in caught.value.message
@@ -209,20 +209,20 @@ def test_a_bad_field_of_embed_is_named(body, field):
         pytest.param({"inputs": [{"content": []}]}, "`inputs[0].content` cannot be empty.", id="no parts"),
     ],
 )
-def test_nothing_to_embed_is_refused(body, message):
-    """An empty `texts` is refused by the engine, as for every dialect."""
+def test_a_body_without_inputs_is_rejected(body, message):
+    """The engine rejects an empty `texts`."""
     with pytest.raises(EmptyInput) as caught:
         call("/v2/embed", **body)
     assert caught.value.message == message
 
 
-# --- embed: what is answered ----------------------------------------------------------------------------------
+# --- embed: responses ------------------------------------------------------------------------------------------
 
 
-def test_v1_answers_bare_floats():
-    """Without embedding_types; the SDK knows it by response_type and reads `texts` back."""
-    asked = call("/v1/embed", texts=["a", "b"])
-    assert answer(asked, embed_result(VECTORS, usage([(3, 3), (4, 4)]))) == {
+def test_v1_returns_floats_without_a_type():
+    """Without embedding_types. The SDK recognizes the form by response_type, and reads `texts`."""
+    parsed = call("/v1/embed", texts=["a", "b"])
+    assert answer(parsed, embed_result(VECTORS, usage([(3, 3), (4, 4)]))) == {
         "response_type": "embeddings_floats",
         "embeddings": [json.loads("[0.1, -0.2, 0.33333334]"), json.loads("[1e-45, 3.4028235e38, -0.0]")],
         "texts": ["a", "b"],
@@ -231,8 +231,8 @@ def test_v1_answers_bare_floats():
 
 
 @pytest.mark.parametrize(("path", "version"), [("/v1/embed", "1"), ("/v2/embed", "2")])
-def test_embeddings_by_type(path, version):
-    """Every type in its own list, a row a text, under the names the SDK reads."""
+def test_embeddings_are_listed_by_type(path, version):
+    """Each type has a list with a row for each text."""
     types = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
     shown = answer(call(path, texts=["a", "b"], embedding_types=types), every_precision())
     written = shown["embeddings"].pop("base64")
@@ -251,16 +251,16 @@ def test_embeddings_by_type(path, version):
     }
 
 
-def test_v2_answers_floats_by_their_name():
-    """v2 has no bare list: without embedding_types it is `float`."""
+def test_v2_returns_floats_with_their_type():
+    """Without embedding_types, the type is `float`."""
     shown = answer(call("/v2/embed", texts=["a", "b"]), embed_result())
     assert list(shown["embeddings"]) == ["float"]
 
 
-def test_the_answer_says_which_texts_were_cut():
-    """In `meta.warnings`, which is Cohere's place for it; only tokens that ran are billed."""
-    asked = call("/v2/embed", texts=["a", "b", "c"])
-    shown = answer(asked, embed_result(used=usage([(9, 4), (3, 3), (7, 4)])))
+def test_truncated_texts_are_in_the_warnings():
+    """Cohere's place is `meta.warnings`. Only processed tokens are billed."""
+    parsed = call("/v2/embed", texts=["a", "b", "c"])
+    shown = answer(parsed, embed_result(used=usage([(9, 4), (3, 3), (7, 4)])))
     assert shown["meta"] == {
         "api_version": {"version": "2"},
         "billed_units": {"input_tokens": 11},
@@ -268,16 +268,16 @@ def test_the_answer_says_which_texts_were_cut():
     }
 
 
-def test_inputs_are_echoed_as_texts():
-    """What was embedded of each."""
-    asked = call("/v2/embed", inputs=[{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
-    assert answer(asked, embed_result(VECTORS[:1]))["texts"] == ["a\nb"]
+def test_inputs_are_returned_as_texts():
+    """The joined text of each."""
+    parsed = call("/v2/embed", inputs=[{"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}])
+    assert answer(parsed, embed_result(VECTORS[:1]))["texts"] == ["a\nb"]
 
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if path.endswith("embed")])
 @pytest.mark.parametrize("types", [None, ["float", "binary", "base64"]], ids=str)
 def test_an_embed_answer_fits_its_schema(path, types):
-    """What OpenAPI promises is what is sent."""
+    """OpenAPI shows the type."""
     rendered = call(path, texts=["a", "b"], embedding_types=types).render(every_precision())
     assert msgspec.json.decode(rendered.body, type=EmbedAnswer).texts == ["a", "b"]
 
@@ -286,7 +286,7 @@ def test_an_embed_answer_fits_its_schema(path, types):
 
 
 def test_every_field_of_rerank_is_read():
-    """v1's and v2's. Scores are asked for as probabilities, and texts are cut unless the server says otherwise."""
+    """Of v1 and v2. Scores are probabilities, and texts are truncated unless the server's setting differs."""
     request = rerank_request(
         "/v1/rerank",
         model="m",
@@ -310,8 +310,8 @@ def test_every_field_of_rerank_is_read():
     )
 
 
-def test_v2_cuts_documents_to_4096_tokens():
-    """Its documented default; v1 has none."""
+def test_v2_truncates_documents_to_4096_tokens():
+    """The documented default; v1 has none."""
     assert rerank_request("/v2/rerank", **QUESTION).max_passage_tokens == 4096
     assert rerank_request("/v2/rerank", **QUESTION, max_tokens_per_doc=None).max_passage_tokens == 4096
     assert rerank_request("/v1/rerank", **QUESTION).max_passage_tokens is None
@@ -323,12 +323,12 @@ def test_v2_cuts_documents_to_4096_tokens():
         pytest.param(None, "words", id="text by default"),
         pytest.param([], "words", id="an empty list is none"),
         pytest.param(["text"], "text: words", id="one field"),
-        pytest.param(["title", "text"], "title: T\ntext: words", id="in the order asked for"),
+        pytest.param(["title", "text"], "title: T\ntext: words", id="in the given order"),
         pytest.param(["text", "absent", "title", "year"], "text: words\ntitle: T", id="strings that are there"),
     ],
 )
-def test_documents_are_ranked_by_fields(rank_fields, passage):
-    """Names and values in the order of rank_fields, a line each; a string among objects is ranked as it is."""
+def test_documents_are_ranked_by_the_given_fields(rank_fields, passage):
+    """One line `name: value` for each, in the order of rank_fields. A string document is ranked unchanged."""
     document = {"text": "words", "title": "T", "year": 1999}
     request = rerank_request("/v1/rerank", query="q", documents=[document, "plain"], rank_fields=rank_fields)
     assert request.passages == [passage, "plain"]
@@ -351,24 +351,24 @@ def test_documents_are_ranked_by_fields(rank_fields, passage):
         pytest.param({**QUESTION, "return_documents": "maybe"}, "return_documents", id="no boolean"),
     ],
 )
-def test_a_bad_field_of_rerank_is_named(body, field):
-    """By the key the client sent, and the place of the document at fault."""
+def test_an_invalid_field_of_rerank_is_named(body, field):
+    """The error has the field of the body and the index of the document."""
     with pytest.raises(InvalidField) as caught:
         call("/v1/rerank", **body)
     assert f"`{field}" in caught.value.message
 
 
 @pytest.mark.parametrize("query", ["", " \n"], ids=repr)
-def test_a_blank_query_is_refused(query):
-    """As by Cohere."""
+def test_a_blank_query_is_rejected(query):
+    """Cohere rejects it, too."""
     with pytest.raises(EmptyInput, match=r"^`query` must not be empty or only whitespace\.$"):
         call("/v1/rerank", query=query, documents=["a"])
 
 
-def test_v1_answers_for_all_who_share_its_path():
-    """Best first, with the keys of Jina, vLLM and llama.cpp, whose bodies look the same, documents included."""
-    asked = call("/v1/rerank", **QUESTION, top_n=2)
-    assert answer(asked, rerank_result(0.25, 0.5, 0.125)) == {
+def test_v1_returns_the_keys_of_every_product_that_shares_its_path():
+    """Best first. Bodies of Jina, vLLM and llama.cpp may be alike, so the response has their keys and the documents."""
+    parsed = call("/v1/rerank", **QUESTION, top_n=2)
+    assert answer(parsed, rerank_result(0.25, 0.5, 0.125)) == {
         "object": "rerank",
         "model": "served",
         "results": [
@@ -380,8 +380,8 @@ def test_v1_answers_for_all_who_share_its_path():
     }
 
 
-def test_v2_answers_without_documents():
-    """Ever, but where they are asked for in v1's words."""
+def test_v2_returns_documents_on_request_only():
+    """`return_documents` is v1's field."""
     shown = answer(call("/v2/rerank", **QUESTION), rerank_result(0.25, 0.5, 0.125))
     assert shown["results"] == [
         {"index": 1, "relevance_score": 0.5, "score": 0.5},
@@ -389,31 +389,31 @@ def test_v2_answers_without_documents():
         {"index": 2, "relevance_score": 0.125, "score": 0.125},
     ]
     assert shown["meta"]["api_version"] == {"version": "2"}
-    asked = call("/v2/rerank", **QUESTION, return_documents=True)
-    assert answer(asked, rerank_result(0.25, 0.5, 0.125))["results"][0]["document"] == {"text": "b"}
+    parsed = call("/v2/rerank", **QUESTION, return_documents=True)
+    assert answer(parsed, rerank_result(0.25, 0.5, 0.125))["results"][0]["document"] == {"text": "b"}
 
 
-def test_documents_can_be_left_out_of_v1():
-    """Cohere's own default, once it is said."""
+def test_v1_can_leave_out_documents():
+    """With `return_documents: false`."""
     shown = answer(call("/v1/rerank", **QUESTION, return_documents=False), rerank_result(1, 2, 3))
     assert all("document" not in one for one in shown["results"])
 
 
-def test_a_document_comes_back_with_its_fields():
-    """Those that are strings, as Cohere's schema knows no others: a number of a thousand digits is never written."""
+def test_a_document_is_returned_with_its_string_fields():
+    """Cohere's schema allows strings only, so a number of a thousand digits is never repeated."""
     document = {"title": "T", "text": "words", "id": 10**40, "deep": {"a": []}}
-    asked = call("/v1/rerank", query="q", documents=[document], rank_fields=["title"], return_documents=True)
-    assert answer(asked, rerank_result(0.5))["results"][0]["document"] == {"title": "T", "text": "words"}
+    parsed = call("/v1/rerank", query="q", documents=[document], rank_fields=["title"], return_documents=True)
+    assert answer(parsed, rerank_result(0.5))["results"][0]["document"] == {"title": "T", "text": "words"}
 
 
 @pytest.mark.parametrize(("top_n", "count"), [(None, 3), (0, 3), (2, 2), (9, 3)])
-def test_top_n(top_n, count):
-    """Null and 0 are all; more than there are is no mistake."""
+def test_top_n_bounds_the_results(top_n, count):
+    """null and 0 are no bound."""
     assert len(answer(call("/v2/rerank", **QUESTION, top_n=top_n), rerank_result(1, 2, 3))["results"]) == count
 
 
-def test_the_answer_says_which_documents_were_cut():
-    """max_tokens_per_doc cuts without being asked twice; so the answer tells."""
+def test_truncated_documents_are_in_the_warnings():
+    """max_tokens_per_doc truncates by default, so the response reports it."""
     result = rerank_result(0.5, 0.25, query=TextLength(9, 4), passages=[TextLength(7, 7), TextLength(9, 5)])
     shown = answer(call("/v2/rerank", query="q", documents=["a", "b"]), result)
     assert shown["meta"]["warnings"] == ["`query` truncated: 0.", "`documents` truncated: 1."]
@@ -422,7 +422,7 @@ def test_the_answer_says_which_documents_were_cut():
 @pytest.mark.parametrize("path", [path for path in ROUTES if path.endswith("rerank")])
 @pytest.mark.parametrize("shown", [None, True, False], ids=str)
 def test_a_rerank_answer_fits_its_schema(path, shown):
-    """What OpenAPI promises is what is sent."""
+    """OpenAPI shows the type."""
     rendered = call(path, **QUESTION, return_documents=shown).render(rerank_result(1, 2, 3))
     assert [one.index for one in msgspec.json.decode(rendered.body, type=RerankAnswer).results] == [2, 1, 0]
 
@@ -430,23 +430,23 @@ def test_a_rerank_answer_fits_its_schema(path, shown):
 # --- tokens ---------------------------------------------------------------------------------------------------
 
 
-def test_tokenize():
-    """Ids and their texts, without the special tokens that a model adds."""
-    asked = call("/v1/tokenize", text="ab", model="m")
-    assert asked.request == TokenizeRequest(inputs=["ab"], model="m", add_special_tokens=False)
+def test_a_text_is_tokenized():
+    """Ids and their texts, without special tokens."""
+    parsed = call("/v1/tokenize", text="ab", model="m")
+    assert parsed.request == TokenizeRequest(inputs=["ab"], model="m", add_special_tokens=False)
     tokens = [[Token(5, "a", False, 0, 1), Token(6, "b", False, 1, 2)]]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage([(2, 2)]))
     shown = {"tokens": [5, 6], "token_strings": ["a", "b"], "meta": {"api_version": {"version": "1"}}}
-    assert answer(asked, result) == shown
+    assert answer(parsed, result) == shown
     assert msgspec.convert(shown, TokenizeAnswer).tokens == [5, 6]
 
 
-def test_detokenize():
-    """One list of ids, one text."""
-    asked = call("/v1/detokenize", tokens=[5, 6], model="m")
-    assert asked.request == DecodeRequest(ids=[[5, 6]], model="m")
+def test_ids_are_decoded():
+    """One list of ids is one text."""
+    parsed = call("/v1/detokenize", tokens=[5, 6], model="m")
+    assert parsed.request == DecodeRequest(ids=[[5, 6]], model="m")
     shown = {"text": "ab", "meta": {"api_version": {"version": "1"}}}
-    assert answer(asked, DecodeResult(model="served", texts=["ab"])) == shown
+    assert answer(parsed, DecodeResult(model="served", texts=["ab"])) == shown
     assert msgspec.convert(shown, DetokenizeAnswer).text == "ab"
 
 
@@ -460,7 +460,7 @@ def test_detokenize():
         pytest.param("/v1/detokenize", {"tokens": [2**31]}, id="id past int32"),
     ],
 )
-def test_bad_tokens_are_refused(path, body):
+def test_invalid_token_ids_are_rejected(path, body):
     """By type and by range."""
     with pytest.raises(WrongType):
         call(path, **body)
@@ -480,13 +480,13 @@ def test_bad_tokens_are_refused(path, body):
     ids=lambda value: type(value).__name__ if isinstance(value, VectordError) else None,
 )
 def test_an_error_is_a_message(error, status):
-    """The SDK raises by status and shows the body."""
+    """The SDK raises by status, and shows the body."""
     rendered = cohere.DIALECT.render_error(error)
     assert (rendered.status, json.loads(rendered.body)) == (status, {"message": error.message})
 
 
-def test_a_refusal_for_now_says_when_to_come_back():
-    """In whole seconds, which is all that the SDK reads."""
+def test_an_overload_has_a_wait_in_whole_seconds():
+    """The SDK reads Retry-After only."""
     rendered = cohere.DIALECT.render_error(Overloaded("busy", retry_after_s=1.2))
     assert (rendered.status, rendered.headers) == (429, {"retry-after": "2"})
 
@@ -495,17 +495,10 @@ def test_a_refusal_for_now_says_when_to_come_back():
     "path", ["/v1/embed", "/v2/embed", "/v1/rerank", "/v2/rerank", "/v1/tokenize", "/v1/detokenize"]
 )
 def test_a_base_url_may_end_in_v1(path):
-    """The SDK appends its own version to it."""
+    """The SDK appends its version to the base URL."""
     assert ROUTES[f"/v1{path}"].keys == ROUTES[path].keys
 
 
-def test_without_a_version_only_what_nobody_else_takes():
-    """On /embed `inputs` is TEI's, and `input` is Semantic Explorer's."""
+def test_the_path_without_a_version_is_selected_by_texts_only():
+    """At /embed `inputs` selects TEI, and `input` selects Semantic Explorer."""
     assert ROUTES["/embed"].keys == {"texts"}
-
-
-@pytest.mark.parametrize("route", cohere.DIALECT.routes, ids=lambda route: route.path)
-def test_the_example_is_a_request(route):
-    """It has what the route is told by, and asks for what its answer shows."""
-    assert not route.keys.isdisjoint(route.example)
-    assert route.parse(Incoming(body=json.dumps(route.example).encode())).request

@@ -52,17 +52,17 @@ def call(path: str, **body: Any) -> Call:
     return ROUTES[path].parse(incoming(body))
 
 
-def answer(asked: Call, result: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+def answer(parsed: Call, result: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
     """The body, checked against the type that OpenAPI shows."""
-    rendered = asked.render(result)
+    rendered = parsed.render(result)
     assert (rendered.status, rendered.content_type) == (200, "application/json")
     msgspec.json.decode(rendered.body, type=kind)
     shown: dict[str, Any] = json.loads(rendered.body)
     return shown
 
 
-def vectors(asked: Call, result: Any, under: str = "embedding") -> list[Any]:
-    return [item[under] for item in answer(asked, result, Embeddings)["data"]]
+def vectors(parsed: Call, result: Any, under: str = "embedding") -> list[Any]:
+    return [item[under] for item in answer(parsed, result, Embeddings)["data"]]
 
 
 def in_every_precision() -> EmbedResult:
@@ -99,19 +99,19 @@ def floats(text: str) -> list[float]:
         pytest.param([[1, 2], "a"], [[1, 2], "a"], id="ids among texts"),
     ],
 )
-def test_the_shapes_of_input(value, inputs):
-    """Texts, objects with texts, and ids as well, which OpenAI's clients send to the same path."""
+def test_inputs_are_read_in_order(value, inputs):
+    """Texts, objects with texts, and ids, which OpenAI's clients send to the same path."""
     assert list(call(EMBEDDINGS, input=value).request.inputs) == inputs
 
 
-def test_a_bare_request_takes_every_default():
-    """As LangChain sends: floats of length 1, over-long texts cut."""
+def test_a_minimal_body_has_the_defaults():
+    """LangChain sends one: floats of length 1, and truncation."""
     assert call(EMBEDDINGS, input=["a"]).request == EmbedRequest(inputs=["a"], text=CUT)
 
 
-def test_every_option_of_embeddings_arrives():
-    """Beside keys that nobody knows."""
-    asked = call(
+def test_every_option_of_embeddings_is_read():
+    """Unknown keys are ignored."""
+    parsed = call(
         EMBEDDINGS,
         input=["a"],
         model="m",
@@ -126,7 +126,7 @@ def test_every_option_of_embeddings_arrives():
         return_multivector=False,
         unknown={"deep": [1]},
     )
-    assert asked.request == EmbedRequest(
+    assert parsed.request == EmbedRequest(
         inputs=["a"],
         model="m",
         text=TextOptions(truncate=False, truncate_by_default=True, prompt_name="p", kind="query"),
@@ -143,13 +143,13 @@ def test_every_option_of_embeddings_arrives():
     ids=["embeddings", "multi-vector", "rerank"],
 )
 def test_null_is_the_same_as_absent(path, body):
-    """Of every field that need not be there."""
+    """For every optional field."""
     options = [name for name in ROUTES[path].body.__struct_fields__ if name not in body]
     assert call(path, **body, **dict.fromkeys(options)).request == call(path, **body).request
 
 
-def test_no_width_is_the_whole_width():
-    """0, as others say it."""
+def test_zero_dimensions_are_all_of_them():
+    """Other products use 0, too."""
     assert call(EMBEDDINGS, input="a", dimensions=0).request.dimensions is None
 
 
@@ -166,21 +166,21 @@ def test_no_width_is_the_whole_width():
         pytest.param({"task": ""}, None, id="empty"),
     ],
 )
-def test_tasks_tell_queries_from_documents(options, kind):
-    """Whatever they are for; the others mean nothing to a model without adapters."""
+def test_a_task_selects_queries_or_documents(options, kind):
+    """By its last part. Other tasks have no effect on a model without adapters."""
     assert call(EMBEDDINGS, input="a", **options).request.text.kind == kind
 
 
-def test_switches_may_be_words():
-    """As some clients send them."""
+def test_a_switch_may_be_a_string():
+    """Some clients send those."""
     words = {"normalized": "False", "truncate": "true", "late_chunking": "false", "force_dimensions": "True"}
     request = call(EMBEDDINGS, input="a", **words).request
     assert isinstance(request, EmbedRequest)
     assert (request.normalize, request.text.truncate, request.force_dimensions) == (False, True, True)
 
 
-def test_the_whole_answer():
-    """Numbers of the shortest float32 form, and tokens as they were run."""
+def test_the_answer_has_every_key():
+    """Numbers have the shortest float32 form, and usage counts processed tokens."""
     shown = answer(call(EMBEDDINGS, input=["a", "b"]), embed_result(), Embeddings)
     assert shown == {
         "object": "list",
@@ -204,39 +204,39 @@ def test_the_whole_answer():
         pytest.param("ubinary", [87, 255], id="ubinary"),
     ],
 )
-def test_bits_are_numbers(key, name, first):
-    """By Jina's key and by LlamaIndex's, and both kinds as it unpacks them."""
-    asked = call(EMBEDDINGS, input=["a", "b"], **{key: name})
-    assert asked.request.precisions == (name,)
-    assert vectors(asked, in_every_precision())[0] == first
+def test_bits_are_lists_of_numbers(key, name, first):
+    """By Jina's key and by LlamaIndex's, which unpacks both kinds."""
+    parsed = call(EMBEDDINGS, input=["a", "b"], **{key: name})
+    assert parsed.request.precisions == (name,)
+    assert vectors(parsed, in_every_precision())[0] == first
 
 
 @pytest.mark.parametrize("key", ["embedding_type", "encoding_format"])
 def test_base64_is_of_float32(key):
-    """By Jina's key, and by OpenAI's, whose SDKs take a list for base64 if they asked for that."""
-    asked = call(EMBEDDINGS, input=["a", "b"], **{key: "base64"})
-    assert asked.request.precisions == ("float",)
-    assert [floats(text) for text in vectors(asked, in_every_precision())] == VECTORS.tolist()
+    """By Jina's key, and by OpenAI's, whose SDKs request base64 by default."""
+    parsed = call(EMBEDDINGS, input=["a", "b"], **{key: "base64"})
+    assert parsed.request.precisions == ("float",)
+    assert [floats(text) for text in vectors(parsed, in_every_precision())] == VECTORS.tolist()
 
 
-def test_jinas_key_outranks_openais():
-    """It is the one that the caller wrote; the SDK writes the other by itself."""
-    asked = call(EMBEDDINGS, input="a", embedding_type="binary", encoding_format="base64")
-    assert asked.request.precisions == ("binary",)
+def test_jinas_key_takes_precedence_over_openais():
+    """The caller wrote Jina's; the SDK adds OpenAI's."""
+    parsed = call(EMBEDDINGS, input="a", embedding_type="binary", encoding_format="base64")
+    assert parsed.request.precisions == ("binary",)
 
 
-def test_several_types_are_an_object():
-    """Each under its name; float and base64 are one precision of the engine."""
-    asked = call(EMBEDDINGS, input=["a", "b"], embedding_type=["base64", "ubinary", "float", "binary"])
-    assert asked.request.precisions == ("float", "ubinary", "binary")
-    first, _ = vectors(asked, in_every_precision())
+def test_a_vector_in_several_types_is_an_object():
+    """float and base64 are one precision of the engine."""
+    parsed = call(EMBEDDINGS, input=["a", "b"], embedding_type=["base64", "ubinary", "float", "binary"])
+    assert parsed.request.precisions == ("float", "ubinary", "binary")
+    first, _ = vectors(parsed, in_every_precision())
     assert list(first) == ["base64", "ubinary", "float", "binary"]
     assert (floats(first["base64"]), first["ubinary"], first["binary"]) == (VECTORS[0].tolist(), [87, 255], [-41, 127])
     assert first["float"] == [0.1, -0.2, 0.33333334]
 
 
-def test_a_list_of_one_type_is_an_object_too():
-    """The shape of the answer hangs on the shape of the question, not on its length."""
+def test_a_list_of_one_type_also_makes_an_object():
+    """The form of the response depends on the form of the request, not on the number of types."""
     assert vectors(call(EMBEDDINGS, input=["a"], embedding_type=["ubinary"]), in_every_precision())[0] == {
         "ubinary": [87, 255]
     }
@@ -245,9 +245,9 @@ def test_a_list_of_one_type_is_an_object_too():
 # --- late chunking --------------------------------------------------------------------------------------------
 
 
-def test_late_chunks_are_pieces_of_one_document():
-    """Joined by a blank, so that no token is half of each; every option stays."""
-    asked = call(
+def test_late_chunks_are_joined_to_one_document():
+    """With a space between two, so that no token belongs to both. Every option is read."""
+    parsed = call(
         EMBEDDINGS,
         input=["a b", {"text": "cd"}],
         model="m",
@@ -257,7 +257,7 @@ def test_late_chunks_are_pieces_of_one_document():
         force_dimensions=True,
         normalized=False,
     )
-    assert asked.request == DocumentsRequest(
+    assert parsed.request == DocumentsRequest(
         documents=["a b cd"],
         chunks=None,
         spans=[[Span(0, 3), Span(4, 6)]],
@@ -274,24 +274,24 @@ def test_late_chunks_are_pieces_of_one_document():
     ("pieces", "document"),
     [
         pytest.param(["a", "b", "c"], "a b c", id="no blanks"),
-        pytest.param(["a ", "b\n", "c"], "a b\nc", id="blanks behind"),
+        pytest.param(["a ", "b\n", "c"], "a b\nc", id="trailing blanks"),
         pytest.param(["a", " b", "\tc"], "a b\tc", id="blanks before"),
         pytest.param(["𝄞é", "ñ"], "𝄞é ñ", id="beyond ASCII"),
         pytest.param([" a "], " a ", id="one piece"),
     ],
 )
-def test_spans_show_the_pieces_again(pieces, document):
-    """In order, with a blank between each two and no second one where they bring their own."""
+def test_spans_are_the_chunks(pieces, document):
+    """In order, with one space between two unless a chunk has it."""
     request = call(EMBEDDINGS, input=pieces, late_chunking="true").request
     assert isinstance(request, DocumentsRequest) and request.spans is not None
     assert list(request.documents) == [document]
     assert [document[span.start : span.stop] for span in request.spans[0]] == pieces
 
 
-def test_a_vector_for_each_piece():
-    """As of texts of their own, in both forms of floats."""
-    asked = call(EMBEDDINGS, input=["a", "b"], late_chunking=True, embedding_type=["float", "base64"])
-    shown = answer(asked, chunked(), Embeddings)
+def test_each_chunk_has_a_vector():
+    """In both encodings of floats."""
+    parsed = call(EMBEDDINGS, input=["a", "b"], late_chunking=True, embedding_type=["float", "base64"])
+    shown = answer(parsed, chunked(), Embeddings)
     assert [item["index"] for item in shown["data"]] == [0, 1]
     assert [floats(item["embedding"]["base64"]) for item in shown["data"]] == VECTORS.tolist()
     assert shown["data"][0]["embedding"]["float"] == [0.1, -0.2, 0.33333334]
@@ -308,12 +308,12 @@ def test_a_vector_for_each_piece():
         pytest.param(EMBEDDINGS, {"task": "retrieval.passage", "return_multivector": True}, id="as RAGFlow asks"),
     ],
 )
-def test_a_vector_for_each_token(path, options):
-    """Under `embeddings`, which is what the item is called, too."""
-    asked = call(path, input=["a", "b"], **options)
+def test_multivectors_have_a_vector_for_each_token(path, options):
+    """Under `embeddings`, which is also the item's `object`."""
+    parsed = call(path, input=["a", "b"], **options)
     text = TextOptions(truncate_by_default=True, kind="document")
-    assert asked.request == EmbedRequest(inputs=["a", "b"], text=text, outputs=frozenset({"colbert"}))
-    assert answer(asked, multivectors(), MultiVectors) == {
+    assert parsed.request == EmbedRequest(inputs=["a", "b"], text=text, outputs=frozenset({"colbert"}))
+    assert answer(parsed, multivectors(), MultiVectors) == {
         "object": "list",
         "data": [
             {"object": "embeddings", "index": 0, "embeddings": [[0.5, -0.5], [1.0, 0.0]]},
@@ -324,8 +324,8 @@ def test_a_vector_for_each_token(path, options):
     }
 
 
-def test_multivectors_in_base64():
-    """A string for each token, and by name beside floats."""
+def test_multivectors_are_encoded_token_by_token():
+    """One string for each token; with several types, under the type's name."""
     one = call(MULTIVECTOR, input=["a", "b"], embedding_type="base64")
     assert [list(map(floats, texts)) for texts in vectors(one, multivectors(), "embeddings")] == [
         matrix.tolist() for matrix in MATRICES
@@ -335,11 +335,11 @@ def test_multivectors_in_base64():
     assert (shown["float"], [floats(text) for text in shown["base64"]]) == ([[0.0, 1.0]], [[0.0, 1.0]])
 
 
-def test_another_width_of_multivectors_is_refused():
-    """Which is found out when the vectors are there."""
-    asked = call(MULTIVECTOR, input=["a"], dimensions=64)
+def test_another_width_of_multivectors_is_rejected():
+    """The width is known only once the vectors exist."""
+    parsed = call(MULTIVECTOR, input=["a"], dimensions=64)
     with pytest.raises(InvalidField, match="must be 2: multi-vectors are not cut") as caught:
-        asked.render(multivectors())
+        parsed.render(multivectors())
     assert (caught.value.field_name, caught.value.limit, caught.value.given) == ("dimensions", 2, 64)
 
 
@@ -353,8 +353,8 @@ def test_another_width_of_multivectors_is_refused():
         pytest.param("unknown", {"dense"}, id="not served"),
     ],
 )
-def test_a_colbert_need_not_be_asked_for_multivectors(name, outputs):
-    """jina-colbert-v2 answers so on the common route."""
+def test_a_colbert_model_returns_multivectors_by_default(name, outputs):
+    """jina-colbert-v2 does so at /v1/embeddings."""
     models = [
         model_info("m3", model_id="org/m3", outputs=frozenset({"dense", "colbert"})),
         model_info("colbert", outputs=frozenset({"colbert", "tokens"})),
@@ -368,9 +368,9 @@ def test_a_colbert_need_not_be_asked_for_multivectors(name, outputs):
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-def test_every_option_of_rerank_arrives():
-    """Documents as texts and as objects; scores from 0 to 1."""
-    asked = call(
+def test_every_option_of_rerank_is_read():
+    """Documents are texts or objects; scores are probabilities."""
+    parsed = call(
         RERANK,
         query="q",
         documents=["a", {"text": "b", "title": "t"}],
@@ -378,7 +378,7 @@ def test_every_option_of_rerank_arrives():
         truncation=False,
         max_doc_length=8,
     )
-    assert asked.request == RerankRequest(
+    assert parsed.request == RerankRequest(
         query="q",
         passages=["a", "b"],
         model="m",
@@ -397,8 +397,8 @@ def test_every_option_of_rerank_arrives():
         pytest.param({"top_n": 9}, [1, 2, 0], id="more than there are"),
     ],
 )
-def test_documents_are_ranked(options, places):
-    """Best first, each with its document unless told otherwise, and with Semantic Explorer's and Xinference's keys."""
+def test_documents_are_ranked_best_first(options, places):
+    """Each has its document by default, and the keys of Semantic Explorer and Xinference."""
     shown = answer(call(RERANK, **QUESTION, **options), rerank_result(0.25, 0.75, 0.5), Ranking)
     assert shown.pop("id").startswith("rerank-")
     scores, texts = [0.25, 0.75, 0.5], QUESTION["documents"]
@@ -421,15 +421,15 @@ def test_documents_are_ranked(options, places):
 
 
 def test_documents_can_be_left_out():
-    """No text of the caller's comes back then."""
+    """Then the response has no text of the client."""
     shown = answer(call(RERANK, **QUESTION, return_documents=False), rerank_result(0.25, 0.75, 0.5), Ranking)
     assert shown["results"][0] == {"index": 1, "relevance_score": 0.75, "score": 0.75}
 
 
-def test_what_ragflow_sends_to_xinference():
-    """Booleans as words, and `return_len`, which alone brings it to Jina's route."""
-    asked = call(RERANK, **QUESTION, model="m", return_documents="true", return_len="true")
-    shown = answer(asked, rerank_result(0.25, 0.75, 0.5), Ranking)
+def test_ragflows_body_for_xinference_is_accepted():
+    """Switches are strings, and `return_len` selects Jina's route."""
+    parsed = call(RERANK, **QUESTION, model="m", return_documents="true", return_len="true")
+    shown = answer(parsed, rerank_result(0.25, 0.75, 0.5), Ranking)
     assert shown["results"][0]["document"] == {"text": "b"}
     assert "return_len" in ROUTES[RERANK].signs
 
@@ -470,7 +470,7 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
             {"input": "a", "return_tokenized_input": True},
             InvalidField,
             "`return_tokenized_input` is not served; leave it out.",
-            id="tokens wanted back",
+            id="tokenized input requested",
         ),
         pytest.param(
             EMBEDDINGS,
@@ -524,8 +524,8 @@ NO_PICTURES = "must have a `text`: images and PDFs are not served."
         ),
     ],
 )
-def test_a_faulty_body_is_refused_in_words(path, body, error, message):
-    """422, and a string under `detail`, which Jina's clients raise."""
+def test_an_invalid_body_is_rejected(path, body, error, message):
+    """The status is 422, with a string under `detail`, which Jina's clients raise."""
     with pytest.raises(error) as caught:
         call(path, **body)
     rendered = jina.DIALECT.render_error(caught.value)
@@ -546,8 +546,8 @@ def test_a_faulty_body_is_refused_in_words(path, body, error, message):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_errors_of_the_engine(error, status):
-    """One shape for all."""
+def test_engine_errors_have_one_form(error, status):
+    """A string under `detail`."""
     rendered = jina.DIALECT.render_error(error)
     assert (rendered.status, json.loads(rendered.body)) == (status, {"detail": "m"})
 
@@ -555,21 +555,14 @@ def test_errors_of_the_engine(error, status):
 # --- routes ---------------------------------------------------------------------------------------------------
 
 
-def test_every_route_answers_with_and_without_v1():
-    """Clients disagree on what belongs to the base URL."""
+def test_every_path_exists_with_and_without_v1():
+    """Clients differ in the base URL."""
     assert set(ROUTES) == {
         f"{prefix}/{name}" for prefix in ("", "/v1") for name in ("embeddings", "multi-vector", "rerank")
     }
 
 
-@pytest.mark.parametrize("route", jina.DIALECT.routes, ids=lambda route: route.path)
-def test_examples_can_be_read(route):
-    """And hold a key of their route."""
-    assert route.parse(incoming(route.example)).request
-    assert not route.keys.isdisjoint(route.example)
-
-
 @pytest.mark.parametrize("sign", sorted(ROUTES[EMBEDDINGS].signs))
-def test_signs_are_fields(sign):
-    """A body is brought here for what is then read."""
+def test_signs_are_fields_of_the_body(sign):
+    """A body is routed here for fields that are read."""
     assert sign in ROUTES[EMBEDDINGS].body.__struct_fields__

@@ -1,4 +1,4 @@
-"""Our own dialect: it can ask all of schema.py, answers with all that a result holds, and bounds what it reads."""
+"""vectord's own API reads every option of schema.py, returns everything in a result, and bounds its numbers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PROMPTING = {**READING, "kind": "query", "prompt_name": "q", "prompt": "find: "}
 READ = TextOptions(truncate=True, truncate_side="left")
 PROMPTED = replace(READ, kind="query", prompt_name="q", prompt="find: ")
 
-# --- requests: path, body with every option, what is asked; body with none, what is asked ---------------------
+# --- requests: path, body, request; with every option, and with none ---------------------
 
 FULL = [
     pytest.param(
@@ -202,38 +202,38 @@ def parse(name, **body):
 
 
 @pytest.mark.parametrize(("name", "body", "request_"), FULL)
-def test_every_option_arrives(name, body, request_):
-    """Each in its canonical place."""
+def test_every_option_is_read(name, body, request_):
+    """Into the canonical request."""
     assert parse(name, **body) == request_
 
 
 @pytest.mark.parametrize(("name", "body", "request_"), BARE)
-def test_a_bare_request_takes_every_default(name, body, request_):
-    """Only what cannot be left out."""
+def test_a_minimal_body_has_the_defaults(name, body, request_):
+    """Only required fields are set."""
     assert parse(name, **body) == request_
 
 
 @pytest.mark.parametrize(("name", "body", "request_"), BARE)
-def test_null_and_unknown_keys_are_as_absent(name, body, request_):
-    """Every optional key may be null."""
+def test_null_and_unknown_keys_have_no_effect(name, body, request_):
+    """Every optional field may be null."""
     options = {field.name for field in msgspec.structs.fields(route(name).body) if not field.required}
     assert parse(name, **dict.fromkeys(options), unknown={"deep": [1]}, **body) == request_
 
 
 @pytest.mark.parametrize("method", ["dense", "sparse", "colbert", "weighted", "scores"])
-def test_every_method_of_reranking_can_be_asked_for(method):
-    """By the schema's own words."""
+def test_every_method_of_reranking_can_be_requested(method):
+    """By its name in the schema."""
     assert parse("rerank", query="q", passages=["a"], method=method).method == method
 
 
 @pytest.mark.parametrize(("scores", "raw"), [(None, None), ("model", None), ("raw", True), ("probability", False)])
-def test_which_scores_of_its_own_a_model_gives(scores, raw):
-    """As its kind does, or one way or the other."""
+def test_scores_select_logits_or_probabilities(scores, raw):
+    """The default is the model's own."""
     assert parse("rerank", query="q", passages=["a"], method="scores", scores=scores).raw is raw
 
 
 def test_two_texts_are_not_a_pair():
-    """Other than TEI's: a pair is a list of its own."""
+    """Unlike in TEI, a pair is a nested list."""
     assert parse("classify", inputs=["a", "b"]).inputs == ["a", "b"]
     assert parse("classify", inputs=[["a", "b"]]).inputs == [("a", "b")]
 
@@ -294,8 +294,8 @@ WEIGHTED = {**RERANK, "method": "weighted"}
         pytest.param("decode", {"ids": [1]}, "ids", id="ids in one list"),
     ],
 )
-def test_a_bad_field_is_named(name, body, field):
-    """400 with the field's path, and nothing of what was sent."""
+def test_an_invalid_field_is_named(name, body, field):
+    """The status is 400; the message has the field's path, and not the value."""
     with pytest.raises(InvalidField) as caught:
         parse(name, **body)
     rendered = vectord.render_error(caught.value)
@@ -307,23 +307,23 @@ def test_a_bad_field_is_named(name, body, field):
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"1e999", b"-1e999"])
 def test_a_weight_is_finite(number):
-    """Neither what JSON does not know nor what no float holds."""
+    """NaN and infinity are not JSON, and 1e999 is out of range."""
     body = b'{"query": "q", "passages": ["a"], "method": "weighted", "weights": {"dense": %b}}' % number
     with pytest.raises(VectordError) as caught:
         route("rerank", "POST").parse(Incoming(body=body))
     assert vectord.render_error(caught.value).status == 400
 
 
-def test_an_overlap_says_its_limit():
-    """In figures, for programs."""
+def test_an_overlap_that_is_too_large_has_its_limit():
+    """As numbers, for programs."""
     with pytest.raises(InvalidField) as caught:
         parse("documents", documents=["a"], chunk={"max_tokens": 8, "overlap_tokens": 9})
     assert (caught.value.limit, caught.value.given) == (7, 9)
 
 
 @pytest.mark.parametrize("inputs", [[], [[]], ["a", []]], ids=str)
-def test_nothing_to_embed_is_refused(inputs):
-    """An empty list, also as one of several inputs."""
+def test_an_empty_list_of_inputs_is_rejected(inputs):
+    """Also inside the list."""
     with pytest.raises(EmptyInput):
         parse("embed", inputs=inputs)
 
@@ -335,17 +335,17 @@ INT8 = np.array([[1, -127, 3], [0, 5, 127]], np.int8)
 COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.float32)]
 
 
-def answer(name, asked, result, answer_type, method="POST"):
-    """The rendered body, which must fit the type that OpenAPI shows. asked: a body, or all that came."""
-    asked = asked if isinstance(asked, Incoming) else incoming(asked)
-    rendered = route(name, method).parse(asked).render(result)
+def answer(name, sent, result, answer_type, method="POST"):
+    """The rendered body, which must fit the type in OpenAPI. sent: a body, or an Incoming."""
+    sent = sent if isinstance(sent, Incoming) else incoming(sent)
+    rendered = route(name, method).parse(sent).render(result)
     assert (rendered.status, rendered.content_type) == (200, "application/json")
     msgspec.json.decode(rendered.body, type=answer_type)
     return json.loads(rendered.body)
 
 
-def test_embed_answers_dense_vectors():
-    """One precision: the vector itself, with the shortest digits of float32."""
+def test_embed_returns_dense_vectors():
+    """In one precision, with the shortest float32 digits."""
     result = replace(embed_result(used=usage([(3, 3), (4, 4)])), sources={"dense": "served"})
     assert answer("embed", ASKED, result, wire.EmbedAnswer) == {
         "model": "served",
@@ -359,15 +359,15 @@ def test_embed_answers_dense_vectors():
     }
 
 
-def test_several_precisions_stand_by_name():
-    """In the order asked for; each a list of its own kind of numbers."""
+def test_several_precisions_are_an_object():
+    """In the requested order."""
     result = replace(embed_result(), dense={"int8": INT8, "float": VECTORS})
     shown = answer("embed", ASKED | {"precisions": ["int8", "float"]}, result, wire.EmbedAnswer)
     assert shown["data"][0]["dense"] == {"int8": [1, -127, 3], "float": [0.1, -0.2, 0.33333334]}
 
 
-def test_one_precision_needs_no_name():
-    """Whichever it is."""
+def test_one_precision_is_a_list():
+    """For every precision."""
     shown = answer("embed", ASKED | {"precisions": ["int8"]}, embed_of(dense={"int8": INT8}), wire.EmbedAnswer)
     assert shown["data"][1]["dense"] == [0, 5, 127]
 
@@ -376,8 +376,8 @@ def embed_of(**vectors):
     return EmbedResult(model="served", fingerprint="f00d", usage=usage(), **vectors)
 
 
-def test_base64_is_of_each_precisions_own_bytes():
-    """float32 little-endian, one byte a number for int8; token vectors one by one."""
+def test_base64_has_the_bytes_of_each_precision():
+    """float32 is little-endian, int8 has one byte for each number, and token vectors are encoded one by one."""
     body = ASKED | {"precisions": ["float", "int8"], "encoding": "base64"}
     result = embed_of(dense={"float": VECTORS, "int8": INT8}, colbert=COLBERT, tokens=COLBERT)
     shown = answer("embed", body, result, wire.EmbedAnswer)["data"][1]
@@ -385,8 +385,8 @@ def test_base64_is_of_each_precisions_own_bytes():
     assert shown["colbert"] == shown["tokens"] == [to_base64(row) for row in COLBERT[1]]
 
 
-def test_every_output_in_one_answer():
-    """Nothing that was not asked for is there."""
+def test_every_kind_of_vector_is_returned():
+    """Keys that were not requested are absent."""
     sparse = [Sparse(np.array([9, 2], np.int32), np.array([0.1, 3], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
     result = embed_of(sparse=sparse, colbert=COLBERT, tokens=COLBERT)
     assert answer("embed", ASKED, result, wire.EmbedAnswer)["data"] == [
@@ -400,8 +400,8 @@ def test_every_output_in_one_answer():
     ]
 
 
-def test_a_cut_text_says_by_which_model():
-    """Each model of a composite has its own tokenizer; only those that cut are named."""
+def test_a_truncated_text_has_the_model_that_truncated_it():
+    """Each model of a composite has its own tokenizer."""
     lengths = {
         "a": [TextLength(4, 4), TextLength(9, 6), TextLength(9, 6)],
         "b": [TextLength(3, 3), TextLength(7, 7), TextLength(12, 8, characters_cut=100)],
@@ -414,8 +414,8 @@ def test_a_cut_text_says_by_which_model():
     assert [item.get("truncated") for item in shown] == [None, [a], [a, b]]
 
 
-def test_documents_answer_chunks_with_their_place():
-    """A vector a chunk, the mean where asked for."""
+def test_documents_returns_chunks_with_their_spans():
+    """A vector for each chunk, and the mean on request."""
     chunks = [DocumentChunk(span=Span(0, 5), tokens=2), DocumentChunk(span=Span(6, 9), tokens=1)]
     documents = [
         ChunkedDocument(chunks=chunks, vectors={"float": VECTORS}, mean=np.array([0.5, 0.5, 0], np.float32)),
@@ -439,8 +439,8 @@ def test_documents_answer_chunks_with_their_place():
 PASSAGES = {"query": "q", "passages": ["a", "b", "c", "d"]}
 
 
-def test_rerank_answers_best_first():
-    """Every passage once, equal scores in their order, with the kind of score and no warning where nothing was cut."""
+def test_rerank_returns_passages_best_first():
+    """Each passage once, with the kind of score. Equal scores stay in order."""
     result = rerank_result(0.1, 0.9, -3, 0.9, usage=usage())
     assert answer("rerank", PASSAGES, result, wire.RerankAnswer) == {
         "model": "served",
@@ -460,14 +460,14 @@ def test_rerank_answers_best_first():
 @pytest.mark.parametrize(
     ("top_n", "indices"), [(None, [1, 3, 0, 2]), (0, [1, 3, 0, 2]), (1, [1]), (3, [1, 3, 0]), (9, [1, 3, 0, 2])]
 )
-def test_top_n_keeps_the_best(top_n, indices):
-    """Or all, if there are no more."""
+def test_top_n_bounds_the_results(top_n, indices):
+    """null and 0 are no bound."""
     shown = answer("rerank", PASSAGES | {"top_n": top_n}, rerank_result(0.1, 0.9, -3, 0.9), wire.RerankAnswer)
     assert [result["index"] for result in shown["results"]] == indices
 
 
 def test_passages_and_spans_belong_to_their_index():
-    """Wherever the order put them."""
+    """In every order of the results."""
     spans = [Span(0, 1), Span(1, 2), Span(2, 3), Span(3, 4)]
     body = PASSAGES | {"return_passages": True, "top_n": 2}
     shown = answer("rerank", body, rerank_result(0.1, 0.9, -3, 0.8, spans=spans), wire.RerankAnswer)
@@ -477,8 +477,8 @@ def test_passages_and_spans_belong_to_their_index():
     ]
 
 
-def test_what_was_cut_is_warned_of():
-    """The query, and each passage by its index, with figures; whether or not it is among the best."""
+def test_truncated_texts_have_warnings():
+    """The query, and each passage by its index, also those that top_n leaves out."""
     result = rerank_result(
         0.2, 0.1, query=TextLength(90, 64), passages=[TextLength(7, 7), TextLength(700, 400)], max_tokens=512
     )
@@ -495,7 +495,7 @@ def test_what_was_cut_is_warned_of():
     st.integers(1, 25) | st.none(),
 )
 def test_results_are_finite_sorted_and_each_passage_once(scores, top_n):
-    """Whatever the scores are, as long as they are finite."""
+    """For all finite scores."""
     body = incoming({"query": "q", "passages": ["p"] * len(scores), "top_n": top_n})
     shown = json.loads(route("rerank").parse(body).render(rerank_result(*scores)).body)["results"]
     assert len(shown) == min(len(scores), top_n or len(scores))
@@ -505,8 +505,8 @@ def test_results_are_finite_sorted_and_each_passage_once(scores, top_n):
     assert all(np.float32(each["score"]) == np.float32(scores[each["index"]]) for each in shown)
 
 
-def test_classify_answers_labels_best_first():
-    """For each input, in its order, equal ones in the model's."""
+def test_classify_returns_labels_best_first():
+    """For each input, in order; equal ones in the model's order."""
     shown = answer(
         "classify",
         {"inputs": ["a", "b"]},
@@ -525,15 +525,15 @@ def test_classify_answers_labels_best_first():
     assert [label["label"] for label in shown["data"][1]["labels"]] == ["glad", "mad", "sad"]
 
 
-def test_a_cut_input_to_classify_is_told():
-    """With the figures there are."""
+def test_classify_reports_a_truncated_input():
+    """With the numbers of tokens."""
     result = replace(classify_result([1, 0, 0], [1, 0, 0]), usage=usage())
     shown = answer("classify", {"inputs": ["a", "b"]}, result, wire.ClassifyAnswer)
     assert [item.get("truncated") for item in shown["data"]] == [None, [{"model": "served", "seen": 9, "kept": 4}]]
 
 
-def test_similarity_answers_cosines():
-    """One a sentence, in order."""
+def test_similarity_returns_cosines():
+    """One for each sentence, in order."""
     result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
     shown = answer("similarity", {"source": "a", "sentences": ["b", "c"]}, result, wire.SimilarityAnswer)
     assert shown == {
@@ -546,7 +546,7 @@ def test_similarity_answers_cosines():
 
 
 def test_a_failed_input_has_an_error_in_its_place():
-    """Whole, as if it had been the request's; the others are answered."""
+    """The error is complete, and the other inputs have vectors."""
     failure = InputTooLong("Too long.", field="inputs", index=1, limit=4, given=9)
     shown = answer(
         "embed", ASKED | {"partial_results": True}, replace(embed_result(), failures={1: failure}), wire.EmbedAnswer
@@ -570,8 +570,8 @@ def test_a_failed_input_has_an_error_in_its_place():
 # --- tokens and models ----------------------------------------------------------------------------------------
 
 
-def test_tokenize_answers_tokens():
-    """With byte offsets; null for specials."""
+def test_tokenize_returns_tokens():
+    """With byte offsets; null for special tokens."""
     tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)], []]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage())
     shown = answer("tokenize", {"inputs": ["é", ""]}, result, wire.TokenizeAnswer)
@@ -587,7 +587,7 @@ def test_tokenize_answers_tokens():
     ]
 
 
-def test_decode_answers_texts():
+def test_decode_returns_texts():
     """In order."""
     result = DecodeResult(model="served", texts=("a", "b"))
     shown = answer("decode", {"ids": [[1], [2]]}, result, wire.DecodeAnswer)
@@ -618,8 +618,8 @@ MODEL = {
 }
 
 
-def test_models_show_all_that_is_known():
-    """Every model with every fact, and the limits in force."""
+def test_models_have_every_fact():
+    """And the limits in force."""
     assert route("models", "GET").parse(Incoming()).request == ListModels()
     info = model_info(matryoshka=(128, 256), prompts={"query": "find: "}, pinned=True)
     splade = model_info("other", outputs={"sparse"}, pooling="", dimensions=0, state="unloaded", revision=None)
@@ -647,18 +647,18 @@ def test_models_show_all_that_is_known():
         ("models/{model:path}/unload", "POST", UnloadModel),
     ],
 )
-def test_one_model_is_shown_loaded_and_unloaded(path, method, kind):
-    """By a name that may hold slashes; each answers with the model as it is then."""
-    asked = Incoming(path={"model": "org/served"})
-    assert route(path, method).parse(asked).request == kind(model="org/served")
-    assert answer(path, asked, model_list(), wire.ModelAnswer, method=method)["name"] == "served"
+def test_one_model_is_shown_loaded_or_unloaded(path, method, kind):
+    """Its name may contain slashes. Each route returns the model."""
+    sent = Incoming(path={"model": "org/served"})
+    assert route(path, method).parse(sent).request == kind(model="org/served")
+    assert answer(path, sent, model_list(), wire.ModelAnswer, method=method)["name"] == "served"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
 
-def test_an_error_has_one_shape():
-    """Every key, whether it says something or not."""
+def test_an_error_has_every_key():
+    """Keys that do not apply are null."""
     rendered = vectord.render_error(TooManyInputs("Too many.", field="inputs", limit=8, given=9))
     assert rendered.status == 400
     assert json.loads(rendered.body) == {
@@ -683,6 +683,6 @@ def test_an_error_has_one_shape():
     }
 
 
-def test_its_paths_are_its_own():
-    """It collides with nobody, whatever else is served."""
+def test_the_paths_are_not_shared():
+    """All are below /vectord/."""
     assert all(one.path.startswith("/vectord/") for one in vectord.DIALECT.routes)

@@ -1,4 +1,4 @@
-"""Weaviate's text2vec-transformers: the bodies of its Go client, and what that reads."""
+"""Weaviate's text2vec-transformers: the bodies of its Go client, and the keys that it reads."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def get(path: str, result: object) -> Any:
             "text",
             {"text": "a", "config": {"pooling_strategy": None, "task_type": "", "dimensions": None}},
             EmbedRequest(inputs=["a"], text=CUTS),
-            id="a config that says nothing",
+            id="a config of nulls",
         ),
         pytest.param(
             "texts",
@@ -71,8 +71,8 @@ def get(path: str, result: object) -> Any:
         ),
     ],
 )
-def test_bodies(key, body, request_):
-    """The task picks the model's prompt; the pooling is the model's own, whatever the client's default."""
+def test_a_body_is_read(key, body, request_):
+    """The task selects the model's prompt. The client's pooling is ignored."""
     assert parse(key, body).request == request_
 
 
@@ -84,28 +84,28 @@ def test_bodies(key, body, request_):
         pytest.param("text", {"text": "a", "config": {"dimensions": -1}}, "config.dimensions", id="negative width"),
     ],
 )
-def test_what_is_refused_before_the_engine(key, body, field):
-    """The error names the field."""
+def test_an_invalid_field_is_named(key, body, field):
+    """The error has its path."""
     with pytest.raises(WrongType) as refused:
         parse(key, body)
     assert refused.value.field == field
 
 
-def test_a_vector():
-    """The text comes back. `dims` is what Weaviate reads, `dim` what the container says."""
+def test_one_text_has_one_vector():
+    """With the text. Weaviate reads `dims`; the container has `dim`."""
     rendered = parse("text", {"text": "a"}).render(embed_result(embed_result().dense["float"][:1]))
     assert rendered.body == b'{"text":"a","vector":[0.1,-0.2,0.33333334],"dim":3,"dims":3}'
 
 
-def test_vectors():
-    """As many as there were texts, in their order."""
+def test_several_texts_have_their_vectors_in_order():
+    """One for each text."""
     rendered = parse("texts", {"texts": ["a", "b"]}).render(embed_result())
     assert rendered.body == b'{"vectors":[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]],"dims":3}'
 
 
 @pytest.mark.parametrize("key", ["text", "texts"])
-def test_the_descriptions_of_answers_are_complete(key):
-    """OpenAPI shows every key that is written, and no other; examples are taken."""
+def test_an_answer_fits_its_schema(key):
+    """OpenAPI shows the type. The example is accepted."""
     route_ = route("/vectors", key)
     result = embed_result(embed_result().dense["float"][:1])
     body = route_.parse(incoming(route_.example)).render(result).body
@@ -115,8 +115,8 @@ def test_the_descriptions_of_answers_are_complete(key):
 # --- the model ------------------------------------------------------------------------------------------------
 
 
-def test_meta_is_of_the_model_that_answers():
-    """The first that makes dense vectors, which is whom requests go to."""
+def test_meta_shows_the_model_that_embeds():
+    """The first that makes dense vectors; requests use it."""
     assert json.loads(get("/meta", model_list(RERANKER, "embeds")).body) == {
         "model": {
             "model_name": "embeds",
@@ -129,8 +129,8 @@ def test_meta_is_of_the_model_that_answers():
     }
 
 
-def test_meta_is_an_object_whatever_is_served():
-    """Weaviate reads no other JSON."""
+def test_meta_is_empty_without_a_model_that_embeds():
+    """Weaviate accepts objects only."""
     assert get("/meta", model_list(RERANKER)).body == b"{}"
 
 
@@ -141,36 +141,36 @@ def test_meta_is_an_object_whatever_is_served():
         pytest.param([model_info(state="unloaded")], 204, id="loads on its next use"),
         pytest.param([model_info(state="loading")], 204, id="its first use loads it"),
         pytest.param([model_info(state="failed")], 503, id="failed"),
-        pytest.param([model_info(state="failed"), model_info("second")], 503, id="another would not be asked"),
+        pytest.param([model_info(state="failed"), model_info("second")], 503, id="another is not used"),
         pytest.param([RERANKER, model_info("second")], 204, id="not the first served"),
         pytest.param([RERANKER], 503, id="none that embeds"),
     ],
 )
-def test_ready_when_a_text_would_be_answered(models, status):
-    """Weaviate waits for it at its start."""
+def test_the_server_is_ready_if_a_text_would_be_answered(models, status):
+    """Weaviate waits for this when it starts."""
     rendered = get("/.well-known/ready", model_list(*models))
     assert rendered.status == status
     assert rendered.body == (b"" if status == 204 else b'{"error":"No model that embeds is ready."}')
 
 
-def test_not_ready_while_the_server_starts():
-    """Requests would be refused."""
+def test_the_server_is_not_ready_while_it_starts():
+    """Requests would be rejected."""
     loading = model_list(model_info(state="loading"), starting=True)
     assert get("/.well-known/ready", loading).status == 503
 
 
-def test_live_whatever_the_models_do():
-    """204, as the container says it."""
+def test_the_server_is_live_in_every_state():
+    """The status is 204, like the container's."""
     rendered = get("/.well-known/live", model_list(model_info(state="failed")))
     assert (rendered.status, rendered.body) == (204, b"")
 
 
 def test_only_the_probes_are_public():
-    """They say nothing of the models but whether one answers."""
+    """They reveal only whether a model answers."""
     assert [route.path for route in DIALECT.routes if route.public] == ["/.well-known/live", "/.well-known/ready"]
 
 
-def test_errors_are_under_the_key_that_weaviate_shows():
-    """With the statuses that all dialects share."""
+def test_an_error_has_the_key_that_weaviate_shows():
+    """The statuses are those of most products."""
     rendered = DIALECT.render_error(errors.InputTooLong("It has 9 tokens."))
     assert (rendered.status, json.loads(rendered.body)) == (400, {"error": "It has 9 tokens."})

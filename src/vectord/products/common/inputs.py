@@ -117,7 +117,7 @@ _KINDS: Mapping[str, InputKind] = {
 
 def read_kind(*words: str | None) -> InputKind | None:
     """Whether texts are queries or documents, by the first known word of Jina, Cohere, Voyage and others."""
-    return next((_KINDS[word] for word in words if word in _KINDS), None)
+    return next((_KINDS[word] for word in words if word is not None and word in _KINDS), None)
 
 
 Switch: TypeAlias = bool | str | None  # some clients, such as RAGFlow, send "true"

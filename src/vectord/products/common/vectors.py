@@ -145,10 +145,13 @@ def render_octets(dtype: Dtype, result: EmbedResult | DocumentsResult) -> Render
     texts: Sequence[Vector] | None = None  # each (rows, D); None: one row for each text
     if isinstance(result, DocumentsResult):
         texts = [document.vectors[PRECISIONS[dtype]] for document in result.documents]
-    elif not result.dense:
+        matrix = np.concatenate(texts)
+    elif result.dense:
+        matrix = result.dense[PRECISIONS[dtype]]
+    else:
         texts = result.colbert if result.colbert is not None else result.tokens
         assert texts is not None
-    matrix = result.dense[PRECISIONS[dtype]] if texts is None else np.concatenate(texts)
+        matrix = np.concatenate(texts)
     headers = {
         "x-vectord-dtype": dtype,
         "x-vectord-shape": ",".join(map(str, matrix.shape)),
