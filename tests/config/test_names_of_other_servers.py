@@ -148,7 +148,6 @@ MEANT = [
     ("DISABLE_SPANS", "true", {"disable_spans": True}),
     ("GRPC_PORT", "50051", {"grpc_port": 50051}),
     ("PROMETHEUS_PORT", "9000", {"prometheus_port": 9000}),
-    ("FOREIGN_TOKEN_TABLE", "cl100k_base.tiktoken", {"foreign_token_table": "cl100k_base.tiktoken"}),
 ]
 
 WITHOUT_EFFECT = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from vectord.config import other_servers as readers
@@ -72,10 +70,3 @@ def test_json_output_is_a_log_format(text: str, format_: str) -> None:
 def test_a_text_becomes_ours_or_is_handed_on(reader: Reader, text: str, read: str | None) -> None:
     """What a reader does not understand the setting refuses, in its own words; None is not meant for us."""
     assert reader(text) == read
-
-
-def test_tiktokens_folder_counts_if_the_table_is_in_it(tmp_path: Path) -> None:
-    """The variable is set for tiktoken; that it has other files, or none yet, is no mistake."""
-    assert readers.cl100k_in(str(tmp_path)) is None
-    (tmp_path / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4").touch()
-    assert readers.cl100k_in(str(tmp_path)) == str(tmp_path / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,8 +31,8 @@ from vectord.engine.events import (
 )
 from vectord.engine.models.registry import CompositeSource, ModelSource
 from vectord.errors import EmptyInput, InputTooLong
-from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, TextOptions, Token
-from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
+from vectord.schema import ChunkOptions, Float32, Input, Int32, Span, TextLength, Token
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
 
 WIDTH = 8
 COLBERT_WIDTH = 4
@@ -46,116 +47,51 @@ QUERY_LENGTH = 8  # of a ColBERT query, filled up with MASK
 
 
 class ByteEncoder:
-    """One token a byte; no specials. An empty text is one token of id 0. `threads`: who has called it."""
+    """One token a byte; no specials. An empty text is one token of id 0. `threads`: those that have called it."""
 
-    def __init__(self) -> None:
+    def __init__(self, model: ModelSpec | None = None) -> None:
+        """model: decides whether a prompt is pooled, and how ColBERT texts are read."""
         self.threads: set[str] = set()
+        self._model = model or spec()
 
     @property
     def special_ids(self) -> Int32:
         return SPECIAL_IDS
 
-    def encode(
-        self,
-        inputs: Sequence[Input],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None = None,
-    ) -> list[EncodedText]:
+    def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
         self._called()
-        prompt = list((options.prompt or "").encode())
-        return [
-            EncodedText(*_fit(prompt + _ids(inputs[i]), i, truncate, field), prompt_tokens=len(prompt))
-            for i in _part(inputs, part)
-        ]
+        indexes = range(len(request.inputs)) if part is None else part
+        if request.chunks is not None:
+            return [one for i in indexes for one in _windows(request.inputs[i], request.chunks[i], i)]
+        return [self._read(request, request.inputs[i], i) for i in indexes]
 
-    def encode_colbert(
-        self,
-        inputs: Sequence[Input],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None = None,
-    ) -> list[EncodedColbert]:
-        """The mark's vector does not count; a query is filled up with tokens that nobody attends to."""
+    def _read(self, request: ReadRequest, value: TextOrPair, index: int) -> TokenSequence:
+        if request.query is not None:
+            instruction = f"{request.instruction or 'Judge'}: " if self._model.yes_no else ""
+            return _pair(instruction + request.query, value, index, request.truncate)
+        if isinstance(value, tuple):
+            return _pair(*value, index, request.truncate)
+        colbert = self._model.colbert
+        if colbert is not None and self._model.pooling is None:
+            return _colbert(request.options.kind == "query", value, index, request.truncate)
+        prompt = list((request.options.prompt or "").encode())
+        sequence = _fit(prompt + _ids(value), index, request.truncate)
+        n = len(sequence.ids)
+        spans = np.array([[min(len(prompt), n - 1), n]], np.int32)
+        rows = np.arange(1, n) if colbert is not None and colbert.drops_first else None
+        return replace(sequence, spans=None if self._model.include_prompt or not prompt else spans, rows=rows)
+
+    def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> list[CutText]:
         self._called()
-        encoded = []
-        for i in _part(inputs, part):
-            queries = options.kind == "query"
-            ids = [QUERY_MARK if queries else DOCUMENT_MARK, *_ids(inputs[i])]
-            filled = ids + [MASK] * (QUERY_LENGTH - len(ids) if queries else 0)
-            kept = np.arange(1, len(filled), dtype=np.int32)
-            encoded.append(EncodedColbert(*_fit(filled, i, truncate, field), kept=kept, attended=len(ids)))
-        return encoded
+        indexes = range(len(texts)) if part is None else part
+        return [CutText(texts[i][:max_tokens], max(0, len(texts[i]) - max_tokens), 0) for i in indexes]
 
-    def encode_pairs(
-        self,
-        query: str,
-        passages: Sequence[str],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None = None,
-    ) -> list[EncodedPair]:
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span]) -> list[Chunk]:
         self._called()
-        return [_pair(query, passages[i], i, truncate, field) for i in _part(passages, part)]
-
-    def encode_pair_list(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None = None,
-    ) -> list[EncodedPair]:
-        self._called()
-        return [_pair(*pairs[i], i, truncate, field) for i in _part(pairs, part)]
-
-    def encode_yes_no(
-        self,
-        query: str,
-        passages: Sequence[str],
-        instruction: str | None,
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None = None,
-    ) -> list[EncodedPair]:
-        asked = f"{instruction or 'Judge'}: {query}"
-        return self.encode_pairs(asked, passages, options, truncate=truncate, field=field, part=part)
-
-    def cut(self, texts: Sequence[str], max_tokens: int, *, field: str, part: range | None = None) -> list[CutText]:
-        self._called()
-        return [CutText(texts[i][:max_tokens], max(0, len(texts[i]) - max_tokens), 0) for i in _part(texts, part)]
-
-    def chunk(self, text: str, options: ChunkOptions, *, field: str, index: int) -> list[Chunk]:
-        self._called()
-        starts = range(0, len(text), options.max_tokens)
-        stops = [min(start + options.max_tokens, len(text)) for start in starts]
-        return [Chunk(start, stop, start, stop - start) for start, stop in zip(starts, stops, strict=True)]
-
-    def chunk_at(self, text: str, spans: Sequence[Span], *, field: str, index: int) -> list[Chunk]:
-        self._called()
-        return [Chunk(span.start, span.stop, span.start, span.stop - span.start) for span in spans]
-
-    def encode_windows(
-        self, text: str, chunks: Sequence[Chunk], options: TextOptions, *, truncate: bool, field: str, index: int
-    ) -> list[Window]:
-        """A window for every two chunks, with a special at either end."""
-        self._called()
-        windows = []
-        for start in range(0, len(chunks), 2):
-            own = chunks[start : start + 2]
-            ids = np.array([DOCUMENT_MARK, *text[own[0].start : own[-1].stop].encode(), SEPARATOR], np.int32)
-            spans = np.array([[one.start, one.stop] for one in own], np.int32) - own[0].start + 1
-            windows.append(Window(ids, np.zeros_like(ids), spans.astype(np.int32), TextLength(len(ids), len(ids))))
-        return windows
+        if isinstance(how, ChunkOptions):
+            starts = range(0, len(text), how.max_tokens)
+            how = [Span(start, min(start + how.max_tokens, len(text))) for start in starts]
+        return [Chunk(span.start, span.stop, span.start, span.stop - span.start) for span in how]
 
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
         return [[Token(id=ord(c), text=c, special=False, start=i, stop=i + 1) for i, c in enumerate(t)] for t in texts]
@@ -167,34 +103,44 @@ class ByteEncoder:
         self.threads.add(threading.current_thread().name)
 
 
-def _part(inputs: Sequence[object], part: range | None) -> range:
-    return range(len(inputs)) if part is None else part
-
-
 def _ids(one: Input) -> list[int]:
     return list(one.encode()) or [SEPARATOR] if isinstance(one, str) else list(one)
 
 
-def _fit(ids: list[int], index: int, truncate: bool, field: str) -> tuple[Int32, Int32, TextLength]:
+def _fit(ids: list[int], index: int, truncate: bool) -> TokenSequence:
     if not ids:
-        raise EmptyInput("no ids", field=field, index=index)
+        raise EmptyInput("{field}: no ids", index=index)
     if len(ids) > MAX_TOKENS and not truncate:
-        raise InputTooLong("too long", field=field, index=index, limit=MAX_TOKENS, given=len(ids))
+        raise InputTooLong("{field}: too long", index=index, limit=MAX_TOKENS, given=len(ids))
     kept = np.array(ids[:MAX_TOKENS], np.int32)
-    return kept, np.zeros_like(kept), TextLength(seen=len(ids), kept=len(kept))
+    length = TextLength(seen=len(ids), kept=len(kept))
+    return TokenSequence(ids=kept, type_ids=np.zeros_like(kept), length=length, index=index)
 
 
-def _pair(query: str, passage: str, index: int, truncate: bool, field: str) -> EncodedPair:
+def _pair(query: str, passage: str, index: int, truncate: bool) -> TokenSequence:
     first, second = [*query.encode(), SEPARATOR], list(passage.encode())
-    ids, _, length = _fit(first + second, index, truncate, field)
-    kept = len(ids) - len(first)
-    return EncodedPair(
-        ids,
-        np.repeat([0, 1], [len(first), kept]).astype(np.int32),
-        query=TextLength(len(query), len(query)),
-        passage=TextLength(len(second), kept),
-        length=length,
-    )
+    sequence = _fit(first + second, index, truncate)
+    kept = len(sequence.ids) - len(first)
+    types = np.repeat([0, 1], [len(first), kept]).astype(np.int32)
+    parts = (TextLength(len(query), len(query)), TextLength(len(second), kept))
+    return replace(sequence, type_ids=types, parts=parts)
+
+
+def _colbert(is_query: bool, value: Input, index: int, truncate: bool) -> TokenSequence:
+    """The marker's vector does not count; a query is filled up with tokens that are not attended to."""
+    ids = [QUERY_MARK if is_query else DOCUMENT_MARK, *_ids(value)]
+    filled = ids + [MASK] * (QUERY_LENGTH - len(ids) if is_query else 0)
+    keys = None if len(ids) >= len(filled) else len(ids)
+    return replace(_fit(filled, index, truncate), keys=keys, rows=np.arange(1, len(filled), dtype=np.int32))
+
+
+def _windows(text: str, chunks: Sequence[Chunk], index: int) -> Iterator[TokenSequence]:
+    """A window for every two chunks, with a special at either end."""
+    for start in range(0, len(chunks), 2):
+        own = chunks[start : start + 2]
+        ids = [DOCUMENT_MARK, *text[own[0].start : own[-1].stop].encode(), SEPARATOR]
+        spans = np.array([[one.start, one.stop] for one in own], np.int32) - np.int32(own[0].start - 1)
+        yield replace(_fit(ids, index, truncate=True), spans=spans)
 
 
 # --- tokens to answers ----------------------------------------------------------------------------------------
@@ -202,6 +148,13 @@ def _pair(query: str, passage: str, index: int, truncate: bool, field: str) -> E
 
 def ids_of(text: str) -> Int32:
     return np.array(_ids(text), np.int32)
+
+
+def sequence_of(tokens: str | Int32, **changes: object) -> TokenSequence:
+    """The sequence of these tokens; changes: its further fields."""
+    ids = ids_of(tokens) if isinstance(tokens, str) else tokens
+    length = TextLength(len(ids), len(ids))
+    return TokenSequence(ids=ids, type_ids=np.zeros_like(ids), length=length, **changes)  # type: ignore[arg-type]
 
 
 def expected_row(text: str) -> Float32:
@@ -434,7 +387,7 @@ def source(
         name,
         aliases,
         model or spec(model_id=name),
-        lambda: (encoder or ByteEncoder(), backends),
+        lambda: (encoder or ByteEncoder(model), backends),
         **facts,  # type: ignore[arg-type]
     )
 

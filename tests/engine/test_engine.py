@@ -357,7 +357,7 @@ async def test_a_shared_text_that_fails_fails_for_each_at_its_own_place():
         close_gate(backend)
         blocker = ask(engine, "blocker")
         await entered(backend)
-        callers = [ask(engine, "!"), ask(engine, "ok", "!")]
+        callers = [ask(engine, "!", "ok"), ask(engine, "ok", "!")]
         await settle()
         backend.gate.set()
         await blocker
@@ -533,9 +533,9 @@ async def test_closing_answers_those_whose_texts_become_tokens_just_then():
     gate = threading.Event()
 
     class Slow(ByteEncoder):
-        def encode(self, *args, **kwargs):
+        def read(self, *args):
             assert gate.wait(10)
-            return super().encode(*args, **kwargs)
+            return super().read(*args)
 
     gate.set()
     async with serving(FakeBackend(), encoder=Slow()) as engine:

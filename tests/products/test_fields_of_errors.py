@@ -20,10 +20,10 @@ from vectord.compute.backends.base import Backend
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.operations.encoding import Encoder
 from vectord.errors import ModelNotFound, VectordError
 from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, dialect_names, load_dialects
 from vectord.schema import Caller
+from vectord.text.sequence import Encoder
 
 MOST = 4  # inputs of a request
 LONG = "birds " * 200  # a model here reads 64 tokens

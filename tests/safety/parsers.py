@@ -46,7 +46,6 @@ from vectord.server.http.hardening.inflate import inflate
 from vectord.server.http.media_type import check_media_type
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.shutdown import Shutdown
-from vectord.text.foreign import read_tokens
 from vectord.text.tokenizer import TextEncoder
 
 Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder for the parser
@@ -436,5 +435,4 @@ PARSERS: tuple[Parser, ...] = (
         share=2,
     ),
     Parser("model folders", st.tuples(st.sampled_from(_FILES), st.integers(0, 200), _JSON), _feed_folder, share=6),
-    Parser("tiktoken tables", spoilt(b"YQ== 0\nYg== 1\n"), lambda data, folder: read_tokens(data), share=2),
 )

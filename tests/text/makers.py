@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from vectord.checkpoints.spec import ModelSpec
+from vectord.schema import TextOptions
+from vectord.text.sequence import ReadRequest, TextOrPair, TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 SENTENCES = (
@@ -19,6 +21,7 @@ SENTENCES = (
     "Größe und Maß in der Straße; naïve café, 3.14 and 1,000 of 50%.",
     "東京 は 日本 の 首都 です。 北京 是 中国 的 首都。 привет мир",
 )
+PLAIN = TextOptions()
 LIGATURE = "\ufdfa"  # one character, 18 under NFKC, three of them spaces
 CHAT_SPECIALS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
@@ -28,6 +31,33 @@ def make_encoder(folder: Path, tokenizer: Tokenizer, **facts: Any) -> TextEncode
     path = folder / "tokenizer.json"
     tokenizer.save(str(path))
     return TextEncoder(make_spec(path, **facts))
+
+
+def read(
+    encoder: TextEncoder,
+    inputs: Sequence[TextOrPair],
+    options: TextOptions = PLAIN,
+    *,
+    part: range | None = None,
+    truncate: bool = True,
+    **what: Any,
+) -> list[TokenSequence]:
+    """what: further fields of the ReadRequest."""
+    return encoder.read(ReadRequest(inputs=inputs, options=options, truncate=truncate, **what), part)
+
+
+def attended(sequence: TokenSequence) -> int:
+    """How many of its tokens are attended to."""
+    return len(sequence.ids) if sequence.keys is None else sequence.keys
+
+
+def prompt_tokens(sequence: TokenSequence) -> int:
+    """How many of its tokens, at the beginning, are not pooled."""
+    if sequence.spans is None:
+        return 0
+    ((start, stop),) = sequence.spans.tolist()
+    assert stop == len(sequence.ids)
+    return int(start)
 
 
 def make_spec(path: Path, **facts: Any) -> ModelSpec:

@@ -16,6 +16,7 @@ from tests.text.makers import (
     SENTENCES,
     byte_level,
     make_encoder,
+    read,
     roberta,
     unigram,
     varied_texts,
@@ -25,13 +26,10 @@ from tokenizers import models, pre_tokenizers, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
-from vectord.text.document import PIECE_CHARACTERS, read_document
-from vectord.text.encoded import Chunk, Window
-from vectord.text.sentences import sentence_starts
+from vectord.text.chunks import PIECE_CHARACTERS, read_document, sentence_starts
+from vectord.text.sequence import Chunk, TokenSequence
 from vectord.text.tokenizer import TextEncoder
-from vectord.text.truncation import Limit
 
-LIMIT = Limit(64, False, "right", "input", 1)
 PLAIN = TextOptions()
 
 
@@ -63,7 +61,7 @@ def test_chunks_tile_the_text(encoder: TextEncoder, text: str, options: ChunkOpt
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text, LIMIT, 0)
+    document = read_document(encoder._plain, text)
     assert chunks[0].start == 0
     assert chunks[-1].stop == len(text)
     for chunk in chunks:
@@ -86,7 +84,7 @@ def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, opti
         chunks = encoder.chunk(text, options)
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text, LIMIT, 0)
+    document = read_document(encoder._plain, text)
     for chunk in chunks:
         inside = range(chunk.first, chunk.first + chunk.tokens)
         assert all(chunk.start <= document.starts[i] <= document.stops[i] <= chunk.stop for i in inside)
@@ -185,11 +183,11 @@ def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
     encoder = make_encoder(tmp_path, wordpiece())
     chunks = encoder.chunk(text, by("tokens"))
     assert chunks == [Chunk(0, len(text), 0, 0)]
-    (window,) = encoder.encode_windows(text, chunks, PLAIN)
+    (window,) = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     assert (window.ids.tolist(), window.spans.tolist()) == ([2, 3], [[0, 2]])
     without = make_encoder(tmp_path, byte_level())
-    with pytest.raises(Untokenizable, match=r"`input\[0\]` has no tokens at all"):
-        without.encode_windows("", without.chunk("", by("tokens")), PLAIN)
+    with pytest.raises(Untokenizable, match=r"input 0 has no tokens"):
+        read(without, [""], PLAIN, chunks=[without.chunk("", by("tokens"))], truncate=False)
 
 
 @pytest.mark.parametrize(
@@ -210,12 +208,12 @@ def test_options_out_of_bounds_are_refused(tmp_path: Path, options: ChunkOptions
     assert encoder.chunk("dog", by("tokens", 62, 31)) == [Chunk(0, 3, 0, 1)]
 
 
-def test_errors_name_the_document(tmp_path: Path) -> None:
-    """By field and index."""
+def test_a_document_may_be_too_long_or_unreadable(tmp_path: Path) -> None:
+    """The caller adds the field and the index."""
     encoder = make_encoder(tmp_path, wordpiece())
-    with pytest.raises(InputTooLong, match=r"`docs\[2\]` must have at most 2000000 characters; got 2000001"):
-        encoder.chunk("x" * 2_000_001, by("tokens"), field="docs", index=2)
-    with pytest.raises(Untokenizable, match=r"`input\[0\]` is not Unicode"):
+    with pytest.raises(InputTooLong, match=r"the input must have at most 2000000 characters; got 2000001"):
+        encoder.chunk("x" * 2_000_001, by("tokens"))
+    with pytest.raises(Untokenizable, match=r"the input is not Unicode"):
         encoder.chunk("\ud800", by("tokens"))
 
 
@@ -232,9 +230,9 @@ WORDS = "jumps over a lazy dog while many small birds sing  "
 def test_chunks_of_the_caller_have_their_own_tokens(encoder: TextEncoder) -> None:
     """A word's are its own, though it is sent with the blank that some tokenizers make part of the next."""
     own = spans((0, 6), (6, 13), (13, 18), (18, 28), (28, 51))
-    chunks = encoder.chunk_at(WORDS, own)
+    chunks = encoder.chunk(WORDS, own)
     assert [Span(chunk.start, chunk.stop) for chunk in chunks] == own
-    document = read_document(encoder._plain, WORDS, LIMIT, 0)
+    document = read_document(encoder._plain, WORDS)
     places = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
     for chunk, inside in zip(chunks, places, strict=True):
         assert all(document.starts[i] < chunk.stop and document.stops[i] > chunk.start for i in inside)
@@ -247,7 +245,7 @@ def test_chunks_of_the_caller_have_their_own_tokens(encoder: TextEncoder) -> Non
 def test_a_word_in_two_chunks_has_its_tokens_in_both(tmp_path: Path) -> None:
     """Who cuts through a token gets all of it twice: half a token has no row."""
     encoder = make_encoder(tmp_path, wordpiece())
-    chunks = encoder.chunk_at("lazy dog", spans((0, 2), (2, 8)))
+    chunks = encoder.chunk("lazy dog", spans((0, 2), (2, 8)))
     assert [(chunk.first, chunk.tokens) for chunk in chunks] == [(0, 1), (0, 2)]
 
 
@@ -255,10 +253,10 @@ def test_what_lies_between_the_chunks_is_nobody_s(tmp_path: Path) -> None:
     """But it is read, when the model reads the whole document."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "dog fox dog fox dog"
-    chunks = encoder.chunk_at(text, spans((4, 7), (12, 15)))
+    chunks = encoder.chunk(text, spans((4, 7), (12, 15)))
     assert [(chunk.first, chunk.tokens) for chunk in chunks] == [(1, 1), (3, 1)]
-    (window,) = encoder.encode_windows(text, chunks, PLAIN)
-    assert window.ids.tolist() == encoder.encode([text], PLAIN, truncate=False)[0].ids.tolist()
+    (window,) = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
+    assert window.ids.tolist() == read(encoder, [text], PLAIN, truncate=False)[0].ids.tolist()
     assert window.spans.tolist() == [[2, 3], [4, 5]]
 
 
@@ -266,8 +264,8 @@ def test_of_a_long_document_what_is_around_each_chunk_is_read(tmp_path: Path) ->
     """A quarter of a window before it, and what follows up to the window's end."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=42)
     text = "dog " * 500
-    chunks = encoder.chunk_at(text, spans((800, 808), (1996, 1999)))
-    first, second = encoder.encode_windows(text, chunks, PLAIN)
+    chunks = encoder.chunk(text, spans((800, 808), (1996, 1999)))
+    first, second = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     assert (len(first.ids), first.spans.tolist()) == (42, [[11, 13]])
     assert (len(second.ids), second.spans.tolist()) == (13, [[11, 12]])
 
@@ -281,11 +279,11 @@ def test_any_spans_are_found_in_their_windows_or_refused(encoder: TextEncoder, t
     if not own:
         return
     try:
-        chunks = encoder.chunk_at(text, own)
-        windows = encoder.encode_windows(text, chunks, PLAIN)
+        chunks = encoder.chunk(text, own)
+        windows = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     except (InvalidField, InputTooLong, Untokenizable):
         return
-    document = read_document(encoder._plain, text, LIMIT, 0)
+    document = read_document(encoder._plain, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     if len(document.ids):
         assert rows == [document.ids[chunk.first : chunk.first + chunk.tokens].tolist() for chunk in chunks]
@@ -297,12 +295,12 @@ def test_a_chunk_of_blanks_has_nothing_to_take_the_mean_of(tmp_path: Path) -> No
     """Unless the whole document is blank: then it is what an empty text is."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "dog   fox"
-    chunks = encoder.chunk_at(text, spans((0, 3), (4, 6), (6, 9)))
+    chunks = encoder.chunk(text, spans((0, 3), (4, 6), (6, 9)))
     assert [chunk.tokens for chunk in chunks] == [1, 0, 1]
-    with pytest.raises(InvalidField, match=r"`docs\[3\]` has no tokens in its chunk 1") as refused:
-        encoder.encode_windows(text, chunks, PLAIN, field="docs", index=3)
-    assert (refused.value.field, refused.value.index) == ("docs", 3)
-    (window,) = encoder.encode_windows("    ", encoder.chunk_at("    ", spans((0, 1), (2, 4))), PLAIN)
+    with pytest.raises(InvalidField, match=r"input 0 has no tokens in its chunk 1") as refused:
+        read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
+    assert (refused.value.field, refused.value.index) == (None, 0)
+    (window,) = read(encoder, ["    "], PLAIN, chunks=[encoder.chunk("    ", spans((0, 1), (2, 4)))], truncate=False)
     assert window.spans.tolist() == [[0, 2], [0, 2]]
 
 
@@ -310,9 +308,9 @@ def test_a_chunk_that_the_model_cannot_read_at_once_is_refused(tmp_path: Path) -
     """By the document that it is of."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 30
-    chunks = encoder.chunk_at(text, spans((0, 4), (4, 120)))
-    with pytest.raises(InputTooLong, match=r"`docs\[1\]` has 29 tokens in its chunk 1.*; 18 are read") as refused:
-        encoder.encode_windows(text, chunks, PLAIN, field="docs", index=1)
+    chunks = encoder.chunk(text, spans((0, 4), (4, 120)))
+    with pytest.raises(InputTooLong, match=r"input 0 has 29 tokens in its chunk 1.*; 18 are read") as refused:
+        read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     assert (refused.value.limit, refused.value.given) == (18, 29)
 
 
@@ -320,8 +318,8 @@ def test_a_chunk_that_the_model_cannot_read_at_once_is_cut_on_request(tmp_path: 
     """Its first tokens are read; how many were not, the lengths say."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 30 + "fox fox"
-    chunks = encoder.chunk_at(text, spans((0, 4), (4, 120), (120, 127)))
-    windows = encoder.encode_windows(text, chunks, PLAIN, truncate=True)
+    chunks = encoder.chunk(text, spans((0, 4), (4, 120), (120, 127)))
+    windows = read(encoder, [text], PLAIN, chunks=[chunks])
     assert [(stop - start) for window in windows for start, stop in window.spans] == [1, 18, 2]
     lengths = [window.length for window in windows]
     assert (sum(length.seen for length in lengths), sum(length.kept for length in lengths)) == (34, 23)
@@ -333,7 +331,7 @@ def test_what_windows_share_is_seen_once(tmp_path: Path, words: int) -> None:
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     text = "dog " * words
     chunks = encoder.chunk(text, by("tokens", 20))
-    windows = encoder.encode_windows(text, chunks, PLAIN)
+    windows = read(encoder, [text], PLAIN, chunks=[chunks], truncate=False)
     lengths = [window.length for window in windows]
     assert {(length.seen, length.kept) for length in lengths} == {(length.kept, length.kept) for length in lengths}
     assert sum(length.seen for length in lengths) == words + 2
@@ -348,7 +346,7 @@ def test_the_seams_of_a_long_document_do_not_show(encoder: TextEncoder) -> None:
     text = " ".join(varied_texts(700, longest=60))
     assert len(text) > 3 * PIECE_CHARACTERS
     whole = encoder._plain.tokenizer.encode(text, add_special_tokens=False)
-    document = read_document(encoder._plain, text, LIMIT, 0)
+    document = read_document(encoder._plain, text)
     assert document.ids.tolist() == whole.ids
     starts, stops = np.array(whole.offsets).T
     assert document.stops.tolist() == stops.tolist()
@@ -375,10 +373,12 @@ def test_late_chunks_are_found_in_their_windows(
     """Spans, in order, hold the chunks' own tokens; every window is framed, prompted and within the limit."""
     try:
         chunks = encoder.chunk(text, options)
-        windows = encoder.encode_windows(text, chunks, TextOptions(prompt="fox: " if prompted else None))
+        windows = read(
+            encoder, [text], TextOptions(prompt="fox: " if prompted else None), chunks=[chunks], truncate=False
+        )
     except Untokenizable:
         return
-    document = read_document(encoder._plain, text, LIMIT, 0)
+    document = read_document(encoder._plain, text)
     rows = [window.ids[start:stop].tolist() for window in windows for start, stop in window.spans]
     assert len(rows) == len(chunks)
     if len(document.ids):
@@ -394,8 +394,10 @@ def test_late_chunks_are_found_in_their_windows(
         assert window.ids[len(window.ids) - len(frame.suffix) :].tolist() == list(frame.suffix)
 
 
-def windows_of(encoder: TextEncoder, text: str, options: ChunkOptions, prompt: str | None = None) -> list[Window]:
-    return encoder.encode_windows(text, encoder.chunk(text, options), TextOptions(prompt=prompt))
+def windows_of(
+    encoder: TextEncoder, text: str, options: ChunkOptions, prompt: str | None = None
+) -> list[TokenSequence]:
+    return read(encoder, [text], TextOptions(prompt=prompt), chunks=[encoder.chunk(text, options)], truncate=False)
 
 
 def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
@@ -403,7 +405,7 @@ def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
     text = SENTENCES[0] * 3
     (window,) = windows_of(encoder, text, by("tokens", 30))
-    assert window.ids.tolist() == encoder.encode([text], PLAIN, truncate=False)[0].ids.tolist()
+    assert window.ids.tolist() == read(encoder, [text], PLAIN, truncate=False)[0].ids.tolist()
     assert len(window.spans) > 2
 
 
@@ -418,10 +420,10 @@ def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
 def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
     """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
-    with pytest.raises(InputTooLong, match=r"`input\[0\]` has 62 tokens in its chunk 0.*; 52 are read at once"):
+    with pytest.raises(InputTooLong, match=r"input 0 has 62 tokens in its chunk 0.*; 52 are read at once"):
         windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
     for text in ("dog", ""):
-        with pytest.raises(InputTooLong, match="; 0 are read at once, beside special tokens and prompt"):
+        with pytest.raises(InputTooLong, match="; 0 are read at once, besides special tokens and prompt"):
             windows_of(encoder, text, by("tokens", 62), prompt="fox " * 99)
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from sentence_transformers.base.modules import Transformer
-from tests.text.makers import byte_level, make_encoder, modernbert, unigram, varied_texts, wordpiece
+from tests.text.makers import attended, byte_level, make_encoder, modernbert, read, unigram, varied_texts, wordpiece
 from tokenizers import AddedToken, Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from vectord.checkpoints.spec import Colbert
-from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
+from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
-from vectord.text.encoded import EncodedColbert
+from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 PLAIN = TextOptions()
@@ -54,13 +54,13 @@ def names(encoder: TextEncoder, ids: Any) -> list[str]:
     return [added.get(id_) or tokenizer.id_to_token(id_) for id_ in map(int, ids)]
 
 
-def query(encoder: TextEncoder, text: str) -> EncodedColbert:
-    (encoded,) = encoder.encode_colbert([text], QUERY, truncate=True)
+def query(encoder: TextEncoder, text: str) -> TokenSequence:
+    (encoded,) = read(encoder, [text], QUERY)
     return encoded
 
 
-def document(encoder: TextEncoder, text: str, options: TextOptions = PLAIN) -> EncodedColbert:
-    (encoded,) = encoder.encode_colbert([text], options, truncate=True)
+def document(encoder: TextEncoder, text: str, options: TextOptions = PLAIN) -> TokenSequence:
+    (encoded,) = read(encoder, [text], options)
     return encoded
 
 
@@ -76,11 +76,11 @@ def test_ids_equal_those_of_sentence_transformers(attends: bool, tmp_path: Path)
         whole = reference.preprocess([text], prompt="[Q] ", task="query")
         one = query(encoder, text)
         assert one.ids.tolist() == whole["input_ids"][0].tolist()
-        assert one.attended == whole["attention_mask"][0].sum()
+        assert attended(one) == whole["attention_mask"][0].sum()
         whole = reference.preprocess([text], prompt="[D] ", task="document")
         one = document(encoder, text)
         assert one.ids.tolist() == whole["input_ids"][0].tolist()
-        assert one.attended == len(one.ids)
+        assert attended(one) == len(one.ids)
 
 
 def write_reference(folder: Path, tokenizer: Tokenizer, **settings: Any) -> Transformer:
@@ -96,15 +96,15 @@ def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
     one = query(encoder, "lazy dog")
     assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]", *["[MASK]"] * 7]
     assert not one.type_ids.any()
-    assert one.kept.tolist() == list(range(12))
-    assert (one.attended, one.length.seen, one.length.kept) == (5, 5, 5)
+    assert one.rows.tolist() == list(range(12))
+    assert (attended(one), one.length.seen, one.length.kept) == (5, 5, 5)
 
 
 def test_mask_tokens_are_attended_to_where_the_model_says_so(tmp_path: Path) -> None:
     """attend_to_expansion."""
     colbert = Colbert(dimensions=8, query_length=9, expand_queries=True, attend_to_expansion=True)
     one = query(make(tmp_path, colbert=colbert), "lazy dog")
-    assert (len(one.ids), one.attended) == (9, 9)
+    assert (len(one.ids), attended(one)) == (9, 9)
 
 
 def test_a_query_is_not_filled_up_where_the_model_does_not(tmp_path: Path) -> None:
@@ -113,16 +113,16 @@ def test_a_query_is_not_filled_up_where_the_model_does_not(tmp_path: Path) -> No
     encoder = make(tmp_path, colbert=colbert)
     one = query(encoder, "dog?")
     assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "dog", "?", "[SEP]"]
-    assert one.kept.tolist() == [0, 1, 2, 3, 4]
-    assert one.attended == 5
+    assert one.rows.tolist() == [0, 1, 2, 3, 4]
+    assert attended(one) == 5
 
 
 def test_documents_keep_no_punctuation(encoder: TextEncoder) -> None:
     """Its rows are left out; those of the specials and the marker stay."""
     one = document(encoder, "lazy, dog.")
     assert names(encoder, one.ids) == ["[CLS]", "[D] ", "lazy", ",", "dog", ".", "[SEP]"]
-    assert one.kept.tolist() == [0, 1, 2, 4, 6]
-    assert one.attended == 7
+    assert one.rows.tolist() == [0, 1, 2, 4, 6]
+    assert attended(one) == 7
 
 
 def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
@@ -130,19 +130,19 @@ def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
     encoder = make(tmp_path, colbert=Colbert(dimensions=8, skiplist_words=("\u2603",)))
     one = document(encoder, "\u2602 dog")
     assert names(encoder, one.ids) == ["[CLS]", "[UNK]", "dog", "[SEP]"]
-    assert one.kept.tolist() == [0, 1, 2, 3]
+    assert one.rows.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("kind", "limit"), [("query", 12), ("document", 20)])
 def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int) -> None:
     """Specials and marker count, and stay; the text is cut at its end, or refused."""
     options = TextOptions(kind=kind, truncate_side="left")
-    (one,) = encoder.encode_colbert(["lazy " + "dog " * 30], options, truncate=True)
+    (one,) = read(encoder, ["lazy " + "dog " * 30], options)
     marker = "[Q] " if kind == "query" else "[D] "
     assert names(encoder, one.ids) == ["[CLS]", marker, "lazy", *["dog"] * (limit - 4), "[SEP]"]
-    assert (one.length.seen, one.length.kept, one.attended) == (34, limit, limit)
-    with pytest.raises(InputTooLong, match=rf"`texts\[1\]` must have at most {limit} tokens; got 34"):
-        encoder.encode_colbert(["a", "lazy " + "dog " * 30], options, truncate=False, field="texts")
+    assert (one.length.seen, one.length.kept, attended(one)) == (34, limit, limit)
+    with pytest.raises(InputTooLong, match=rf"input 1 must have at most {limit} tokens; got 34"):
+        read(encoder, ["a", "lazy " + "dog " * 30], options, truncate=False)
 
 
 def test_the_model_s_limit_holds_where_its_lengths_are_greater(tmp_path: Path) -> None:
@@ -153,15 +153,15 @@ def test_the_model_s_limit_holds_where_its_lengths_are_greater(tmp_path: Path) -
 
 def test_without_marker_and_lengths_texts_are_as_ever(tmp_path: Path) -> None:
     """BGE-M3: the same tokens as for a dense vector, rows without the first, the last special kept."""
-    encoder = make(tmp_path, unigram(), colbert=BGE_M3, max_tokens=30)
-    texts = varied_texts(20)
-    plain = encoder.encode(texts, PLAIN, truncate=True)
+    encoder = make(tmp_path, unigram(), colbert=BGE_M3, pooling="cls", max_tokens=30)
+    tokenizer = encoder._plain.tokenizer
     for options in (QUERY, PLAIN):
-        for one, whole in zip(encoder.encode_colbert(texts, options, truncate=True), plain, strict=True):
-            assert one.ids.tolist() == whole.ids.tolist()
-            assert one.length == whole.length
-            assert one.kept.tolist() == list(range(1, len(one.ids)))
-            assert one.attended == len(one.ids)
+        for text in varied_texts(20):
+            (one,) = read(encoder, [text], options)
+            whole = tokenizer.encode(text).ids
+            assert one.ids.tolist() == (whole if len(whole) <= 30 else [*whole[:29], whole[-1]])
+            assert one.rows.tolist() == list(range(1, len(one.ids)))
+            assert attended(one) == len(one.ids)
 
 
 def test_a_marker_without_a_blank_in_its_name(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
 
 def test_token_ids_are_encoded_again(encoder: TextEncoder) -> None:
     """So that marker and mask tokens come where they belong."""
-    ids = encoder.encode(["lazy dog"], PLAIN, truncate=True)[0].ids.tolist()
-    (one,) = encoder.encode_colbert([ids], QUERY, truncate=True)
+    ids = encoder._plain.tokenizer.encode("lazy dog").ids
+    (one,) = read(encoder, [ids], QUERY)
     assert one.ids.tolist() == query(encoder, "lazy dog").ids.tolist()
 
 
@@ -193,17 +193,17 @@ def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
     one = document(encoder, "lazy dog dog dog dog dog dog")
     assert names(encoder, one.ids)[1] == "[D] "
     assert len(one.ids) == 6
-    with pytest.raises(Untokenizable, match=r"`input\[1\]` has no tokens at all"):
-        encoder.encode_colbert(["a", ""], PLAIN, truncate=True)
+    with pytest.raises(Untokenizable, match=r"input 1 has no tokens"):
+        read(encoder, ["a", ""], PLAIN)
 
 
 def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
     """A long request is encoded part by part."""
     texts = ["zero", "one", "two", "dog " * 40]
-    part = encoder.encode_colbert(texts, PLAIN, truncate=False, part=range(1, 3))
+    part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
     assert [one.ids.tolist() for one in part] == [document(encoder, text).ids.tolist() for text in texts[1:3]]
-    with pytest.raises(InputTooLong, match=r"`input\[3\]`"):
-        encoder.encode_colbert(texts, PLAIN, truncate=False, part=range(2, 4))
+    with pytest.raises(InputTooLong, match=r"input 3"):
+        read(encoder, texts, PLAIN, truncate=False, part=range(2, 4))
 
 
 @pytest.mark.parametrize(
@@ -220,9 +220,3 @@ def test_what_the_tokenizer_lacks_stops_the_start(colbert: Colbert, message: str
     tokenizer = with_markers(byte_level() if colbert.expand_queries else modernbert())
     with pytest.raises(ModelUnavailable, match=rf"tokenizer\.json: .*{message}"):
         make(tmp_path, tokenizer, colbert=colbert)
-
-
-def test_other_models_cannot(tmp_path: Path) -> None:
-    """The model exists, but does not do this."""
-    with pytest.raises(ModelCannot):
-        make_encoder(tmp_path, wordpiece()).encode_colbert(["a"], PLAIN, truncate=True)

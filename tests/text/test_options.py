@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from tests.text.makers import (
     ALL,
+    attended,
     byte_level,
     make_encoder,
+    prompt_tokens,
+    read,
     unigram,
     varied_texts,
     wordpiece,
@@ -59,8 +62,8 @@ def test_a_text_is_cut_as_by_a_model_that_reads_no_more(make: Any, side: Any, tm
     """The ids, the lengths and the specials are those of a model with that limit."""
     most, encoder = make_encoder(tmp_path, make(), max_tokens=9), make_encoder(tmp_path, make(), max_tokens=64)
     texts = [text for text in varied_texts(30) if encoder._plain.content(text).size]
-    expected = most.encode(texts, TextOptions(truncate_side=side), truncate=True)
-    for one, other in zip(encoder.encode(texts, at_most(9, truncate_side=side), truncate=True), expected, strict=True):
+    expected = read(most, texts, TextOptions(truncate_side=side))
+    for one, other in zip(read(encoder, texts, at_most(9, truncate_side=side)), expected, strict=True):
         assert one.ids.tolist() == other.ids.tolist()
         assert one.type_ids.tolist() == other.type_ids.tolist()
         assert one.length.kept == other.length.kept <= 9
@@ -70,29 +73,29 @@ def test_a_text_is_cut_as_by_a_model_that_reads_no_more(make: Any, side: Any, tm
 def test_a_higher_limit_than_the_model_s_changes_nothing(tmp_path: Path) -> None:
     """However high it is."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=8)
-    (one,) = encoder.encode(["dog " * 30], at_most(10**12), truncate=True)
+    (one,) = read(encoder, ["dog " * 30], at_most(10**12))
     assert len(one.ids) == 8
 
 
 def test_what_is_too_long_is_refused_where_nothing_may_be_cut(tmp_path: Path) -> None:
     """Texts, ids and pairs; with the limit that the request gave."""
     encoder = make_encoder(tmp_path, wordpiece())
-    whole = encoder.encode(["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
+    whole = read(encoder, ["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
     for value in ("dog " * 6, whole):
         with pytest.raises(InputTooLong, match="at most 7 tokens; got 8") as refused:
-            encoder.encode([value], at_most(7), truncate=False)
+            read(encoder, [value], at_most(7), truncate=False)
         assert (refused.value.limit, refused.value.given) == (7, 8)
     with pytest.raises(InputTooLong, match="at most 7 tokens, as a pair; got 8"):
-        encoder.encode_pairs("dog", ["dog " * 4], at_most(7), truncate=False)
+        read(encoder, ["dog " * 4], at_most(7), query="dog", truncate=False)
     with pytest.raises(InputTooLong, match=r"`query` must have at most 7 tokens; got 9"):
-        encoder.encode_pairs("dog " * 6, ["dog"], at_most(7), truncate=False)
+        read(encoder, ["dog"], at_most(7), query="dog " * 6, truncate=False)
 
 
 def test_ids_are_cut_to_it_too(tmp_path: Path) -> None:
     """And keep their specials."""
     encoder = make_encoder(tmp_path, wordpiece())
-    whole = encoder.encode(["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
-    (one,) = encoder.encode([whole], at_most(5), truncate=True)
+    whole = read(encoder, ["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
+    (one,) = read(encoder, [whole], at_most(5))
     assert one.ids.tolist() == [*whole[:4], whole[-1]]
     assert (one.length.seen, one.length.kept) == (8, 5)
 
@@ -103,12 +106,12 @@ def test_a_pair_is_cut_as_a_whole(tmp_path: Path) -> None:
     query, passages = "lazy dog", ["fox", "fox " * 30, ""]
     for got, expected in (
         (
-            encoder.encode_pairs(query, passages, at_most(12), truncate=True),
-            most.encode_pairs(query, passages, TextOptions(), truncate=True),
+            read(encoder, passages, at_most(12), query=query),
+            read(most, passages, TextOptions(), query=query),
         ),
         (
-            encoder.encode_pair_list([("fox " * 9, "dog " * 4)], at_most(12), truncate=True),
-            most.encode_pair_list([("fox " * 9, "dog " * 4)], TextOptions(), truncate=True),
+            read(encoder, [("fox " * 9, "dog " * 4)], at_most(12)),
+            read(most, [("fox " * 9, "dog " * 4)], TextOptions()),
         ),
     ):
         assert [one.ids.tolist() for one in got] == [one.ids.tolist() for one in expected]
@@ -118,21 +121,21 @@ def test_a_pair_is_cut_as_a_whole(tmp_path: Path) -> None:
 def test_a_pair_in_a_template_is_cut_as_a_whole(tmp_path: Path) -> None:
     """The passage's end goes first, the template's stays."""
     encoder = yes_no_encoder(tmp_path)
-    (whole,) = encoder.encode_yes_no("dog", ["fox " * 20], None, TextOptions(), truncate=True)
-    (one,) = encoder.encode_yes_no("dog", ["fox " * 20], None, at_most(15), truncate=True)
+    (whole,) = read(encoder, ["fox " * 20], TextOptions(), query="dog")
+    (one,) = read(encoder, ["fox " * 20], at_most(15), query="dog")
     assert one.ids.tolist() == [*whole.ids[:14].tolist(), whole.ids[-1]]
     assert (one.length.seen, one.length.kept) == (whole.length.seen, 15)
-    assert one.passage.truncated
+    assert one.parts[1].truncated
     with pytest.raises(InputTooLong, match="at most 15 tokens"):
-        encoder.encode_yes_no("dog", ["fox " * 20], None, at_most(15), truncate=False)
+        read(encoder, ["fox " * 20], at_most(15), query="dog", truncate=False)
 
 
 def test_a_colbert_text_is_cut_and_its_query_filled_up_all_the_same(tmp_path: Path) -> None:
     """The limit is of the text: mask tokens are none of its own."""
     encoder = colbert_encoder(tmp_path)
-    (query,) = encoder.encode_colbert(["dog " * 30], at_most(6, kind="query"), truncate=True)
-    assert (query.length.kept, query.attended, len(query.ids)) == (6, 6, 12)
-    (document,) = encoder.encode_colbert(["dog " * 30], at_most(6), truncate=True)
+    (query,) = read(encoder, ["dog " * 30], at_most(6, kind="query"))
+    assert (query.length.kept, attended(query), len(query.ids)) == (6, 6, 12)
+    (document,) = read(encoder, ["dog " * 30], at_most(6))
     assert (document.length.seen, document.length.kept, len(document.ids)) == (32, 6, 6)
 
 
@@ -141,26 +144,30 @@ def test_windows_of_a_document_are_no_longer(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     text = "dog " * 100
     chunks = encoder.chunk(text, ChunkOptions(max_tokens=20))
-    windows = encoder.encode_windows(text, chunks, at_most(30))
+    windows = read(encoder, [text], at_most(30), chunks=[chunks], truncate=False)
     assert max(len(window.ids) for window in windows) == 30
     with pytest.raises(InputTooLong, match=r"20 tokens in its chunk 0.*; 18 are read at once"):
-        encoder.encode_windows(text, chunks, at_most(20))
+        read(encoder, [text], at_most(20), chunks=[chunks], truncate=False)
 
 
 @pytest.mark.parametrize("max_tokens", [-(10**30), -1, 0, 2])
 def test_a_limit_without_room_for_a_token_of_each_text_is_refused(max_tokens: int, tmp_path: Path) -> None:
     """Specials alone would be one vector for all texts. The message says what there must be."""
     encoder, options = make_encoder(tmp_path, wordpiece()), at_most(max_tokens)
+    chunks = [encoder.chunk("dog", ChunkOptions(max_tokens=20))]
     ways = [
-        (3, lambda: encoder.encode(["dog"], options, truncate=True)),
-        (5, lambda: encoder.encode_pairs("dog", ["fox"], options, truncate=True)),
-        (5, lambda: encoder.encode_pair_list([("dog", "fox")], options, truncate=True)),
-        (3, lambda: encoder.encode_windows("dog", encoder.chunk("dog", ChunkOptions(max_tokens=20)), options)),
+        (3, lambda: read(encoder, ["dog"], options)),
+        (5, lambda: read(encoder, ["fox"], options, query="dog")),
+        (5, lambda: read(encoder, [("dog", "fox")], options)),
+        (
+            3,
+            lambda: read(encoder, ["dog"], options, chunks=chunks),
+        ),
     ]
     colbert, judge = colbert_encoder(tmp_path), yes_no_encoder(tmp_path)
     ways += [
-        (4, lambda: colbert.encode_colbert(["dog"], at_most(max_tokens, kind="query"), truncate=True)),
-        (3, lambda: judge.encode_yes_no("dog", ["fox"], None, options, truncate=True)),
+        (4, lambda: read(colbert, ["dog"], at_most(max_tokens, kind="query"))),
+        (3, lambda: read(judge, ["fox"], options, query="dog")),
     ]
     for least, way in ways:
         with pytest.raises(InvalidField, match=f"`max_tokens` must be at least {least} here") as refused:
@@ -179,30 +186,30 @@ def test_a_text_s_tokens_alone(make: Any, tmp_path: Path) -> None:
         content = encoder._plain.content(text)
         if not len(content):
             continue
-        (one,) = encoder.encode([text], bare(), truncate=True)
+        (one,) = read(encoder, [text], bare())
         assert one.ids.tolist() == content[:16].tolist()
         assert one.type_ids.tolist() == [0] * len(one.ids)
         assert (one.length.seen, one.length.kept) == (len(content), min(16, len(content)))
-        (left,) = encoder.encode([text], bare(truncate_side="left"), truncate=True)
+        (left,) = read(encoder, [text], bare(truncate_side="left"))
         assert left.ids.tolist() == content[-16:].tolist()
 
 
 def test_without_specials_one_token_is_enough(tmp_path: Path) -> None:
     """And none is too few."""
     encoder = make_encoder(tmp_path, wordpiece())
-    (one,) = encoder.encode(["lazy dog"], bare(max_tokens=1), truncate=True)
+    (one,) = read(encoder, ["lazy dog"], bare(max_tokens=1))
     assert one.ids.tolist() == encoder._plain.content("lazy").tolist()
     with pytest.raises(InvalidField, match="at least 1"):
-        encoder.encode(["dog"], bare(max_tokens=0), truncate=True)
+        read(encoder, ["dog"], bare(max_tokens=0))
 
 
 def test_without_specials_a_prompt_s_tokens_are_fewer_too(tmp_path: Path) -> None:
     """What is left out of the mean is the prompt and nothing of the text."""
     encoder = make_encoder(tmp_path, wordpiece(), include_prompt=False)
-    (one,) = encoder.encode(["lazy dog"], bare(prompt="fox: "), truncate=True)
+    (one,) = read(encoder, ["lazy dog"], bare(prompt="fox: "))
     prompt = encoder._plain.content("fox: ")
-    assert one.prompt_tokens == len(prompt)
-    assert one.ids[one.prompt_tokens :].tolist() == encoder._plain.content("lazy dog").tolist()
+    assert prompt_tokens(one) == len(prompt)
+    assert one.ids[prompt_tokens(one) :].tolist() == encoder._plain.content("lazy dog").tolist()
 
 
 def test_windows_without_specials(tmp_path: Path) -> None:
@@ -210,7 +217,7 @@ def test_windows_without_specials(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 20
     chunks = encoder.chunk(text, ChunkOptions(max_tokens=18))
-    (window,) = encoder.encode_windows(text, chunks, bare())
+    (window,) = read(encoder, [text], bare(), chunks=[chunks], truncate=False)
     assert window.ids.tolist() == encoder._plain.content(text).tolist()
     assert window.spans.tolist() == [[0, 18], [18, 20]]
 
@@ -222,7 +229,7 @@ def test_types_that_specials_have_go_with_them(tmp_path: Path) -> None:
         single="$A:0 </s>:0 <s>:2", special_tokens=[("<s>", 0), ("</s>", 2)]
     )
     encoder = make_encoder(tmp_path, tokenizer)
-    (framed,), (one,) = (encoder.encode(["dog"], options, truncate=True) for options in (TextOptions(), bare()))
+    (framed,), (one,) = (read(encoder, ["dog"], options) for options in (TextOptions(), bare()))
     assert framed.type_ids.tolist()[-1] == 2
     assert one.type_ids.tolist() == [0] * len(one.ids)
 
@@ -231,10 +238,10 @@ def test_what_means_nothing_without_specials_is_refused(tmp_path: Path) -> None:
     """A pair would be one text, a query no query, a template none."""
     pairs, colbert, judge = make_encoder(tmp_path, wordpiece()), colbert_encoder(tmp_path), yes_no_encoder(tmp_path)
     for way in (
-        lambda: pairs.encode_pairs("dog", ["fox"], bare(), truncate=True),
-        lambda: pairs.encode_pair_list([("dog", "fox")], bare(), truncate=True),
-        lambda: colbert.encode_colbert(["dog"], bare(), truncate=True),
-        lambda: judge.encode_yes_no("dog", ["fox"], None, bare(), truncate=True),
+        lambda: read(pairs, ["fox"], bare(), query="dog"),
+        lambda: read(pairs, [("dog", "fox")], bare()),
+        lambda: read(colbert, ["dog"], bare()),
+        lambda: read(judge, ["fox"], bare(), query="dog"),
     ):
         with pytest.raises(InvalidField, match="`add_special_tokens` cannot be off for") as refused:
             way()

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.text.makers import PAIRING, make_encoder, modernbert, varied_texts, wordpiece
+from tests.text.makers import PAIRING, make_encoder, modernbert, read, varied_texts, wordpiece
 from tokenizers import Tokenizer, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import Side, TextOptions
-from vectord.text.encoded import EncodedPair
 from vectord.text.pairs import keep_longest_last, keep_query_first
+from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 PLAIN = TextOptions()
@@ -27,14 +27,14 @@ def encoder(tmp_path: Path) -> TextEncoder:
     return make_encoder(tmp_path, wordpiece(), max_tokens=32)
 
 
-def pair(encoder: TextEncoder, query: str, passage: str, **options: Any) -> EncodedPair:
-    (encoded,) = encoder.encode_pairs(query, [passage], options.pop("options", PLAIN), truncate=True, **options)
+def pair(encoder: TextEncoder, query: str, passage: str, **options: Any) -> TokenSequence:
+    (encoded,) = read(encoder, [passage], options.pop("options", PLAIN), query=query, **options)
     return encoded
 
 
 def content(encoder: TextEncoder, text: str) -> list[int]:
     """Its tokens without [CLS] and [SEP]."""
-    return encoder.encode([text], PLAIN, truncate=True)[0].ids.tolist()[1:-1]
+    return read(encoder, [text], PLAIN)[0].ids.tolist()[1:-1]
 
 
 @pytest.mark.parametrize("make", PAIRING, ids=lambda make: make.__name__)
@@ -45,14 +45,14 @@ def test_pairs_that_fit_equal_the_tokenizer_s_own(make: Callable[[], Tokenizer],
     own = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     queries, passages = varied_texts(8, seed=1), varied_texts(30, seed=2)
     for query in queries:
-        encoded = encoder.encode_pairs(query, passages, PLAIN, truncate=False)
-        as_list = encoder.encode_pair_list([(query, passage) for passage in passages], PLAIN, truncate=False)
+        encoded = read(encoder, passages, PLAIN, query=query, truncate=False)
+        as_list = read(encoder, [(query, passage) for passage in passages], PLAIN, truncate=False)
         for passage, one, listed in zip(passages, encoded, as_list, strict=True):
             expected = own.encode(query, passage)
             assert one.ids.tolist() == listed.ids.tolist() == expected.ids
             assert one.type_ids.tolist() == listed.type_ids.tolist() == expected.type_ids
             assert one.length.seen == one.length.kept == len(expected.ids)
-            assert (one.query.seen, one.passage.seen) == tuple(
+            assert (one.parts[0].seen, one.parts[1].seen) == tuple(
                 len(own.encode(text, add_special_tokens=False).ids) for text in (query, passage)
             )
 
@@ -68,9 +68,7 @@ def test_pairs_that_count_alike_are_cut_as_the_tokenizer_cuts(
     own.enable_truncation(24, direction=side, strategy="longest_first")
     texts = varied_texts(60)
     pairs = list(zip(texts, reversed(texts), strict=True))
-    for (first, second), one in zip(
-        pairs, encoder.encode_pair_list(pairs, TextOptions(truncate_side=side), truncate=True), strict=True
-    ):
+    for (first, second), one in zip(pairs, read(encoder, pairs, TextOptions(truncate_side=side)), strict=True):
         expected = own.encode(first, second)
         assert one.ids.tolist() == expected.ids
         assert one.type_ids.tolist() == expected.type_ids
@@ -116,8 +114,8 @@ def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> Non
         one = pair(encoder, query, passage, options=options)
         assert one.ids.tolist() == [2, *asked, 3, *expected, 3]
         assert one.type_ids.tolist() == [0] * (len(asked) + 2) + [1] * (room + 1)
-        assert (one.query.truncated, one.passage.truncated) == (False, True)
-        assert (one.passage.seen, one.passage.kept) == (len(tokens), room)
+        assert (one.parts[0].truncated, one.parts[1].truncated) == (False, True)
+        assert (one.parts[1].seen, one.parts[1].kept) == (len(tokens), room)
         assert (one.length.seen, one.length.kept) == (3 + len(asked) + len(tokens), 32)
 
 
@@ -127,52 +125,52 @@ def test_an_over_long_query_is_cut_to_leave_room_for_passages(encoder: TextEncod
     for options in (PLAIN, LEFT):
         one = pair(encoder, query + "dog", "lazy dog", options=options)
         assert one.ids.tolist() == [2, *content(encoder, "fox") * 24, 3, *content(encoder, "lazy dog"), 3]
-        assert (one.query.seen, one.query.kept, one.passage.truncated) == (51, 24, False)
+        assert (one.parts[0].seen, one.parts[0].kept, one.parts[1].truncated) == (51, 24, False)
 
 
 def test_over_long_pairs_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index where the query leaves room, else by the query; and nothing else is refused."""
-    with pytest.raises(InputTooLong, match=r"`texts\[1\]` must have at most 32 tokens, as a pair; got 44") as caught:
-        encoder.encode_pairs("fox", ["dog", "dog " * 40], PLAIN, truncate=False, field="texts")
-    assert (caught.value.field, caught.value.index) == ("texts", 1)
+    with pytest.raises(InputTooLong, match=r"input 1 must have at most 32 tokens, as a pair; got 44") as caught:
+        read(encoder, ["dog", "dog " * 40], PLAIN, query="fox", truncate=False)
+    assert (caught.value.field, caught.value.index) == (None, 1)
     assert (caught.value.limit, caught.value.given) == (32, 44)
     with pytest.raises(InputTooLong, match=r"`query` must have at most 32 tokens; got 43") as caught:
-        encoder.encode_pairs("fox " * 40, ["dog"], PLAIN, truncate=False)
+        read(encoder, ["dog"], PLAIN, query="fox " * 40, truncate=False)
     assert caught.value.field == "query"
-    (exact,) = encoder.encode_pairs("fox", ["dog " * 28], PLAIN, truncate=False)
+    (exact,) = read(encoder, ["dog " * 28], PLAIN, query="fox", truncate=False)
     assert len(exact.ids) == 32
-    with pytest.raises(InputTooLong, match=r"`inputs\[0\]` .* got 33"):
-        encoder.encode_pair_list([("fox", "dog " * 29), ("a", "b")], PLAIN, truncate=False)
+    with pytest.raises(InputTooLong, match=r"input 0 .* got 33"):
+        read(encoder, [("fox", "dog " * 29), ("a", "b")], PLAIN, truncate=False)
 
 
 def test_absurdly_long_texts_are_cut_by_characters_and_it_is_said(encoder: TextEncoder) -> None:
     """8,000 characters for 32 tokens; both texts' losses count in the pair's."""
     one = pair(encoder, "x" * 9_000, "y " * 5_000)
-    assert (one.query.characters_cut, one.passage.characters_cut) == (1_000, 2_000)
+    assert (one.parts[0].characters_cut, one.parts[1].characters_cut) == (1_000, 2_000)
     assert one.length.characters_cut == 3_000
     with pytest.raises(InputTooLong, match=r"`query` must have at most 8000 characters"):
-        encoder.encode_pairs("x" * 9_000, ["y"], PLAIN, truncate=False)
+        read(encoder, ["y"], PLAIN, query="x" * 9_000, truncate=False)
 
 
 def test_a_part_of_the_passages_keeps_its_places(encoder: TextEncoder) -> None:
     """A long request is encoded part by part; an error names the place among all passages."""
     passages = ["zero", "one", "two", "dog " * 40]
-    part = encoder.encode_pairs("fox", passages, PLAIN, truncate=False, part=range(1, 3))
-    whole = encoder.encode_pairs("fox", passages, PLAIN, truncate=True)
+    part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
+    whole = read(encoder, passages, PLAIN, query="fox")
     assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with pytest.raises(InputTooLong, match=r"`passages\[3\]`"):
-        encoder.encode_pairs("fox", passages, PLAIN, truncate=False, part=range(2, 4))
+    with pytest.raises(InputTooLong, match=r"input 3"):
+        read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
     pairs = [("fox", passage) for passage in passages]
-    with pytest.raises(InputTooLong, match=r"`inputs\[3\]`"):
-        encoder.encode_pair_list(pairs, PLAIN, truncate=False, part=range(2, 4))
+    with pytest.raises(InputTooLong, match=r"input 3"):
+        read(encoder, pairs, PLAIN, truncate=False, part=range(2, 4))
 
 
 def test_half_a_surrogate_pair_is_refused_in_either_text(encoder: TextEncoder) -> None:
     """With the field it is in."""
     with pytest.raises(Untokenizable, match="`query` is not Unicode"):
-        encoder.encode_pairs("\ud800", ["a", "b"], PLAIN, truncate=True)
-    with pytest.raises(Untokenizable, match=r"`passages\[1\]` is not Unicode"):
-        encoder.encode_pairs("a", ["a", "\ud800"], PLAIN, truncate=True)
+        read(encoder, ["a", "b"], PLAIN, query="\ud800")
+    with pytest.raises(Untokenizable, match=r"input 1 is not Unicode"):
+        read(encoder, ["a", "\ud800"], PLAIN, query="a")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +179,7 @@ def test_half_a_surrogate_pair_is_refused_in_either_text(encoder: TextEncoder) -
 def test_prompts_are_refused(encoder: TextEncoder, options: TextOptions) -> None:
     """A cross-encoder was not trained with any; a score with one left out would look as good as any."""
     with pytest.raises(InvalidField, match="does not apply to pairs"):
-        encoder.encode_pairs("a", ["b"], options, truncate=True)
+        read(encoder, ["b"], options, query="a")
 
 
 def test_a_tokenizer_that_cannot_join_texts_says_so(tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_a_tokenizer_that_cannot_join_texts_says_so(tmp_path: Path) -> None:
     assert not encoder.reads_pairs
     assert len(content(encoder, "fox")) == 1
     with pytest.raises(ModelCannot):
-        encoder.encode_pairs("a", ["b"], PLAIN, truncate=True)
+        read(encoder, ["b"], PLAIN, query="a")
 
 
 def test_a_limit_without_room_for_both_texts_makes_pairs_impossible(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.text.makers import ALL, LIGATURE, SENTENCES, byte_level, make_encoder
 
 from vectord.errors import Untokenizable
 from vectord.schema import TextLength
-from vectord.text.encoded import CutText
+from vectord.text.sequence import CutText
 from vectord.text.tokenizer import TextEncoder
 
 
@@ -84,5 +84,5 @@ def test_a_part_of_the_passages_keeps_its_places(tmp_path: Path) -> None:
     encoder = make_encoder(tmp_path, wordpiece())
     texts = [*varied_texts(10), "\ud800"]
     assert encoder.cut(texts, 5, part=range(2, 4)) == encoder.cut(texts[2:4], 5)
-    with pytest.raises(Untokenizable, match=r"`documents\[10\]`"):
-        encoder.cut(texts, 5, field="documents", part=range(9, 11))
+    with pytest.raises(Untokenizable, match=r"input 10"):
+        encoder.cut(texts, 5, part=range(9, 11))

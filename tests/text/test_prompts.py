@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from sentence_transformers.base.modules import Transformer
-from tests.text.makers import make_encoder, make_spec, modernbert, qwen3, wordpiece
+from tests.text.makers import make_encoder, make_spec, modernbert, prompt_tokens, qwen3, read, wordpiece
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
 from vectord.errors import InputTooLong, InvalidField, Untokenizable
 from vectord.schema import TextOptions
-from vectord.text.prompts import KIND_NAMES, find_prompt
+from vectord.text.options import KIND_NAMES, find_prompt
 from vectord.text.tokenizer import TextEncoder
 
 PROMPTS = {"query": "query: ", "document": "", "sts": "same? "}
@@ -80,8 +80,8 @@ def test_a_prompt_of_the_client_s_own_is_bounded() -> None:
 def test_a_prompt_of_the_client_s_own_goes_before_the_text(tmp_path: Path) -> None:
     """As if the client had written it there."""
     encoder = make_encoder(tmp_path, wordpiece())
-    (prompted,) = encoder.encode(["dog"], TextOptions(prompt="lazy "), truncate=False)
-    (written,) = encoder.encode(["lazy dog"], TextOptions(), truncate=False)
+    (prompted,) = read(encoder, ["dog"], TextOptions(prompt="lazy "), truncate=False)
+    (written,) = read(encoder, ["lazy dog"], TextOptions(), truncate=False)
     assert prompted.ids.tolist() == written.ids.tolist()
 
 
@@ -98,8 +98,8 @@ def test_prompt_tokens_are_those_sentence_transformers_leaves_out(make: Any, pro
     """The special before it too, and not the one behind; none where there is no prompt."""
     tokenizer = make()
     encoder = leaves_out(tmp_path, tokenizer)
-    (encoded,) = encoder.encode(["lazy dog"], TextOptions(prompt=prompt), truncate=True)
-    assert encoded.prompt_tokens == sentence_transformers_count(tmp_path / "reference", tokenizer, prompt)
+    (encoded,) = read(encoder, ["lazy dog"], TextOptions(prompt=prompt))
+    assert prompt_tokens(encoded) == sentence_transformers_count(tmp_path / "reference", tokenizer, prompt)
 
 
 def sentence_transformers_count(folder: Path, tokenizer: Tokenizer, prompt: str) -> int:
@@ -124,8 +124,8 @@ def sentence_transformers_count(folder: Path, tokenizer: Tokenizer, prompt: str)
 def test_a_model_that_pools_the_prompt_leaves_out_nothing(tmp_path: Path) -> None:
     """The usual case."""
     encoder = make_encoder(tmp_path, wordpiece(), prompts=PROMPTS)
-    (encoded,) = encoder.encode(["dog"], TextOptions(prompt_name="query"), truncate=True)
-    assert encoded.prompt_tokens == 0
+    (encoded,) = read(encoder, ["dog"], TextOptions(prompt_name="query"))
+    assert prompt_tokens(encoded) == 0
 
 
 def test_something_is_left_to_pool_however_much_is_cut(tmp_path: Path) -> None:
@@ -135,26 +135,26 @@ def test_something_is_left_to_pool_however_much_is_cut(tmp_path: Path) -> None:
         text = "dog " * length
         for side in ("left", "right"):
             options = TextOptions(prompt="lazy lazy ", truncate_side=side)
-            (one,) = encoder.encode([text], options, truncate=True)
+            (one,) = read(encoder, [text], options)
             prompt = np.isin(one.ids, [2, *encoder._plain.content("lazy")])  # [CLS] and what is left of the prompt
-            assert one.prompt_tokens == np.count_nonzero(prompt)
-    (one,) = encoder.encode(["dog"], TextOptions(prompt="lazy " * 20), truncate=True)
-    assert (one.prompt_tokens, len(one.ids)) == (7, 8)
+            assert prompt_tokens(one) == np.count_nonzero(prompt)
+    (one,) = read(encoder, ["dog"], TextOptions(prompt="lazy " * 20))
+    assert (prompt_tokens(one), len(one.ids)) == (7, 8)
 
 
 def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
     """They become text; without a prompt nothing is left out of them."""
     encoder = leaves_out(tmp_path, wordpiece())
     ids = encoder._plain.content("lazy dog").tolist()
-    text, given = encoder.encode(["lazy dog", ids], TextOptions(prompt_name="query", own_ids=True), truncate=True)
-    assert given.prompt_tokens == text.prompt_tokens > 0
-    (plain,) = encoder.encode([ids], TextOptions(own_ids=True), truncate=True)
-    assert plain.prompt_tokens == 0
+    text, given = read(encoder, ["lazy dog", ids], TextOptions(prompt_name="query", own_ids=True))
+    assert prompt_tokens(given) == prompt_tokens(text) > 0
+    (plain,) = read(encoder, [ids], TextOptions(own_ids=True))
+    assert prompt_tokens(plain) == 0
 
 
 def test_a_spec_s_default_prompt_counts(tmp_path: Path) -> None:
     """Asked for by nobody, it is left out all the same."""
     wordpiece().save(str(tmp_path / "tokenizer.json"))
     spec = make_spec(tmp_path / "tokenizer.json", prompts=PROMPTS, default_prompt_name="query", include_prompt=False)
-    (one,) = TextEncoder(spec).encode(["dog"], TextOptions(), truncate=True)
-    assert one.prompt_tokens == len(one.ids) - 2
+    (one,) = read(TextEncoder(spec), ["dog"], TextOptions())
+    assert prompt_tokens(one) == len(one.ids) - 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.text.sentences import sentence_starts
+from vectord.text.chunks import sentence_starts
 
 
 def split(text: str) -> list[str]:

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.checkpoints.folders import WORDS, write_json, write_tokenizer, write_transformer
+from tests.text.makers import read
 from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer
 
@@ -24,7 +25,7 @@ from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Located, ModelSpec
 from vectord.errors import EmptyInput, InputTooLong, InvalidField, ModelUnavailable, Untokenizable, VectordError
 from vectord.schema import Input, Side, TextOptions
-from vectord.text.encoded import EncodedText
+from vectord.text.sequence import TokenSequence
 from vectord.text.tokenizer import TextEncoder
 
 CLS, SEP = 101, 102
@@ -56,9 +57,9 @@ def prompted(spec: ModelSpec) -> TextEncoder:
     return TextEncoder(replace(spec, prompts={"query": "query: ", "document": ""}, default_prompt_name="document"))
 
 
-def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Side = "right") -> list[EncodedText]:
+def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Side = "right") -> list[TokenSequence]:
     """Ids as the model's own."""
-    return encoder.encode(inputs, TextOptions(truncate_side=side, own_ids=True), truncate=truncate)
+    return read(encoder, inputs, TextOptions(truncate_side=side, own_ids=True), truncate=truncate)
 
 
 def ids_of(encoder: TextEncoder, *inputs: Input, **options: Any) -> list[list[int]]:
@@ -145,9 +146,9 @@ def test_a_text_has_the_same_tokens_alone_and_among_others(encoder: TextEncoder,
 def test_over_long_texts_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """The message names the input, the limit and what came; the text itself is not repeated."""
     with pytest.raises(InputTooLong) as caught:
-        encoder.encode(["fits", "secret " * 300], PLAIN, truncate=False, field="inputs")
-    assert caught.value.message == "`inputs[1]` must have at most 256 tokens; got 302"
-    assert (caught.value.field, caught.value.index) == ("inputs", 1)
+        read(encoder, ["fits", "secret " * 300], PLAIN, truncate=False)
+    assert caught.value.message == "input 1 must have at most 256 tokens; got 302"
+    assert (caught.value.field, caught.value.index) == (None, 1)
     (exact,) = encode(encoder, "word " * 254, truncate=False)
     assert (exact.length.seen, exact.length.kept, exact.length.truncated) == (256, 256, False)
 
@@ -179,7 +180,7 @@ def test_half_a_surrogate_pair_is_refused_by_index(encoder: TextEncoder, text: s
     with pytest.raises(Untokenizable) as caught:
         encode(encoder, "fine", "\U0001f600", text)
     assert caught.value.index == 2
-    assert "`input[2]`" in caught.value.message
+    assert "input 2" in caught.value.message
     with pytest.raises(Untokenizable):
         encoder.tokenize([text], add_special_tokens=True, prompt_name=None)
 
@@ -199,13 +200,13 @@ def test_many_texts_are_tokenised_in_parts_and_stay_in_order(encoder: TextEncode
 def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
     """A long request is encoded part by part; an error names the place among all inputs."""
     texts = ["zero", "one", "two", "word " * 300]
-    part = encoder.encode(texts, PLAIN, truncate=False, part=range(1, 3))
+    part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
     assert [encoded.ids.tolist() for encoded in part] == ids_of(encoder, "one", "two")
-    assert encoder.encode(texts, PLAIN, truncate=False, part=range(0)) == []
+    assert read(encoder, texts, PLAIN, truncate=False, part=range(0)) == []
     with pytest.raises(InputTooLong) as caught:
-        encoder.encode(texts, PLAIN, truncate=False, part=range(2, 4))
+        read(encoder, texts, PLAIN, truncate=False, part=range(2, 4))
     assert caught.value.index == 3
-    assert "`input[3]`" in caught.value.message
+    assert "input 3" in caught.value.message
 
 
 def test_token_ids_are_taken_as_they_are(encoder: TextEncoder) -> None:
@@ -247,7 +248,7 @@ def test_ids_outside_the_vocabulary_are_refused(encoder: TextEncoder, ids: list[
 
 def test_an_empty_list_of_ids_is_refused(encoder: TextEncoder) -> None:
     """There is nothing to embed, not even specials."""
-    with pytest.raises(EmptyInput, match=r"`input\[1\]` has no token ids"):
+    with pytest.raises(EmptyInput, match=r"input 1 has no token ids"):
         encode(encoder, [7], [])
     with pytest.raises(EmptyInput):
         encoder.decode([[]], skip_special_tokens=True)
@@ -255,22 +256,22 @@ def test_an_empty_list_of_ids_is_refused(encoder: TextEncoder) -> None:
 
 def test_a_prompt_goes_before_the_text_and_counts(prompted: TextEncoder, encoder: TextEncoder) -> None:
     """As if the client had written it; the length includes it."""
-    (with_prompt,) = prompted.encode(["cat"], TextOptions(prompt_name="query"), truncate=False)
+    (with_prompt,) = read(prompted, ["cat"], TextOptions(prompt_name="query"), truncate=False)
     (written,) = encode(encoder, "query: cat")
     assert with_prompt.ids.tolist() == written.ids.tolist()
     assert with_prompt.length == written.length
     assert ids_of(prompted, "cat") == ids_of(encoder, "cat")  # its default prompt is empty
     with pytest.raises(InvalidField, match="query, document"):
-        prompted.encode(["cat"], TextOptions(prompt_name="nope"), truncate=False)
+        read(prompted, ["cat"], TextOptions(prompt_name="nope"), truncate=False)
 
 
 def test_a_prompt_before_token_ids(prompted: TextEncoder, encoder: TextEncoder) -> None:
     """Ids become text without specials, and that gets the prompt."""
     options = TextOptions(prompt_name="query", own_ids=True)
-    (encoded,) = prompted.encode([[CLS, 4937, SEP]], options, truncate=False)
+    (encoded,) = read(prompted, [[CLS, 4937, SEP]], options, truncate=False)
     assert encoded.ids.tolist() == ids_of(encoder, "query: cat")[0]
     with pytest.raises(InputTooLong, match="token ids"):
-        prompted.encode([[7] * 64_001], options, truncate=True)
+        read(prompted, [[7] * 64_001], options)
 
 
 def test_tokens_come_with_byte_offsets_into_the_prompted_text(prompted: TextEncoder) -> None:
@@ -339,9 +340,8 @@ def test_any_input_is_encoded_or_refused(
 ) -> None:
     """A text with lone surrogates or ids of any size gives tokens in the vocabulary or a VectordError by index."""
     try:
-        encoded = encoder.encode(inputs, TextOptions(own_ids=own_ids), truncate=truncate)
+        encoded = read(encoder, inputs, TextOptions(own_ids=own_ids), truncate=truncate)
     except VectordError as error:
-        assert error.field == "input"
         assert error.index is not None
         return
     for one in encoded:
@@ -433,7 +433,7 @@ def test_other_kinds_of_tokenizer_are_cut_as_they_cut_themselves(
 def test_a_text_without_any_token_is_refused(tmp_path: Path) -> None:
     """A tokenizer without specials has nothing for an empty text; there is no vector of nothing."""
     encoder = tiny(tmp_path, prefix="", suffix="")
-    with pytest.raises(Untokenizable, match=r"`input\[1\]` has no tokens at all"):
+    with pytest.raises(Untokenizable, match=r"input 1 has no tokens"):
         encode(encoder, "a", "  ")
 
 
@@ -495,3 +495,13 @@ def test_decode_is_bounded(encoder: TextEncoder) -> None:
 def test_ids_that_are_no_words(encoder: TextEncoder) -> None:
     """Beginnings, ends, padding and unknown; a mask stands for a word."""
     assert encoder.special_ids.tolist() == [0, 100, CLS, SEP]
+
+
+def test_texts_and_pairs_of_texts_may_be_mixed(encoder: TextEncoder) -> None:
+    """The sequences have the order of the inputs, in any part of the request."""
+    mixed: list[Any] = ["one", ("left", "right"), ("a", "b"), "two", [CLS, 2088, SEP], ("", "x")]
+    expected = [sequence for one in mixed for sequence in read(encoder, [one])]
+    for part in (range(6), range(1, 4), range(2, 3), range(0)):
+        sequences = read(encoder, mixed, part=part)
+        assert [one.index for one in sequences] == list(part)
+        assert [one.ids.tolist() for one in sequences] == [expected[i].ids.tolist() for i in part]

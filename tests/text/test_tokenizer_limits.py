@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.models import read_minilm_spec
+from tests.text.makers import read
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import ModelUnavailable, Untokenizable
@@ -142,9 +143,9 @@ def test_ids_with_gaps_never_reach_beyond_the_models_table(spec: ModelSpec, tmp_
         fields["model"]["vocab"]["hello"] = 2_000_000_000
 
     encoder = TextEncoder(spoilt(spec, tmp_path, spoil))
-    encoder.encode(["good morning"], TextOptions(), truncate=True, field="input")
-    with pytest.raises(Untokenizable, match=r"`input\[1\]` has token ids outside this model's vocabulary"):
-        encoder.encode(["good morning", "hello"], TextOptions(), truncate=True, field="input")
+    read(encoder, ["good morning"], TextOptions())
+    with pytest.raises(Untokenizable, match=r"input 1 has token ids outside this model's vocabulary"):
+        read(encoder, ["good morning", "hello"], TextOptions())
 
 
 def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
@@ -158,16 +159,16 @@ def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Pa
             fields["post_processor"]["special_tokens"][token]["ids"] = [i]
 
     encoder = TextEncoder(spoilt(spec, tmp_path, spoil))
-    with pytest.raises(Untokenizable, match=r"`input\[1\]` is a text on which this model's tokenizer fails"):
-        encoder.encode(["hello", "goodbye"], TextOptions(), truncate=True, field="input")
+    with pytest.raises(Untokenizable, match=r"input 1 makes this model's tokenizer fail"):
+        read(encoder, ["hello", "goodbye"], TextOptions())
 
 
 def test_a_pattern_that_gives_up_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
     """The library panics, which is no Exception: it would end the thread that all texts are tokenised on."""
     encoder = TextEncoder(spoilt(spec, tmp_path, set_(pre_tokenizer=split("(a+)+$"))))
-    with pytest.raises(Untokenizable, match=r"`input\[1\]` is a text on which this model's tokenizer fails"):
-        encoder.encode(["good", "a" * 30 + "!"], TextOptions(), truncate=True, field="input")
-    assert len(encoder.encode(["good"], TextOptions(), truncate=True, field="input")) == 1
+    with pytest.raises(Untokenizable, match=r"input 1 makes this model's tokenizer fail"):
+        read(encoder, ["good", "a" * 30 + "!"], TextOptions())
+    assert len(read(encoder, ["good"], TextOptions())) == 1
 
 
 @pytest.mark.parametrize(

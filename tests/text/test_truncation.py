@@ -14,8 +14,8 @@ from vectord.schema import Side
 from vectord.text.truncation import CHARACTERS_PER_TOKEN, Limit, fit_characters, fit_tokens, keep
 
 
-def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right", inputs: int = 1) -> Limit:
-    return Limit(max_tokens, truncate, side, "input", inputs)
+def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right") -> Limit:
+    return Limit(max_tokens, truncate, side)
 
 
 @st.composite
@@ -52,15 +52,9 @@ def test_without_truncation_a_text_is_whole_or_refused(case: tuple[np.ndarray, t
         assert fit_tokens(ids, specials, limit(max_tokens, truncate=False), 0) is ids
         return
     with pytest.raises(InputTooLong) as caught:
-        fit_tokens(ids, specials, limit(max_tokens, truncate=False, inputs=3), 2)
-    assert caught.value.message == f"`input[2]` must have at most {max_tokens} tokens; got {len(ids)}"
-    assert (caught.value.field, caught.value.index) == ("input", 2)
-
-
-def test_a_lone_input_is_called_by_its_field() -> None:
-    """`input`, not `input[0]`: most requests carry one text."""
-    with pytest.raises(InputTooLong, match=r"^`input` must have at most 4 tokens; got 9$"):
-        fit_tokens(np.zeros(9, np.int32), (0, 0), limit(4, truncate=False), 0)
+        fit_tokens(ids, specials, limit(max_tokens, truncate=False), 2)
+    assert caught.value.message == f"input 2 must have at most {max_tokens} tokens; got {len(ids)}"
+    assert (caught.value.field, caught.value.index) == (None, 2)
 
 
 @settings(max_examples=100, deadline=None)

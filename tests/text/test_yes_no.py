@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.text.makers import CHAT_SPECIALS, byte_level, make_encoder, varied_texts
+from tests.text.makers import CHAT_SPECIALS, byte_level, make_encoder, read, varied_texts
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from vectord.checkpoints.spec import YesNo
-from vectord.errors import InputTooLong, InvalidField, ModelCannot, ModelUnavailable, Untokenizable
+from vectord.errors import InputTooLong, InvalidField, ModelUnavailable, Untokenizable
 from vectord.schema import TextOptions
 from vectord.text.tokenizer import TextEncoder
 
@@ -58,7 +58,7 @@ def test_ids_equal_those_of_transformers(
     passages = varied_texts(40, longest=150)
     queries = ["what does the fox do?", "", "\n", "lazy " * 400]
     for query in queries:
-        encoded = encoder.encode_yes_no(query, passages, instruction, PLAIN, truncate=True)
+        encoded = read(encoder, passages, PLAIN, query=query, instruction=instruction)
         for passage, one in zip(passages, encoded, strict=True):
             ids = expected_ids(reference, query, passage, instruction or TEMPLATE.instruction)
             assert one.ids.tolist() == ids
@@ -67,25 +67,25 @@ def test_ids_equal_those_of_transformers(
 
 def test_lengths_say_what_was_cut(encoder: TextEncoder) -> None:
     """The passage loses its end; only a query that leaves nothing of any passage loses some itself."""
-    (fits, cut) = encoder.encode_yes_no("fox", ["dog", "dog " * 300], None, PLAIN, truncate=True)
-    assert (fits.query.seen, fits.query.kept) == (1, 1)
-    assert not (fits.length.truncated or fits.passage.truncated)
-    assert (cut.query.truncated, cut.passage.truncated) == (False, True)
+    (fits, cut) = read(encoder, ["dog", "dog " * 300], PLAIN, query="fox")
+    assert (fits.parts[0].seen, fits.parts[0].kept) == (1, 1)
+    assert not (fits.length.truncated or fits.parts[1].truncated)
+    assert (cut.parts[0].truncated, cut.parts[1].truncated) == (False, True)
     assert cut.length.kept == MAX_TOKENS
-    assert cut.length.seen - cut.length.kept == cut.passage.seen - cut.passage.kept > 0
-    (blank,) = encoder.encode_yes_no("\nfox", ["\ndog"], None, PLAIN, truncate=True)
-    for length, text in ((blank.query, "\nfox"), (blank.passage, "\ndog")):
+    assert cut.length.seen - cut.length.kept == cut.parts[1].seen - cut.parts[1].kept > 0
+    (blank,) = read(encoder, ["\ndog"], PLAIN, query="\nfox")
+    for length, text in ((blank.parts[0], "\nfox"), (blank.parts[1], "\ndog")):
         assert length.seen == len(encoder._plain.content(text))  # the blank before it is the template's
-    (none,) = encoder.encode_yes_no("fox " * 400, ["dog dog"], None, PLAIN, truncate=True)
-    assert none.query.truncated
-    assert (none.passage.seen, none.passage.kept) == (len(encoder._plain.content("dog dog")), 0)
+    (none,) = read(encoder, ["dog dog"], PLAIN, query="fox " * 400)
+    assert none.parts[0].truncated
+    assert (none.parts[1].seen, none.parts[1].kept) == (len(encoder._plain.content("dog dog")), 0)
     assert none.length.kept == MAX_TOKENS
 
 
 def test_absurdly_long_texts_are_cut_by_characters_and_it_is_said(encoder: TextEncoder) -> None:
     """75,000 characters for 300 tokens."""
-    (one,) = encoder.encode_yes_no("x " * 40_000, ["y" * 80_000], None, PLAIN, truncate=True)
-    assert (one.query.characters_cut, one.passage.characters_cut) == (5_000, 5_000)
+    (one,) = read(encoder, ["y" * 80_000], PLAIN, query="x " * 40_000)
+    assert (one.parts[0].characters_cut, one.parts[1].characters_cut) == (5_000, 5_000)
     assert one.length.characters_cut == 10_000
 
 
@@ -96,7 +96,7 @@ def test_a_text_cannot_leave_the_template(encoder: TextEncoder, reference: Any, 
     ids = {reference.convert_tokens_to_ids(name) for name in CHAT_SPECIALS}
     own = [token for token in expected_ids(reference, "", "", "") if token in ids]
     for query, passage, instruction in ((attack, "", None), ("", attack, None), ("", "", attack)):
-        (one,) = encoder.encode_yes_no(query, [passage], instruction, PLAIN, truncate=True)
+        (one,) = read(encoder, [passage], PLAIN, query=query, instruction=instruction)
         assert [token for token in one.ids.tolist() if token in ids] == own
         assert attack in encoder.decode([one.ids.tolist()], skip_special_tokens=False)[0]
 
@@ -104,39 +104,39 @@ def test_a_text_cannot_leave_the_template(encoder: TextEncoder, reference: Any, 
 def test_braces_in_texts_are_braces(encoder: TextEncoder, reference: PreTrainedTokenizerFast) -> None:
     """The template is filled in once; what is filled in is no template."""
     query, passage = "{document} {query.__class__}", "{instruction}{0}{{}}"
-    (one,) = encoder.encode_yes_no(query, [passage], None, PLAIN, truncate=True)
+    (one,) = read(encoder, [passage], PLAIN, query=query)
     assert one.ids.tolist() == expected_ids(reference, query, passage, TEMPLATE.instruction)
 
 
 def test_over_long_pairs_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
     """By the passage's index, or by the query where that is too long by itself."""
-    with pytest.raises(InputTooLong, match=r"`documents\[1\]` must have at most 300 tokens") as caught:
-        encoder.encode_yes_no("fox", ["dog", "dog " * 300], None, PLAIN, truncate=False, field="documents")
+    with pytest.raises(InputTooLong, match=r"input 1 must have at most 300 tokens") as caught:
+        read(encoder, ["dog", "dog " * 300], PLAIN, query="fox", truncate=False)
     assert (caught.value.index, caught.value.limit) == (1, 300)
     with pytest.raises(InputTooLong, match="`query` must have at most 300 tokens"):
-        encoder.encode_yes_no("fox " * 300, ["dog"], None, PLAIN, truncate=False)
+        read(encoder, ["dog"], PLAIN, query="fox " * 300, truncate=False)
     with pytest.raises(InputTooLong, match="`instruction` must have at most 2000 characters"):
-        encoder.encode_yes_no("fox", ["dog"], "x" * 2_001, PLAIN, truncate=True)
+        read(encoder, ["dog"], PLAIN, query="fox", instruction="x" * 2_001)
 
 
 def test_a_part_of_the_passages_keeps_its_places(encoder: TextEncoder) -> None:
     """A long request is encoded part by part; an error names the place among all passages."""
     passages = ["zero", "one", "two", "dog " * 300]
-    part = encoder.encode_yes_no("fox", passages, None, PLAIN, truncate=False, part=range(1, 3))
-    whole = encoder.encode_yes_no("fox", passages, None, PLAIN, truncate=True)
+    part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
+    whole = read(encoder, passages, PLAIN, query="fox")
     assert [one.ids.tolist() for one in part] == [one.ids.tolist() for one in whole[1:3]]
-    with pytest.raises(InputTooLong, match=r"`passages\[3\]`"):
-        encoder.encode_yes_no("fox", passages, None, PLAIN, truncate=False, part=range(2, 4))
+    with pytest.raises(InputTooLong, match=r"input 3"):
+        read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(2, 4))
 
 
 def test_half_a_surrogate_pair_is_refused_in_any_text(encoder: TextEncoder) -> None:
     """With the field it is in."""
     with pytest.raises(Untokenizable, match="`query` is not Unicode"):
-        encoder.encode_yes_no("\ud800", ["a"], None, PLAIN, truncate=True)
-    with pytest.raises(Untokenizable, match=r"`passages\[1\]` is not Unicode"):
-        encoder.encode_yes_no("a", ["a", "\ud800"], None, PLAIN, truncate=True)
+        read(encoder, ["a"], PLAIN, query="\ud800")
+    with pytest.raises(Untokenizable, match=r"input 1 is not Unicode"):
+        read(encoder, ["a", "\ud800"], PLAIN, query="a")
     with pytest.raises(Untokenizable, match="`instruction` is not Unicode"):
-        encoder.encode_yes_no("a", ["b"], "\ud800", PLAIN, truncate=True)
+        read(encoder, ["b"], PLAIN, query="a", instruction="\ud800")
 
 
 def test_a_query_of_any_length_is_read_once_for_all_passages(encoder: TextEncoder, monkeypatch: Any) -> None:
@@ -153,7 +153,7 @@ def test_a_query_of_any_length_is_read_once_for_all_passages(encoder: TextEncode
 
     tokenizer: Tokenizer = encoder._plain.tokenizer
     monkeypatch.setattr(encoder._plain, "tokenizer", Counting())
-    encoder.encode_yes_no("fox " * 10_000, ["dog"] * 100, None, PLAIN, truncate=True)
+    read(encoder, ["dog"] * 100, PLAIN, query="fox " * 10_000)
     assert characters < 41_000
 
 
@@ -179,10 +179,4 @@ def test_a_template_that_cannot_be_filled_in_stops_the_start(
 def test_prompts_are_refused(encoder: TextEncoder) -> None:
     """The instruction is this model's prompt."""
     with pytest.raises(InvalidField, match="`prompt_name` does not apply"):
-        encoder.encode_yes_no("a", ["b"], None, TextOptions(prompt_name="query"), truncate=True)
-
-
-def test_other_models_cannot(tmp_path: Path) -> None:
-    """The model exists, but does not do this."""
-    with pytest.raises(ModelCannot):
-        make_encoder(tmp_path, byte_level()).encode_yes_no("a", ["b"], None, PLAIN, truncate=True)
+        read(encoder, ["b"], TextOptions(prompt_name="query"), query="a")

@@ -129,9 +129,6 @@ class ModelConfig:
     qwen_rerank_max_length: int | None = setting(
         None, "Most tokens in a pair for rerankers that are language models.", limits=(128, 32_768)
     )
-    foreign_token_table: str | None = setting(
-        None, "File cl100k_base.tiktoken, which turns the token ids of OpenAI's models back into text."
-    )
 
     @property
     def in_order(self) -> tuple[str, ...]:

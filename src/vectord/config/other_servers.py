@@ -11,7 +11,6 @@ import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeAlias
 
 Reader: TypeAlias = Callable[[str], str | None]
@@ -21,8 +20,6 @@ FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
 
 # A dense and a sparse vector of BGE-M3, the tokens of the key, and the entry's overhead.
 CACHED_TEXT_BYTES = 8192
-# tiktoken's file name for cl100k_base in its cache: the SHA-1 of the file's address.
-CL100K_FILE = "9b5ad71b2ce5302211f9c61530b329a4922fc6a4"
 
 
 def address_only(text: str) -> str | None:
@@ -112,12 +109,6 @@ def milliseconds(text: str) -> str:
     return str(int(text) / 1000) if re.fullmatch("[0-9]{1,12}", text) else text
 
 
-def cl100k_in(text: str) -> str | None:
-    """tiktoken's cache folder: the file of cl100k_base in it, if there is one."""
-    path = Path(text).expanduser() / CL100K_FILE
-    return str(path) if path.is_file() else None
-
-
 # Variables that set a setting, after the two of its own name, in the order in which they win.
 NAMES = {
     "models": "MODEL_ID MODEL_NAMES INFINITY_MODEL_ID INFERENCE_ALLOWED_EMBEDDING_MODELS",
@@ -133,7 +124,6 @@ NAMES = {
     "offline": "HF_HUB_OFFLINE TRANSFORMERS_OFFLINE",
     "pooling": "INFINITY_POOLING_METHOD",
     "bge_embed_max_length": "MAX_INPUT_LENGTH",
-    "foreign_token_table": "TIKTOKEN_CACHE_DIR",
     "device": "MULTI_GPU_DEVICES MODEL_DEVICE INFINITY_DEVICE_ID INFINITY_DEVICE ORT_EXECUTION_PROVIDER "
     "CUDA_VISIBLE_DEVICES",
     "dtype": "INFINITY_DTYPE",
@@ -173,7 +163,6 @@ READERS: Mapping[str, Reader] = {
     **dict.fromkeys(("VECTORD_PORT", "PORT", "INFINITY_PORT", "API_PORT", "INFERENCE_PORT"), no_service_link),
     **dict.fromkeys(("VECTORD_GRPC_PORT", "GRPC_PORT"), no_service_link),
     **dict.fromkeys(("VECTORD_PROMETHEUS_PORT", "PROMETHEUS_PORT"), no_service_link),
-    "TIKTOKEN_CACHE_DIR": cl100k_in,
     "MULTI_GPU_DEVICES": python_list,
     "INFINITY_DEVICE_ID": cuda_numbers,
     "ORT_EXECUTION_PROVIDER": cuda_if_there,

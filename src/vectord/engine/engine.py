@@ -43,10 +43,10 @@ from vectord.engine.operations import embed as embedding
 from vectord.engine.operations.classify import classifies, classify
 from vectord.engine.operations.documents import embed_documents
 from vectord.engine.operations.embed import DENSE
-from vectord.engine.operations.encoding import Encoder, EncoderPool
-from vectord.engine.operations.multi import check_several, lane_of, placed, usage_together
+from vectord.engine.operations.multi import check_several, in_turns, lane_of, placed, usage_together
+from vectord.engine.operations.pool import EncoderPool
 from vectord.engine.operations.rerank import method_of, rerank
-from vectord.engine.operations.task import Task, in_turns
+from vectord.engine.operations.task import Task
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission
 from vectord.engine.queue.runner import ModelRunner
@@ -82,6 +82,7 @@ from vectord.schema import (
     Usage,
     VectorKind,
 )
+from vectord.text.sequence import Encoder
 
 RUNNING = (EmbedRequest, DocumentsRequest, SimilarityRequest, RerankRequest, ClassifyRequest)  # what needs a forward
 

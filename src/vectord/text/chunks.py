@@ -1,82 +1,213 @@
-"""A document's tokens cut into chunks. Pure; called by chunking.py for each document."""
+"""Documents cut into chunks, by tokens or by sentences, or where the client has cut them.
+
+A document is tokenized as a whole, in pieces so that memory follows a piece, and cut between tokens.
+"""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from vectord.errors import InvalidField
-from vectord.schema import ChunkOptions
-from vectord.text.document import Document
-from vectord.text.encoded import Chunk
+from vectord.errors import InputTooLong, InvalidField
+from vectord.schema import ChunkOptions, Int32, Span
+from vectord.text.plain import PlainTokenizer, Source
+from vectord.text.sequence import Chunk
 
+# A book has 500 thousand. This many in Chinese, with a token each, take 6 s of one thread and 150 MB (MiniLM).
+DOCUMENT_LIMIT_CHARACTERS = 2_000_000
+PIECE_CHARACTERS = 32_768
 # One character can be 18 tokens (U+FDFA, under NFKC); a chunk shorter than a character could not be cut from the text.
 MIN_CHUNK_TOKENS = 20
 
 
-def check_options(options: ChunkOptions, room: int) -> None:
-    """room: tokens of content that the model reads at most. Raises InvalidField.
+# --- a document's tokens --------------------------------------------------------------------------------------
 
-    Overlap is at most half a chunk: at nearly a whole one, a document would be read once for each of its tokens.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Document:
+    """n tokens without specials, and their places in the text."""
+
+    characters: int
+    ids: Int32  # (n,)
+    starts: Int32  # (n,) characters, never falling
+    stops: Int32  # (n,) characters, never falling
+    begins_character: npt.NDArray[np.bool_]  # (n,) whether the text can be cut before this token
+    begins_word: npt.NDArray[np.bool_]  # (n,) and the cut splits no word
+
+    def character(self, token: int) -> int:
+        """The character at which a cut before this token falls: 0 for the first, the text's end after the last."""
+        if token == 0:
+            return 0
+        return int(self.starts[token]) if token < len(self.ids) else self.characters
+
+    def tokens(self, start: int, stop: int) -> range:
+        """The tokens that have some of the characters start to stop."""
+        first = int(np.searchsorted(self.stops, start, side="right"))
+        return range(first, max(first, int(np.searchsorted(self.starts, stop, side="left"))))
+
+
+def read_document(plain: PlainTokenizer, text: str, index: int | None = None) -> Document:
+    """The tokens of `text`. Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable."""
+    if len(text) > DOCUMENT_LIMIT_CHARACTERS:
+        raise InputTooLong(
+            "{field} must have at most {most} characters; got {size}",
+            index=index,
+            most=DOCUMENT_LIMIT_CHARACTERS,
+            size=len(text),
+        )
+    pieces = list(_pieces(text))
+    sources = [Source(index, text[start:stop]) for start, stop in pieces]
+    columns: list[Int32] = [np.zeros((4, 0), np.int32)]
+    for (start, _), encoding in zip(pieces, plain.encodings(sources, specials=False, offsets=True), strict=True):
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2).T + np.int32(start)
+        words = [-1 if word is None else word for word in encoding.word_ids]
+        begins_word = np.diff(np.array(words, np.int32), prepend=np.int32(-2)) != 0
+        columns.append(np.stack((np.array(encoding.ids, np.int32), *offsets, begins_word.astype(np.int32))))
+    ids, starts, stops, begins_word = np.concatenate(columns, axis=1)
+    starts, stops = np.maximum.accumulate(starts), np.maximum.accumulate(stops)
+    previous_stops = np.concatenate((np.zeros(1, np.int32), stops[:-1]))[: len(stops)]
+    # A token may have no characters: the offsets of RoBERTa leave out spaces. Such a token cannot be a chunk alone.
+    begins_character = (starts >= previous_stops) & (np.diff(starts, prepend=np.int32(-1)) > 0) & (starts < len(text))
+    plain.check_known(ids, index)
+    return Document(len(text), ids, starts, stops, begins_character, begins_character & (begins_word == 1))
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int]]:
+    """Runs of characters of at most PIECE_CHARACTERS, end to end.
+
+    They end before a space, where tokenizers begin a word anyway, so that a seam changes no token. If half a piece has
+    no space, the seam changes one or two tokens.
     """
-    least = min(MIN_CHUNK_TOKENS, room)
+    start = 0
+    while len(text) - start > PIECE_CHARACTERS:
+        stop = start + PIECE_CHARACTERS
+        space = text.rfind(" ", start + PIECE_CHARACTERS // 2, stop)
+        yield start, stop if space == -1 else space
+        start = stop if space == -1 else space
+    yield start, len(text)
+
+
+# --- sentences ------------------------------------------------------------------------------------------------
+
+# A rule instead of a library: sentences are packed into chunks, so a wrong boundary after "Dr." matters only if a chunk
+# ends there, and the libraries are slow, unmaintained, or need ICU. Linear in the text's length for any text: each
+# match begins where the last one ended and never backtracks.
+# Ends a sentence before a space: Latin, then the full stops of Arabic, Urdu, Hindi, Armenian, Amharic and Khmer.
+_MARKS = ".!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4"
+_WIDE_MARKS = "\u3002\uff01\uff1f\uff61"  # ends one anywhere: Chinese and Japanese have no spaces
+_CLOSERS = "\"')}\\]\u201d\u2019\u00bb\u300d\u300f\uff09\u3011\u300b"  # quotes and brackets that may follow
+_ENDS = re.compile(rf"(?P<mark>[{_MARKS}]++|[{_WIDE_MARKS}]++)[{_CLOSERS}]*+(?P<blank>\s*+)|\n\s*+")
+
+
+def sentence_starts(text: str) -> list[int]:
+    """Ascending character offsets, without 0 and the text's end; spaces after a sentence belong to it.
+
+    A sentence ends at . ! ? and similar marks before a space, at wide marks anywhere, and at an empty line. It does not
+    end at a full stop before a lowercase letter, as in "approx. three" (rule SB8 of Unicode's annex 29, shortened).
+    """
+    return [match.end() for match in _ENDS.finditer(text) if match.end() < len(text) and _ends(text, match)]
+
+
+def _ends(text: str, match: re.Match[str]) -> bool:
+    mark = match["mark"]
+    if mark is None:
+        return match[0].count("\n") > 1
+    if mark[0] in _WIDE_MARKS or match["blank"].count("\n") > 1:
+        return True
+    lowercase_follows = mark[-1] in ".\u2026" and text[match.end()].islower()
+    return bool(match["blank"]) and not lowercase_follows
+
+
+# --- chunks ---------------------------------------------------------------------------------------------------
+
+
+def chunk_document(plain: PlainTokenizer, text: str, how: ChunkOptions | Sequence[Span], room: int) -> list[Chunk]:
+    """The document's chunks, at least one. room: the most tokens of content that the model reads.
+
+    Raises InvalidField (`chunk`), InputTooLong above DOCUMENT_LIMIT_CHARACTERS, or Untokenizable.
+    """
+    if not isinstance(how, ChunkOptions):
+        document = read_document(plain, text)
+        return [_client_chunk(document, text, span) for span in how]
+    _check_options(how, room)
+    return _cut(read_document(plain, text), sentence_starts(text) if how.by == "sentences" else (), how)
+
+
+def _check_options(options: ChunkOptions, room: int) -> None:
+    """Raises InvalidField. Overlap is at most half a chunk: at nearly a whole one, a document would be read once for
+    each of its tokens."""
+    least, most = min(MIN_CHUNK_TOKENS, room), options.max_tokens // 2
     if not least <= options.max_tokens <= room:
-        message = f"`chunk.max_tokens` must be between {least} and {room}; got {options.max_tokens}"
-        raise InvalidField(message, field="chunk.max_tokens", limit=room, given=options.max_tokens)
-    most = options.max_tokens // 2
+        raise InvalidField(
+            "{field} must be between {least} and {limit}; got {given}",
+            field="chunk.max_tokens",
+            least=least,
+            limit=room,
+            given=options.max_tokens,
+        )
     if not 0 <= options.overlap_tokens <= most:
-        message = f"`chunk.overlap_tokens` must be between 0 and {most}, half a chunk; got {options.overlap_tokens}"
-        raise InvalidField(message, field="chunk.overlap_tokens", limit=most, given=options.overlap_tokens)
+        raise InvalidField(
+            "{field} must be between 0 and {limit}, half a chunk; got {given}",
+            field="chunk.overlap_tokens",
+            limit=most,
+            given=options.overlap_tokens,
+        )
 
 
-def cut(document: Document, sentence_starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:
-    """Chunks in order, each of at most `options.max_tokens`; one of a document without tokens.
+def _client_chunk(document: Document, text: str, span: Span) -> Chunk:
+    """A chunk that the client has cut. A space at its end is part of the next word's token, so it does not count."""
+    part = text[span.start : span.stop]
+    start, stop = span.start + len(part) - len(part.lstrip()), span.start + len(part.rstrip())
+    tokens = document.tokens(start, stop) if start < stop else range(0)
+    return Chunk(span.start, span.stop, tokens.start, len(tokens))
+
+
+def _cut(document: Document, starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:
+    """Chunks in order, each of at most `options.max_tokens`; one of a document without tokens. starts: of sentences.
 
     By sentences: as many whole sentences as fit; one that does not fit is cut by tokens. By tokens: as many as fit, cut
     at a word in the chunk's second half, else between characters. A chunk begins in the one before by at most
     `options.overlap_tokens`, at a sentence or a word.
     """
-    if not len(document.ids):
+    total = len(document.ids)
+    if not total:
         return [Chunk(0, document.characters, 0, 0)]
-    cuts = _Cuts(document, sentence_starts, options)
-    return [
-        Chunk(document.character(first), document.character(stop), first, stop - first)
-        for first, stop in _ranges(cuts, len(document.ids))
-    ]
-
-
-def _ranges(cuts: _Cuts, tokens: int) -> Iterator[tuple[int, int]]:
+    cuts = _Cuts(document, starts, options)
+    chunks = []
     start = done = 0
-    while done < tokens:
+    while done < total:
         stop = cuts.stop(start)
-        if stop <= done:  # nothing new fits behind the overlap
+        if stop <= done:  # nothing new fits after the overlap
             start = done
             continue
-        yield start, stop
+        chunks.append(Chunk(document.character(start), document.character(stop), start, stop - start))
         start, done = cuts.restart(start, stop), stop
+    return chunks
 
 
 class _Cuts:
-    """Where a document may be cut, best places first."""
+    """The tokens before which a document may be cut."""
 
-    def __init__(self, document: Document, sentence_starts: Sequence[int], options: ChunkOptions) -> None:
+    def __init__(self, document: Document, starts: Sequence[int], options: ChunkOptions) -> None:
         self._tokens = len(document.ids)
         self._max_tokens = options.max_tokens
         self._overlap_tokens = options.overlap_tokens
         self._by_sentences = options.by == "sentences"
         self._characters = np.flatnonzero(document.begins_character)
         self._words = np.flatnonzero(document.begins_word)
-        # The token with a sentence's first character, and with the blank before it where that is part of the token.
-        first = np.searchsorted(document.stops, np.array(sentence_starts, np.int32), side="right")
+        # The token with a sentence's first character, or with the space before it if the token begins with that.
+        first = np.searchsorted(document.stops, np.array(starts, np.int32), side="right")
         begins_sentence = np.zeros(self._tokens + 1, np.bool_)
         begins_sentence[first] = True
         self._sentences = np.flatnonzero(begins_sentence[:-1] & document.begins_character)
 
     def stop(self, start: int) -> int:
-        """Where a chunk that begins with token `start` ends, past `start`."""
+        """The end of a chunk that begins with token `start`: always after it."""
         limit = start + self._max_tokens
         if limit >= self._tokens:
             return self._tokens
@@ -85,13 +216,13 @@ class _Cuts:
         return whole_sentences or _last(self._words, half, limit) or _last(self._characters, start, limit) or limit
 
     def restart(self, start: int, stop: int) -> int:
-        """Where the chunk behind that from `start` to `stop` begins."""
+        """The beginning of the chunk after the one from `start` to `stop`."""
         places = self._sentences if self._by_sentences else self._words
         first = bisect_left(places, max(stop - self._overlap_tokens, start + 1))
         return min(int(places[first]), stop) if first < len(places) else stop
 
 
 def _last(places: npt.NDArray[np.intp], start: int, limit: int) -> int | None:
-    """The last of rising `places` that is past `start` and not past `limit`."""
+    """The last of the ascending `places` that is above `start` and at most `limit`."""
     at = bisect_right(places, limit) - 1
     return int(places[at]) if at >= 0 and places[at] > start else None

@@ -1,7 +1,6 @@
-"""Texts as a ColBERT model reads them: a marker for query or document, mask tokens behind a query, rows that count.
+"""Texts as a ColBERT model reads them: a marker for query or document, mask tokens after a query, rows that count.
 
-tokenizer.py calls `ColbertEncoder` on the tokenising threads. Source of the rules: pylate; BGE-M3 (`drops_first`) is a
-ColBERT without marker, lengths and mask tokens.
+Source of the rules: pylate.
 """
 
 from __future__ import annotations
@@ -9,28 +8,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import ModelUnavailable, Untokenizable
-from vectord.schema import InputKind, Int32, TextLength, TextOptions
-from vectord.text.encoded import EncodedColbert
+from vectord.schema import Input, InputKind, Int32, TextLength
 from vectord.text.options import max_tokens_of, require_specials
-from vectord.text.plain import PlainTokenizer, Source
+from vectord.text.plain import PlainTokenizer, Source, cut_source
+from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
 from vectord.text.truncation import Limit, fit_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Form:
-    """How one kind of text is read."""
+    """How the model reads queries, or documents."""
 
     prefix: str  # the marker's name
-    marker: int | None  # a token put behind the first
+    marker: int | None  # a token inserted after the first
     max_tokens: int
-    expands: bool
+    expands: bool  # filled up with mask tokens to max_tokens
 
 
 class ColbertEncoder:
@@ -39,7 +39,6 @@ class ColbertEncoder:
     def __init__(self, plain: PlainTokenizer, colbert: Colbert, max_tokens: int, path: Path) -> None:
         """path: the tokenizer's, for messages. Raises ModelUnavailable: no such tokens, or no room for a text."""
         self._plain = plain
-        self._drops_first = colbert.drops_first
         self._attends = colbert.attend_to_expansion
         tokenizer = plain.tokenizer
         self._forms: dict[InputKind, _Form] = {
@@ -63,52 +62,55 @@ class ColbertEncoder:
         words = (tokenizer.token_to_id(word) for word in colbert.skiplist_words)
         self._skipped: Int32 = np.array([word for word in words if word is not None], np.int32)
 
-    def limit(self, kind: InputKind, options: TextOptions, *, truncate: bool, field: str, inputs: int) -> Limit:
-        """What over-long texts of this kind are cut by: at their end, as pylate does. Raises InvalidField."""
+    def read(self, request: ReadRequest, prompt: str, part: Sequence[int]) -> Iterator[TokenSequence]:
+        """Each input as a query if `options.kind` says so, else as a document. Token ids are decoded and read again.
+
+        The limit is the model's for that kind. Texts are cut at their end, as pylate does. prompt: may begin with the
+        marker, which sentence-transformers writes into it.
+        """
+        options, inputs = request.options, cast("Sequence[Input]", request.inputs)
         require_specials(options, "ColBERT vectors")
+        kind = options.kind or "document"
         form = self._forms[kind]
         max_tokens = max_tokens_of(options, form.max_tokens, self._least(form))
-        return Limit(max_tokens, truncate, "right", field, inputs, reads=form.max_tokens)
+        limit = Limit(max_tokens, request.truncate, "right", form.max_tokens)
+        prompt = prompt.removeprefix(form.prefix)
+        texts = ((i, self._plain.text_of(inputs[i], limit, i, own_ids=options.own_ids)) for i in part)
+        sources = [cut_source(text, limit, i, prompt) for i, text in texts]
+        for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
+            if not encoding.ids:
+                raise Untokenizable("{field} has no tokens", index=source.index)
+            yield self._sequence(encoding, form, kind, limit, source)
 
     def _least(self, form: _Form) -> int:
-        """Tokens that a text of one token has."""
         return sum(self._plain.frame.specials) + (form.marker is not None) + 1
 
-    def without_marker(self, prompt: str, kind: InputKind) -> str:
-        """The prompt, less the marker that sentence-transformers writes into it and pylate beside it."""
-        return prompt.removeprefix(self._forms[kind].prefix)
-
-    def encode(self, sources: Sequence[Source], kind: InputKind, limit: Limit) -> Iterator[EncodedColbert]:
-        """One a source, in order. limit: as `limit` gave it for this kind. See TextEncoder.encode_colbert."""
-        for source, encoding in zip(sources, self._plain.encodings(sources, limit, specials=True), strict=True):
-            if not encoding.ids:
-                message = f"{limit.place(source.index)} has no tokens at all"
-                raise Untokenizable(message, field=limit.field, index=source.index)
-            yield self._encoded(encoding, self._forms[kind], kind, limit, source)
-
-    def _encoded(
+    def _sequence(
         self, encoding: Encoding, form: _Form, kind: InputKind, limit: Limit, source: Source
-    ) -> EncodedColbert:
+    ) -> TokenSequence:
         ids, type_ids = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
         if form.marker is not None:
             ids, type_ids = _insert(ids, form.marker), _insert(type_ids, 0)
         seen = len(ids)
         specials = self._plain.frame.specials
         ids, type_ids = (fit_tokens(row, specials, limit, source.index) for row in (ids, type_ids))
-        self._plain.check_known(ids, limit, source.index)
+        self._plain.check_known(ids, source.index)
         length = TextLength(seen, len(ids), source.characters_cut)
         if form.expands:
             ids, type_ids = _fill(ids, form.max_tokens, self._mask), _fill(type_ids, form.max_tokens, 0)
-        kept = np.arange(len(ids), dtype=np.int32)
-        if kind == "document":
-            kept = kept[~np.isin(ids, self._skipped)]
-        if self._drops_first:
-            kept = kept[kept > 0]
-        return EncodedColbert(ids, type_ids, length, kept, len(ids) if self._attends else length.kept)
+        counts = ~np.isin(ids, self._skipped) if kind == "document" else np.ones(len(ids), np.bool_)
+        return TokenSequence(
+            ids=ids,
+            type_ids=type_ids,
+            length=length,
+            index=source.index or 0,
+            keys=None if self._attends or length.kept == len(ids) else length.kept,
+            rows=np.flatnonzero(counts).astype(np.int32),
+        )
 
 
 def _insert(row: Int32, value: int) -> Int32:
-    """`value` behind the first number of `row`, as pylate does even where that is no special token."""
+    """`value` after the first number of `row`, as pylate does even where that is not a special token."""
     return np.concatenate((row[:1], np.array([value], np.int32), row[1:]))
 
 
@@ -117,7 +119,7 @@ def _fill(row: Int32, length: int, value: int) -> Int32:
 
 
 def _marker(tokenizer: Tokenizer, prefix: str, path: Path) -> int | None:
-    """The token of a prefix such as "[Q] ", whose blank is part of its name in some files and not in others."""
+    """The token of a prefix such as "[Q] ", whose space is part of its name in some files and not in others."""
     if not prefix.strip():
         return None
     ids = (tokenizer.token_to_id(name) for name in (prefix, prefix.split(maxsplit=1)[0]))

@@ -1,22 +1,19 @@
-"""Two texts as one input of a cross-encoder: joined as the tokenizer joins them, and cut by a rule for pairs.
-
-tokenizer.py calls `PairEncoder` on the tokenising threads. A query is tokenised once for all its passages.
-"""
+"""Two texts as one sequence of a cross-encoder or classifier: joined as the tokenizer joins them, then truncated."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from vectord.errors import InputTooLong, ModelCannot
-from vectord.schema import Int32, Side, TextLength, TextOptions
-from vectord.text.encoded import EncodedPair
-from vectord.text.options import max_tokens_of, require_specials
+from vectord.errors import InputTooLong, ModelCannot, VectordError
+from vectord.schema import Int32, Side, TextLength
+from vectord.text.options import max_tokens_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.prompts import refuse_prompts
+from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit, keep
 
 _PROBES = (("hello world", "a"), ("a", "hello world"), ("", "a"), ("a", ""))
@@ -33,17 +30,22 @@ class PairFrame:
     middle_types: Int32
     suffix_types: Int32
     text_types: tuple[int, int]
-    has_type_ids: bool  # whether any is not 0
+    has_type_ids: bool  # whether any type is not 0
 
     @property
     def specials(self) -> int:
         return len(self.prefix) + len(self.middle) + len(self.suffix)
 
+    @property
+    def least(self) -> int:
+        """The tokens of a pair whose texts have one token each."""
+        return self.specials + 2
+
     def join(self, first: Int32, second: Int32) -> Int32:
         return np.concatenate((self.prefix, first, self.middle, second, self.suffix))
 
     def join_types(self, first: int, second: int) -> Int32:
-        """The type ids of `join` for texts of so many tokens."""
+        """The type ids of `join` for texts with these numbers of tokens."""
         of_first, of_second = (
             np.full(n, kind, np.int32) for n, kind in zip((first, second), self.text_types, strict=True)
         )
@@ -51,7 +53,7 @@ class PairFrame:
 
 
 def probe_pair_frame(tokenizer: Tokenizer) -> PairFrame | None:
-    """How the tokenizer joins two texts, asked of itself; None if not in one way for all texts."""
+    """How the tokenizer joins two texts, found by tokenizing; None if it does not join all texts in the same way."""
     first, second = (len(tokenizer.encode(text, add_special_tokens=False).ids) for text in _PROBES[0])
     encoding = tokenizer.encode(*_PROBES[0])
     content = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
@@ -84,10 +86,10 @@ def _joins_as(tokenizer: Tokenizer, frame: PairFrame, first: str, second: str) -
 
 
 def keep_query_first(query: int, passage: int, room: int, max_tokens: int) -> tuple[int, int]:
-    """How many tokens of a query and of a passage are kept, where `room` is what specials leave of max_tokens.
+    """How many tokens of a query and of a passage are kept. room: max_tokens without the specials.
 
-    A pair that fits stays whole. Else the query stays whole if it leaves a token for the passage, and three quarters
-    of max_tokens if not (FlagEmbedding's share); the passage gets what is left.
+    A pair that fits stays whole. Otherwise the query stays whole if it leaves a token for the passage, and is cut to
+    three quarters of max_tokens if not (FlagEmbedding's share); the passage gets the rest.
     """
     if query + passage <= room:
         return query, passage
@@ -97,9 +99,9 @@ def keep_query_first(query: int, passage: int, room: int, max_tokens: int) -> tu
 
 
 def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens of two texts are kept that count alike: the longer one is cut until both are half of the room.
+    """How many tokens of two texts of equal rank are kept: the longer one is cut until both are half of the room.
 
-    Source: "longest_first" of tokenizers, to the token.
+    Equals "longest_first" of tokenizers.
     """
     if first + second <= room:
         return first, second
@@ -111,70 +113,62 @@ def keep_longest_last(first: int, second: int, room: int) -> tuple[int, int]:
 
 
 class PairEncoder:
-    """Pairs of one model."""
+    """The pairs of one model."""
 
     def __init__(self, plain: PlainTokenizer, max_tokens: int) -> None:
         frame = probe_pair_frame(plain.tokenizer)
         self._plain = plain
         self._max_tokens = max_tokens
-        self._frame = frame if frame is not None and max_tokens >= _least(frame) else None
+        self._frame = frame if frame is not None and max_tokens >= frame.least else None
 
     @property
     def possible(self) -> bool:
-        """Whether the tokenizer joins pairs in one way, and they have room for a token of each text."""
+        """Whether the tokenizer joins all pairs in the same way, and the model has room for a token of each text."""
         return self._frame is not None
 
-    def encode(
-        self,
-        query: str,
-        passages: Sequence[str],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str,
-        part: range | None,
-    ) -> list[EncodedPair]:
-        """See TextEncoder.encode_pairs."""
-        frame = self._usable(options)
-        max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
-        query_limit = Limit(max_tokens, truncate, "right", "query", 1, reads=self._max_tokens)
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(passages), reads=self._max_tokens)
-        asked = cut_source(query, query_limit, 0)
-        (query_ids,) = self._plain.contents([asked], query_limit)
-        if not truncate and len(query_ids) + frame.specials > max_tokens:
-            raise query_limit.too_long(0, max_tokens, "tokens", len(query_ids) + frame.specials)
-        sources = [cut_source(passages[i], limit, i) for i in (range(len(passages)) if part is None else part)]
-        room = max_tokens - frame.specials
-        pairs = []
-        for source, ids in zip(sources, self._plain.contents(sources, limit), strict=True):
-            kept = keep_query_first(len(query_ids), len(ids), room, max_tokens)
-            pairs.append(self._pair(frame, (asked, source), (query_ids, ids), kept, "right", limit))
-        return pairs
+    def read_passages(self, request: ReadRequest, query: str, part: Sequence[int]) -> Iterator[TokenSequence]:
+        """The query, tokenized once, with each passage.
 
-    def encode_list(
-        self, pairs: Sequence[tuple[str, str]], options: TextOptions, *, truncate: bool, field: str, part: range | None
-    ) -> list[EncodedPair]:
-        """See TextEncoder.encode_pair_list."""
-        frame = self._usable(options)
-        max_tokens = max_tokens_of(options, self._max_tokens, _least(frame))
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(pairs), reads=self._max_tokens)
-        indexes = range(len(pairs)) if part is None else part
-        sources = [cut_source(text, limit, i) for i in indexes for text in pairs[i]]
-        contents = self._plain.contents(sources, limit)
-        room = max_tokens - frame.specials
-        encoded = []
+        The query is cut only if it leaves no room for a passage, at its end; a passage at `truncate_side`.
+        """
+        frame, limit = self._prepare(request)
+        try:
+            query_source, query_ids = self._read_query(query, frame, limit)
+        except VectordError as error:
+            raise error.at(field="query") from None
+        sources = [cut_source(cast(str, request.inputs[i]), limit, i) for i in part]
+        room = limit.max_tokens - frame.specials
+        for source, ids in zip(sources, self._plain.contents(sources), strict=True):
+            kept = keep_query_first(len(query_ids), len(ids), room, limit.max_tokens)
+            yield self._pair(frame, (query_source, source), (query_ids, ids), kept, "right", limit)
+
+    def _read_query(self, query: str, frame: PairFrame, limit: Limit) -> tuple[Source, Int32]:
+        own_limit = Limit(limit.max_tokens, limit.truncate, "right", limit.model_tokens)
+        source = cut_source(query, own_limit, None)
+        (ids,) = self._plain.contents([source])
+        if not limit.truncate and len(ids) + frame.specials > limit.max_tokens:
+            raise limit.too_long(None, len(ids) + frame.specials)
+        return source, ids
+
+    def read_pairs(self, request: ReadRequest, part: Sequence[int]) -> Iterator[TokenSequence]:
+        """Pairs whose texts count alike, for classifiers: the longer text is cut first, both at `truncate_side`."""
+        frame, limit = self._prepare(request)
+        sources = [cut_source(text, limit, i) for i in part for text in cast("tuple[str, str]", request.inputs[i])]
+        contents = self._plain.contents(sources)
+        room = limit.max_tokens - frame.specials
         for first, second in zip(sources[::2], sources[1::2], strict=True):
             ids = next(contents), next(contents)
             kept = keep_longest_last(len(ids[0]), len(ids[1]), room)
-            encoded.append(self._pair(frame, (first, second), ids, kept, options.truncate_side, limit))
-        return encoded
+            yield self._pair(frame, (first, second), ids, kept, limit.side, limit)
 
-    def _usable(self, options: TextOptions) -> PairFrame:
+    def _prepare(self, request: ReadRequest) -> tuple[PairFrame, Limit]:
+        options = request.options
         refuse_prompts(options)
         require_specials(options, "pairs of texts")
         if self._frame is None:
-            raise ModelCannot("This model's tokenizer has no one way to join two texts.")
-        return self._frame
+            raise ModelCannot("This model's tokenizer does not join two texts in one way.")
+        max_tokens = max_tokens_of(options, self._max_tokens, self._frame.least)
+        return self._frame, Limit(max_tokens, request.truncate, options.truncate_side, self._max_tokens)
 
     def _pair(
         self,
@@ -184,32 +178,27 @@ class PairEncoder:
         kept: tuple[int, int],
         first_side: Side,
         limit: Limit,
-    ) -> EncodedPair:
+    ) -> TokenSequence:
         """sources, ids, kept: of the first and of the second text."""
         index = sources[1].index
         seen = len(ids[0]) + len(ids[1]) + frame.specials
         if seen > limit.max_tokens and not limit.truncate:
-            raise _together_too_long(limit, index, seen)
+            raise InputTooLong(
+                "{field} must have at most {limit} tokens, as a pair; got {given}",
+                index=index,
+                limit=limit.max_tokens,
+                given=seen,
+            )
         joined = frame.join(keep(ids[0], kept[0], first_side), keep(ids[1], kept[1], limit.side))
-        self._plain.check_known(joined, limit, index)
+        self._plain.check_known(joined, index)
         first, second = (
             TextLength(len(text_ids), count, source.characters_cut)
             for source, text_ids, count in zip(sources, ids, kept, strict=True)
         )
-        return EncodedPair(
-            joined,
-            frame.join_types(*kept) if frame.has_type_ids else self._plain.no_types(joined),
-            query=first,
-            passage=second,
+        return TokenSequence(
+            ids=joined,
+            type_ids=frame.join_types(*kept) if frame.has_type_ids else self._plain.no_types(joined),
             length=TextLength(seen, len(joined), first.characters_cut + second.characters_cut),
+            index=index or 0,
+            parts=(first, second),
         )
-
-
-def _least(frame: PairFrame) -> int:
-    """Tokens that a pair of texts of one token each has."""
-    return frame.specials + 2
-
-
-def _together_too_long(limit: Limit, index: int, seen: int) -> InputTooLong:
-    message = f"{limit.place(index)} must have at most {limit.max_tokens} tokens, as a pair; got {seen}"
-    return InputTooLong(message, field=limit.field, index=index, limit=limit.max_tokens, given=seen)

@@ -1,8 +1,7 @@
-"""Texts to token ids and back by tokenizer.json alone: no limit on tokens, no prompt, no pairs.
+"""Texts to token ids, and ids back to text, by tokenizer.json alone: no prompt, no token limit, no pairs.
 
-The other files of this folder read every text through the one PlainTokenizer of their model, on the engine's tokenising
-threads, several at once: it is read-only after `__init__`, but for `read_specials_as_text`, which yes_no.py calls while
-the model loads.
+All files of this package read texts through the one PlainTokenizer of their model. Several threads use it at once: it
+is read-only after loading (`read_specials_as_text` is called while the model loads).
 """
 
 from __future__ import annotations
@@ -14,38 +13,38 @@ import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import EmptyInput, Untokenizable
-from vectord.schema import Int32
-from vectord.text.panics import gave_up
+from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
+from vectord.schema import Input, Int32
 from vectord.text.tokenizer_file import (
     check_specials,
     check_types,
     count_ids,
     find_special_ids,
+    is_library_failure,
     load_tokenizer,
     probe_frame,
 )
 from vectord.text.truncation import Limit, fit_characters
 
-# Texts tokenised in one call: their Encodings live together, at up to 600 bytes a token and as much for a text.
-CHUNK_CHARACTERS = 2**17
+# Texts tokenized in one call: their Encodings are in memory together, at up to 600 bytes a token and as much a text.
+CALL_CHARACTERS = 2**17
 TEXT_COST_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A text on its way into the tokenizer."""
+    """A text to tokenize."""
 
-    index: int  # of the input
+    index: int | None  # of its input in the request; None: the query
     text: str  # with its prompt, cut by characters
     characters_cut: int = 0
 
 
 class PlainTokenizer:
-    """A model's tokenizer, without the file's own truncation and padding, which all threads would share."""
+    """A model's tokenizer without the truncation and padding of its file, which all threads would share."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        """Reads tokenizer.json. Raises ModelUnavailable if that is broken."""
+        """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
         self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
         check_types(self.tokenizer, spec.config.get("type_vocab_size"), spec.tokenizer)
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
@@ -56,106 +55,154 @@ class PlainTokenizer:
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer)
-        self._may_exceed = ids > self.vocab_size  # a tokenizer with more tokens than the model has rows for
+        self._may_exceed = ids > self.vocab_size  # the tokenizer has more tokens than the model has rows
 
     def read_specials_as_text(self) -> None:
-        """From now on a special token's name inside a text, such as <|im_end|>, is letters like any other."""
+        """From now on the name of a special token inside a text, such as <|im_end|>, is ordinary text."""
         self.tokenizer.encode_special_tokens = True
 
-    def encodings(
-        self, sources: Sequence[Source], limit: Limit, *, specials: bool, offsets: bool = False
-    ) -> Iterator[Encoding]:
-        """One a source, in order, made a chunk at a time. specials: with the frame around each text.
+    def encodings(self, sources: Sequence[Source], *, specials: bool, offsets: bool = False) -> Iterator[Encoding]:
+        """The Encoding of each source, in order. specials: with the frame around each text.
 
-        Raises Untokenizable, by `limit` and the source's index, for a str that is not Unicode text.
+        Raises Untokenizable with the index of a str that is not Unicode text, or on which the tokenizer fails.
         """
         # Always the batch calls: they release the GIL, and without offsets they are faster for one text too.
         run = self.tokenizer.encode_batch if offsets else self.tokenizer.encode_batch_fast
-        for chunk in _chunks(sources):
+        for group in _groups(sources):
             try:
-                encodings: list[Encoding] = run([source.text for source in chunk], add_special_tokens=specials)
-            except TypeError:  # what tokenizers makes of a str that is not Unicode text
-                raise _first_not_unicode(chunk, limit) from None
+                encodings: list[Encoding] = run([source.text for source in group], add_special_tokens=specials)
+            except TypeError:  # from tokenizers, for a str that is not Unicode text
+                raise _first_not_unicode(group) from None
             except BaseException as error:
-                if not gave_up(error):
+                if not is_library_failure(error):
                     raise
-                raise _first_that_fails(run, chunk, limit) from None
+                raise _first_failure(run, group) from None
             yield from encodings
 
-    def contents(self, sources: Sequence[Source], limit: Limit) -> Iterator[Int32]:
+    def contents(self, sources: Sequence[Source]) -> Iterator[Int32]:
         """The tokens (n,) of each source without specials, in order. Raises Untokenizable."""
-        for encoding in self.encodings(sources, limit, specials=False):
+        for encoding in self.encodings(sources, specials=False):
             yield np.array(encoding.ids, np.int32)
 
     def content(self, text: str) -> Int32:
-        """The tokens (n,) of one text that is ours or has been checked."""
+        """The tokens (n,) without specials of one text that is our own or has been checked."""
         return np.array(self.tokenizer.encode(text, add_special_tokens=False).ids, np.int32)
 
     def no_types(self, ids: Int32) -> Int32:
-        """Type ids for tokens (n,) that have none."""
+        """The type ids of tokens (n,) without types: zeros."""
         return self._no_types[: len(ids)]
 
-    def check_known(self, ids: Int32, limit: Limit, index: int) -> None:
+    def check_known(self, ids: Int32, index: int | None) -> None:
         """Raises Untokenizable if the tokenizer made ids (n,) that the model has no rows for."""
         if self._may_exceed and len(ids) and ids.max() >= self.vocab_size:
-            raise self._outside(limit, index)
+            raise self._outside(index)
 
-    def check_ids(self, given: Sequence[int], limit: Limit, index: int) -> Int32:
-        """A client's own token ids (n,). Raises EmptyInput, or Untokenizable for ids outside the vocabulary."""
+    # --- token ids that a client sends ------------------------------------------------------------------------
+
+    def check_ids(self, given: Sequence[int], index: int) -> Int32:
+        """A client's token ids as an array (n,). Raises EmptyInput, or Untokenizable for ids outside the vocabulary."""
         if not len(given):
-            raise EmptyInput(f"{limit.place(index)} has no token ids", field=limit.field, index=index)
+            raise EmptyInput("{field} has no token ids", index=index)
         try:
             ids = np.array(given, np.int64)
         except OverflowError:
-            raise self._outside(limit, index) from None
+            raise self._outside(index) from None
         if ids.min() < 0 or ids.max() >= self.vocab_size:
-            raise self._outside(limit, index)
+            raise self._outside(index)
         return ids.astype(np.int32)
 
-    def _outside(self, limit: Limit, index: int) -> Untokenizable:
-        message = (
-            f"{limit.place(index)} has token ids outside this model's vocabulary, 0 to {self.vocab_size - 1}; "
-            "send text, or ids made by this model's own tokenizer"
+    def check_own(self, ids: Sequence[int], limit: Limit, index: int) -> None:
+        """Raises ForeignIds for ids that cannot be this tokenizer's, such as those that OpenAI's clients send.
+
+        Ids of another vocabulary would give a meaningless vector. This tokenizer puts special tokens around every text,
+        so its own ids have them; without special tokens, its ids are those that it makes again of the decoded text.
+        """
+        if len(ids) and not self._are_own(ids, limit, index):
+            raise ForeignIds(
+                "{field} has token ids that are not this model's: they are not between its special tokens. Send texts "
+                "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or ids of this model's own "
+                "tokenizer, special tokens included",
+                index=index,
+            )
+
+    def text_of(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> str:
+        """The text of an input. own_ids: token ids are known to be this tokenizer's.
+
+        Raises EmptyInput, ForeignIds, InputTooLong, Untokenizable for token ids.
+        """
+        if isinstance(value, str):
+            return value
+        if not own_ids:
+            self.check_own(value, limit, index)
+        _check_count(value, limit, index)
+        text: str = self.tokenizer.decode(self.check_ids(value, index).tolist(), skip_special_tokens=True)
+        return text
+
+    def _are_own(self, ids: Sequence[int], limit: Limit, index: int) -> bool:
+        if any(self.frame.specials):
+            return self.frame.holds(ids)
+        _check_count(ids, limit, index)
+        if not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            return False
+        again: list[int] = self.content(self.tokenizer.decode(list(ids), skip_special_tokens=False)).tolist()
+        return again == list(ids)
+
+    def _outside(self, index: int | None) -> Untokenizable:
+        return Untokenizable(
+            "{field} has token ids outside this model's vocabulary, 0 to {last}; send text, or ids made by this "
+            "model's own tokenizer",
+            index=index,
+            last=self.vocab_size - 1,
         )
-        return Untokenizable(message, field=limit.field, index=index)
 
 
-def cut_source(text: str, limit: Limit, index: int, prompt: str = "") -> Source:
-    """The text with its prompt, cut by characters where it is absurdly long. Raises InputTooLong if it may not be."""
+def cut_source(text: str, limit: Limit, index: int | None, prompt: str = "") -> Source:
+    """The text with its prompt, cut by characters if it is far too long. Raises InputTooLong if it may not be cut."""
     kept = fit_characters(text, limit, index)
     return Source(index, prompt + kept, len(text) - len(kept))
 
 
-def _chunks(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:
-    """Runs of `sources` of at most CHUNK_CHARACTERS together, or one text that is longer."""
+def _check_count(ids: Sequence[int], limit: Limit, index: int) -> None:
+    """Raises InputTooLong for more ids than a text may have characters: decoding them would cost as much."""
+    if len(ids) > limit.max_characters:
+        raise InputTooLong(
+            "{field} must have at most {most} token ids; got {size}",
+            index=index,
+            most=limit.max_characters,
+            size=len(ids),
+        )
+
+
+def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:
+    """Runs of `sources` of at most CALL_CHARACTERS together, or one longer text."""
     start = total = 0
     for i, source in enumerate(sources):
         cost = TEXT_COST_CHARACTERS + len(source.text)
         total += cost
-        if total > CHUNK_CHARACTERS and i > start:
+        if total > CALL_CHARACTERS and i > start:
             yield sources[start:i]
             start, total = i, cost
     if start < len(sources):
         yield sources[start:]
 
 
-def _first_not_unicode(sources: Sequence[Source], limit: Limit) -> Untokenizable:
+def _first_not_unicode(sources: Sequence[Source]) -> Untokenizable:
     for source in sources:
         try:
             source.text.encode()
         except UnicodeEncodeError:
-            message = f"{limit.place(source.index)} is not Unicode text: it has half of a surrogate pair"
-            return Untokenizable(message, field=limit.field, index=source.index)
-    raise AssertionError("tokenizers refused texts that are Unicode")
+            return Untokenizable("{field} is not Unicode text: it has half of a surrogate pair", index=source.index)
+    raise AssertionError("tokenizers rejected texts that are Unicode")
 
 
-def _first_that_fails(run: Callable[[list[str]], object], sources: Sequence[Source], limit: Limit) -> Untokenizable:
+def _first_failure(run: Callable[[list[str]], object], sources: Sequence[Source]) -> Untokenizable:
+    index = None
     for source in sources:
         try:
             run([source.text])
         except BaseException as error:
-            if not gave_up(error):
+            if not is_library_failure(error):
                 raise
-            message = f"{limit.place(source.index)} is a text on which this model's tokenizer fails"
-            return Untokenizable(message, field=limit.field, index=source.index)
-    return Untokenizable(f"`{limit.field}` holds texts on which this model's tokenizer fails", field=limit.field)
+            index = source.index
+            break
+    return Untokenizable("{field} makes this model's tokenizer fail", index=index)

@@ -1,324 +1,248 @@
-"""Texts to token ids and back, for one model: what the engine's tokenising threads call.
+"""The tokenizer of one model: the Encoder that the engine's tokenizing threads call.
 
-The `encode` methods feed the scheduler; `tokenize` and `decode` answer their own routes. Everything here blocks and is
-safe to call from several threads at once. plain.py reads texts, truncation.py cuts them; pairs.py, yes_no.py,
-colbert.py and chunking.py are the ways to read anything but one text by itself.
+`read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
+call it at once. plain.py tokenizes, truncation.py cuts; pairs.py, yes_no.py, colbert.py and windows.py are the ways to
+read anything but one text by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
+from typing import cast
 
 import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.errors import InputTooLong, ModelCannot, ModelUnavailable, Untokenizable
+from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
-from vectord.text.chunking import Chunker
+from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.encoded import Chunk, CutText, EncodedColbert, EncodedPair, EncodedText, Window
-from vectord.text.foreign import ForeignTable
-from vectord.text.given_ids import GivenIds
-from vectord.text.options import max_tokens_of
+from vectord.text.options import find_prompt, max_tokens_of
 from vectord.text.pairs import PairEncoder
-from vectord.text.panics import failures_refused
-from vectord.text.passages import cut_texts
 from vectord.text.plain import PlainTokenizer, Source, cut_source
-from vectord.text.prompts import find_prompt
+from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
+from vectord.text.tokenizer_file import library_failures_as_unavailable
 from vectord.text.truncation import Limit, fit_tokens
+from vectord.text.windows import WindowEncoder
 from vectord.text.yes_no import YesNoEncoder
 
-# A token of `tokenize` costs up to 1 kB on its way (measured on Chinese, where each character is one).
+# A token of `tokenize` costs up to 1 kB in its response (measured on Chinese, with one token a character).
 TOKENIZE_LIMIT_CHARACTERS = 150_000
 
 
 class TextEncoder:
-    """The tokenizer of one model."""
+    """Implements sequence.Encoder with tokenizer.json."""
 
-    def __init__(self, spec: ModelSpec, foreign: ForeignTable | None = None) -> None:
-        """foreign: the vocabulary of ids that are not the model's own; None: those are refused.
+    def __init__(self, spec: ModelSpec) -> None:
+        """Raises ModelUnavailable if the file is invalid, or its special tokens leave no room for a text."""
+        with library_failures_as_unavailable(spec.tokenizer):
+            self._load(spec)
 
-        Reads tokenizer.json. Raises ModelUnavailable if that is broken, or its specials leave no room for a text.
-        """
-        with failures_refused(spec.tokenizer):
-            self._make(spec, foreign)
-
-    def _make(self, spec: ModelSpec, foreign: ForeignTable | None) -> None:
+    def _load(self, spec: ModelSpec) -> None:
+        self._spec = spec
         self._plain = PlainTokenizer(spec)
-        self._ids = GivenIds(self._plain, foreign)
         self._frame = self._plain.frame
-        self._prompts = spec.prompts
-        self._default_prompt_name = spec.default_prompt_name
-        self._include_prompt = spec.include_prompt
+        self._drops_first = spec.colbert is not None and spec.colbert.drops_first
         self.max_tokens = spec.max_tokens
         if sum(self._frame.specials) >= self.max_tokens:
             raise ModelUnavailable(f"{spec.tokenizer}: its special tokens fill all {self.max_tokens} tokens of a text")
-        self._chunker = Chunker(self._plain, self.max_tokens)
+        self._windows = WindowEncoder(self._plain, self.max_tokens)
         self._pairs = PairEncoder(self._plain, self.max_tokens)
-        self._colbert = (
-            None if spec.colbert is None else ColbertEncoder(self._plain, spec.colbert, self.max_tokens, spec.tokenizer)
-        )
-        # The last: from here on the tokenizer reads special tokens inside texts as letters.
-        self._yes_no = (
-            None if spec.yes_no is None else YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, spec.tokenizer)
-        )
+        self._colbert = None
+        if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
+            self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, spec.tokenizer)
+        self._yes_no = None
+        if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
+            self._yes_no = YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, spec.tokenizer)
 
     @property
     def vocab_size(self) -> int:
-        """Ids a client may send are below this."""
+        """Ids that a client may send are below this."""
         return self._plain.vocab_size
 
     @property
     def special_ids(self) -> Int32:
-        """The ids (n,) that are no words."""
+        """The ids (n,) that are not words."""
         return self._plain.special_ids
 
     @property
     def reads_pairs(self) -> bool:
-        """Whether `encode_pairs` and `encode_pair_list` work."""
+        """Whether `read` takes pairs and queries."""
         return self._pairs.possible
 
-    # --- one text by itself -----------------------------------------------------------------------------------
+    # --- token sequences --------------------------------------------------------------------------------------
 
-    def encode(
-        self,
-        inputs: Sequence[Input],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str = "input",
-        part: range | None = None,
-    ) -> list[EncodedText]:
-        """Each input's tokens, prompt and specials included, in order. `truncate` settles `options.truncate`.
+    def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
+        """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs.
 
-        part: only these of the inputs; errors still name the place among all of them.
-        The model's own token ids are taken as they are; under a prompt they are decoded and encoded again with it, and
-        foreign ones always (given_ids.py). An empty text has its specials alone. Raises InputTooLong, Untokenizable,
-        ForeignIds or EmptyInput (an empty list of ids) with `field` and the input's index, and InvalidField (an unknown
-        prompt, too low a limit).
+        Token ids that are the model's own stay unchanged. Under a prompt, or for a ColBERT model, they are decoded and
+        encoded again. An empty text has its special tokens only. Raises InputTooLong, Untokenizable, ForeignIds or
+        EmptyInput (an empty list of ids) with the input's index, or with the field `query`; InvalidField with the field
+        of an option; ModelCannot for pairs that the tokenizer does not join in one way.
         """
-        prompt = find_prompt(self._prompts, options, self._default_prompt_name)
+        indexes = range(len(request.inputs)) if part is None else part
+        if request.query is not None:
+            if self._yes_no is not None:
+                return list(self._yes_no.read(request, request.query, indexes))
+            return list(self._pairs.read_passages(request, request.query, indexes))
+        if request.chunks is not None:
+            return [window for i in indexes for window in self._read_windows(request, request.chunks[i], i)]
+        if self._colbert is not None:
+            kind = request.options.kind or "document"
+            return list(self._colbert.read(request, self._prompt(replace(request.options, kind=kind)), indexes))
+        sequences: list[TokenSequence] = []
+        for paired, run in groupby(indexes, key=lambda i: _is_pair(request.inputs[i])):
+            read = self._pairs.read_pairs if paired else self._read_texts
+            sequences += read(request, list(run))
+        return sequences
+
+    def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> Iterator[TokenSequence]:
+        options, inputs = request.options, cast("Sequence[Input]", request.inputs)
+        prompt = self._prompt(options)
         specials = self._frame.specials if options.add_special_tokens else (0, 0)
-        prompt_tokens = 0 if self._include_prompt or not prompt else self._count_prompt(prompt, specials)
+        prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
         max_tokens = max_tokens_of(options, self.max_tokens, sum(specials) + 1)
-        limit = Limit(max_tokens, truncate, options.truncate_side, field, len(inputs), reads=self.max_tokens)
+        limit = Limit(max_tokens, request.truncate, options.truncate_side, self.max_tokens)
+        given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
-        done: list[EncodedText | None] = []
-        for i in range(len(inputs)) if part is None else part:
-            value = self._known(inputs[i], options, limit, i)
+        for i in indexes:
+            value = inputs[i]
             if isinstance(value, str) or prompt:
-                sources.append(self._source(value, prompt, limit, i))
-                done.append(None)
+                text = self._plain.text_of(value, limit, i, own_ids=options.own_ids)
+                sources.append(cut_source(text, limit, i, prompt))
             else:
-                done.append(self._ids.take(value, specials, limit, i))
-        encodings = zip(
-            sources, self._plain.encodings(sources, limit, specials=options.add_special_tokens), strict=True
+                given[i] = self._take_ids(value, specials, limit, i, own_ids=options.own_ids)
+        encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
+        tokenized = (
+            self._sequence(source, encoding, specials, limit, prompt_tokens)
+            for source, encoding in zip(sources, encodings, strict=True)
         )
-        tokenized = (self._encoded(source, encoding, specials, limit, prompt_tokens) for source, encoding in encodings)
-        return [encoded or next(tokenized) for encoded in done]
+        for i in indexes:
+            yield given[i] if i in given else next(tokenized)
 
-    def _known(self, value: Input, options: TextOptions, limit: Limit, index: int) -> Input:
-        return value if options.own_ids else self._ids.known(value, limit, index)
+    def _take_ids(
+        self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, own_ids: bool
+    ) -> TokenSequence:
+        """A client's own ids, unchanged unless there are too many."""
+        if not own_ids:
+            self._plain.check_own(value, limit, index)
+        ids = self._plain.check_ids(value, index)
+        kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
+        return TokenSequence(
+            ids=kept,
+            type_ids=self._plain.no_types(kept),
+            length=TextLength(len(ids), len(kept)),
+            index=index,
+            rows=self._rows(len(kept)),
+        )
 
-    def _source(self, value: Input, prompt: str, limit: Limit, index: int) -> Source:
-        text = value if isinstance(value, str) else self._ids.text(value, limit, index)
-        return cut_source(text, limit, index, prompt)
-
-    def _encoded(
+    def _sequence(
         self, source: Source, encoding: Encoding, specials: tuple[int, int], limit: Limit, prompt_tokens: int
-    ) -> EncodedText:
-        ids = np.array(encoding.ids, np.int32)
+    ) -> TokenSequence:
+        ids, index = np.array(encoding.ids, np.int32), source.index
         if not len(ids):
-            message = f"{limit.place(source.index)} has no tokens at all"
-            raise Untokenizable(message, field=limit.field, index=source.index)
-        kept = fit_tokens(ids, specials, limit, source.index)
-        self._plain.check_known(kept, limit, source.index)
+            raise Untokenizable("{field} has no tokens", index=index)
+        kept = fit_tokens(ids, specials, limit, index)
+        self._plain.check_known(kept, index)
         type_ids = self._plain.no_types(kept)
         if self._frame.has_type_ids:
-            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), specials, limit, source.index)
-        length = TextLength(len(ids), len(kept), source.characters_cut)
+            type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), specials, limit, index)
+        spans = None
         if prompt_tokens:
-            prompt_tokens = _left_of_prompt(prompt_tokens, specials[0], length, limit)
-        return EncodedText(kept, type_ids, length, prompt_tokens)
+            if limit.side == "left":  # of which the prompt's tokens are cut first
+                prompt_tokens = max(specials[0], prompt_tokens - (len(ids) - len(kept)))
+            first = min(prompt_tokens, len(kept) - 1)  # at least one row is pooled
+            spans = np.array([[first, len(kept)]], np.int32)
+        return TokenSequence(
+            ids=kept,
+            type_ids=type_ids,
+            length=TextLength(len(ids), len(kept), source.characters_cut),
+            index=index or 0,
+            spans=spans,
+            rows=self._rows(len(kept)),
+        )
+
+    def _rows(self, tokens: int) -> Int32 | None:
+        return np.arange(1, tokens, dtype=np.int32) if self._drops_first else None
+
+    def _read_windows(self, request: ReadRequest, chunks: Sequence[Chunk], index: int) -> list[TokenSequence]:
+        if not chunks:
+            return []
+        text = cast(str, request.inputs[index])
+        return self._windows.read(request, text, chunks, self._prompt(request.options), index)
+
+    def _prompt(self, options: TextOptions) -> str:
+        return find_prompt(self._spec.prompts, options, self._spec.default_prompt_name)
 
     def _count_prompt(self, prompt: str, specials: tuple[int, int]) -> int:
-        """As sentence-transformers counts: the prompt tokenised as if it were a text, less its last special."""
+        """As sentence-transformers counts: the tokens of the prompt as a text, without its last special token."""
         first, last = specials
         return first + len(self._plain.content(prompt)) + max(last - 1, 0)
 
-    # --- two texts together -----------------------------------------------------------------------------------
+    # --- texts before they are read ---------------------------------------------------------------------------
 
-    def encode_pairs(
-        self,
-        query: str,
-        passages: Sequence[str],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str = "passages",
-        part: range | None = None,
-    ) -> list[EncodedPair]:
-        """The query with each passage, in order, as the tokenizer itself joins them.
+    def cut(self, texts: Sequence[str], max_tokens: int, part: range | None = None) -> list[CutText]:
+        """Each text cut at its end to `max_tokens` of its own tokens, if that is less than the model reads.
 
-        The query is cut only where it leaves no room for a passage, at its end; a passage at `options.truncate_side`.
-        part: only these of the passages. Raises InputTooLong by `field` and the passage's index, or by `query`;
-        Untokenizable; InvalidField (prompts do not apply); ModelCannot unless `reads_pairs`.
-        """
-        return self._pairs.encode(query, passages, options, truncate=truncate, field=field, part=part)
-
-    def encode_pair_list(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str = "inputs",
-        part: range | None = None,
-    ) -> list[EncodedPair]:
-        """Pairs of texts that count alike, for classifiers: of an over-long pair the longer text is cut first.
-
-        Both at `options.truncate_side`. part, errors: as `encode_pairs`.
-        """
-        return self._pairs.encode_list(pairs, options, truncate=truncate, field=field, part=part)
-
-    def encode_yes_no(
-        self,
-        query: str,
-        passages: Sequence[str],
-        instruction: str | None,
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str = "passages",
-        part: range | None = None,
-    ) -> list[EncodedPair]:
-        """The query with each passage, in order, in the template of a model that answers yes or no.
-
-        instruction: None for the model's own. Cut at the end: of the passage, then of the query. part, errors: as
-        `encode_pairs`; ModelCannot if the model has no such template.
-        """
-        if self._yes_no is None:
-            raise ModelCannot("This model does not judge by yes and no.")
-        return self._yes_no.encode(query, passages, instruction, options, truncate=truncate, field=field, part=part)
-
-    # --- one vector a token -----------------------------------------------------------------------------------
-
-    def encode_colbert(
-        self,
-        inputs: Sequence[Input],
-        options: TextOptions,
-        *,
-        truncate: bool,
-        field: str = "input",
-        part: range | None = None,
-    ) -> list[EncodedColbert]:
-        """Each input as a query of a ColBERT model if `options.kind` says so, else as a document, in order.
-
-        The limit is the model's for that kind, and texts are cut at their end. Token ids are decoded and encoded again.
-        part, errors: as `encode`; InvalidField where specials are to be left out; ModelCannot if this is no such model.
-        """
-        if self._colbert is None:
-            raise ModelCannot("This model does not make ColBERT vectors.")
-        kind = options.kind or "document"
-        prompt = find_prompt(self._prompts, replace(options, kind=kind), self._default_prompt_name)
-        limit = self._colbert.limit(kind, options, truncate=truncate, field=field, inputs=len(inputs))
-        indexes = range(len(inputs)) if part is None else part
-        prompt = self._colbert.without_marker(prompt, kind)
-        sources = [self._source(self._known(inputs[i], options, limit, i), prompt, limit, i) for i in indexes]
-        return list(self._colbert.encode(sources, kind, limit))
-
-    # --- passages ---------------------------------------------------------------------------------------------
-
-    def cut(
-        self, texts: Sequence[str], max_tokens: int, *, field: str = "passages", part: range | None = None
-    ) -> list[CutText]:
-        """Each text cut at its end to so many of its own tokens, where that is less than the model reads.
-
-        part: only these of the texts. Raises Untokenizable by `field` and index.
+        part: only these texts. Raises Untokenizable with the index.
         """
         indexes = range(len(texts)) if part is None else part
         if max_tokens >= self.max_tokens:
             return [CutText(texts[i], 0, 0) for i in indexes]
-        return list(cut_texts(self._plain, texts, indexes, Limit(max_tokens, True, "right", field, len(texts))))
+        limit = Limit(max_tokens, truncate=True)
+        sources = [cut_source(texts[i], limit, i) for i in indexes]
+        encodings = self._plain.encodings(sources, specials=False, offsets=True)
+        return [self._cut(source, encoding, max_tokens) for source, encoding in zip(sources, encodings, strict=True)]
 
-    # --- documents --------------------------------------------------------------------------------------------
+    def _cut(self, source: Source, encoding: Encoding, max_tokens: int) -> CutText:
+        if len(encoding.ids) <= max_tokens:
+            return CutText(source.text, 0, source.characters_cut)
+        # A cut through a character's tokens, or one that changes the tokens before it, may leave too many tokens: then
+        # cut one character earlier.
+        stops = [stop for _, stop in encoding.offsets[:max_tokens]]
+        while stops:
+            text = source.text[: stops[-1]]
+            found = len(self._plain.content(text))
+            if found <= max_tokens:
+                return CutText(text, len(encoding.ids) - found, source.characters_cut)
+            while stops and stops[-1] >= len(text):
+                stops.pop()
+        return CutText("", len(encoding.ids), source.characters_cut)
 
-    def chunk(self, text: str, options: ChunkOptions, *, field: str = "input", index: int = 0) -> list[Chunk]:
-        """The document cut into chunks that the model can read; at least one. Tokens are those it has as a whole.
-
-        index: its place among a request's inputs, for messages. Raises InvalidField (`options`), InputTooLong above
-        2,000,000 characters, or Untokenizable.
-        """
-        return self._chunker.chunk(text, options, self._document_limit(field), index)
-
-    def chunk_at(self, text: str, spans: Sequence[Span], *, field: str = "input", index: int = 0) -> list[Chunk]:
-        """The chunks that the caller has cut, in order and apart, each with the document's tokens in it.
-
-        Errors as `chunk`.
-        """
-        return self._chunker.chunk_at(text, spans, self._document_limit(field), index)
-
-    def encode_windows(
-        self,
-        text: str,
-        chunks: Sequence[Chunk],
-        options: TextOptions,
-        *,
-        truncate: bool = False,
-        field: str = "input",
-        index: int = 0,
-    ) -> list[Window]:
-        """For late chunking, the document in windows that the model can read, overlapping if there are several.
-
-        Their spans, taken in order, are those of `chunks`, which `chunk` or `chunk_at` gave for the same text. A prompt
-        goes before every window. Of a chunk with more tokens than fit in beside the prompt the first are read, if
-        `truncate`. Raises InvalidField for a chunk without tokens; else as `chunk` and `encode`.
-        """
-        prompt = find_prompt(self._prompts, options, self._default_prompt_name)
-        limit = self._document_limit(field, truncate=truncate)
-        return self._chunker.encode_windows(text, chunks, prompt, options, limit, index)
-
-    def _document_limit(self, field: str, *, truncate: bool = False) -> Limit:
-        return Limit(self.max_tokens, truncate, "right", field, inputs=2)  # messages name the place of a lone one, too
+    def chunk(self, text: str, how: ChunkOptions | Sequence[Span]) -> list[Chunk]:
+        """The document cut into chunks that the model can read; at least one. how: options, or the client's chunks, in
+        order and not overlapping. See chunk_document for errors, which have no index."""
+        return chunk_document(self._plain, text, how, self.max_tokens - sum(self._frame.specials))
 
     # --- their own routes -------------------------------------------------------------------------------------
 
-    def tokenize(
-        self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None, field: str = "inputs"
-    ) -> list[list[Token]]:
-        """Each text's tokens, beyond the model's limit too. Raises InputTooLong above 150,000 characters in all."""
-        prompt = find_prompt(self._prompts, TextOptions(prompt_name=prompt_name), self._default_prompt_name)
+    def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
+        """Each text's tokens, not limited by the model. Raises InputTooLong above 150,000 characters in all."""
+        prompt = self._prompt(TextOptions(prompt_name=prompt_name))
         characters = sum(map(len, texts)) + len(prompt) * len(texts)
-        if characters > TOKENIZE_LIMIT_CHARACTERS:
-            message = f"`{field}` must have at most {TOKENIZE_LIMIT_CHARACTERS} characters in all; got {characters}"
-            raise InputTooLong(message, field=field)
-        limit = Limit(self.max_tokens, False, "right", field, len(texts))
-        tokens = []
-        for i, text in enumerate(texts):
-            source = Source(i, prompt + text)
-            (encoding,) = self._plain.encodings([source], limit, specials=add_special_tokens, offsets=True)
-            tokens.append(_tokens(source.text, encoding))
-        return tokens
+        _check_total("{field} must have at most {most} characters in all; got {size}", characters)
+        sources = [Source(i, prompt + text) for i, text in enumerate(texts)]
+        encodings = self._plain.encodings(sources, specials=add_special_tokens, offsets=True)
+        return [_tokens(source.text, encoding) for source, encoding in zip(sources, encodings, strict=True)]
 
-    def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool, field: str = "ids") -> list[str]:
+    def decode(self, ids: Sequence[Sequence[int]], *, skip_special_tokens: bool) -> list[str]:
         """Each list of ids as text. Raises Untokenizable (an id outside the vocabulary), EmptyInput or InputTooLong."""
-        limit = Limit(self.max_tokens, False, "right", field, len(ids))
-        total = sum(map(len, ids))
-        if total > TOKENIZE_LIMIT_CHARACTERS:
-            raise InputTooLong(
-                f"`{field}` must hold at most {TOKENIZE_LIMIT_CHARACTERS} token ids in all; got {total}.", field=field
-            )
-        checked = [self._plain.check_ids(row, limit, i).tolist() for i, row in enumerate(ids)]
+        _check_total("{field} must hold at most {most} token ids in all; got {size}", sum(map(len, ids)))
+        checked = [self._plain.check_ids(row, i).tolist() for i, row in enumerate(ids)]
         texts: list[str] = self._plain.tokenizer.decode_batch(checked, skip_special_tokens=skip_special_tokens)
         return texts
 
 
-def _left_of_prompt(prompt_tokens: int, first_specials: int, length: TextLength, limit: Limit) -> int:
-    if limit.side == "left":
-        prompt_tokens = max(first_specials, prompt_tokens - (length.seen - length.kept))
-    return min(prompt_tokens, length.kept - 1)  # something must be left to pool
+def _is_pair(value: TextOrPair) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _check_total(template: str, size: int) -> None:
+    if size > TOKENIZE_LIMIT_CHARACTERS:
+        raise InputTooLong(template, most=TOKENIZE_LIMIT_CHARACTERS, size=size)
 
 
 def _tokens(text: str, encoding: Encoding) -> list[Token]:

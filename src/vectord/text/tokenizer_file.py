@@ -1,13 +1,21 @@
-"""tokenizer.json, and what must be known of it before it can be used: its specials and how many ids it has.
+"""tokenizer.json: loads it, rejects a file that could exhaust memory, and finds its special tokens and ids.
 
-plain.py calls these once a model, at start. The library beneath is not made for hostile files: tokenizer_limits.py.
+Called once a model, at load. The tokenizers library runs what the file describes: a Replace of "a" by a thousand
+letters, four times in sequence, makes a gigabyte of one letter, and the process dies where memory ends. Published
+models add a handful of characters, so anything far beyond that is rejected before the first text is read. (What a
+pattern costs in time cannot be known in advance; a search that gives up is Untokenizable.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import binascii
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer, normalizers
@@ -15,10 +23,17 @@ from tokenizers import Tokenizer, normalizers
 from vectord.checkpoints.vocabulary import TOKENIZER_LIMIT_BYTES, wordpiece_json
 from vectord.errors import ModelUnavailable
 from vectord.schema import Int32
-from vectord.text.tokenizer_limits import check_growth
 
-MASKS = ("[MASK]", "<mask>")  # under the names that models with a mask token give it
+MASKS = ("[MASK]", "<mask>")  # the names of mask tokens
+STEPS_LIMIT = 64  # normalizers, pre-tokenizers and decoders of a file; the longest known (Phi's) has 11
+ADDED_CHARACTERS_LIMIT = 64  # of one replacement, or before a text
+GROWTH_LIMIT = 32  # of all replacements together; " {2,}" by "▁" counts as 2
+CHARSMAP_CHARACTERS_LIMIT = 64  # for one character; NFKC's longest has 18
+TEMPLATE_LIMIT = 256  # special tokens around a text
+WORD_CHARACTERS_LIMIT = 1000  # a word of WordPiece costs its square; BERT's longest has 100
 _PROBES = ("a", "hello world")
+
+Step = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +42,49 @@ class Frame:
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
-    has_type_ids: bool  # whether any of it, or the text, gets a type other than 0
+    has_type_ids: bool  # whether any token gets a type other than 0
 
     @property
     def specials(self) -> tuple[int, int]:
         return len(self.prefix), len(self.suffix)
 
     def holds(self, ids: Sequence[int]) -> bool:
-        """Whether the client's own ids stand between these tokens."""
+        """Whether a client's own ids are between these tokens."""
         end = len(ids) - len(self.suffix)
-        begun = tuple(ids[: len(self.prefix)]) == self.prefix
-        return end >= len(self.prefix) and begun and tuple(ids[end:]) == self.suffix
+        begins = tuple(ids[: len(self.prefix)]) == self.prefix
+        return end >= len(self.prefix) and begins and tuple(ids[end:]) == self.suffix
+
+
+# --- failures of the library ----------------------------------------------------------------------------------
+
+
+def is_library_failure(error: BaseException) -> bool:
+    """Whether the tokenizers library failed on a text or file, rather than our code.
+
+    It raises bare Exceptions (a word without an id, and no unknown token). A panic of its Rust arrives as pyo3's
+    PanicException, a BaseException that no module exports, which would end a thread instead of one request.
+    """
+    return type(error) is Exception or (type(error).__name__ == "PanicException" and not isinstance(error, Exception))
+
+
+@contextmanager
+def library_failures_as_unavailable(path: Path) -> Iterator[None]:
+    """Raises ModelUnavailable, with the file's name, where the library fails while a tokenizer is loaded and probed."""
+    try:
+        yield
+    except BaseException as error:
+        if not is_library_failure(error):
+            raise
+        raise ModelUnavailable(f"{path}: cannot be used as a tokenizer ({error})") from None
+
+
+# --- loading --------------------------------------------------------------------------------------------------
 
 
 def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
     """The tokenizer of the file, without truncation and padding. Raises ModelUnavailable if it cannot be read.
 
-    lowercase: before its own normalising, as sentence-transformers does for `do_lower_case`.
+    lowercase: before its own normalization, as sentence-transformers does for `do_lower_case`.
     """
     try:
         tokenizer: Tokenizer = _read(path)
@@ -61,7 +102,7 @@ def load_tokenizer(path: Path, *, lowercase: bool) -> Tokenizer:
 
 
 def _read(path: Path) -> Tokenizer:
-    """tokenizer.json, or what an older folder has in its place: the words of a BERT."""
+    """tokenizer.json, or the vocab.txt of an older folder: the words of a BERT."""
     if path.suffix == ".txt":
         return Tokenizer.from_str(wordpiece_json(path))
     if path.stat().st_size > TOKENIZER_LIMIT_BYTES:
@@ -69,11 +110,80 @@ def _read(path: Path) -> Tokenizer:
     return Tokenizer.from_file(str(path))
 
 
+def check_growth(tokenizer: Tokenizer, path: Path) -> None:
+    """Raises ModelUnavailable if the file's steps could make a text far longer than it is."""
+    parts = (tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.post_processor, tokenizer.decoder)
+    states = [json.loads(part.__getstate__()) for part in parts if part is not None]
+    steps = [step for state in states for step in _steps(state)]
+    if len(steps) > STEPS_LIMIT:
+        raise ModelUnavailable(f"{path}: a tokenizer of {len(steps):,} steps; the limit is {STEPS_LIMIT}")
+    growth = 1.0
+    for step in steps:
+        growth *= _growth(step, path)
+        if step.get("type") == "Precompiled":
+            _check_charsmap(step, path)
+        if step.get("type") == "TemplateProcessing":
+            _check_template(step, path)
+    if growth > GROWTH_LIMIT:
+        raise ModelUnavailable(f"{path}: a tokenizer whose replacements make a text up to {growth:,.0f} times as long")
+    if getattr(tokenizer.model, "max_input_chars_per_word", 0) > WORD_CHARACTERS_LIMIT:
+        raise ModelUnavailable(f"{path}: max_input_chars_per_word is over {WORD_CHARACTERS_LIMIT:,}")
+
+
+def _steps(state: Any) -> Iterator[Step]:
+    """Every object with a type, at any depth: sequences nest. The library bounds the depth."""
+    if isinstance(state, list):
+        for item in state:
+            yield from _steps(item)
+    elif isinstance(state, dict):
+        if "type" in state:
+            yield state
+        for value in state.values():
+            yield from _steps(value)
+
+
+def _growth(step: Step, path: Path) -> float:
+    """By which factor a replacement may lengthen a text; 1 for any other step."""
+    added = step.get("content", step.get("prepend", step.get("replacement", "")))
+    if not isinstance(added, str) or len(added) > ADDED_CHARACTERS_LIMIT:
+        raise ModelUnavailable(f"{path}: a tokenizer that adds more than {ADDED_CHARACTERS_LIMIT} characters at once")
+    match step:
+        case {"type": "Replace", "pattern": {"String": str(text)}} if text:
+            return max(1.0, len(added) / len(text))
+        case {"type": "Replace"}:  # a regular expression may match between any two characters
+            return 1.0 + len(added)
+    return 1.0
+
+
+def _check_charsmap(step: Step, path: Path) -> None:
+    """The map holds the size of its trie, the trie, then the replacements of characters, separated by zeros."""
+    try:
+        data = base64.b64decode(step.get("precompiled_charsmap") or "")
+    except (TypeError, binascii.Error) as error:
+        raise ModelUnavailable(f"{path}: precompiled_charsmap is not base64") from error
+    replacements = data[4 + int.from_bytes(data[:4], "little") :].split(b"\0")
+    if max(len(text.decode("utf-8", "replace")) for text in replacements) > CHARSMAP_CHARACTERS_LIMIT:
+        raise ModelUnavailable(
+            f"{path}: precompiled_charsmap has more than {CHARSMAP_CHARACTERS_LIMIT} characters for one"
+        )
+
+
+def _check_template(step: Step, path: Path) -> None:
+    tokens = step.get("special_tokens") or {}
+    ids = sum(len(token.get("ids") or ()) for token in tokens.values())
+    pieces = max(len(step.get("single") or ()), len(step.get("pair") or ()))
+    if max(ids, pieces) > TEMPLATE_LIMIT or ids * pieces > TEMPLATE_LIMIT**2:
+        raise ModelUnavailable(f"{path}: a template of more than {TEMPLATE_LIMIT} special tokens")
+
+
+# --- special tokens and ids -----------------------------------------------------------------------------------
+
+
 def check_types(tokenizer: Tokenizer, rows: object, path: Path) -> None:
     """Raises ModelUnavailable if tokens get types that the model has no rows for.
 
-    rows: the model's own figure; with one row or none, types make no difference. A device may answer for such a type
-    with zeros, or fail for good, and all its models with it.
+    rows: the model's type_vocab_size; with one row or none, types make no difference. One device answers zeros for an
+    unknown type, another fails until the process ends, with all its models.
     """
     most = rows if isinstance(rows, int) and rows > 1 else 2**31
     types = [*tokenizer.encode(_PROBES[0]).type_ids, *tokenizer.encode(_PROBES[0], _PROBES[0]).type_ids]
@@ -82,22 +192,24 @@ def check_types(tokenizer: Tokenizer, rows: object, path: Path) -> None:
 
 
 def check_specials(tokenizer: Tokenizer, vocab_size: int, path: Path) -> None:
-    """Raises ModelUnavailable if a template puts ids around texts or pairs that the model has no rows for: the file
-    gives them beside the vocabulary, and a row that is not there is read from foreign memory."""
+    """Raises ModelUnavailable if a template puts ids around texts or pairs that the model has no rows for.
+
+    The file sets them independently of the vocabulary, and a device reads a missing row from foreign memory.
+    """
     ids = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]
     if max(ids, default=0) >= vocab_size:
         raise ModelUnavailable(f"{path}: puts the id {max(ids)} around texts; the model has ids below {vocab_size}")
 
 
 def probe_frame(tokenizer: Tokenizer, path: Path) -> Frame:
-    """What the tokenizer puts around a text. Asked of itself, because its file can say it in several ways.
+    """The special tokens around a text, found by tokenizing: the file can describe them in several ways.
 
-    Raises ModelUnavailable if that differs from text to text, or if something goes inside texts.
+    Raises ModelUnavailable if they differ from text to text, or are inside texts.
     """
-    frames = [_frame(tokenizer, probe, path) for probe in _PROBES]
-    if any(frame != frames[0] for frame in frames):
+    first, second = (_frame(tokenizer, probe, path) for probe in _PROBES)
+    if first != second:
         raise ModelUnavailable(f"{path}: puts different special tokens around different texts, which is not supported")
-    return frames[0]
+    return first
 
 
 def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
@@ -112,13 +224,13 @@ def _frame(tokenizer: Tokenizer, probe: str, path: Path) -> Frame:
 
 
 def count_ids(tokenizer: Tokenizer, path: Path) -> int:
-    """One more than the highest id: added tokens may lie beyond the model's own, with a gap between.
+    """One more than the highest id: added tokens may be beyond the model's own, with a gap between.
 
-    Raises ModelUnavailable for an id that is none: a row of that number would be read from foreign memory.
+    Raises ModelUnavailable for an id above 2**31 - 1: a device would read its row from foreign memory.
     """
     added = max(tokenizer.get_added_tokens_decoder(), default=-1)
     own = tokenizer.get_vocab_size(with_added_tokens=False)
-    if None in map(tokenizer.model.id_to_token, range(own)):  # as many ids as tokens, and not the first ones: a gap
+    if None in map(tokenizer.model.id_to_token, range(own)):  # the ids have a gap
         own = max(tokenizer.get_vocab(with_added_tokens=False).values()) + 1
     if max(own, added + 1) >= 2**31:
         raise ModelUnavailable(f"{path}: a token of the id {max(own - 1, added)}, which no model has a row for")
@@ -126,7 +238,9 @@ def count_ids(tokenizer: Tokenizer, path: Path) -> int:
 
 
 def find_special_ids(tokenizer: Tokenizer) -> Int32:
-    """The ids (n,) that are no words: beginnings, ends, padding, unknown. Not masks, which stand for a word; and a text
-    that names one has BGE-M3 give it a weight like any other (source: FlagEmbedding)."""
+    """The ids (n,) that are not words: beginnings, ends, padding, unknown.
+
+    Mask tokens count as words: BGE-M3 gives one that a text names a weight like any other (source: FlagEmbedding).
+    """
     added = tokenizer.get_added_tokens_decoder().items()
     return np.array([id_ for id_, token in added if token.special and token.content not in MASKS], np.int32)

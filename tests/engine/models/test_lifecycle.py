@@ -16,7 +16,7 @@ from tests.engine.fakes import (
     Recorder,
     close_gate,
     entered,
-    ids_of,
+    sequence_of,
     settle,
     source,
     spec,
@@ -28,7 +28,7 @@ from vectord.engine.engine import Engine
 from vectord.engine.events import discard
 from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle, Policy
 from vectord.engine.models.registry import ModelSource, Registry, ServedModel
-from vectord.engine.queue.runner import ModelRunner, Text
+from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, ModelUnavailable, Unavailable
 from vectord.schema import Caller, EmbedRequest, LoadModel, UnloadModel
 
@@ -566,8 +566,8 @@ async def test_a_request_that_left_a_forward_behind_does_not_keep_its_model():
         async with house.lifecycle.use(house.models[0]) as runner:
             backend = house.loaders[0].backends[0]
             close_gate(backend)
-            text = Text(ids=ids_of("a"), type_ids=ids_of("\0"))
-            request = asyncio.create_task(runner.run([text], frozenset({"dense"}), ANYONE, "input"))
+            text = sequence_of("a")
+            request = asyncio.create_task(runner.run([text], frozenset({"dense"}), ANYONE))
             await entered(backend)
             request.cancel()
             await asyncio.wait([request])

@@ -11,11 +11,10 @@ import pytest
 from tests.opening import FAKE, minilm_folder, opened
 
 from vectord.compute.backends.base import BackendOptions
-from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
+from vectord.config import Config, DeviceConfig, ModelConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models import backend, open_models, opening
-from vectord.errors import ConfigError, ModelUnavailable
-from vectord.text.foreign import ForeignTable
+from vectord.errors import ModelUnavailable
 
 
 def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> None:
@@ -48,20 +47,7 @@ def test_opening_loads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     (model,) = open_models(Config(device=DeviceConfig(backend="fake", num_threads=3, dtype="float32")))
     assert loads == []
     assert model.load() == "loaded"
-    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None, None)]
-
-
-def test_all_models_share_the_table_of_foreign_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read once; a file that is not the one it must be stops the start."""
-    table = ForeignTable([b"a"])
-    monkeypatch.setattr(opening, "open_cl100k", {tmp_path / "table": table}.get)
-    monkeypatch.setattr(opening, "_load", lambda spec, backend, options, foreign, texts: foreign)
-    models = opened(DEFAULT_MODEL, str(minilm_folder(tmp_path / "mine")), foreign_token_table=str(tmp_path / "table"))
-    assert [model.load() for model in models] == [table, table]
-    monkeypatch.undo()
-    (tmp_path / "table").write_bytes(b"YQ== 0\n")
-    with pytest.raises(ConfigError, match="foreign_token_table"):
-        opened(foreign_token_table=str(tmp_path / "table"))
+    assert loads == [(model.spec, "fake", [BackendOptions(threads=3, dtype="float32")], None)]
 
 
 def test_load_raises_model_unavailable(tmp_path: Path) -> None:

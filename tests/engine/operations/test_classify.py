@@ -18,7 +18,6 @@ from tests.engine.fakes import (
     texts_of,
 )
 
-from vectord.engine.operations.classify import _runs
 from vectord.errors import EmptyInput, InputTooLong, ModelCannot, TooManyInputs
 from vectord.schema import Caller, ClassifyRequest, TextOptions
 
@@ -100,11 +99,3 @@ async def test_what_is_too_long_is_named_by_its_place_among_all(one):
         with pytest.raises(InputTooLong) as refused:
             await engine.answer(request, ANYONE)
     assert refused.value.index == 3
-
-
-def test_runs_cover_a_part_in_order_each_of_one_sort():
-    """Whatever part of the request it is."""
-    for part in (range(len(MIXED)), range(1, 4), range(2, 3), range(0)):
-        runs = _runs(MIXED, part)
-        assert [index for run in runs for index in run] == list(part)
-        assert all(len({isinstance(MIXED[index], str) for index in run}) == 1 for run in runs)

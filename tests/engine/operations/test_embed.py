@@ -134,7 +134,7 @@ async def test_a_model_named_for_similarity_must_make_dense_vectors():
 @pytest.mark.parametrize(
     ("request_", "field", "index"),
     [
-        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source", 0),
+        (SimilarityRequest(source="x" * 100, sentences=["b"]), "source", None),
         (SimilarityRequest(source="a", sentences=["b", "x" * 100]), "sentences", 1),
     ],
 )
@@ -148,7 +148,7 @@ async def test_similarity_names_the_text_that_is_too_long(request_, field, index
 
 @pytest.mark.parametrize(
     ("source", "sentences", "place"),
-    [("no!", ["b", "c"], ("source", 0)), ("a", ["b", "no!"], ("sentences", 1)), ("a", ["no!"], ("sentences", 0))],
+    [("no!", ["b", "c"], ("source", None)), ("a", ["b", "no!"], ("sentences", 1)), ("a", ["no!"], ("sentences", None))],
     ids=["the source", "a sentence", "the only sentence"],
 )
 async def test_similarity_names_the_text_that_fails(source, sentences, place):

@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
-from vectord.engine.operations.task import INLINE_NUMBERS, PARTS_AT_ONCE, blaming, compute, in_turns, together
-from vectord.errors import InferenceFailed, InputTooLong
+from vectord.engine.operations.multi import PARTS_AT_ONCE, in_turns
+from vectord.engine.operations.task import INLINE_NUMBERS, compute, placing_errors, together
+from vectord.errors import InferenceFailed, InputTooLong, VectordError
 from vectord.schema import TextLength, Usage
 
 
@@ -124,19 +125,29 @@ async def test_long_work_is_done_off_the_loop(numbers, inline):
     assert (thread is threading.current_thread()) is inline
 
 
-def test_an_error_about_a_piece_names_its_input():
-    """A client knows its documents, and nothing of their chunks."""
-    with pytest.raises(InputTooLong) as refused, blaming([0, 0, 1, 4]):
-        raise InputTooLong("`documents[3]` is too long", field="documents", index=3)
-    assert refused.value.index == 4
-    assert refused.value.message == "`documents[4]` is too long"
+@pytest.mark.parametrize(
+    ("error", "field", "index"),
+    [
+        (InputTooLong("{field}", index=3), "documents", 4),
+        (InputTooLong("{field}"), "documents", None),
+        (InferenceFailed("failed", index=1), "documents", 0),
+        (InferenceFailed("failed"), None, None),
+        (InputTooLong("{field}", field="query"), "query", None),
+    ],
+    ids=["a piece", "the request", "a text that failed", "no text", "another field"],
+)
+def test_an_error_about_a_piece_names_its_input(error, field, index):
+    """A client knows its documents, not their chunks; an error with a field keeps it."""
+    with pytest.raises(VectordError) as raised, placing_errors("documents", 5, [0, 0, 1, 4]):
+        raise error
+    assert (raised.value.field, raised.value.index) == (field, index)
 
 
-def test_an_error_about_no_piece_stays_as_it_is():
-    """The query's, for one."""
-    with pytest.raises(InputTooLong) as refused, blaming([7]):
-        raise InputTooLong("too long", field="query")
-    assert refused.value.index is None
+def test_an_error_about_a_single_text_has_no_index():
+    """A query is a string, not a list."""
+    with pytest.raises(InputTooLong, match="`query` is too long") as raised, placing_errors("query", 1):
+        raise InputTooLong("{field} is too long", index=0)
+    assert (raised.value.field, raised.value.index) == ("query", None)
 
 
 def test_tokens_billed_are_all_that_were_run():

@@ -127,10 +127,10 @@ async def test_all_of_them_failing_is_an_answer_too():
 
 async def test_without_failures_it_is_the_usual_answer():
     """To the last number, in as many batches, and nothing is tokenised twice."""
-    encoder, backend = ByteEncoder(), FakeBackend()
+    encoder, backend = ByteEncoder(M3), FakeBackend()
     calls = []
-    encode = encoder.encode
-    encoder.encode = lambda *given, **how: (calls.append(how.get("part")), encode(*given, **how))[1]
+    read = encoder.read
+    encoder.read = lambda request, part=None: (calls.append(part), read(request, part))[1]
     async with serving(backend, models=[M3], encoder=encoder, cache_bytes=0) as engine:
         calls.clear()
         results = [
@@ -236,8 +236,8 @@ async def test_an_error_of_no_input_fails_the_request():
     """A prompt that the model does not have, which the encoder alone knows."""
 
     class Strict(ByteEncoder):
-        def encode(self, *given, **how):
-            raise InvalidField("`prompt_name` is none of this model's", field="prompt_name")
+        def read(self, request, part=None):
+            raise InvalidField("{field} is unknown", field="prompt_name")
 
     async with serving(FakeBackend()) as engine:
         engine._registry.models[0].runner.encoder = Strict()

@@ -17,6 +17,7 @@ from tests.engine.fakes import (
     expected_row,
     expected_weights,
     ids_of,
+    sequence_of,
     spec,
 )
 
@@ -37,8 +38,7 @@ def batch(*texts: str, kinds: frozenset[Kind] = DENSE, alone: bool = False) -> B
 
 
 def item(text: str, kinds: frozenset[Kind] = DENSE) -> Item:
-    ids = ids_of(text)
-    return Item(ids, np.zeros_like(ids), len(ids), kinds, "", "interactive")
+    return Item(sequence_of(text), kinds, "", "interactive")
 
 
 def run(backend: FakeBackend, given: Batch, model=M3) -> list[Reply]:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.fakes import sequence_of
 
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import Answers, PackedTexts
 from vectord.compute.ops.base import AttentionSpec
 from vectord.compute.ops.numpy import NumpyOps
 from vectord.compute.ops.numpy import pack as numpy_tokens
-from vectord.engine.queue.batch import Item, Kind, Prefix
+from vectord.engine.queue.batch import Item, Kind
 from vectord.engine.queue.packing import pack
 from vectord.schema import Int32
+from vectord.text.sequence import Prefix
 
 WORDS, WIDTH = 12, 6
 KINDS: frozenset[Kind] = frozenset({"dense", "tokens"})
@@ -34,30 +36,24 @@ def item(
     prefix: Prefix | None = None,
     kinds: frozenset[Kind] = KINDS,
 ) -> Item:
-    begun = 0 if prefix is None else len(prefix.ids)
-    return Item(
-        ids(own),
-        ids([0] * len(own)),
-        begun + len(own),
-        kinds,
-        "",
-        "interactive",
-        spans=None if spans is None else ids(spans),
-        keys=keys,
-        prefix=prefix,
+    begun = ids([]) if prefix is None else prefix.ids
+    sequence = sequence_of(
+        np.concatenate((begun, ids(own))), spans=None if spans is None else ids(spans), keys=keys, prefix=prefix
     )
+    return Item(sequence, kinds, "", "interactive")
 
 
 def alone(one: Item) -> Item:
     """The same text without a shared prefix: all of its tokens are its own."""
-    if one.prefix is None:
+    sequence = one.sequence
+    if sequence.prefix is None:
         return one
-    begun = len(one.prefix.ids)
-    spans = ids([(0, len(one.ids))]) if one.spans is None else one.spans
+    begun = len(sequence.prefix.ids)
+    spans = ids([(0, len(sequence.own_ids))]) if sequence.spans is None else sequence.spans
     return item(
-        [*one.prefix.ids, *one.ids],
+        sequence.ids.tolist(),
         spans=(spans + begun).tolist(),
-        keys=None if one.keys is None else begun + one.keys,
+        keys=None if sequence.keys is None else begun + sequence.keys,
     )
 
 
@@ -115,7 +111,7 @@ def test_every_item_gets_its_own_rows_whoever_it_shares_with(batch):
         np.testing.assert_allclose(
             packed.part(answers, "dense", index), by_itself.part(expected, "dense", 0), rtol=1e-9, atol=1e-9
         )
-        own_tokens = expected["tokens"][-len(one.ids) :]
+        own_tokens = expected["tokens"][-len(one.sequence.own_ids) :]
         np.testing.assert_allclose(packed.part(answers, "tokens", index), own_tokens, rtol=1e-9, atol=1e-9)
 
 
@@ -124,8 +120,10 @@ def test_every_item_gets_its_own_rows_whoever_it_shares_with(batch):
 def test_a_prefix_comes_once_a_batch(batch):
     """However many texts begin with it; every text comes once, in order, behind its parent."""
     texts = pack(batch, OUTPUTS, alone=False).batch.texts
-    prefixes = {one.prefix for one in batch if one.prefix is not None}
-    assert len(texts.ids) == sum(len(one.ids) for one in batch) + sum(len(prefix.ids) for prefix in prefixes)
+    prefixes = {one.sequence.prefix for one in batch if one.sequence.prefix is not None}
+    assert len(texts.ids) == sum(len(one.sequence.own_ids) for one in batch) + sum(
+        len(prefix.ids) for prefix in prefixes
+    )
     parents = [-1] * (len(texts.cu_seqlens) - 1) if texts.parents is None else texts.parents.tolist()
     assert all(parent < place and (parent < 0 or parents[parent] < 0) for place, parent in enumerate(parents))
 
@@ -135,7 +133,7 @@ def test_a_prefix_comes_once_a_batch(batch):
 def test_answers_are_as_many_as_the_items_ask_for(batch):
     """A row a span, and none for a text that is a mere prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
-    spans = sum(1 if one.spans is None else len(one.spans) for one in batch)
+    spans = sum(one.sequence.pooled for one in batch)
     assert packed.pooled_rows == spans == len(packed.batch.texts.pooled)
 
 

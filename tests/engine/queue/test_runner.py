@@ -23,15 +23,16 @@ from tests.engine.fakes import (
     spans_of,
     spec,
 )
+from tests.engine.fakes import sequence_of as text
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.config import EngineConfig
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.events import discard
-from vectord.engine.queue.batch import Prefix
-from vectord.engine.queue.runner import ModelRunner, Text
+from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import Unavailable
 from vectord.schema import Caller, Span
+from vectord.text.sequence import Prefix, TokenSequence
 
 DENSE_MODEL = spec(("dense",))
 
@@ -63,12 +64,8 @@ async def running(
         await asyncio.to_thread(runner.close, 10)
 
 
-def text(words: str, **how: object) -> Text:
-    return Text(ids=ids_of(words), type_ids=np.zeros(len(words), np.int32), **how)  # type: ignore[arg-type]
-
-
-def run(runner: ModelRunner, *texts: Text) -> asyncio.Task:
-    return asyncio.create_task(runner.run(texts, runner.kinds, Caller(), "input"))
+def run(runner: ModelRunner, *texts: TokenSequence) -> asyncio.Task:
+    return asyncio.create_task(runner.run(texts, runner.kinds, Caller()))
 
 
 async def test_a_text_under_way_in_another_runner_is_not_waited_for():
@@ -130,7 +127,12 @@ async def test_what_is_read_otherwise_is_another_text():
     cache = AnswerCache(2**20)
     backend = FakeBackend()
     spans = np.array([[1, 2]], np.int32)
-    readings = [text("ab"), text("ab", spans=spans), text("ab", keys=1), text("ab", spans=spans, keys=1)]
+    readings = [
+        text("ab"),
+        text("ab", spans=spans),
+        text("ab", keys=1),
+        text("ab", spans=spans, keys=1),
+    ]
     async with running(backend, cache) as runner:
         for reading in readings * 2:
             await run(runner, reading)

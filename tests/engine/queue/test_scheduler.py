@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.engine.fakes import sequence_of
 
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.scheduler import BULK_SHARE, FILL_SHARE, INTERACTIVE_WEIGHT, RECENT_S, BatchLimits, Scheduler
@@ -25,8 +26,7 @@ def queue(*, max_age_s: float = 5.0, batch_window_s: float = 0.0, **limits: Any)
 
 
 def item(tokens: int, client: str = "a", lane: Lane = "interactive") -> Item:
-    ids = np.ones(tokens, np.int32)
-    return Item(ids, ids, tokens, frozenset({"dense"}), client, lane)
+    return Item(sequence_of(np.ones(tokens, np.int32)), frozenset({"dense"}), client, lane)
 
 
 def drain(scheduler: Scheduler, now_s: float = 0.0, idle_streams: int = 1) -> list[Batch]:

@@ -6,9 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
-import numpy as np
 import pytest
-from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, spec
+from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, sequence_of, spec
 
 from vectord.compute.backends.base import TokenBatch
 from vectord.engine.queue.batch import Item
@@ -21,8 +20,7 @@ from vectord.errors import InferenceFailed, InferenceTimedOut
 
 
 def item(text: str) -> Item:
-    ids = np.array(list(text.encode()), np.int32)
-    return Item(ids, np.zeros_like(ids), len(ids), frozenset({"dense"}), "", "interactive")
+    return Item(sequence_of(text), frozenset({"dense"}), "", "interactive")
 
 
 def device_of(backend: FakeBackend, index: int = 0) -> Device:

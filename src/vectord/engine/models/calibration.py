@@ -1,20 +1,18 @@
-"""The texts by which int8 is fitted, as the model to be loaded reads them."""
+"""The texts on which int8 is calibrated, as the model reads them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vectord.compute.calibration.sample import CalibrationTexts, Sample
 from vectord.compute.calibration.texts import read_calibration_texts
 from vectord.config import DeviceConfig
+from vectord.errors import VectordError
 from vectord.schema import TextOptions
+from vectord.text.sequence import Encoder, ReadRequest
 
-if TYPE_CHECKING:
-    from vectord.text.tokenizer import TextEncoder
-
-MAX_TOKENS = 256  # a text's; longer ones would tell no more, and cost attention over all of it
+MAX_TOKENS = 256  # of a text; longer ones add cost and no information
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +20,13 @@ class Calibration:
     texts: CalibrationTexts
     folder: Path | None
 
-    def sample(self, encoder: TextEncoder) -> Sample:
-        """With the model's own prompt, specials included, cut."""
-        encoded = encoder.encode(self.texts.texts, TextOptions(), truncate=True, field="calibration_file")
-        ids = tuple(text.ids[:MAX_TOKENS] for text in encoded)
+    def sample(self, encoder: Encoder) -> Sample:
+        """The texts' tokens, with the model's own prompt and special tokens, truncated."""
+        try:
+            sequences = encoder.read(ReadRequest(inputs=self.texts.texts, options=TextOptions(), truncate=True))
+        except VectordError as error:
+            raise error.at(field="calibration_file") from error
+        ids = tuple(sequence.ids[:MAX_TOKENS] for sequence in sequences)
         return Sample(ids, self.texts.source, self.texts.digest, self.folder)
 
 

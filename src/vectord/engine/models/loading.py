@@ -18,11 +18,11 @@ from vectord.compute.backends.base import Backend
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import dense
-from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.batch import Answer, Kind
-from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner, Text
+from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed, VectordError
 from vectord.schema import Caller, Float32, Sparse, TextOptions
+from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
 
@@ -64,20 +64,20 @@ async def self_test(runner: ModelRunner) -> None:
     """
     kinds = runner.kinds
     (text,) = _texts(runner, [SELF_TEST_TEXT])
-    (alone,) = (await runner.run([text], kinds, Caller(), "input", fresh=True)).answers
+    (alone,) = (await runner.run([text], kinds, Caller(), fresh=True)).answers
     answers = await _run_together(runner, text)
     for device in range(len(runner.backends)) if len(runner.backends) > 1 else ():
-        answers += (await runner.run([text], kinds, Caller(), "input", fresh=True, device=device)).answers
-        answers += (await runner.run([text] * 2, kinds, Caller(), "input", fresh=True, device=device)).answers
+        answers += (await runner.run([text], kinds, Caller(), fresh=True, device=device)).answers
+        answers += (await runner.run([text] * 2, kinds, Caller(), fresh=True, device=device)).answers
     for kind in sorted(kinds):
         for answer in answers:
             _check_same(kind, alone[kind], answer[kind])
     await _check_known(runner)
 
 
-async def _run_together(runner: ModelRunner, text: Text) -> list[Answer]:
+async def _run_together(runner: ModelRunner, text: TokenSequence) -> list[Answer]:
     texts = [text] * (2 * runner.facts.streams)
-    return list((await runner.run(texts, runner.kinds, Caller(), "input", fresh=True)).answers)
+    return list((await runner.run(texts, runner.kinds, Caller(), fresh=True)).answers)
 
 
 async def _check_known(runner: ModelRunner) -> None:
@@ -86,7 +86,7 @@ async def _check_known(runner: ModelRunner) -> None:
     if not known or "dense" not in runner.kinds:
         return
     texts = _texts(runner, [text for first, second, _ in known for text in (first, second)])
-    ran = await runner.run(texts, frozenset({"dense"}), Caller(), "input", fresh=True)
+    ran = await runner.run(texts, frozenset({"dense"}), Caller(), fresh=True)
     rows = dense.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
     for i, (_, _, cosine) in enumerate(known):
         found = float(rows[2 * i] @ rows[2 * i + 1])
@@ -96,9 +96,8 @@ async def _check_known(runner: ModelRunner) -> None:
             )
 
 
-def _texts(runner: ModelRunner, inputs: Sequence[str]) -> list[Text]:
-    encoded = runner.encoder.encode(inputs, TextOptions(), truncate=True, field="input")
-    return [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
+def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Sequence[TokenSequence]:
+    return runner.encoder.read(ReadRequest(inputs=inputs, options=TextOptions(), truncate=True))
 
 
 def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:

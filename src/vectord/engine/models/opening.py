@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
-from vectord.config import Config, ModelConfig
+from vectord.config import Config
 from vectord.config.sources import export_hub
 from vectord.engine.models.backend import (
     backend_of,
@@ -34,7 +33,6 @@ from vectord.engine.models.facts import read_facts
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.models.requested import further_names, pinned_names, requested_models, served_names
 from vectord.errors import ModelUnavailable
-from vectord.text.foreign import ForeignTable, open_cl100k
 
 if TYPE_CHECKING:
     from vectord.text.tokenizer import TextEncoder
@@ -61,7 +59,6 @@ def open_models(config: Config) -> list[ModelSource]:
     names = served_names(wanted, specs, config.model.served_model_name)
     aliases = further_names(wanted, specs, names, config.model.model_aliases)
     pinned = pinned_names(config.model.pinned_models, names)
-    foreign = _foreign_table(config.model)
     backends_of = [check_dtype(check_backend(backend_of(spec, device)), device.dtype) for spec in specs]
     specs = [with_graph(spec, backend, device) for spec, backend in zip(specs, backends_of, strict=True)]
     specs = [_without_hearsay(spec, backend) for spec, backend in zip(specs, backends_of, strict=True)]
@@ -71,7 +68,7 @@ def open_models(config: Config) -> list[ModelSource]:
             name=name,
             aliases=aliases[name],
             spec=spec,
-            load=partial(_load, spec, backend, options, foreign, texts),
+            load=partial(_load, spec, backend, options, texts),
             pinned=name in pinned,
             memory_bytes=_memory_bytes(spec, device.dtype) * len(options),
         )
@@ -92,21 +89,15 @@ def _memory_bytes(spec: ModelSpec, dtype: str) -> int:
     return sum(path.stat().st_size for path in spec.weights) * held_bytes // saved_bytes
 
 
-def _foreign_table(config: ModelConfig) -> ForeignTable | None:
-    """One for all models. Raises ConfigError for a file that is not the one it must be."""
-    return None if config.foreign_token_table is None else open_cl100k(Path(config.foreign_token_table).expanduser())
-
-
 def _load(
     spec: ModelSpec,
     backend: str,
     options: Sequence[BackendOptions],
-    foreign: ForeignTable | None,
     texts: Calibration | None,
 ) -> Loaded:
     from vectord.text.tokenizer import TextEncoder  # noqa: PLC0415 - in this thread it costs the start no time
 
-    encoder = TextEncoder(spec, foreign)
+    encoder = TextEncoder(spec)
     if spec.reranks and spec.yes_no is None and not encoder.reads_pairs:
         raise ModelUnavailable(f"{spec.tokenizer}: a reranker whose tokenizer does not say how to join two texts")
     load = import_module(f"{backends.__name__}.{backend}").load

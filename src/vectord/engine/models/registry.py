@@ -14,12 +14,12 @@ from typing import Literal, TypeAlias
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend
-from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.execution import output_of
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import ModelCannot, ModelNotFound, Unavailable
 from vectord.schema import ModelInfo, VectorKind
+from vectord.text.sequence import Encoder
 
 State: TypeAlias = Literal["unloaded", "loading", "ready", "failed"]
 

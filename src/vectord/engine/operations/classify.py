@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias, cast
-
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import ranking
-from vectord.engine.operations.task import Task, usage_of
-from vectord.engine.queue.runner import ModelRunner, Text
+from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
 from vectord.schema import ClassifyRequest, ClassifyResult, Float32, ScoreKind
-from vectord.text.encoded import EncodedPair, EncodedText
-
-Encoded: TypeAlias = EncodedText | EncodedPair
+from vectord.text.sequence import ReadRequest
 
 MAX_SCORES = 2**20  # inputs times labels; with their names, some 50 MB of an answer
 
@@ -28,13 +22,15 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
     """A score for every label of every input. Raises ModelCannot for a model without labels."""
     if not classifies(served.spec):
         raise ModelCannot(f"The model {name} does not classify: it has no labels.", field="model")
-    task.check_count(len(request.inputs), "inputs")
-    _check_scores(len(request.inputs), len(served.spec.labels), "inputs")
-    async with task.use(served) as runner:
-        task.check_wait(runner)
-        encoded = await task.encode(request.inputs, lambda part: _encode(runner, request, part))
-        texts = [Text(ids=text.ids, type_ids=text.type_ids) for text in encoded]
-        ran = await task.run(runner, texts, frozenset({"scores"}), "inputs")
+    with placing_errors("inputs", len(request.inputs)):
+        task.check_count(len(request.inputs))
+        _check_scores(len(request.inputs), len(served.spec.labels))
+        async with task.use(served) as runner:
+            task.check_wait(runner)
+            options = request.text
+            read = ReadRequest(inputs=request.inputs, options=options, truncate=runner.truncates(options))
+            sequences = await task.read(runner, read)
+            ran = await task.run(runner, sequences, frozenset({"scores"}))
     scores, kind = _activated(served.spec, ran.rows("scores"), request.raw)
     return ClassifyResult(
         model=name,
@@ -42,45 +38,19 @@ async def classify(served: ServedModel, name: str, request: ClassifyRequest, tas
         labels=served.spec.labels,
         scores=scores,
         kind=kind,
-        usage=usage_of(task, [text.length for text in encoded], request.inputs, ran),
+        usage=usage_of(task, [sequence.length for sequence in sequences], request.inputs, ran),
     )
 
 
-def _check_scores(inputs: int, labels: int, field: str) -> None:
-    """Raises TooManyInputs where so many inputs of so many labels would make an answer that fills memory."""
+def _check_scores(inputs: int, labels: int) -> None:
+    """Raises TooManyInputs if the scores of all labels would make a response that fills memory."""
     if inputs * labels > MAX_SCORES:
-        limit = max(1, MAX_SCORES // labels)
         raise TooManyInputs(
-            f"`{field}` may hold at most {limit} inputs for a model of {labels} labels; got {inputs}.",
-            field=field,
-            limit=limit,
+            "{field} may hold at most {limit} inputs for a model of {labels} labels; got {given}.",
+            limit=max(1, MAX_SCORES // labels),
             given=inputs,
+            labels=labels,
         )
-
-
-def _encode(runner: ModelRunner, request: ClassifyRequest, part: range) -> Sequence[Encoded]:
-    """Pairs and single texts may come mixed: each part is encoded in runs of one sort."""
-    truncate = runner.truncates(request.text)
-    encoded: list[Encoded] = []
-    for run in _runs(request.inputs, part):
-        if isinstance(request.inputs[run.start], str):
-            texts = cast(Sequence[str], request.inputs)
-            encoded += runner.encoder.encode(texts, request.text, truncate=truncate, field="inputs", part=run)
-        else:
-            pairs = cast(Sequence[tuple[str, str]], request.inputs)
-            encoded += runner.encoder.encode_pair_list(pairs, request.text, truncate=truncate, field="inputs", part=run)
-    return encoded
-
-
-def _runs(inputs: Sequence[str | tuple[str, str]], part: range) -> list[range]:
-    """Stretches of `part` whose inputs are all texts or all pairs."""
-    runs: list[range] = []
-    for index in part:
-        if runs and isinstance(inputs[index], str) == isinstance(inputs[runs[-1].start], str):
-            runs[-1] = range(runs[-1].start, index + 1)
-        else:
-            runs.append(range(index, index + 1))
-    return runs
 
 
 def _activated(spec: ModelSpec, logits: Float32, raw: bool) -> tuple[Float32, ScoreKind]:

@@ -6,7 +6,7 @@ is pooled from its own tokens, which have seen what stands around them. Source: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,10 +15,9 @@ import numpy.typing as npt
 from vectord.engine.models.registry import ServedModel, require
 from vectord.engine.operations import dense
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, space_of
-from vectord.engine.operations.encoding import Encoder
-from vectord.engine.operations.reading import for_network, read
-from vectord.engine.operations.task import Task, blaming, compute, usage_of
-from vectord.engine.queue.runner import ModelRunner, Ran, Text
+from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
+from vectord.engine.operations.vectors import request_of
+from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     ChunkedDocument,
@@ -30,17 +29,20 @@ from vectord.schema import (
     Span,
     TextLength,
 )
-from vectord.text.encoded import Chunk, Window
+from vectord.text.sequence import Chunk, ReadRequest
 
 
 async def embed_documents(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> DocumentsResult:
     """The chunks of every document and their vectors, in order; a document without any text has none."""
     _check(served, name, request, task)
-    async with task.use(served) as runner:
-        task.check_wait(runner)
-        chunked = await task.chunk(request.documents, _chunker(runner.encoder, request), "documents")
-        task.check_count(sum(map(len, chunked)), "documents", "chunk")
-        made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
+    how = request.spans if request.chunks is None else request.chunks
+    assert how is not None, "either chunks or spans"
+    with placing_errors("documents", len(request.documents)):
+        async with task.use(served) as runner:
+            task.check_wait(runner)
+            chunked = await task.chunk(runner, request.documents, how)
+            task.check_count(sum(map(len, chunked)), "chunk")
+            made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
     vectors = await compute(rows.size, lambda: dense.finish(rows, request.dimensions, request.normalize))
     shown = await compute(rows.size, lambda: {kind: dense.in_precision(vectors, kind) for kind in request.precisions})
@@ -54,7 +56,7 @@ async def embed_documents(served: ServedModel, name: str, request: DocumentsRequ
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    ran: Ran  # a row for each chunk
+    ran: RunResult  # a row for each chunk
     lengths: Sequence[TextLength]  # of each document: all that was read of it, chunks that overlap as often as they do
     further_tokens: int = 0  # read once more, as a window's context
 
@@ -63,12 +65,14 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
     require(served, DENSE)
     if request.late and (served.spec.pooling != "mean" or served.spec.handler is not None):
         raise ModelCannot(
-            f"Late chunking needs a model that takes the mean of its tokens; {name} does not, or not here.",
+            "Late chunking needs a model that pools the mean of its tokens; {model} does not, or not here.",
             field="late",
+            model=name,
         )
     check_dimensions(served.spec, request.dimensions, forced=request.force_dimensions)
     check_precisions(request.precisions, normalize=request.normalize)
-    task.check_count(len(request.documents), "documents")
+    with placing_errors("documents", len(request.documents)):
+        task.check_count(len(request.documents))
     if request.spans is not None:
         _check_spans(request.documents, request.spans, task)
 
@@ -76,29 +80,28 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
 def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
     """Raises InvalidField for spans that are not, in order and apart, parts of their documents; TooManyInputs."""
     if len(spans) != len(documents):
-        message = f"`spans` must have a list for each of the {len(documents)} documents; got {len(spans)}."
-        raise InvalidField(message, field="spans", limit=len(documents), given=len(spans))
-    task.check_most(sum(map(len, spans)), "spans", "chunk")
+        raise InvalidField(
+            "{field} must have a list for each of the {limit} documents; got {given}.",
+            field="spans",
+            limit=len(documents),
+            given=len(spans),
+        )
+    with placing_errors("spans", len(spans)):
+        task.check_most(sum(map(len, spans)), "chunk")
     for index, (document, own) in enumerate(zip(documents, spans, strict=True)):
         done = 0
         for place, span in enumerate(own):
             if not done <= span.start < span.stop <= len(document):
                 raise InvalidField(
-                    f"`spans[{index}][{place}]` must hold a character at least, begin at {done} or behind, "
-                    f"and end at {len(document)} or before.",
+                    "{field}: span {span}, counted from 0, must have at least one character, begin at {least} or "
+                    "later, and end at {most} or earlier.",
                     field="spans",
                     index=index,
+                    span=place,
+                    least=done,
+                    most=len(document),
                 )
             done = span.stop
-
-
-def _chunker(encoder: Encoder, request: DocumentsRequest) -> Callable[[int], Sequence[Chunk]]:
-    """The chunks of a document by its place: ours, or the caller's own."""
-    documents, options, spans = request.documents, request.chunks, request.spans
-    if options is not None:
-        return lambda index: encoder.chunk(documents[index], options, field="documents", index=index)
-    assert spans is not None, "either chunks or spans"
-    return lambda index: encoder.chunk_at(documents[index], spans[index], field="documents", index=index)
 
 
 async def _one_by_one(
@@ -106,33 +109,21 @@ async def _one_by_one(
 ) -> Made:
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
-    with blaming(owners):
-        encoded = await read(runner, texts, request.text, task, "documents")
-        run = [for_network(runner.spec, text) for text in encoded]
-        ran = await task.run(runner, run, DENSE, "documents")
-    return Made(ran, _sums(owners, [text.length for text in encoded], len(chunked)))
+    with placing_errors("documents", len(request.documents), owners):
+        sequences = await task.read(runner, request_of(runner, texts, request.text))
+        ran = await task.run(runner, sequences, DENSE)
+    return Made(ran, _sums(owners, [sequence.length for sequence in sequences], len(chunked)))
 
 
 async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task) -> Made:
-    truncate = runner.truncates(request.text)
-
-    def encode(part: range) -> list[Sequence[Window]]:
-        return [
-            runner.encoder.encode_windows(
-                request.documents[i], chunked[i], request.text, truncate=truncate, field="documents", index=i
-            )
-            if chunked[i]
-            else ()
-            for i in part
-        ]
-
-    by_document = await task.encode(request.documents, encode)
-    owners = [i for i, windows in enumerate(by_document) for _ in windows]
-    windows = [window for windows in by_document for window in windows]
-    texts = [Text(ids=window.ids, type_ids=window.type_ids, spans=window.spans) for window in windows]
-    with blaming(owners):
-        ran = await task.run(runner, texts, DENSE, "documents")
+    options = request.text
+    windows = await task.read(
+        runner,
+        ReadRequest(inputs=request.documents, options=options, truncate=runner.truncates(options), chunks=chunked),
+    )
+    ran = await task.run(runner, windows, DENSE)
     further = sum(len(window.ids) - window.length.kept for window in windows)
+    owners = [window.index for window in windows]
     return Made(ran, _sums(owners, [window.length for window in windows], len(chunked)), further)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +10,8 @@ import numpy.typing as npt
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import dense
-from vectord.engine.operations.reading import for_network, read
-from vectord.engine.operations.task import Task, compute, together, usage_of
-from vectord.engine.operations.vectors import Vectors, check_specials, vectors_to_show
+from vectord.engine.operations.task import Task, compute, place_error, placing_errors, together, usage_of
+from vectord.engine.operations.vectors import Vectors, check_specials, request_of, vectors_to_show
 from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.errors import InvalidField, VectordError
 from vectord.schema import (
@@ -34,7 +32,8 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
     parts = target.parts(request.outputs)
     _check(parts, request)
-    task.check_count(len(request.inputs), "inputs")
+    with placing_errors("inputs", len(request.inputs)):
+        task.check_count(len(request.inputs))
     if not request.outputs:
         return _nothing(target, request, task)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
@@ -74,35 +73,31 @@ def _nothing(target: ModelOrComposite, request: EmbedRequest, task: Task) -> Emb
 async def similarity(served: ServedModel, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
     """The cosine of one text with each of several."""
     require(served, DENSE)
-    task.check_count(len(request.sentences), "sentences")
+    with placing_errors("sentences", len(request.sentences)):
+        task.check_count(len(request.sentences))
     async with task.use(served) as runner:
         task.check_wait(runner)
-        encoded = await read(runner, [request.source], request.text, task, "source")
-        encoded += await read(runner, request.sentences, request.text, task, "sentences")
-        with _blaming_source_or_sentence():
-            ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], DENSE, "sentences")
+        texts = [request.source, *request.sentences]
+        try:
+            sequences = await task.read(runner, request_of(runner, texts, request.text))
+            ran = await task.run(runner, sequences, DENSE)
+        except VectordError as error:
+            if error.index is None:
+                raise
+            field, index = (
+                ("sentences", error.index - 1 if len(request.sentences) > 1 else None)
+                if error.index
+                else ("source", None)
+            )
+            raise place_error(error, field, index) from error.__cause__
     rows = ran.rows("dense")
     scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
-    lengths = [text.length for text in encoded]
     return SimilarityResult(
         model=name,
         fingerprint=served.spec.fingerprint,
         scores=scores,
-        usage=usage_of(task, lengths, [request.source, *request.sentences], ran),
+        usage=usage_of(task, [sequence.length for sequence in sequences], texts, ran),
     )
-
-
-@contextmanager
-def _blaming_source_or_sentence() -> Iterator[None]:
-    """An error about one of the texts that ran together, the source before the sentences, names what was sent."""
-    try:
-        yield
-    except VectordError as error:
-        if error.index == 0:
-            error.field = "source"
-        elif error.index is not None:
-            error.index -= 1
-        raise
 
 
 def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -> None:
@@ -111,23 +106,20 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
         return
     if not 1 <= dimensions <= spec.dimensions:
         raise InvalidField(
-            f"`dimensions` must be between 1 and {spec.dimensions}; got {dimensions}.",
+            "{field} must be between 1 and {limit}; got {given}.",
             field="dimensions",
             limit=spec.dimensions,
             given=dimensions,
         )
     if forced or spec.matryoshka is None or dimensions == spec.dimensions or dimensions in spec.matryoshka:
         return
-    trained = (
-        f"was trained to be cut to {', '.join(map(str, spec.matryoshka))}"
+    template = (
+        "{field}: this model was trained to be cut to {trained}; got {given}."
         if spec.matryoshka
-        else "was not trained to be cut: its first numbers matter no more than the others"
-    )
-    raise InvalidField(
-        f"`dimensions`: this model {trained}; got {dimensions}. Set `force_dimensions` to have it all the same.",
-        field="dimensions",
-        given=dimensions,
-    )
+        else "{field}: this model was not trained to be cut: its first numbers matter no more than the others; "
+        "got {given}."
+    ) + " Set {body.force_dimensions} to cut anyway."
+    raise InvalidField(template, field="dimensions", given=dimensions, trained=", ".join(map(str, spec.matryoshka)))
 
 
 def space_of(target: ModelOrComposite, dimensions: int | None, normalize: bool) -> str:
@@ -141,14 +133,14 @@ def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> N
     """Raises InvalidField for raw vectors in numbers that have one scale for all."""
     if not normalize and not OF_UNIT_VECTORS.isdisjoint(precisions):
         raise InvalidField(
-            "`precisions`: int8 and uint8 are for vectors of length 1; leave `normalize` on or ask for another.",
+            "{field}: int8 and uint8 are for vectors of length 1; leave {body.normalize} on, or choose others.",
             field="precisions",
         )
 
 
 def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: EmbedRequest) -> None:
     if request.dimensions is not None and "dense" not in request.outputs:
-        raise InvalidField("`dimensions` applies to dense vectors alone.", field="dimensions")
+        raise InvalidField("{field} applies to dense vectors only.", field="dimensions")
     check_precisions(request.precisions, normalize=request.normalize)
     check_specials(request.outputs, request.text)
     for served, kinds in parts:
@@ -161,7 +153,8 @@ async def _of_one_model(
 ) -> Vectors:
     async with task.use(served) as runner:
         task.check_wait(runner)
-        return await vectors_to_show(runner, request, kinds, task)
+        with placing_errors("inputs", len(request.inputs)):
+            return await vectors_to_show(runner, request, kinds, task)
 
 
 async def _finish(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:

@@ -12,7 +12,7 @@ tokens that all pairs begin with once a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,10 +21,10 @@ import numpy as np
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import dense, ranking
-from vectord.engine.operations.task import Task, blaming, compute, together, usage_of
+from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
 from vectord.engine.operations.vectors import Vectors, check_specials, vectors_of
-from vectord.engine.queue.batch import Kind, Prefix
-from vectord.engine.queue.runner import ModelRunner, Ran, Text
+from vectord.engine.queue.batch import Kind
+from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (
     Float32,
@@ -37,7 +37,7 @@ from vectord.schema import (
     TextLength,
     VectorKind,
 )
-from vectord.text.encoded import Chunk, CutText, EncodedPair
+from vectord.text.sequence import CutText, Prefix, ReadRequest, TokenSequence
 
 # The vectors each method needs of a model, in the order in which they are chosen where the request names none.
 NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
@@ -47,6 +47,7 @@ NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
     "colbert": frozenset({"colbert"}),
     "sparse": frozenset({"sparse"}),
 }
+SCORES: frozenset[Kind] = frozenset({"scores"})
 LEAST_SHARED_TOKENS = 8  # fewer are not worth a text of their own in the batch
 
 
@@ -75,7 +76,7 @@ class Pieces:
 class Scored:
     scores: Float32  # (passages,)
     kind: ScoreKind
-    ran: Ran
+    ran: RunResult
     query: TextLength
     passages: Sequence[TextLength]
     run: Sequence[TextLength]  # what the model read, for usage
@@ -124,21 +125,23 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
     """What can be refused before the model is in memory. Returns how the model is to score."""
     method = method_of(served.kinds, served.spec.reranks, request.method)
     if method is None:
-        raise ModelCannot(f"The model {name} cannot rerank by {request.method or 'anything it has'}.", field="model")
+        by = f" by {request.method}" if request.method else ""
+        raise ModelCannot("The model {model} cannot rerank{by}.", field="model", model=name, by=by)
     if request.instruction is not None and (method != "scores" or served.spec.yes_no is None):
-        raise InvalidField("`instruction` is for language models; this model reads none.", field="instruction")
+        raise InvalidField("{field} is for language models; this model does not read it.", field="instruction")
     weights = request.weights
     if weights is not None and not (min(weights) >= 0 and 0 < sum(weights) < np.inf):
-        raise InvalidField("`weights` must be three numbers from 0 on, not all of them 0.", field="weights")
+        raise InvalidField("{field} must be three numbers of at least 0, and not all 0.", field="weights")
     if request.max_passage_tokens is not None and request.max_passage_tokens < 1:
         raise InvalidField(
-            f"`max_passage_tokens` must be at least 1; got {request.max_passage_tokens}.",
+            "{field} must be at least {limit}; got {given}.",
             field="max_passage_tokens",
             limit=1,
             given=request.max_passage_tokens,
         )
     check_specials(NEEDS[method], request.text)
-    task.check_count(len(request.passages), "passages")
+    with placing_errors("passages", len(request.passages)):
+        task.check_count(len(request.passages))
     return method
 
 
@@ -147,63 +150,56 @@ async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Seque
     passages, max_tokens, cut = request.passages, request.max_passage_tokens, runner.encoder.cut
     if max_tokens is None:
         return [CutText(passage, 0, 0) for passage in passages]
-    return await task.encode(passages, lambda part: cut(passages, max_tokens, field="passages", part=part))
+    with placing_errors("passages", len(request.passages)):
+        return await task.encode(passages, lambda part: cut(passages, max_tokens, part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
-    options, encoder = request.chunks, runner.encoder
-    if options is None:
+    if request.chunks is None:
         return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    chunked = await task.chunk(
-        passages, lambda i: encoder.chunk(passages[i], options, field="passages", index=i), "passages"
-    )
-    spans = [_spans(passage, chunks) for passage, chunks in zip(passages, chunked, strict=True)]
-    owners = [i for i, own in enumerate(spans) for _ in own]
-    task.check_count(len(owners), "passages", "chunk")
+    with placing_errors("passages", len(request.passages)):
+        chunked = await task.chunk(runner, passages, request.chunks)
+        spans = [
+            [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]  # a passage without text
+            for passage, chunks in zip(passages, chunked, strict=True)
+        ]
+        owners = [i for i, own in enumerate(spans) for _ in own]
+        task.check_count(len(owners), "chunk")
     texts = [passages[i][span.start : span.stop] for i, own in enumerate(spans) for span in own]
     return Pieces(texts, [span for own in spans for span in own], owners)
-
-
-def _spans(passage: str, chunks: Sequence[Chunk]) -> list[Span]:
-    """Those of its chunks; a passage without text has none, and is scored as it is."""
-    return [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]
 
 
 # --- pairs ----------------------------------------------------------------------------------------------------
 
 
 async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
-    spec = runner.spec
-    encode: Callable[..., Sequence[EncodedPair]] = partial(runner.encoder.encode_pairs, request.query, pieces.texts)
-    each = 0
-    if spec.yes_no is not None:  # which is one text, query and all, for each passage
-        each = len(request.query) + len(request.instruction or "")
-        encode = partial(runner.encoder.encode_yes_no, request.query, pieces.texts, request.instruction)
-    encode = partial(
-        encode,
-        request.text,
-        truncate=runner.truncates(request.text),
-        field="passages",
+    options = request.text
+    read = ReadRequest(
+        inputs=pieces.texts,
+        options=options,
+        truncate=runner.truncates(options),
+        query=request.query,
+        instruction=request.instruction,
     )
-    with blaming(pieces.owners):
-        pairs = await task.encode(pieces.texts, lambda part: encode(part=part), beside=len(request.query), each=each)
-        prefix = _shared(runner, [pair.ids for pair in pairs])
-        texts = [Text(ids=pair.ids, type_ids=pair.type_ids, prefix=prefix) for pair in pairs]
-        ran = await task.run(runner, texts, frozenset({"scores"}), "passages")
-    scores, kind = _judged(spec, ran.rows("scores"), request.raw)
-    return Scored(scores, kind, ran, pairs[0].query, [pair.passage for pair in pairs], [pair.length for pair in pairs])
+    with placing_errors("passages", len(request.passages), pieces.owners):
+        pairs = await task.read(runner, read)
+        prefix = _shared_prefix(runner, pairs)
+        ran = await task.run(runner, [replace(pair, prefix=prefix) for pair in pairs] if prefix else pairs, SCORES)
+    scores, kind = _judged(runner.spec, ran.rows("scores"), request.raw)
+    (query, _) = pairs[0].parts
+    return Scored(scores, kind, ran, query, [pair.parts[1] for pair in pairs], [pair.length for pair in pairs])
 
 
-def _shared(runner: ModelRunner, pairs: Sequence[Int32]) -> Prefix | None:
-    """The tokens that all pairs begin with, where a causal model may read them once; at least one stays each pair's.
+def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefix | None:
+    """The tokens that all pairs begin with, if a causal model may read them once; each pair keeps at least one token.
 
-    A backend that pads reads every text on its own: it would gain nothing.
+    None for a backend that pads: it reads every text separately, so a prefix would save nothing.
     """
     if runner.spec.yes_no is None or runner.facts.cost == "padded" or len(pairs) < 2:
         return None
-    first = pairs[0]
-    most = min(map(len, pairs)) - 1
-    same = min(_agree(first[:most], pair[:most]) for pair in pairs[1:])
+    first = pairs[0].ids
+    most = min(len(pair.ids) for pair in pairs) - 1
+    same = min(_agree(first[:most], pair.ids[:most]) for pair in pairs[1:])
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
 
 
@@ -229,7 +225,7 @@ async def _by_vectors(
     kinds = NEEDS[method]
     asked, found = await together(
         [
-            vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task, "query"),
+            _vectors_of_query(runner, request, kinds, task),
             _vectors_of_passages(runner, request, kinds, pieces, task),
         ]
     )
@@ -240,11 +236,18 @@ async def _by_vectors(
     )
 
 
+async def _vectors_of_query(
+    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], task: Task
+) -> Vectors:
+    with placing_errors("query", 1):
+        return await vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task)
+
+
 async def _vectors_of_passages(
     runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], pieces: Pieces, task: Task
 ) -> Vectors:
-    with blaming(pieces.owners):
-        return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task, "passages")
+    with placing_errors("passages", len(request.passages), pieces.owners):
+        return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
 
 
 async def _likeness(kind: VectorKind, spec: ModelSpec, asked: Vectors, found: Vectors) -> Float32:

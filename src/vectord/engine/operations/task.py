@@ -1,122 +1,156 @@
-"""What the operations of the engine (embedding, reranking, classifying, documents) know beside their request."""
+"""What every operation needs besides its request: reading and running texts, counts, errors' places, and usage."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations.encoding import EncoderPool
+from vectord.engine.operations.pool import EncoderPool
 from vectord.engine.queue.batch import Kind
-from vectord.engine.queue.runner import ModelRunner, Ran, Text
-from vectord.errors import EmptyInput, TooManyInputs, VectordError
-from vectord.schema import Caller, Input, Lane, TextLength, Timings, Usage
-from vectord.text.encoded import Chunk
+from vectord.engine.queue.runner import ModelRunner, RunResult
+from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, VectordError
+from vectord.schema import Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
+from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
 
 T = TypeVar("T")
 Use: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
 
-INLINE_NUMBERS = 262_144  # work on more numbers than this is done on a thread: about 1 ms of the loop
-PARTS_AT_ONCE = 128  # of requests that came as one: several batches of short texts, and 20 ms if they end together
-PARTS_PER_TURN = 16  # that begin before others get their turn on the loop: 5 ms
+INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread: it takes about 1 ms of the loop
 
 
 @dataclass(slots=True)
 class Task:
-    """One request under way. Lives on the event loop."""
+    """One request that the engine works on. Lives on the event loop."""
 
     caller: Caller
     pool: EncoderPool
-    use: Use  # lifecycle.py's: what can be refused without the model is refused before it is asked for
+    use: Use  # lifecycle.py's: acquires a loaded model
     max_inputs: int
     started_s: float = field(default_factory=time.perf_counter)
-    tokenized_s: float = 0.0  # spent on making tokens so far
-    began_s: float = math.inf  # when the first text began to wait for a forward
+    tokenized_s: float = 0.0  # spent on tokenizing so far
+    began_s: float = math.inf  # when the first text entered the queue
     forwards_s: tuple[float, float] = (math.inf, -math.inf)  # from the begin of the first to the end of the last
-    # Shared by requests that came as one: the models that have let one of them in. Those behind it find their own
-    # siblings ahead of them, and would be refused for a wait that is their own work.
+    # Shared by the parts of a MultiRequest: the models that have admitted one of them. The other parts would otherwise
+    # be rejected for a queue that consists of their own siblings.
     entered: set[ModelRunner] | None = None
 
     def parts(self, count: int, lane: Lane | None) -> Iterator[Task]:
-        """A task for each of so many requests that came as one. lane: theirs, where the caller says none."""
+        """A task for each part of a MultiRequest. lane: theirs, unless the caller sets one."""
         caller, entered = replace(self.caller, lane=self.caller.lane or lane), set[ModelRunner]()
         return (replace(self, caller=caller, entered=entered) for _ in range(count))
 
     def check_wait(self, runner: ModelRunner) -> None:
-        """Raises Overloaded if even one token more would wait too long: asked before tokens are made of the texts."""
+        """Raises Overloaded if even one token would wait too long. Called before the texts are tokenized."""
         if self.entered is None:
             runner.check_wait(self.caller)
         elif runner not in self.entered:
             runner.check_wait(self.caller)
             self.entered.add(runner)
 
+    async def read(self, runner: ModelRunner, request: ReadRequest) -> list[TokenSequence]:
+        """The token sequences of all inputs, in order."""
+        once, each = 0, len(request.options.prompt or "")
+        if request.query is not None and runner.spec.yes_no is not None:  # one text with the query for each input
+            each = len(request.query) + len(request.instruction or "")
+        elif request.query is not None:
+            once = len(request.query)
+        return await self.encode(request.inputs, partial(runner.encoder.read, request), once=once, each=each)
+
     async def run(
-        self, runner: ModelRunner, texts: Sequence[Text], kinds: frozenset[Kind], field: str, *, partial: bool = False
-    ) -> Ran:
-        """`ModelRunner.run` for this caller."""
+        self, runner: ModelRunner, sequences: Sequence[TokenSequence], kinds: frozenset[Kind], *, partial: bool = False
+    ) -> RunResult:
+        """`ModelRunner.run` for this caller. Errors have the index of the sequence's input."""
         entered = self.entered is not None
-        ran = await runner.run(texts, kinds, self.caller, field, entered=entered, partial=partial)
+        try:
+            ran = await runner.run(sequences, kinds, self.caller, entered=entered, partial=partial)
+        except VectordError as error:
+            if error.index is None:
+                raise
+            raise error.at(index=sequences[error.index].index) from error.__cause__
         self.began_s = min(self.began_s, ran.began_s)
         self.forwards_s = (min(self.forwards_s[0], ran.started_s), max(self.forwards_s[1], ran.ended_s))
         return ran
 
     async def encode(
-        self,
-        inputs: Sequence[Input | tuple[str, str]],
-        encode: Callable[[range], Sequence[T]],
-        *,
-        beside: int = 0,
-        each: int = 0,
+        self, inputs: Sequence[TextOrPair], encode: Callable[[range], Sequence[T]], *, once: int = 0, each: int = 0
     ) -> list[T]:
-        """`EncoderPool.spread`, its time on record."""
+        """`EncoderPool.spread`; counts its time."""
         began_s = time.perf_counter()
-        encoded = await self.pool.spread(inputs, encode, beside=beside, each=each)
+        encoded = await self.pool.spread(inputs, encode, once=once, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
 
     async def chunk(
-        self, texts: Sequence[str], chunk: Callable[[int], Sequence[Chunk]], field: str
+        self, runner: ModelRunner, texts: Sequence[str], how: ChunkOptions | Sequence[Sequence[Span]]
     ) -> list[Sequence[Chunk]]:
-        """The chunks of each text, as `chunk` makes them by its place.
+        """The chunks of each text. how: options for all, or the client's spans for each.
 
-        Raises TooManyInputs as soon as there are too many: a body holds a million.
+        Raises TooManyInputs as soon as there are too many: a body may have a million.
         """
-        counts: list[int] = []  # of the texts done so far, on whichever thread
+        counts: list[int] = []  # of the texts that any thread has chunked so far
 
         def chunk_part(part: range) -> list[Sequence[Chunk]]:
             chunked = []
             for index in part:
-                chunked.append(chunk(index))
+                own = how if isinstance(how, ChunkOptions) else how[index]
+                try:
+                    chunked.append(runner.encoder.chunk(texts[index], own))
+                except VectordError as error:
+                    if error.field is not None:  # an option
+                        raise
+                    raise error.at(index=index) from error.__cause__
                 counts.append(len(chunked[-1]))
-                self.check_most(sum(counts), field, "chunk")
+                self.check_most(sum(counts), "chunk")
             return chunked
 
         return await self.encode(texts, chunk_part)
 
-    def check_count(self, count: int, field: str, what: str = "input") -> None:
+    def check_count(self, count: int, what: str = "input") -> None:
         """`check_most`, and raises EmptyInput for none."""
         if count == 0:
-            raise EmptyInput(f"`{field}` must hold at least one {what}.", field=field)
-        self.check_most(count, field, what)
+            raise EmptyInput("{field} must hold at least one {what}.", what=what)
+        self.check_most(count, what)
 
-    def check_most(self, count: int, field: str, what: str) -> None:
-        """Raises TooManyInputs for more than one request may carry."""
+    def check_most(self, count: int, what: str) -> None:
+        """Raises TooManyInputs for more than one request may contain."""
         if count > self.max_inputs:
             raise TooManyInputs(
-                f"`{field}` may hold at most {self.max_inputs} {what}s; got {count}.",
-                field=field,
-                limit=self.max_inputs,
-                given=count,
+                "{field} may hold at most {limit} {what}s; got {given}.", limit=self.max_inputs, given=count, what=what
             )
 
 
+@contextmanager
+def placing_errors(field: str, count: int, owners: Sequence[int] | None = None) -> Iterator[None]:
+    """Gives errors about inputs their field.
+
+    count: inputs of the field; an error about a lone input has no index. owners: for pieces of inputs, the index of
+    each one's input.
+    """
+    try:
+        yield
+    except VectordError as error:
+        if error.field is not None or (error.index is None and not isinstance(error, InvalidRequest)):
+            raise
+        index = error.index if error.index is None or owners is None else owners[error.index]
+        raise place_error(error, field, None if count == 1 else index) from error.__cause__
+
+
+def place_error(error: VectordError, field: str, index: int | None) -> VectordError:
+    """A copy of `error` with this place. (A variable of the frame that raises it would make a reference cycle.)"""
+    placed = error.at(field=field)
+    placed.index = index
+    return placed
+
+
 async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """All results, in order. The first failure takes the others out of the queue; when this returns, all have ended."""
+    """All results, in order. The first failure cancels the rest; when this returns, all have ended."""
     if len(work) == 1:
         return [await work[0]]
     tasks = [asyncio.ensure_future(one) for one in work]
@@ -128,63 +162,15 @@ async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:
         await asyncio.wait(tasks)
 
 
-async def in_turns(work: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
-    """`together` for thousands: PARTS_AT_ONCE of them are under way, and others get their turn on the loop meanwhile.
-
-    After the first failure none is begun; `work` makes each when it is its turn.
-    """
-    tasks: list[asyncio.Task[T]] = []
-    failed = False
-    places = asyncio.Semaphore(PARTS_AT_ONCE - 1)  # one has begun when its place is waited for
-
-    def ended(task: asyncio.Task[T]) -> None:
-        nonlocal failed
-        failed = failed or task.cancelled() or task.exception() is not None
-        places.release()
-
-    try:
-        for one in work:
-            tasks.append(asyncio.ensure_future(one))
-            tasks[-1].add_done_callback(ended)
-            await places.acquire()
-            if len(tasks) % PARTS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            if failed:
-                break
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
-
-
 async def compute(numbers: int, call: Callable[[], T]) -> T:
-    """The result of `call`, which works on so many numbers; on a thread if they are many."""
+    """The result of `call`, an array operation; on a thread if it works on many numbers."""
     return call() if numbers <= INLINE_NUMBERS else await asyncio.to_thread(call)
 
 
-@contextmanager
-def blaming(owners: Sequence[int]) -> Iterator[None]:
-    """An error about a piece names the input that the piece is of. owners: for each piece, that input's place."""
-    try:
-        yield
-    except VectordError as error:
-        if error.index is not None:
-            owner = owners[error.index]
-            error.message = error.message.replace(f"`{error.field}[{error.index}]`", f"`{error.field}[{owner}]`")
-            error.index = owner
-        raise
-
-
 def usage_of(
-    task: Task,
-    lengths: Sequence[TextLength],
-    inputs: Sequence[Input | tuple[str, str]],
-    ran: Ran,
-    *,
-    further_tokens: int = 0,
+    task: Task, lengths: Sequence[TextLength], inputs: Sequence[TextOrPair], ran: RunResult, *, further_tokens: int = 0
 ) -> Usage:
-    """What was read and how long it took, as of now. inputs: as they were sent, for their characters."""
+    """The request's tokens, characters and times up to now. inputs: as the client sent them."""
     ran_any = task.forwards_s[1] >= task.forwards_s[0]
     return Usage(
         lengths=lengths,
@@ -202,7 +188,7 @@ def usage_of(
     )
 
 
-def _characters(one: Input | tuple[str, str]) -> int:
+def _characters(one: TextOrPair) -> int:
     if isinstance(one, str):
         return len(one)
     return sum(len(text) for text in one if isinstance(text, str))

@@ -1,26 +1,27 @@
-"""Texts to tokens and back, as answers of their own: no token goes to the network. Called by engine.py."""
+"""Texts to tokens and back, for their own routes: nothing goes to the network."""
 
 from __future__ import annotations
 
 import time
 
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations.encoding import characters
-from vectord.engine.operations.task import Task
+from vectord.engine.operations.pool import characters
+from vectord.engine.operations.task import Task, placing_errors
 from vectord.schema import DecodeRequest, DecodeResult, TextLength, Timings, TokenizeRequest, TokenizeResult, Usage
 
 
 async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, task: Task) -> TokenizeResult:
-    """The tokens of every text, beyond the model's limit too."""
-    task.check_count(len(request.inputs), "inputs")
-    async with task.use(served) as runner:
-        began_s = time.perf_counter()
-        tokens = await task.pool.run(
-            characters(request.inputs),
-            lambda: runner.encoder.tokenize(
-                request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
-            ),
-        )
+    """The tokens of every text, not limited by the model."""
+    with placing_errors("inputs", len(request.inputs)):
+        task.check_count(len(request.inputs))
+        async with task.use(served) as runner:
+            began_s = time.perf_counter()
+            tokens = await task.pool.run(
+                characters(request.inputs),
+                lambda: runner.encoder.tokenize(
+                    request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
+                ),
+            )
     now_s = time.perf_counter()
     usage = Usage(
         lengths=[TextLength(seen=len(row), kept=len(row)) for row in tokens],
@@ -36,10 +37,11 @@ async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, tas
 
 async def decode(served: ServedModel, name: str, request: DecodeRequest, task: Task) -> DecodeResult:
     """The text of every list of ids."""
-    task.check_count(len(request.ids), "ids")
-    async with task.use(served) as runner:
-        texts = await task.pool.run(
-            characters(request.ids),
-            lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
-        )
+    with placing_errors("ids", len(request.ids)):
+        task.check_count(len(request.ids))
+        async with task.use(served) as runner:
+            texts = await task.pool.run(
+                characters(request.ids),
+                lambda: runner.encoder.decode(request.ids, skip_special_tokens=request.skip_special_tokens),
+            )
     return DecodeResult(model=name, texts=texts)

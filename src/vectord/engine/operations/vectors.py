@@ -1,38 +1,39 @@
-"""What one model makes of texts: raw vectors of any kinds, from one pass. Called by the operations."""
+"""Texts to the raw vectors of one model, of any kinds in one forward pass. Used by embed, similarity, rerank."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
-from vectord.engine.operations.reading import Encoded, colbert_rows, for_network, read, read_each
 from vectord.engine.operations.task import Task
 from vectord.engine.queue.batch import Answer
-from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, Ran
+from vectord.engine.queue.runner import NOTHING_RAN, ModelRunner, RunResult
 from vectord.errors import InvalidField, InvalidRequest, TooManyInputs, VectordError
 from vectord.schema import EmbedRequest, Float32, Input, Sparse, TextLength, TextOptions, VectorKind
+from vectord.text.sequence import Encoder, ReadRequest, TokenSequence
 
-MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in an answer: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
-MAX_HELD_NUMBERS = 2**27  # of those that an answer is made of: 512 MiB; 256 passages of 512 tokens of BGE-M3
+MAX_SHOWN_NUMBERS = 2**24  # of the token vectors in a response: 64 MiB, as JSON 195 MB; 16,384 tokens of BGE-M3
+MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 512 MiB; 256 passages of 512 tokens
 
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What one model made of some texts."""
+    """The vectors of some texts by one model."""
 
-    ran: Ran
+    ran: RunResult
     lengths: Sequence[TextLength]
     colbert: Sequence[Float32] | None  # of the tokens that count
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input, where they may fail alone
+    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by input, with `partial`
 
 
 def check_specials(kinds: frozenset[VectorKind], options: TextOptions) -> None:
-    """Raises InvalidField for ColBERT vectors of a text without special tokens: those say what the text is."""
+    """Raises InvalidField for ColBERT vectors without special tokens: those mark queries and documents."""
     if "colbert" in kinds and not options.add_special_tokens:
-        raise InvalidField("`add_special_tokens` cannot be off for ColBERT vectors.", field="add_special_tokens")
+        raise InvalidField("{field} cannot be off for ColBERT vectors.", field="add_special_tokens")
 
 
 async def vectors_of(
@@ -41,75 +42,79 @@ async def vectors_of(
     options: TextOptions,
     kinds: frozenset[VectorKind],
     task: Task,
-    field: str,
+    *,
+    shown: bool = False,
 ) -> Vectors:
-    """Vectors to compute with. Raises TooManyInputs for more numbers of token vectors than fit in memory."""
-    return await _vectors_of(runner, inputs, options, kinds, task, field, MAX_HELD_NUMBERS)
+    """The vectors of all inputs. shown: they go into the response.
+
+    Raises TooManyInputs for more numbers of token vectors than fit in a response, or in memory.
+    """
+    sequences = await task.read(runner, request_of(runner, inputs, options))
+    _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    ran = await task.run(runner, sequences, frozenset(kinds))
+    colbert = _colbert(ran, sequences) if "colbert" in kinds else None
+    return Vectors(ran, [sequence.length for sequence in sequences], colbert)
 
 
 async def vectors_to_show(
     runner: ModelRunner, request: EmbedRequest, kinds: frozenset[VectorKind], task: Task
 ) -> Vectors:
-    """Vectors that are themselves the answer. Raises TooManyInputs for more numbers of token vectors than fit in one.
-
-    Where the request allows it, an input that cannot be read or run fails alone: it has an error, and zeros or nothing
-    for vectors.
-    """
-    if request.partial:
-        return await _some_vectors_of(runner, request, kinds, task)
-    return await _vectors_of(runner, request.inputs, request.text, kinds, task, "inputs", MAX_SHOWN_NUMBERS)
-
-
-async def _vectors_of(
-    runner: ModelRunner,
-    inputs: Sequence[Input],
-    options: TextOptions,
-    kinds: frozenset[VectorKind],
-    task: Task,
-    field: str,
-    max_numbers: int,
-) -> Vectors:
-    encoded = await read(runner, inputs, options, task, field)
-    _check_numbers(runner.spec, encoded, kinds, field, max_numbers)
-    ran = await task.run(runner, [for_network(runner.spec, text) for text in encoded], frozenset(kinds), field)
-    colbert = _colbert(runner.spec, ran, encoded) if "colbert" in kinds else None
-    return Vectors(ran, [text.length for text in encoded], colbert)
-
-
-async def _some_vectors_of(
-    runner: ModelRunner, request: EmbedRequest, kinds: frozenset[VectorKind], task: Task
-) -> Vectors:
-    spec = runner.spec
-    inputs = await read_each(runner, request.inputs, request.text, task, "inputs")
-    failures: dict[int, VectordError] = {i: one for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)}
+    """The vectors of a response. With `partial`, an input that cannot be read or run fails alone, with zeros or nothing
+    as vectors."""
+    if not request.partial:
+        return await vectors_of(runner, request.inputs, request.text, kinds, task, shown=True)
+    spec, count = runner.spec, len(request.inputs)
+    read = partial(_read_each, runner.encoder, request_of(runner, request.inputs, request.text))
+    inputs = await task.encode(request.inputs, read, each=len(request.text.prompt or ""))
+    failures = {i: one.at(field="inputs") for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)}
     readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
-    _check_numbers(spec, readable.values(), kinds, "inputs", MAX_SHOWN_NUMBERS)
-    texts = [for_network(spec, text) for text in readable.values()]
-    ran = await task.run(runner, texts, frozenset(kinds), "inputs", partial=True) if texts else NOTHING_RAN
-    answers = [_no_vectors(spec)] * len(inputs)
+    sequences = list(readable.values())
+    _check_numbers(spec, sequences, kinds, MAX_SHOWN_NUMBERS)
+    ran = await task.run(runner, sequences, frozenset(kinds), partial=True) if sequences else NOTHING_RAN
+    answers = [_no_vectors(spec)] * count
     for i, (place, answer) in enumerate(zip(readable, ran.answers, strict=True)):
         if i in ran.failures:
-            failures[place] = ran.failures[i]
-            failures[place].index = place
+            failures[place] = ran.failures[i].at(field="inputs", index=place)
         else:
             answers[place] = answer
-    whole = Ran(answers, ran.queue_s, ran.inference_s)
-    made = [None if i in failures else readable[i] for i in range(len(inputs))]
-    colbert = _colbert(spec, whole, made) if "colbert" in kinds else None
-    lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(len(inputs))]
+    whole = RunResult(answers, ran.queue_s, ran.inference_s)
+    ran_sequences = [None if i in failures else readable[i] for i in range(count)]
+    colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
+    lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]
     return Vectors(whole, lengths, colbert, failures)
 
 
-def _colbert(spec: ModelSpec, ran: Ran, texts: Sequence[Encoded | None]) -> list[Float32]:
-    """The vectors of the tokens that count; None: a text that has failed."""
+def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:
+    return ReadRequest(inputs=inputs, options=options, truncate=runner.truncates(options))
+
+
+def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[TokenSequence | InvalidRequest]:
+    try:
+        return list(encoder.read(request, part))
+    except InvalidRequest as error:
+        if error.index is None:  # an option, such as a prompt that the model does not have
+            raise
+    return [_read_one(encoder, request, index) for index in part]
+
+
+def _read_one(encoder: Encoder, request: ReadRequest, index: int) -> TokenSequence | InvalidRequest:
+    try:
+        (sequence,) = encoder.read(request, range(index, index + 1))
+    except InvalidRequest as error:
+        return error.with_traceback(None)  # which would keep the tokens of this part in memory
+    return sequence
+
+
+def _colbert(ran: RunResult, sequences: Sequence[TokenSequence | None]) -> list[Float32]:
+    """The vectors of the tokens that count; None: a text that failed."""
     return [
-        rows if text is None else rows[colbert_rows(spec, text)]
-        for rows, text in zip(ran.each("colbert"), texts, strict=True)
+        rows if sequence is None or sequence.rows is None else rows[sequence.rows]
+        for rows, sequence in zip(ran.each("colbert"), sequences, strict=True)
     ]
 
 
 def _no_vectors(spec: ModelSpec) -> Answer:
-    """In place of what a model would have made of a text."""
+    """The answer to a text that failed."""
     colbert = 0 if spec.colbert is None else spec.colbert.dimensions
     return {
         "dense": np.zeros((1, spec.dimensions), np.float32),
@@ -120,18 +125,19 @@ def _no_vectors(spec: ModelSpec) -> Answer:
 
 
 def _check_numbers(
-    spec: ModelSpec, texts: Collection[Encoded], kinds: frozenset[VectorKind], field: str, max_numbers: int
+    spec: ModelSpec, sequences: Sequence[TokenSequence], kinds: frozenset[VectorKind], max_numbers: int
 ) -> None:
-    """Raises TooManyInputs before any is made: a vector a token is a hundred times a vector a text."""
+    """Raises TooManyInputs before any vector exists: a vector a token is a hundred times a vector a text."""
     width = 0
     if "tokens" in kinds:
         width += spec.hidden_size
     if "colbert" in kinds and spec.colbert is not None:
         width += spec.colbert.dimensions
-    tokens = sum(len(text.ids) for text in texts) if width else 0
+    tokens = sum(len(sequence.ids) for sequence in sequences) if width else 0
     if tokens * width > max_numbers:
-        raise TooManyInputs(
-            f"`{field}` may have at most {max_numbers // width} tokens in all where each gets vectors of {width} "
-            f"numbers; got {tokens}.",
-            field=field,  # without limit and given, which some dialects word as numbers of inputs
+        raise TooManyInputs(  # without limit and given, which some products word as numbers of inputs
+            "{field} may have at most {most} tokens in all where each gets vectors of {width} numbers; got {tokens}.",
+            most=max_numbers // width,
+            width=width,
+            tokens=tokens,
         )

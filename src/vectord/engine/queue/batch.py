@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from vectord.errors import VectordError
-from vectord.schema import Float32, Int32, Lane, Sparse
+from vectord.schema import Float32, Lane, Sparse
+from vectord.text.sequence import TokenSequence
 
 # What a text is asked for. dense (M, D), scores (M, L): a row a span, usually one; colbert and tokens (n, .): a row a
 # token; sparse: a Sparse.
@@ -28,28 +29,20 @@ class Waiter(Protocol):
     def fail(self, index: int, error: VectordError) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prefix:
-    """Tokens that several texts of a causal model begin with. Compared by identity: it runs once a batch."""
-
-    ids: Int32  # (p,)
-
-
 @dataclass(slots=True, eq=False)
 class Item:
-    """One text. Compared by identity: two equal texts are two items unless the cache joins them."""
+    """A sequence in the queue. Compared by identity: two equal texts are two items unless the cache joins them."""
 
-    ids: Int32  # (n,), without those of the prefix
-    type_ids: Int32  # (n,)
-    tokens: int  # n and the prefix's
+    sequence: TokenSequence
     kinds: frozenset[Kind]
     client: str
     lane: Lane
-    key: Key | None = None  # None: neither cached nor shared
-    spans: Int32 | None = None  # (m, 2) rows of this text to pool; None: all of them, once
-    keys: int | None = None  # only so many of its first rows are attended to; None: all
-    prefix: Prefix | None = None
-    waiters: list[tuple[Waiter, int]] = field(default_factory=list)  # touched on the event loop only
+    key: Key | None = None  # None: neither cached nor shared with other requests
+    waiters: list[tuple[Waiter, int]] = field(default_factory=list)  # on the event loop only
+    tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = len(self.sequence.ids)
 
 
 @dataclass(frozen=True, slots=True)

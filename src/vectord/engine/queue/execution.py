@@ -114,7 +114,7 @@ class Execution:
         if kind != "sparse":
             return rows.copy()
         if self._outputs["sparse"] == "lexical":
-            return sparse.from_tokens(item.ids, rows[:, 0], self._unused)
+            return sparse.from_tokens(item.sequence.own_ids, rows[:, 0], self._unused)
         return sparse.from_logits(rows[0])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from copy import copy
 
 from vectord.engine.queue.batch import Answer, Item
 from vectord.errors import VectordError
@@ -14,8 +13,8 @@ from vectord.errors import VectordError
 class Job:
     """Implements batch.Waiter. One future for all texts: done when the last answer is in, or with the first error."""
 
-    def __init__(self, texts: int, field: str, now_s: float, *, partial: bool = False) -> None:
-        """field: what the request calls its inputs, for errors; partial: a text's error is an answer, too."""
+    def __init__(self, texts: int, now_s: float, *, partial: bool = False) -> None:
+        """partial: a text's error is one of the answers, and does not end the job."""
         self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for, its own and those it shares
         self.queue_s = 0.0  # sums over the texts, of the time since this job began
@@ -25,7 +24,6 @@ class Job:
         self.ended_s = -math.inf  # of its last one
         self._answers: list[Answer] = [{}] * texts
         self._missing = texts
-        self._field = field
         self._partial = partial
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -54,10 +52,8 @@ class Job:
             self._done.set_result(None)
 
     def fail(self, index: int, error: VectordError) -> None:
-        """A copy of `error`, because one error may meet several requests, each with its own field and index."""
-        own = copy(error)
-        own.field, own.index = self._field, index
-        own.__cause__ = error.__cause__
+        """Records `error` for one text, as a copy: one error may fail several requests, with an index of each."""
+        own = error.at(index=index)
         if not self._partial:
             self.end(own)
             return

@@ -10,8 +10,9 @@ import numpy as np
 
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import POOLED, Answers, PackedTexts, TokenBatch
-from vectord.engine.queue.batch import Item, Kind, Prefix
+from vectord.engine.queue.batch import Item, Kind
 from vectord.schema import Float32, Int32
+from vectord.text.sequence import Prefix, TokenSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,29 +38,31 @@ def pack(items: Sequence[Item], outputs: Mapping[Kind, Output], alone: bool) -> 
     types: list[Int32] = []
     parents: list[int] = []
     firsts: list[int] = []
-    for item in items:
-        if item.prefix is not None and item.prefix not in places:
-            places[item.prefix] = len(ids)
-            ids.append(item.prefix.ids)
-            types.append(np.zeros_like(item.prefix.ids))
+    sequences = [item.sequence for item in items]
+    for sequence in sequences:
+        prefix = sequence.prefix
+        if prefix is not None and prefix not in places:
+            places[prefix] = len(ids)
+            ids.append(prefix.ids)
+            types.append(np.zeros_like(prefix.ids))
             parents.append(-1)
         firsts.append(len(ids))
-        ids.append(item.ids)
-        types.append(item.type_ids)
-        parents.append(-1 if item.prefix is None else places[item.prefix])
+        ids.append(sequence.own_ids)
+        types.append(sequence.type_ids[len(sequence.ids) - len(ids[-1]) :])
+        parents.append(-1 if prefix is None else places[prefix])
     cu_seqlens = np.zeros(len(ids) + 1, np.int32)
     np.cumsum([len(text) for text in ids], out=cu_seqlens[1:])
     texts = PackedTexts(
         ids=np.concatenate(ids),
         type_ids=np.concatenate(types),
         cu_seqlens=cu_seqlens,
-        spans=_spans(items, firsts, cu_seqlens),
-        keys=_keys(items, firsts, cu_seqlens),
+        spans=_spans(sequences, firsts, cu_seqlens),
+        keys=_keys(sequences, firsts, cu_seqlens),
         parents=np.array(parents, np.int32) if places else None,
     )
     asked = frozenset(outputs[kind] for item in items for kind in item.kinds)
     bounds = cu_seqlens.tolist()
-    counts = [1 if item.spans is None else len(item.spans) for item in items]
+    counts = [sequence.pooled for sequence in sequences]
     return Packed(
         batch=TokenBatch(texts=texts, outputs=asked, alone=alone),
         rows=[slice(bounds[first], bounds[first + 1]) for first in firsts],
@@ -67,21 +70,21 @@ def pack(items: Sequence[Item], outputs: Mapping[Kind, Output], alone: bool) -> 
     )
 
 
-def _spans(items: Sequence[Item], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
-    """Each item's spans, in order, as rows of the batch; None: one a text, and no text is a mere prefix."""
-    if all(item.spans is None for item in items) and len(items) == len(cu_seqlens) - 1:
+def _spans(sequences: Sequence[TokenSequence], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
+    """Each sequence's spans, in order, as rows of the batch; None: one for each text, and no text is only a prefix."""
+    if all(one.spans is None for one in sequences) and len(sequences) == len(cu_seqlens) - 1:
         return None
     whole = [cu_seqlens[first : first + 2][None, :] for first in firsts]  # (1, 2) each
     return np.concatenate(
-        [rows if item.spans is None else item.spans + rows[0, 0] for item, rows in zip(items, whole, strict=True)]
+        [rows if one.spans is None else one.spans + rows[0, 0] for one, rows in zip(sequences, whole, strict=True)]
     ).astype(np.int32)
 
 
-def _keys(items: Sequence[Item], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
-    if all(item.keys is None for item in items):
+def _keys(sequences: Sequence[TokenSequence], firsts: Sequence[int], cu_seqlens: Int32) -> Int32 | None:
+    if all(one.keys is None for one in sequences):
         return None
     keys = np.diff(cu_seqlens).astype(np.int32)
-    for item, first in zip(items, firsts, strict=True):
-        if item.keys is not None:
-            keys[first] = item.keys
+    for one, first in zip(sequences, firsts, strict=True):
+        if one.keys is not None:
+            keys[first] = one.keys
     return keys

@@ -23,16 +23,16 @@ from vectord.engine.cache.answer_codec import Shapes
 from vectord.engine.cache.memory import KEPT_KINDS, AnswerCache, cache_key
 from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
 from vectord.engine.events import BatchRan, CacheLookedUp, Observer
-from vectord.engine.operations.encoding import Encoder
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.queue.batch import Answer, Item, Key, Kind, Prefix
+from vectord.engine.queue.batch import Answer, Item, Key, Kind
 from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution, output_of, widths_of
 from vectord.engine.queue.job import Job
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import Outcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
-from vectord.schema import Caller, DeviceState, Float32, Int32, Lane, TextOptions
+from vectord.schema import Caller, DeviceState, Float32, Lane, TextOptions
+from vectord.text.sequence import Encoder, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
 
@@ -41,22 +41,11 @@ WATCH_S = 1.0  # how often, at most, it is looked whether a forward hangs
 TEXTS_PER_TURN = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text:
-    """One text for the network, and how it is to be read."""
-
-    ids: Int32  # (n,), those of the prefix included
-    type_ids: Int32  # (n,)
-    spans: Int32 | None = None  # (m, 2) rows behind the prefix to pool; None: all of them, once
-    keys: int | None = None  # only so many of the first rows behind the prefix are attended to; None: all
-    prefix: Prefix | None = None  # the same object in every text that begins so; of causal models, pooled at the end
-
-
-Unknown: TypeAlias = tuple[int, Text, Key | None]  # index, text, key
+Unknown: TypeAlias = tuple[int, TokenSequence, Key | None]  # index, sequence, key
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     answers: Sequence[Answer]  # one a text, in order
     queue_s: float  # means over the texts
     inference_s: float
@@ -74,7 +63,7 @@ class Ran:
         return [answer[kind] for answer in self.answers]
 
 
-NOTHING_RAN = Ran(answers=(), queue_s=0.0, inference_s=0.0)
+NOTHING_RAN = RunResult(answers=(), queue_s=0.0, inference_s=0.0)
 
 
 class ModelRunner:
@@ -177,26 +166,25 @@ class ModelRunner:
 
     async def run(
         self,
-        texts: Sequence[Text],
+        texts: Sequence[TokenSequence],
         kinds: frozenset[Kind],
         caller: Caller,
-        field: str,
         *,
         fresh: bool = False,
         entered: bool = False,
         partial: bool = False,
         device: int | None = None,
-    ) -> Ran:
+    ) -> RunResult:
         """The answers to all texts, in order. Cancelling takes what still waits out of the queue.
 
         kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for; entered: the
-        caller has been let in already, however long the wait; partial: a text that fails is among `Ran.failures`;
+        caller has been let in already, however long the wait; partial: a text that fails is among `RunResult.failures`;
         device: that one runs them, alone and before all others.
         Raises Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(texts), field, self._worker.now_s(), partial=partial)
+        job = Job(len(texts), self._worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
             shares = kinds <= KEPT_KINDS and (self._cache.enabled or self._shared is not None) and not fresh
@@ -215,7 +203,7 @@ class ModelRunner:
         finally:
             self._jobs.discard(job)
             job.items.clear()  # they point back here: without this the answers would wait for the garbage collector
-        return Ran(
+        return RunResult(
             answers,
             job.queue_s / len(texts),
             job.inference_s / len(texts),
@@ -264,10 +252,10 @@ class ModelRunner:
 
     # --- on the way in ----------------------------------------------------------------------------------------
 
-    def _lane(self, texts: Sequence[Text]) -> Lane:
+    def _lane(self, texts: Sequence[TokenSequence]) -> Lane:
         return "bulk" if sum(len(text.ids) for text in texts) > self._config.bulk_tokens else "interactive"
 
-    async def _fill_from_cache(self, job: Job, texts: Sequence[Text], kinds: frozenset[Kind]) -> list[Unknown]:
+    async def _fill_from_cache(self, job: Job, texts: Sequence[TokenSequence], kinds: frozenset[Kind]) -> list[Unknown]:
         """What the cache does not know."""
         unknown: list[Unknown] = []
         for index, text in enumerate(texts):
@@ -317,10 +305,9 @@ class ModelRunner:
     def _shared_name(self, key: Key) -> bytes:
         return name_of(key, self.facts.dtype)
 
-    def _shapes(self, text: Text, kinds: frozenset[Kind]) -> Shapes:
+    def _shapes(self, text: TokenSequence, kinds: frozenset[Kind]) -> Shapes:
         """Of an answer to this text, as execution.py makes it."""
-        rows = 1 if text.spans is None else len(text.spans)
-        return {kind: None if kind == "sparse" else (rows, self._widths[self._outputs[kind]]) for kind in kinds}
+        return {kind: None if kind == "sparse" else (text.pooled, self._widths[self._outputs[kind]]) for kind in kinds}
 
     def _admit(self, lane: Lane, caller: Caller, tokens: int, *, entered: bool = False) -> None:
         _, queued_tokens = self._worker.queued()
@@ -350,7 +337,7 @@ class ModelRunner:
             for index, text, key in texts[start : start + TEXTS_PER_TURN]:
                 item = self._join(key, lane, client)
                 if item is None:
-                    item = _item(text, kinds, client, lane, key)
+                    item = Item(text, kinds, client, lane, key)
                     items.append(item)
                     if key is not None:
                         self._under_way[key] = item
@@ -468,27 +455,11 @@ def _least(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def _all_unknown(texts: Sequence[Text]) -> list[Unknown]:
+def _all_unknown(texts: Sequence[TokenSequence]) -> list[Unknown]:
     return [(index, text, None) for index, text in enumerate(texts)]
 
 
-def _layout(text: Text) -> bytes:
-    """What beside its tokens decides a text's answer, for the cache."""
-    spans = b"" if text.spans is None else text.spans.tobytes()
-    return spans if text.keys is None else b"%d:%b" % (text.keys, spans)
-
-
-def _item(text: Text, kinds: frozenset[Kind], client: str, lane: Lane, key: Key | None) -> Item:
-    begun = 0 if text.prefix is None else len(text.prefix.ids)
-    return Item(
-        ids=text.ids[begun:],
-        type_ids=text.type_ids[begun:],
-        tokens=len(text.ids),
-        kinds=kinds,
-        client=client,
-        lane=lane,
-        key=key,
-        spans=text.spans,
-        keys=text.keys,
-        prefix=text.prefix,
-    )
+def _layout(sequence: TokenSequence) -> bytes:
+    """What decides an answer besides the tokens, for the cache's key."""
+    spans = b"" if sequence.spans is None else sequence.spans.tobytes()
+    return spans if sequence.keys is None else b"%d:%b" % (sequence.keys, spans)

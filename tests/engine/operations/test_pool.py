@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.fakes import MAX_TOKENS, ByteEncoder
 
-from vectord.engine.operations import encoding
-from vectord.engine.operations.encoding import EncoderPool
+from vectord.engine.operations.pool import (
+    INPUT_CHARACTERS,
+    LONG_AT_ONCE,
+    PART_CHARACTERS,
+    PART_INPUTS,
+    EncoderPool,
+    _parts,
+)
 from vectord.errors import InputTooLong, Unavailable
 from vectord.schema import TextOptions
+from vectord.text.sequence import ReadRequest
 
 
 @pytest.fixture
@@ -24,9 +32,8 @@ def pool():
 
 
 async def encode(pool, encoder, inputs, *, truncate=True):
-    return await pool.spread(
-        inputs, lambda part: encoder.encode(inputs, TextOptions(), truncate=truncate, field="input", part=part)
-    )
+    request = ReadRequest(inputs=inputs, options=TextOptions(), truncate=truncate)
+    return await pool.spread(inputs, partial(encoder.read, request))
 
 
 @pytest.mark.parametrize(
@@ -37,7 +44,7 @@ async def encode(pool, encoder, inputs, *, truncate=True):
 async def test_one_result_an_input_in_order(pool, inputs):
     """However the request was cut into parts."""
     encoded = await encode(pool, ByteEncoder(), [*inputs, "end"])
-    whole = ByteEncoder().encode([*inputs, "end"], TextOptions(), truncate=True, field="input")
+    whole = ByteEncoder().read(ReadRequest(inputs=[*inputs, "end"], options=TextOptions(), truncate=True))
     assert [one.ids.tolist() for one in encoded] == [one.ids.tolist() for one in whole]
 
 
@@ -70,13 +77,13 @@ async def test_a_long_request_leaves_others_their_turn(pool):
     at_once = most = 0
 
     class Counting(ByteEncoder):
-        def encode(self, *args, **kwargs):
+        def read(self, *args, **kwargs):
             nonlocal at_once, most
             with lock:
                 at_once += 1
                 most = max(most, at_once)
             try:
-                return super().encode(*args, **kwargs)
+                return super().read(*args, **kwargs)
             finally:
                 with lock:
                     at_once -= 1
@@ -111,12 +118,12 @@ async def test_only_so_many_long_requests_are_read_at_once(pool):
             unfinished -= 1
 
     lock = threading.Lock()
-    reading = [asyncio.create_task(read()) for _ in range(3 * encoding.LONG_AT_ONCE)]
+    reading = [asyncio.create_task(read()) for _ in range(3 * LONG_AT_ONCE)]
     await asyncio.sleep(0)
     assert await pool.spread(["short"], list) == [0]
     assert not any(each.done() for each in reading)
     await asyncio.gather(*reading)
-    assert most <= encoding.LONG_AT_ONCE
+    assert most <= LONG_AT_ONCE
 
 
 async def test_closing_answers_those_who_wait_for_a_thread():
@@ -143,9 +150,9 @@ async def test_closing_answers_those_who_wait_for_a_thread():
 @settings(deadline=None, max_examples=60)
 def test_parts_cover_every_input_once_and_stay_small(lengths):
     """A part is one long input, or several that are together no more work than one call should be."""
-    parts = list(encoding._parts(["x" * length for length in lengths]))
+    parts = list(_parts(["x" * length for length in lengths]))
     assert [index for part, _ in parts for index in part] == list(range(len(lengths)))
     for part, size in parts:
-        assert len(part) <= encoding.PART_INPUTS
-        assert size == sum(lengths[i] + encoding.INPUT_CHARACTERS for i in part)
-        assert sum(lengths[i] + encoding.INPUT_CHARACTERS for i in part[:-1]) < encoding.PART_CHARACTERS
+        assert len(part) <= PART_INPUTS
+        assert size == sum(lengths[i] + INPUT_CHARACTERS for i in part)
+        assert sum(lengths[i] + INPUT_CHARACTERS for i in part[:-1]) < PART_CHARACTERS
