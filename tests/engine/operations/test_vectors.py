@@ -213,7 +213,7 @@ async def test_a_failure_of_the_same_text_under_way_reaches_both_in_their_own_wa
         partly, failed = await asyncio.gather(*asked, return_exceptions=True)
     assert [error.index for error in partly.failures.values()] == [1]
     assert isinstance(failed, InferenceFailed)
-    assert failed.index == 0
+    assert (failed.field, failed.index) == ("inputs", None)
 
 
 @pytest.mark.parametrize(

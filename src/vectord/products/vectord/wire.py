@@ -14,7 +14,7 @@ from vectord.products.common.body import Count, PositiveCount
 from vectord.products.common.inputs import TextsOrIds
 from vectord.schema import DeviceState, InputKind, Precision, RerankMethod, ScoreKind, Side, VectorKind
 
-MAX_PROMPT_CHARACTERS = 2000  # the limit of text/prompts.py: a prompt is prepended to every text
+MAX_PROMPT_CHARACTERS = 2000  # the limit of text/options.py: a prompt is prepended to every text
 MAX_WEIGHT = 1000
 
 Words: TypeAlias = Annotated[str, Meta(max_length=MAX_PROMPT_CHARACTERS)]
