@@ -146,7 +146,9 @@ class VectordError(Exception):
             canonical = name.removeprefix("body.")
             return f"`{self.names.get(canonical, canonical)}`"
         value = {"limit": self.limit, "given": self.given, "index": self.index, **self.values}.get(name)
-        return placeholder[0] if value is None else str(value)
+        if value is None:
+            return placeholder[0]
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
     def _place(self) -> str:
         if self.field_name is None:
@@ -261,8 +263,8 @@ class RateLimited(Overloaded):
 
 
 class Unavailable(VectordError):
-    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
-        super().__init__(message)
+    def __init__(self, template: str, *, retry_after_s: float = 1.0, **data: Any) -> None:
+        super().__init__(template, **data)
         self.retry_after_s = retry_after_s
 
 

@@ -1,4 +1,4 @@
-"""What the server sees of the engine. The engine in this process is one; a remote one would be another."""
+"""What the server may call of the engine. Implemented by the engine in this process and by cluster.remote."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from vectord.schema import ANYONE, Caller, ModelList, Request, Result
 
 
 class EngineClient(Protocol):
-    """Answers canonical requests on the event loop it was started on."""
+    """Answers canonical requests on the event loop that started it."""
 
     async def answer(self, request: Request, caller: Caller) -> Result:
-        """The result of `request`, inputs in order. Cancelling the task takes its work out of the queue.
+        """The result of `request`, in the order of its inputs. Cancelling the task removes its texts from the queue.
 
-        Raises the VectordError that says what is wrong; never returns a number that is not finite, nor, unless asked
-        to, an answer to some of the inputs only.
+        Raises a VectordError. Every number of a result is finite, and a result covers every input unless the request
+        allows partial ones.
         """
         ...
 
     def readiness(self) -> dict[str, str]:
         """Served name -> "unloaded" | "loading" | "ready" | "failed" | "stalled".
 
-        Requests are answered when every value is "ready", or "unloaded": such a model loads on its next use.
+        The server is ready when every value is "ready" or "unloaded": such a model loads on its next use.
         """
         ...
 
     def models(self, caller: Caller = ANYONE) -> ModelList:
-        """What is served to this caller, as `answer(ListModels())` says, for those who cannot wait."""
+        """The same as `answer(ListModels())`, without waiting."""
         ...
 
     async def drain(self) -> None:
-        """Accept nothing new from now on; return when everything accepted has been answered."""
+        """Refuse new requests; return when every accepted one has been answered."""
         ...

@@ -1,6 +1,6 @@
-"""Work that somebody waits for only so long. What is late leaves the queue and is an error.
+"""Deadlines: work that is late is cancelled, which removes it from the queue, and ends in an error.
 
-Called by engine.py on the event loop. A forward that has begun runs on; its answer goes to the cache.
+Called by engine.py on the event loop. A running forward is not interrupted; its answer goes to the cache.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def earliest(deadline_s: float | None, timeout_s: float) -> float:
-    """The caller's deadline, or what the server gives a request from now on."""
+    """The caller's deadline or `timeout_s` from now, whichever comes first."""
     own_s = time.monotonic() + timeout_s
     return own_s if deadline_s is None else min(own_s, deadline_s)
 
@@ -26,7 +26,7 @@ def passed(deadline_s: float | None) -> bool:
 
 
 async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. deadline_s: by time.monotonic(); None: it may take for ever. Raises TimedOut."""
+    """The result of `work`. deadline_s: by time.monotonic(); None: no limit. Raises TimedOut."""
     if deadline_s is None:
         return await work
     late = TimedOut("The request was not finished by its deadline.")
@@ -37,10 +37,12 @@ async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. timeout_s: 0: it may take for ever. Raises InferenceTimedOut."""
+    """The result of `work`. timeout_s: 0: no limit. Raises InferenceTimedOut."""
     if not timeout_s:
         return await work
-    return await _within(timeout_s, work, InferenceTimedOut(f"The model did not answer within {timeout_s:g} s."))
+    return await _within(
+        timeout_s, work, InferenceTimedOut("The model did not answer within {limit} s.", limit=timeout_s)
+    )
 
 
 async def _within(left_s: float, work: Coroutine[Any, Any, T], late: VectordError) -> T:

@@ -1,4 +1,4 @@
-"""Run one batch so that every text gets its own answer or its own error. Blocks; called by the worker's threads.
+"""Runs one batch so that every text receives an answer or an error of its own. Blocks; called by the worker's threads.
 
     whole batch ── MemoryError ──> two halves, down to one text, which then fails with OutOfMemory
         │
@@ -6,7 +6,7 @@
         │
         └── answers ── a text whose numbers are not all finite ──> once more in float32, alone; then it fails
 
-What is no Exception (SystemExit) passes through and ends the thread: worker.py answers for it.
+A BaseException such as SystemExit passes through and ends the thread; worker.py handles it.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ class Execution:
     """Runs batches of one model. All of the worker's threads share it."""
 
     def __init__(self, backend: Backend, spec: ModelSpec, unused: Int32) -> None:
-        """unused: token ids that are no words, for sparse vectors."""
+        """unused: ids of special tokens, which sparse vectors leave out."""
         self._backend = backend
         self._outputs = output_of(spec)
         self._widths = widths_of(spec)
         self._unused = unused
 
     def run(self, batch: Batch, stream: int) -> list[Reply]:
-        """One result an item, in order. Never raises an Exception."""
+        """One reply per item, in order. Never raises an Exception."""
         return self._run(batch.items, stream, batch.alone)
 
     def renew(self, stream: int) -> None:
-        """Make a stream on which a forward hangs fit for another thread. May block, and raise anything."""
+        """Prepare a stream with a hung forward for another thread. May block, and raise anything."""
         self._backend.renew(stream)
 
     def _run(self, items: Sequence[Item], stream: int, alone: bool) -> list[Reply]:
@@ -70,7 +70,7 @@ class Execution:
         return [result for part in parts for result in self._run(part, stream, False)]
 
     def _check_shapes(self, answers: Answers, packed: Packed) -> None:
-        """A row too few would give every text behind it the row of another."""
+        """With a row missing, every later text would receive another text's row."""
         for output in packed.batch.outputs:
             shape = answers[output].shape
             rows = packed.pooled_rows if output in POOLED else len(packed.batch.texts.ids)
@@ -88,7 +88,7 @@ class Execution:
         ]
 
     def _once_more(self, item: Item) -> Reply:
-        """What is asked about a text, computed in float32: its numbers in another precision were not all finite."""
+        """The text's answer computed in float32, because the numbers in another precision were not all finite."""
         try:
             packed = pack((item,), self._outputs, alone=False)
             answers = self._backend.forward_exact(packed.batch)
@@ -103,14 +103,14 @@ class Execution:
         return self._answer(item, packed, answers, 0)
 
     def _is_finite_for(self, item: Item, packed: Packed, answers: Answers, index: int) -> bool:
-        """Whether what the text asked for is: another text of the batch may have asked for more."""
+        """Whether the requested kinds are finite: another text of the batch may have requested more."""
         return all(_is_finite(packed.part(answers, self._outputs[kind], index)) for kind in item.kinds)
 
     def _answer(self, item: Item, packed: Packed, answers: Answers, index: int) -> Answer:
         return {kind: self._own(item, packed.part(answers, self._outputs[kind], index), kind) for kind in item.kinds}
 
     def _own(self, item: Item, rows: Float32, kind: Kind) -> Float32 | Sparse:
-        """An array of its own: a view would keep the whole batch in memory for as long as anybody keeps the answer."""
+        """A copy: a view would keep the whole batch in memory as long as the answer."""
         if kind != "sparse":
             return rows.copy()
         if self._outputs["sparse"] == "lexical":
@@ -119,7 +119,7 @@ class Execution:
 
 
 def output_of(spec: ModelSpec) -> dict[Kind, Output]:
-    """What the network calls each kind of answer that the model can give."""
+    """The network's output for each kind of answer that the model supports."""
     names: Mapping[Output, Kind] = {
         "dense": "dense",
         "tokens": "tokens",
@@ -132,7 +132,7 @@ def output_of(spec: ModelSpec) -> dict[Kind, Output]:
 
 
 def widths_of(spec: ModelSpec) -> dict[Output, int]:
-    """Numbers a row, of the outputs whose width the spec knows: all but splade's."""
+    """The row width of each output, except splade's, which the spec does not contain."""
     return {
         "dense": spec.dimensions,
         "tokens": spec.hidden_size,
@@ -147,5 +147,5 @@ def _is_finite(numbers: Float32) -> bool:
 
 
 def _failure(error: InferenceFailed, cause: BaseException) -> InferenceFailed:
-    error.__cause__ = cause  # for the log of whoever has the request id; the client sees the message alone
+    error.__cause__ = cause  # for the log; the client receives the message only
     return error

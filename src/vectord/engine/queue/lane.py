@@ -1,8 +1,8 @@
-"""One lane of the queue: clients side by side, each served its fair share of tokens.
+"""One lane of the queue: every client receives a fair share of tokens.
 
 Start-time fair queueing (Goyal, Vin and Cheng, 1996). Every client has a virtual time, the tokens it has been served;
-the least served goes first, and a newcomer starts level with whoever is being served, so nobody saves up credit.
-scheduler.py is the only caller, under the worker's lock.
+the client with the least goes first. A newcomer starts at the present virtual time, so that no client saves up credit.
+Only scheduler.py calls it, under the worker's lock.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from vectord.engine.queue.batch import Item
 
 
 class Flow:
-    """What one client has waiting in one lane, first come first served."""
+    """One client's queued items in one lane, first come first served."""
 
     __slots__ = ("client", "items", "lane", "start", "waiting_since_s")
 
@@ -23,8 +23,8 @@ class Flow:
         self.lane = lane
         self.client = client
         self.items: OrderedDict[Item, None] = OrderedDict()  # O(1) at the front and in the middle
-        self.start = 0.0  # virtual time: tokens served, level with the others at entry
-        self.waiting_since_s = 0.0  # last served, or begun to wait
+        self.start = 0.0  # virtual time: tokens served, set to the present at entry
+        self.waiting_since_s = 0.0  # when it was last served, or became non-empty
 
     @property
     def head(self) -> Item:
@@ -32,7 +32,7 @@ class Flow:
 
 
 class LaneQueue:
-    """All flows of one lane; `start` is the lane's own virtual time against the other lane."""
+    """All flows of one lane. `start` is the lane's virtual time, compared with the other lane's."""
 
     def __init__(self, weight: float) -> None:
         self.weight = weight
@@ -40,10 +40,10 @@ class LaneQueue:
         self.tokens = 0
         self.tokens_by_client: dict[str, int] = {}
         self._clock = 0.0  # virtual time of the flow served last
-        self._count = count()  # breaks ties in the heap: equals take turns
+        self._count = count()  # breaks ties in the heap: equal flows alternate
         self._flows: dict[str, Flow] = {}
-        # One entry a flow. A flow's start only grows, so an entry may lag behind its flow and is put right on top.
-        # A flow that runs empty stays, with its debt, until `first` meets it: that is when the others have caught up.
+        # One entry per flow. A flow's start only grows: an outdated entry is corrected when it reaches the top.
+        # An empty flow stays, with its virtual time, until `first` finds it: by then the others have caught up.
         self._heap: list[tuple[float, int, Flow]] = []
 
     def add(self, item: Item) -> Flow:
@@ -71,7 +71,7 @@ class LaneQueue:
         self.start += tokens / self.weight
 
     def first(self) -> Flow | None:
-        """The least served flow that has something waiting. Forgets the empty flows it meets."""
+        """The least served flow that is not empty. Removes empty flows on the way."""
         heap = self._heap
         while heap:
             start, _, flow = heap[0]

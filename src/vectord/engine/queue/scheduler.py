@@ -1,18 +1,18 @@
-"""Which texts run next. A pure object: no clock, no thread, no tensor; the worker calls it under its lock.
+"""Which texts run next. Pure: no clock, no thread, no tensor. The worker calls it under its lock.
 
     two lanes (interactive 8 : bulk 1, in virtual time)
       └── a flow per client, equal shares of tokens (lane.py)
             └── items, first come first served
 
-On top of that the age guard: a client that nothing has been taken from for `max_age_s` goes first, longest wait first,
-whatever its lane. The guard is on the client and not on each text, because every text of a long job grows old: judged
-alone they would make one queue of it all, with strangers at the end.
+In addition there is an age guard: a client that has not been served for `max_age_s` goes first, longest wait first,
+in either lane. The guard applies to clients and not to texts, because every text of a long job grows old: applied to
+texts, it would merge everything into one queue with newcomers at its end.
 
-One queue for all devices of a model, so that lanes and shares are the same whatever runs a text: the device that asks
-says which one it is, and its batch keeps to its own limits.
+All devices of a model share one queue, so that lanes and shares do not depend on the device. Each device has its own
+batch limits.
 
-A batch cannot be interrupted, so a question waits for the one that runs: while somebody asks in the interactive lane,
-batches of bulk are a third as long, and those with a question in them are filled up with bulk to an eighth only.
+A running batch cannot be interrupted, so an interactive text waits for it. While the interactive lane is in use, bulk
+batches have a third of the budget, and bulk texts fill up at most an eighth of a batch with interactive texts.
 Adding, cancelling and taking a text are O(log clients); `tokens_ahead` looks at each client once.
 """
 
@@ -28,24 +28,24 @@ from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.lane import Flow, LaneQueue
 from vectord.schema import Lane
 
-# `make bench-fairness`, MiniLM on 2 cores (AVX2): single questions beside a job take 61 ms at the median and 151 at p99
-# (alone 15 and 55); the job keeps 0.89 of its speed. With whole batches, and questions 0.02 s apart instead of 0.2,
-# it was 432 and 593.
-RECENT_S = 1.0  # how long after a text in the interactive lane the next one is expected
-BULK_SHARE, FILL_SHARE = 3, 8  # parts of max_batch_tokens until then: of a batch of bulk, of one with a question in it
-INTERACTIVE_WEIGHT = 8.0  # tokens the interactive lane gets for each one of bulk, while both wait
+# `make bench-fairness`, MiniLM on 2 cores (AVX2): single queries during a bulk job take 61 ms (p50) and 151 ms (p99),
+# alone 15 and 55; the job keeps 0.89 of its speed. With full bulk batches, and queries 0.02 s apart instead of 0.2,
+# they took 432 and 593 ms.
+RECENT_S = 1.0  # the interactive lane counts as in use for this long after its last text
+BULK_SHARE, FILL_SHARE = 3, 8  # fractions of max_batch_tokens then: a bulk batch, bulk texts in an interactive batch
+INTERACTIVE_WEIGHT = 8.0  # interactive tokens served per bulk token while both lanes wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLimits:
-    """What one device says of its batches.
+    """The limits of one device's batches.
 
-    pipelined: it runs one batch at a time, whatever its streams: while one runs, the next is taken only when it is as
-    large as that. A smaller one would go ahead with too few texts.
+    pipelined: the device computes one batch at a time, regardless of its streams. While one runs, the next is taken
+    only when it is as large, because a smaller one would run with too few texts.
     """
 
     max_batch_tokens: int
-    cost: Literal["packed", "padded"] = "packed"  # what counts against it: the tokens, or longest text x texts
+    cost: Literal["packed", "padded"] = "packed"  # what counts: the tokens, or longest text x texts
     max_batch_texts: int | None = None
     pipelined: bool = False
 
@@ -58,17 +58,17 @@ class Scheduler:
     """The queue of one model. Times are seconds of one monotonic clock, passed in and never going back."""
 
     def __init__(self, devices: Sequence[BatchLimits], *, max_age_s: float = 5.0, batch_window_s: float = 0.0) -> None:
-        """devices: of each, its batches' limits. Whoever asks for a batch says by its place there which one it is."""
+        """devices: the batch limits of each. Later calls name a device by its index."""
         self._devices = devices
         self._max_age_s = max_age_s
         self._batch_window_s = batch_window_s
         self._lanes: dict[Lane, LaneQueue] = {"interactive": LaneQueue(INTERACTIVE_WEIGHT), "bulk": LaneQueue(1.0)}
         self._clock = 0.0  # virtual time of the lane served last
         self._flow_of: dict[Item, Flow] = {}
-        self.tokens = 0  # that wait
-        self._waiting: OrderedDict[Flow, None] = OrderedDict()  # the flow that has stood still longest first
-        self._opened_s = 0.0  # when the queue was last empty until
-        self._asked_s = -math.inf  # when a text last came to the interactive lane
+        self.tokens = 0  # queued
+        self._waiting: OrderedDict[Flow, None] = OrderedDict()  # in order of the last service, oldest first
+        self._opened_s = 0.0  # when the queue last became non-empty
+        self._interactive_s = -math.inf  # when the interactive lane last received a text
 
     def __len__(self) -> int:
         return len(self._flow_of)
@@ -77,7 +77,7 @@ class Scheduler:
         if not self._flow_of:
             self._opened_s = now_s
         if item.lane == "interactive":
-            self._asked_s = now_s
+            self._interactive_s = now_s
         lane = self._lanes[item.lane]
         if not lane.tokens:
             lane.start = max(lane.start, self._clock)
@@ -89,7 +89,7 @@ class Scheduler:
         self.tokens += item.tokens
 
     def cancel(self, item: Item) -> bool:
-        """Take a waiting item out of the queue; False if it is not there (any more)."""
+        """Remove an item; False if it is not queued."""
         flow = self._flow_of.get(item)
         if flow is None:
             return False
@@ -97,7 +97,7 @@ class Scheduler:
         return True
 
     def promote(self, item: Item, client: str, now_s: float) -> None:
-        """Move a waiting item into the interactive lane, on `client`'s account: someone who asks there needs it too."""
+        """Move a queued item to the interactive lane and to `client`: an interactive request needs it as well."""
         if self.cancel(item):
             item.lane, item.client = "interactive", client
             self.add(item, now_s)
@@ -106,16 +106,16 @@ class Scheduler:
         self.take_all()
 
     def take_all(self) -> list[Item]:
-        """All that waits, which does not any more."""
+        """Remove and return all items."""
         items = list(self._flow_of)
         for item in items:
             self.cancel(item)
         return items
 
     def tokens_ahead(self, lane: Lane, client: str, tokens: int) -> float:
-        """How many tokens of others, and of the client's own, are served before `tokens` more of this client are.
+        """How many tokens are served before `tokens` more of this client, its own queued ones included.
 
-        Of each other client at most as much as this one's own, and of the other lane at most its share beside that.
+        Each other client counts with at most this client's share, and the other lane with at most its own share.
         """
         own_lane = self._lanes[lane]
         mine = own_lane.tokens_by_client.get(client, 0)
@@ -124,17 +124,17 @@ class Scheduler:
         ahead = mine + others
         for other_lane in self._lanes.values():
             if other_lane is not own_lane:
-                beside = (ahead + tokens) * other_lane.weight / own_lane.weight
-                ahead += min(other_lane.tokens, math.ceil(beside))
+                lane_share = (ahead + tokens) * other_lane.weight / own_lane.weight
+                ahead += min(other_lane.tokens, math.ceil(lane_share))
         return ahead
 
     def tokens_by_lane(self) -> dict[Lane, int]:
         return {name: lane.tokens for name, lane in self._lanes.items()}
 
     def hold_s(self, now_s: float, device: int = 0, *, busy_tokens: int = 0) -> float | None:
-        """How long until the batch window lets a batch go; 0: now; None: nothing waits, or too little yet.
+        """Seconds until the batch window ends; 0: a batch may start; None: the queue is empty or too short.
 
-        busy_tokens: of the batches that run on the device.
+        busy_tokens: tokens that the device runs now.
         """
         if not self._flow_of:
             return None
@@ -148,11 +148,11 @@ class Scheduler:
     def next_batch(
         self, now_s: float, device: int = 0, *, idle_streams: int = 1, busy_streams: int = 0, busy_tokens: int = 0
     ) -> Batch | None:
-        """Take the best batch for a device out of the queue; None if nothing waits or hold_s holds it back.
+        """Remove and return the next batch for a device; None if hold_s is not 0.
 
-        idle_streams: how many could run a batch now, on any device, the asking one included; each leaves the others
-        their share. busy_streams, busy_tokens: of the device. Only a text that alone is larger than the budget exceeds
-        it, and it goes alone.
+        idle_streams: how many streams of all devices could run a batch now, this one included; each takes its share.
+        busy_streams, busy_tokens: of the device. A single text larger than the budget runs alone; no other batch
+        exceeds the budget.
         """
         if self.hold_s(now_s, device, busy_tokens=busy_tokens) != 0.0:
             return None
@@ -178,8 +178,8 @@ class Scheduler:
         return Batch(items, tokens, alone, pressed=bool(self._flow_of))
 
     def _room(self, limits: BatchLimits, first: Item, item: Item, now_s: float) -> int:
-        """Tokens of a batch that begins with `first`, if `item` is to be in it."""
-        if item.lane == "interactive" or now_s - self._asked_s > RECENT_S:
+        """The token budget of a batch that starts with `first`, if it includes `item`."""
+        if item.lane == "interactive" or now_s - self._interactive_s > RECENT_S:
             return limits.max_batch_tokens
         return limits.max_batch_tokens // (BULK_SHARE if first.lane == "bulk" else FILL_SHARE)
 

@@ -179,7 +179,7 @@ class Worker:
             place, items, seconds = running.place, running.batch.items, now_s - running.started_s
             logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, len(items), seconds)
             self._set_away(place, True)
-            error = InferenceTimedOut("The model did not answer within {limit:g} s.", limit=self._hangs.timeout_s)
+            error = InferenceTimedOut("The model did not answer within {limit} s.", limit=self._hangs.timeout_s)
             self._finish(running, [error] * len(items), now_s)
             hung = self._hangs.hung_on(place.device)
             if hung <= MAX_HUNG:
