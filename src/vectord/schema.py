@@ -191,7 +191,7 @@ class ShowStatistics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Several:
+class MultiRequest:
     """Requests that one body asks for at once: all are answered, or the first failure is."""
 
     requests: Sequence[EmbedRequest | RerankRequest | ClassifyRequest]
@@ -207,7 +207,7 @@ ModelRequest: TypeAlias = (
     | TokenizeRequest
     | DecodeRequest
 )
-Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | ShowStatistics | Several
+Request: TypeAlias = ModelRequest | ListModels | LoadModel | UnloadModel | ShowStatistics | MultiRequest
 
 
 # --- results --------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ class Gauges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeveralResults:
+class MultiResult:
     """Each of its request, in order."""
 
     results: Sequence[EmbedResult | RerankResult | ClassifyResult]
@@ -465,5 +465,5 @@ Result: TypeAlias = (
     | DecodeResult
     | ModelList
     | Statistics
-    | SeveralResults
+    | MultiResult
 )

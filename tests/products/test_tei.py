@@ -65,10 +65,10 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     ListModels,
+    MultiRequest,
+    MultiResult,
     RerankRequest,
     Result,
-    Several,
-    SeveralResults,
     SimilarityRequest,
     SimilarityResult,
     Sparse,
@@ -317,7 +317,7 @@ def vertex(*instances: object, models: Any = ()) -> Call:
 def test_each_instance_is_a_request_of_its_own():
     """`texts` are reranked, and the rest is for whatever the first model does; the answers stand in their order."""
     call = vertex({"inputs": ["a", "b"], "normalize": False}, RERANK | {"return_text": True}, {"inputs": "c"})
-    assert call.request == Several(
+    assert call.request == MultiRequest(
         requests=[
             asked("/embed", {"inputs": ["a", "b"], "normalize": False}),
             asked("/rerank", RERANK),
@@ -325,7 +325,7 @@ def test_each_instance_is_a_request_of_its_own():
         ]
     )
     results = [embed_result(), RANKED, embed_result(VECTORS[:1])]
-    rendered = call.render(SeveralResults(results=results, usage=usage([(3, 3), (9, 4), (9, 9)])))
+    rendered = call.render(MultiResult(results=results, usage=usage([(3, 3), (9, 4), (9, 9)])))
     assert json.loads(rendered.body) == {
         "predictions": [
             json.loads(answer("/embed", {"inputs": ["a", "b"]}, embed_result()).body),

@@ -47,9 +47,9 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     ListModels,
+    MultiRequest,
+    MultiResult,
     RerankRequest,
-    Several,
-    SeveralResults,
     TextOptions,
     Token,
     TokenizeRequest,
@@ -465,7 +465,7 @@ def test_each_text_with_each(first, second):
     """A request a pair, whose errors name its place."""
     body = {first: ["q", "r"], second: ["a", "b"], "model": "m", "use_activation": False, "truncate_prompt_tokens": 9}
     text = TextOptions(own_ids=True, truncate=True, max_tokens=9)
-    assert PARSE["/score"](incoming(body)).request == Several(
+    assert PARSE["/score"](incoming(body)).request == MultiRequest(
         requests=[
             RerankRequest(
                 query=query,
@@ -522,7 +522,7 @@ def test_the_scores_in_full():
 
 def test_the_scores_of_several_pairs_in_full():
     """The same, of as many results."""
-    several = SeveralResults(results=[rerank_result(0.25), rerank_result(0.75)], usage=usage([(3, 3)] * 2))
+    several = MultiResult(results=[rerank_result(0.25), rerank_result(0.75)], usage=usage([(3, 3)] * 2))
     shown = answer("/score", {"text_1": ["q", "r"], "text_2": ["a", "b"]}, several)
     assert stamped(shown, "score") == {
         "object": "list",

@@ -43,7 +43,7 @@ from vectord.engine.operations import embed as embedding
 from vectord.engine.operations.classify import classifies, classify
 from vectord.engine.operations.documents import embed_documents
 from vectord.engine.operations.embed import DENSE
-from vectord.engine.operations.multi import check_several, in_turns, lane_of, placed, usage_together
+from vectord.engine.operations.multi import check_multi, in_turns, lane_of, placed, usage_together
 from vectord.engine.operations.pool import EncoderPool
 from vectord.engine.operations.rerank import method_of, rerank
 from vectord.engine.operations.task import Task
@@ -68,12 +68,12 @@ from vectord.schema import (
     LoadModel,
     ModelList,
     ModelRequest,
+    MultiRequest,
+    MultiResult,
     Request,
     RerankRequest,
     RerankResult,
     Result,
-    Several,
-    SeveralResults,
     ShowStatistics,
     SimilarityRequest,
     Timings,
@@ -196,20 +196,20 @@ class Engine:
             return await self._manage(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
         try:
-            if isinstance(request, Several):
-                check_several(request, task)
+            if isinstance(request, MultiRequest):
+                check_multi(request, task)
             await self._admission.enter(patient=isinstance(request, EmbedRequest) and request.waits)
         except BaseException as error:
             self._report_failure("", request, task, error)
             raise
         try:
-            if isinstance(request, Several):
-                return await self._answer_several(request, task)
+            if isinstance(request, MultiRequest):
+                return await self._answer_multi(request, task)
             return await self._answer_one(request, task)
         finally:
             self._admission.leave()
 
-    async def _answer_several(self, request: Several, task: Task) -> SeveralResults:
+    async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
         """Many of its parts side by side, each by a model of its own; to the observer each is a request."""
         tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
         work = (
@@ -217,9 +217,7 @@ class Engine:
             for place, (part, own) in enumerate(zip(request.requests, tasks, strict=True))
         )
         results = cast("Sequence[EmbedResult | RerankResult | ClassifyResult]", await in_turns(work))
-        return SeveralResults(
-            results=results, usage=usage_together([result.usage for result in results], task.started_s)
-        )
+        return MultiResult(results=results, usage=usage_together([result.usage for result in results], task.started_s))
 
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:

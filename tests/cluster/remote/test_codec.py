@@ -178,9 +178,9 @@ def test_depth_is_bounded(depth: int) -> None:
 
 
 def test_an_unknown_class_is_refused() -> None:
-    """Only the classes of schema.py and errors.py are known, and Several cannot be nested."""
-    inner = ("Several", [("ListModels", {})])
-    for name, value in (("Engine", {}), ("Caller", {}), ("Several", [inner])):
+    """Only the classes of schema.py and errors.py are known, and MultiRequest cannot be nested."""
+    inner = ("MultiRequest", [("ListModels", {})])
+    for name, value in (("Engine", {}), ("Caller", {}), ("MultiRequest", [inner])):
         with pytest.raises(BadFrame):
             decode_request(msgspec.msgpack.encode((ANYONE, name, value)), b"")
     with pytest.raises(BadFrame):

@@ -38,9 +38,9 @@ from vectord.schema import (
     ClassifyResult,
     EmbedRequest,
     EmbedResult,
+    MultiRequest,
     RerankRequest,
     RerankResult,
-    Several,
 )
 
 ANYONE = Caller()
@@ -60,7 +60,7 @@ async def test_each_part_is_answered_by_its_own_model():
     """In the order of the parts, as if each had been asked alone."""
     parts = [embed("ab"), rerank(), ClassifyRequest(inputs=["x", "yz"]), embed("c", "d")]
     async with serving(*map(backend_for, MODELS), models=MODELS) as engine:
-        result = await engine.answer(Several(requests=parts), ANYONE)
+        result = await engine.answer(MultiRequest(requests=parts), ANYONE)
         alone = [await engine.answer(part, ANYONE) for part in parts]
     assert [type(one) for one in result.results] == [EmbedResult, RerankResult, ClassifyResult, EmbedResult]
     assert [one.model for one in result.results] == ["m0", "m2", "m1", "m0"]
@@ -74,7 +74,7 @@ async def test_usage_is_that_of_all_parts():
     """Lengths end to end; what ran beyond them is billed too."""
     rerank_by_vectors = RerankRequest(query="what", passages=["that"])
     async with serving_one(DENSE) as (engine, _):
-        result = await engine.answer(Several(requests=[embed("ab", "c"), rerank_by_vectors]), ANYONE)
+        result = await engine.answer(MultiRequest(requests=[embed("ab", "c"), rerank_by_vectors]), ANYONE)
     assert [length.kept for length in result.usage.lengths] == [2, 1, 4]
     assert (result.usage.tokens, result.usage.further_tokens) == (11, 4)
     assert result.usage.characters == 3 + 8
@@ -88,7 +88,7 @@ async def test_they_run_together_under_one_place():
     backend = FakeBackend()
     async with serving(backend, models=[DENSE], max_concurrent_requests=1) as engine:
         close_gate(backend)
-        asked = asyncio.create_task(engine.answer(Several(requests=[embed("a"), embed("b"), embed("c")]), ANYONE))
+        asked = asyncio.create_task(engine.answer(MultiRequest(requests=[embed("a"), embed("b"), embed("c")]), ANYONE))
         await entered(backend)
         await settle()
         with pytest.raises(Overloaded):
@@ -113,7 +113,7 @@ async def test_parts_and_their_inputs_are_counted(parts, error, given):
     """Many small parts are no way around the limit of a request."""
     async with serving_one(DENSE, max_client_batch_size=4) as (engine, backend):
         with pytest.raises(error) as refused:
-            await engine.answer(Several(requests=parts), ANYONE)
+            await engine.answer(MultiRequest(requests=parts), ANYONE)
         assert refused.value.field == ("inputs" if parts[1:] == [embed()] else "requests")
         assert refused.value.part == (1 if parts[1:] == [embed()] else None)
         if given is not None:
@@ -131,7 +131,7 @@ async def test_the_first_failure_is_that_of_all(part, error):
     async with serving_one(DENSE) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(error):
-            await engine.answer(Several(requests=[embed("fine"), part, embed("fine too")]), ANYONE)
+            await engine.answer(MultiRequest(requests=[embed("fine"), part, embed("fine too")]), ANYONE)
         assert engine._registry.models[0].users == 0
         assert (await engine.answer(embed("next"), ANYONE)).model == "m0"
 
@@ -141,9 +141,9 @@ async def test_the_expected_space_is_that_of_every_part():
     fits, other = embed("a"), embed("a", dimensions=2)
     caller = Caller(expect_fingerprint="d" * 16 + ":raw")
     async with serving_one(DENSE) as (engine, _):
-        await engine.answer(Several(requests=[fits, fits]), caller)
+        await engine.answer(MultiRequest(requests=[fits, fits]), caller)
         with pytest.raises(FingerprintMismatch):
-            await engine.answer(Several(requests=[fits, other]), caller)
+            await engine.answer(MultiRequest(requests=[fits, other]), caller)
 
 
 async def slow(engine: Engine, backend: FakeBackend) -> None:
@@ -160,11 +160,13 @@ async def test_parts_are_not_refused_for_the_wait_behind_each_other():
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, models=[DENSE], max_queue_wait_s=1.0) as engine:
         await slow(engine, backend)
-        asked = asyncio.create_task(engine.answer(Several(requests=[embed(f"part {n:03}") for n in range(50)]), ANYONE))
+        asked = asyncio.create_task(
+            engine.answer(MultiRequest(requests=[embed(f"part {n:03}") for n in range(50)]), ANYONE)
+        )
         await entered(backend)
         await settle()
         with pytest.raises(Overloaded):  # who comes behind them is, in several parts too
-            await engine.answer(Several(requests=[embed("another"), embed("and one more")]), ANYONE)
+            await engine.answer(MultiRequest(requests=[embed("another"), embed("and one more")]), ANYONE)
         backend.gate.set()
         assert len((await asked).results) == 50
 
@@ -182,15 +184,15 @@ async def test_parts_are_not_refused_for_the_wait_behind_each_other():
 )
 def test_many_small_parts_are_a_bulk_job(parts, lane):
     """Or a job in parts would stand in the lane of those who wait for an answer."""
-    assert lane_of(Several(requests=parts), bulk_tokens=1000) == lane
+    assert lane_of(MultiRequest(requests=parts), bulk_tokens=1000) == lane
 
 
 async def test_the_observer_is_told_of_each_part():
     """By its own model; a body that is refused as a whole is one request."""
     observer = Recorder()
     async with serving(*map(backend_for, MODELS), models=MODELS, observer=observer, max_client_batch_size=4) as engine:
-        await engine.answer(Several(requests=[embed("ab"), ClassifyRequest(inputs=["x"])]), ANYONE)
+        await engine.answer(MultiRequest(requests=[embed("ab"), ClassifyRequest(inputs=["x"])]), ANYONE)
         with pytest.raises(TooManyInputs):
-            await engine.answer(Several(requests=[embed("a")] * 5), ANYONE)
+            await engine.answer(MultiRequest(requests=[embed("a")] * 5), ANYONE)
     assert sorted(observer.requests[:2]) == [("m0", "embed", None, 1, 2), ("m1", "classify", None, 1, 1)]
     assert observer.requests[2:] == [("", "several", "TooManyInputs", 0, 0)]

@@ -18,8 +18,8 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    MultiResult,
     Result,
-    SeveralResults,
     TextLength,
     Usage,
 )
@@ -99,5 +99,5 @@ def test_all_vectors_of_a_result_are_counted() -> None:
     documents = DocumentsResult(model=MODEL, fingerprint=FINGERPRINT, documents=[document, document], usage=USED)
     assert numbers_of(every) == 48
     assert numbers_of(documents) == 24
-    assert numbers_of(SeveralResults(results=[every, every], usage=USED)) == 96
+    assert numbers_of(MultiResult(results=[every, every], usage=USED)) == 96
     assert numbers_of(DecodeResult(model=MODEL, texts=["a"])) == 0

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.errors import InvalidField, Untokenizable, VectordError, restored
-from vectord.schema import Caller, Request, Result, Several, SeveralResults, Usage
+from vectord.schema import Caller, MultiRequest, MultiResult, Request, Result, Usage
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Array: TypeAlias = npt.NDArray[Any]
@@ -83,15 +83,15 @@ def decode_value(kind: Any, packed: Buffer | msgspec.Raw, arrays: Buffer) -> Any
 
 # --- requests and results with their class names --------------------------------------------------------------
 
-_PARTS = {name: kind for name, kind in REQUESTS.items() if kind is not Several}  # not nested further
-_PART_RESULTS = {name: kind for name, kind in RESULTS.items() if kind is not SeveralResults}
+_PARTS = {name: kind for name, kind in REQUESTS.items() if kind is not MultiRequest}  # not nested further
+_PART_RESULTS = {name: kind for name, kind in RESULTS.items() if kind is not MultiResult}
 
 
 def _tagged(value: Request | Result) -> tuple[str, Any]:
     name = type(value).__name__
-    if isinstance(value, Several):
+    if isinstance(value, MultiRequest):
         return name, [_tagged(part) for part in value.requests]
-    if isinstance(value, SeveralResults):
+    if isinstance(value, MultiResult):
         return name, ([_tagged(part) for part in value.results], value.usage)
     return name, value
 
@@ -100,13 +100,13 @@ def _untagged(kinds: Mapping[str, type], name: str, raw: msgspec.Raw, arrays: Bu
     kind = kinds.get(name)
     if kind is None:
         raise BadFrame(f"unknown class {name[:40]!r}")
-    if kind is Several:
+    if kind is MultiRequest:
         parts = decode_value(list[tuple[str, msgspec.Raw]], raw, arrays)
-        return Several(requests=[_untagged(_PARTS, part, raw_part, arrays) for part, raw_part in parts])
-    if kind is SeveralResults:
+        return MultiRequest(requests=[_untagged(_PARTS, part, raw_part, arrays) for part, raw_part in parts])
+    if kind is MultiResult:
         found, usage = decode_value(tuple[list[tuple[str, msgspec.Raw]], Usage], raw, arrays)
         results = [_untagged(_PART_RESULTS, part, raw_part, arrays) for part, raw_part in found]
-        return SeveralResults(results=results, usage=usage)
+        return MultiResult(results=results, usage=usage)
     return decode_value(kind, raw, arrays)
 
 

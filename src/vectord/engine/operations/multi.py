@@ -15,8 +15,8 @@ from vectord.schema import (
     EmbedRequest,
     Input,
     Lane,
+    MultiRequest,
     RerankRequest,
-    Several,
     TextLength,
     Timings,
     Usage,
@@ -30,7 +30,7 @@ PARTS_PER_PAUSE = 16  # parts that start before other tasks run on the loop: 5 m
 CHARACTERS_PER_TOKEN = 4
 
 
-def check_several(request: Several, task: Task) -> None:
+def check_multi(request: MultiRequest, task: Task) -> None:
     """Raises EmptyInput or TooManyInputs: there may be as many requests, and inputs of them all, as one may have."""
     with placing_errors("requests", len(request.requests)):
         task.check_count(len(request.requests), "request")
@@ -75,7 +75,7 @@ async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
         raise error.at(part=part) from error.__cause__
 
 
-def lane_of(request: Several, bulk_tokens: int) -> Lane | None:
+def lane_of(request: MultiRequest, bulk_tokens: int) -> Lane | None:
     """Many small parts are a bulk job, too; None: each part's own size tells."""
     tokens = sum(map(_characters, request.requests)) // CHARACTERS_PER_TOKEN
     return "bulk" if tokens > bulk_tokens else None

@@ -31,10 +31,10 @@ from vectord.schema import (
     Float32,
     Input,
     ModelInfo,
+    MultiRequest,
+    MultiResult,
     RerankRequest,
     RerankResult,
-    Several,
-    SeveralResults,
     SimilarityRequest,
     SimilarityResult,
     TextOptions,
@@ -479,7 +479,7 @@ def parse_vertex(body: VertexBody, incoming: Incoming) -> Call:
         assert isinstance(call.request, EmbedRequest | RerankRequest | ClassifyRequest), "see _usual_path"
         requests.append(call.request)
     return Call(
-        Several(requests=requests),
+        MultiRequest(requests=requests),
         partial(render_vertex, calls),
         part_names=lambda index: _names_within(index, calls[index].names),
     )
@@ -504,7 +504,7 @@ def _names_within(index: int, names: Mapping[str, str]) -> Mapping[str, str]:
     return {field: f"instances[{index}].{names.get(field, field)}" for field in fields}
 
 
-def render_vertex(calls: Sequence[Call], result: SeveralResults) -> Rendered:
+def render_vertex(calls: Sequence[Call], result: MultiResult) -> Rendered:
     """Each answer in the form of its own route."""
     bodies = [call.render(one).body for call, one in zip(calls, result.results, strict=True)]
     return Rendered(body=b'{"predictions":[' + b",".join(bodies) + b"]}", headers=compute_headers(result.usage))

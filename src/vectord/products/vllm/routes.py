@@ -37,10 +37,10 @@ from vectord.schema import (
     Input,
     ModelInfo,
     ModelList,
+    MultiRequest,
+    MultiResult,
     RerankRequest,
     RerankResult,
-    Several,
-    SeveralResults,
     TextOptions,
     TokenizeRequest,
     TokenizeResult,
@@ -421,7 +421,7 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     if len(first) == 1:
         return Call(_score_request(body, first[0], second), render, {"query": names[0], "passages": names[1]})
     requests = [_score_request(body, query, [passage]) for query, passage in zip(first, second, strict=True)]
-    return Call(Several(requests=requests), render, {"requests": names[1]}, partial(_pair_names, names))
+    return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, partial(_pair_names, names))
 
 
 def _pair_names(names: tuple[str, str], index: int) -> Mapping[str, str]:
@@ -442,9 +442,9 @@ def _score_request(body: Options, query: str, passages: Sequence[str]) -> Rerank
     )
 
 
-def render_scores(body: ScoreBody, result: RerankResult | SeveralResults) -> Rendered:
+def render_scores(body: ScoreBody, result: RerankResult | MultiResult) -> Rendered:
     """In the order of the pairs. The results of several requests have one pair each."""
-    if isinstance(result, SeveralResults):
+    if isinstance(result, MultiResult):
         results = [one for one in result.results if isinstance(one, RerankResult)]
         model, scores = results[0].model, [one.scores[0] for one in results]
     else:

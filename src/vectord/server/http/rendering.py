@@ -11,7 +11,7 @@ from functools import partial
 
 from vectord.products.common.dialect import Call, Rendered
 from vectord.products.common.vectors import render_row_by_row
-from vectord.schema import DocumentsResult, EmbedResult, Result, SeveralResults
+from vectord.schema import DocumentsResult, EmbedResult, MultiResult, Result
 from vectord.server.http.hardening.unsent import Unsent
 
 SMALL_NUMBERS = 2**14  # 180 kB of JSON: what a thousand connections may well hold
@@ -57,6 +57,6 @@ def numbers_of(result: Result) -> int:
         return sum(matrix.size for matrix in matrices)
     if isinstance(result, DocumentsResult):
         return sum(rows.size for document in result.documents for rows in document.vectors.values())
-    if isinstance(result, SeveralResults):
+    if isinstance(result, MultiResult):
         return sum(map(numbers_of, result.results))
     return 0
