@@ -1,4 +1,4 @@
-"""What an engine would answer, made by hand, and bodies as a server would hand them in."""
+"""Results of an engine, requests to a product, and the product's routes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def embed_result(vectors: np.ndarray = VECTORS, used: Usage | None = None) -> Em
 
 
 def rerank_result(*scores: float, **facts: Any) -> RerankResult:
-    """facts: further fields of RerankResult. No text was cut unless they say so."""
+    """facts: further fields of RerankResult. By default no text is truncated."""
     defaults: dict[str, Any] = {
         "model": "served",
         "fingerprint": "f00d",
@@ -110,7 +110,7 @@ def model_info(name: str = "served", **facts: Any) -> ModelInfo:
 
 
 def model_list(*models: str | ModelInfo, truncates: bool | None = None, starting: bool = False) -> ModelList:
-    """models: by name, or as they are."""
+    """models: names, or complete infos."""
     limits = Limits(
         max_inputs_per_request=2048,
         max_batch_tokens=16_384,

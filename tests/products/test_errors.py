@@ -1,11 +1,9 @@
-"""Every domain error has a rendering in every dialect, and no parse lets anything else out."""
+"""Every product renders every error, and its parsers raise no other exceptions."""
 
 from __future__ import annotations
 
 import json
 import re
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -14,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.products.results import incoming, model_info
 
-from vectord import products as dialects
 from vectord.errors import (
     InferenceFailed,
     MethodNotAllowed,
@@ -25,7 +22,7 @@ from vectord.errors import (
     VectordError,
 )
 from vectord.products.common.dialect import Call, Incoming, Route, dialect_names, load_dialects
-from vectord.products.common.errors import UNPROCESSABLE, Statuses, render_any
+from vectord.products.common.errors import render_any
 
 DIALECTS = load_dialects(dialect_names())
 RENDERERS = {
@@ -54,54 +51,33 @@ def instance(kind: type[VectordError]) -> VectordError:
     return kind(MESSAGE)
 
 
-def table_of(dialect: str) -> Statuses:
-    """The `ERRORS` of a product, from whichever of its modules defines it."""
-    name = f"{dialects.__name__}.{dialect}"
-    package = import_module(name)
-    inner = [f"{name}.{file}" for file in ("errors", "routes") if hasattr(package, "__path__")]
-    modules = [package, *(import_module(file) for file in inner if find_spec(file))]
-    table: Statuses = next(module.ERRORS for module in modules if hasattr(module, "ERRORS"))
-    return table
-
-
 KINDS = sorted(subclasses(VectordError), key=lambda kind: kind.__name__)
-CLIENTS_OWN = [
-    kind
-    for kind in KINDS
-    if kind is not VectordError
-    and not issubclass(kind, (InferenceFailed, Overloaded, StartError, TimedOut, Unavailable))
-]
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("renderer", RENDERERS)
-def test_every_error_has_an_answer(renderer, kind):
-    """4xx or 5xx, and JSON objects but where TEI has plain text or nothing."""
-    rendered = RENDERERS[renderer](instance(kind))
-    assert 400 <= rendered.status < 600
-    if rendered.content_type == "application/json" and rendered.body:
-        assert isinstance(json.loads(rendered.body), dict)
-    else:
-        assert renderer.startswith("tei")
-
-
-@pytest.mark.parametrize("dialect", ["plain", *dialect_names()])
-def test_the_tables_are_whole(dialect):
-    """Whoever adds an error decides what each dialect says; errors of the start never meet a client."""
-    table = UNPROCESSABLE if dialect == "plain" else table_of(dialect)
-    assert set(table) == subclasses(VectordError) - subclasses(StartError)
-
-
-@pytest.mark.parametrize("kind", CLIENTS_OWN, ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("renderer", RENDERERS)
-def test_what_will_fail_again_is_never_retried(renderer, kind):
-    """SDKs retry 408, 409, 429 and 5xx: a client's own fault is none of these, in any dialect."""
-    assert RENDERERS[renderer](instance(kind)).status not in RETRIED
+REPEATABLE = (InferenceFailed, Overloaded, StartError, TimedOut, Unavailable)  # a retry may succeed
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
-def test_what_http_asks_for_stands_in_the_headers(renderer):
-    """Allow beside 405; of a refusal for now, which clients do retry, Retry-After."""
+def test_every_error_has_a_response(renderer):
+    """Its status is 4xx or 5xx, and its body a JSON object. TEI has plain text, or no body, for some."""
+    for kind in KINDS:
+        rendered = RENDERERS[renderer](instance(kind))
+        assert 400 <= rendered.status < 600
+        if rendered.content_type == "application/json" and rendered.body:
+            assert isinstance(json.loads(rendered.body), dict)
+        else:
+            assert renderer.startswith("tei")
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_an_error_that_would_repeat_is_not_retried(renderer):
+    """SDKs retry 408, 409, 429 and 5xx."""
+    for kind in KINDS:
+        if kind is not VectordError and not issubclass(kind, REPEATABLE):
+            assert RENDERERS[renderer](instance(kind)).status not in RETRIED, kind
+
+
+@pytest.mark.parametrize("renderer", RENDERERS)
+def test_an_error_has_the_headers_that_http_requires(renderer):
+    """Allow with 405, and Retry-After if a retry helps."""
     wrong_method = RENDERERS[renderer](instance(MethodNotAllowed))
     assert (wrong_method.status, wrong_method.headers["allow"]) == (405, "GET, POST")
     busy = RENDERERS[renderer](instance(Overloaded))
@@ -109,19 +85,8 @@ def test_what_http_asks_for_stands_in_the_headers(renderer):
     assert busy.headers["retry-after"] == "2"
 
 
-def test_the_plain_shape_has_everyones_keys():
-    """Before a dialect is chosen the message is under each key that some client reads."""
-    rendered = render_any(VectordError(MESSAGE))
-    assert json.loads(rendered.body) == {
-        "detail": MESSAGE,
-        "error": MESSAGE,
-        "error_type": "Backend",
-        "message": MESSAGE,
-    }
-
-
-MARK = "zq"  # in every string a client sends below, and in none of our words
-# Several paths may have one parse: it is asked once.
+MARK = "zq"  # in every string of the bodies, and in none of our messages
+# One route of those that have the same parser.
 PARSES = {
     (dialect.name, route.parse): (dialect, route) for dialect in DIALECTS for route in dialect.routes if route.body
 }
@@ -135,7 +100,7 @@ def keys_of(route: Route) -> list[str]:
 
 
 def bodies(route: Route) -> st.SearchStrategy[dict[str, Any]]:
-    """Objects with the keys that choose the route, some of its others, and any JSON behind them."""
+    """Objects with the keys that select the route and some of its others, with any JSON as values."""
     keys = st.sampled_from(keys_of(route))
     marked = st.text(max_size=4).map(lambda text: MARK + text)
     values = st.recursive(
@@ -148,12 +113,12 @@ def bodies(route: Route) -> st.SearchStrategy[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("dialect", "route"), POSTS)
-def test_any_json_is_a_request_or_a_domain_error(dialect, route):
-    """No parse raises anything but domain errors; none of them holds a client's string, and none is retried."""
+def test_any_json_is_a_request_or_a_client_error(dialect, route):
+    """No parser raises another exception. The response repeats no string of the body, and is not retried."""
     render_error = route.render_error or dialect.render_error
     path = dict.fromkeys(re.findall(r"\{(\w+)", route.path), "a")
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(bodies(route))
     def check(body):
         try:

@@ -1,4 +1,4 @@
-"""The field that an error names is one that the body has: every dialect's examples, with one thing wrong in each."""
+"""Errors name fields of the body, in every product: its examples, each with one fault."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from vectord.products.common.dialect import Dialect, Guards, Incoming, Route, di
 from vectord.schema import Caller
 from vectord.text.sequence import Encoder
 
-MOST = 4  # inputs of a request
-LONG = "birds " * 200  # a model here reads 64 tokens
+MOST = 4  # inputs in a request
+LONG = "birds " * 200  # the models read 64 tokens
 FOREIGN = 10**6
 DIALECTS = load_dialects(dialect_names())
 
-# Values that are wrong for a key wherever a body may have it. `texts` stands for all keys of what is to be read.
+# Invalid values by key.
 TEXTS: tuple[Any, ...] = (
     [],
     "",
@@ -69,7 +69,7 @@ WRONG: Mapping[str, tuple[Any, ...]] = {
     "options": ({"num_ctx": 1},),
     "parameters": ({"prompt_name": "?"}, {"truncation_direction": "up"}),
 }
-# Whole bodies that no single change makes of an example. Paths without the dialect's prefix.
+# Further bodies, by path without the dialect's prefix.
 BODIES: Mapping[str, tuple[tuple[str, Any], ...]] = {
     "cohere": (("/v2/embed", {"inputs": [{"content": [{"type": "text", "text": LONG}]}], "truncate": "NONE"}),),
     "infinity": (("/embeddings", {"input": "birds", "output_dimension": 9999}),),
@@ -113,11 +113,11 @@ BODIES: Mapping[str, tuple[tuple[str, Any], ...]] = {
 OFF: Mapping[str, object] = {"truncate": False, "truncation": False}
 
 
-# --- what is asked --------------------------------------------------------------------------------------------
+# --- bodies ---------------------------------------------------------------------------------------------------
 
 
 def faulty(dialect: Dialect) -> Iterator[tuple[Route, Any]]:
-    """Bodies with one thing wrong, as far as the examples can be made so."""
+    """The examples with one invalid value each, and BODIES."""
     routes = {(route.body, route.parse): route for route in dialect.routes if route.body is not None}
     for route in routes.values():
         assert route.body is not None
@@ -135,12 +135,12 @@ def _off(dialect: Dialect, value: object) -> object:
     return "NONE" if dialect.name == "cohere" else value
 
 
-# --- who answers ----------------------------------------------------------------------------------------------
+# --- the engine -----------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def serving(folder: Path) -> AsyncIterator[Engine]:
-    """Real tokenizers, so that the messages are those that clients see."""
+    """An engine with real tokenizers and fake backends, so that messages are the real ones."""
     models = {"vectors": replace(M3, matryoshka=None), "labels": CLASSIFIER}
     sources = [ModelSource(name, (), spec, _loader(folder / name, spec)) for name, spec in models.items()]
     engine = Engine(sources, EngineConfig(max_client_batch_size=MOST))
@@ -166,7 +166,7 @@ def _loader(folder: Path, spec: ModelSpec) -> Any:
 
 
 async def refused(route: Route, body: Any, engine: Engine) -> VectordError | None:
-    """As handler.py goes about it."""
+    """The error that the server would render, or None."""
     sent = json.dumps(body).encode()
     try:
         call = route.parse(Incoming(body=sent, models=engine.models().models, guards=Guards()))
@@ -183,20 +183,20 @@ async def refused(route: Route, body: Any, engine: Engine) -> VectordError | Non
     return None
 
 
-# --- the law --------------------------------------------------------------------------------------------------
+# --- tests ---------------------------------------------------------------------------------------------------
 
 PART = re.compile(r"(?P<key>\w+)(?P<places>(?:\[\d+\])*)")
 
 
 def has(body: Any, path: str) -> bool:
-    """Whether `inputs.sentences` or `instances[3].inputs` leads to something."""
+    """Whether the body has a value at a path such as `instances[3].inputs`."""
     for part in path.split("."):
         match = PART.fullmatch(part)
         if match is None or not isinstance(body, dict) or match["key"] not in body:
             return False
         body = body[match["key"]]
         for place in map(int, re.findall(r"\d+", match["places"])):
-            several = body if isinstance(body, list) else [body]  # a lone text is the first of one
+            several = body if isinstance(body, list) else [body]  # a single text has index 0
             if place >= len(several):
                 return False
             body = several[place]
@@ -210,7 +210,7 @@ def first_quoted(message: str) -> str | None:
 
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 async def test_the_field_an_error_names_is_in_the_body(dialect: Dialect, tmp_path: Path) -> None:
-    """In `field`, and in the first words that the message quotes; the message is what str() of the error says."""
+    """In `field_name`, and in the first quotation of the message, which is also str() of the error."""
     wrong, count = [], 0
     async with serving(tmp_path) as engine:
         for route, body in faulty(dialect):
@@ -223,7 +223,7 @@ async def test_the_field_an_error_names_is_in_the_body(dialect: Dialect, tmp_pat
             if not named or not (quoted is None or has(body, quoted)) or str(error) != error.message:
                 wrong.append((route.path, _short(body), type(error).__name__, error.field_name, error.message))
     assert wrong == []
-    assert count >= 10, "what was to be wrong with the bodies is accepted"
+    assert count >= 10, "most of the bodies are accepted"
 
 
 def _short(body: Any) -> str:
@@ -255,10 +255,10 @@ def _short(body: Any) -> str:
         ),
     ],
 )
-async def test_a_field_within_others_is_named_with_its_path(
+async def test_a_nested_field_is_named_with_its_path(
     dialect: str, path: str, body: Any, field: str, message: str, tmp_path: Path
 ) -> None:
-    """Down to the place, where the body asks for several things at once."""
+    """With the index, if the body contains several requests."""
     (asked,) = (each for each in DIALECTS if each.name == dialect)
     route = next(route for route in asked.routes if route.path == path and route.method == "POST")
     async with serving(tmp_path) as engine:
@@ -268,8 +268,8 @@ async def test_a_field_within_others_is_named_with_its_path(
     assert error.message.startswith(message)
 
 
-async def test_a_model_that_is_not_served_is_the_models_fault(tmp_path: Path) -> None:
-    """Where the body names none, nothing in it is at fault."""
+async def test_an_unknown_model_is_a_fault_of_the_field_model(tmp_path: Path) -> None:
+    """In every body that has the field."""
     async with serving(tmp_path) as engine:
         for dialect in DIALECTS:
             for route in dialect.routes:

@@ -1,4 +1,4 @@
-"""Our dialect and TEI's before whole servers: tiny random models of every kind, and the numbers of their libraries."""
+"""Whole servers with tiny random models of every kind return the numbers of the models' libraries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def served(*folders: Path, **settings: Any) -> AsyncIterator[Ask]:
 
 
 def write_classifier(folder: Path, labels: list[str]) -> Path:
-    """A random BERT with a score a label; with one label, a cross-encoder."""
+    """A random BERT with a score for each label; with one label, a cross-encoder."""
     import torch
     from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
@@ -63,14 +63,14 @@ def write_classifier(folder: Path, labels: list[str]) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
-    names = ["input_ids", "token_type_ids", "attention_mask"]  # as a BERT's own tokenizer says
+    names = ["input_ids", "token_type_ids", "attention_mask"]  # like a BERT's own tokenizer
     AutoTokenizer.from_pretrained(folder, model_input_names=names).save_pretrained(folder)
     model.save_pretrained(folder)
     return folder
 
 
 def write_splade(folder: Path) -> Path:
-    """A random BERT with its language model's head, as sentence-transformers saves a SPLADE."""
+    """A random BERT with its language model's head, saved by sentence-transformers as a SPLADE."""
     import torch
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
@@ -106,7 +106,7 @@ def classifier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def logits_of(folder: Path, pairs: list[tuple[str, str]]) -> np.ndarray[Any, Any]:
-    """By sentence-transformers: (N, labels)."""
+    """(N, labels), by sentence-transformers."""
     import torch
     from sentence_transformers import CrossEncoder
 
@@ -119,7 +119,7 @@ def sigmoid(logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def assert_sorted(results: list[dict[str, Any]], ties: int = 1) -> None:
-    """Best first, equal ones in order (TEI, ties -1: in reverse), each passage once."""
+    """Best first, each passage once. ties: 1 for equal scores in order; -1 for TEI's reversed order."""
     order = [(-result["score"], ties * result["index"]) for result in results]
     assert order == sorted(order)
     assert sorted(result["index"] for result in results) == list(range(len(PASSAGES)))
@@ -130,9 +130,9 @@ def by_index(results: list[dict[str, Any]]) -> list[float]:
 
 
 async def test_scores_of_a_reranker(reranker: Path, embedder: Path) -> None:
-    """A cross-encoder's logits and what becomes of them, sorted; twice the same passage is twice the same score.
+    """A cross-encoder's logits and probabilities, sorted. Equal passages have equal scores.
 
-    It is asked although another model is the first, and its kind of score stands in a header.
+    It answers although another model is first, and a header has the kind of score.
     """
     logits = logits_of(reranker, [(QUERY, passage) for passage in PASSAGES])[:, 0]
     async with served(embedder, reranker) as ask:
@@ -161,7 +161,7 @@ async def test_scores_of_a_reranker(reranker: Path, embedder: Path) -> None:
 
 
 async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
-    """Its span is that of the text which alone has this score."""
+    """The text of its span has the same score by itself."""
     passage = " ".join([CORPUS] * 3)
     async with served(reranker) as ask:
         asked = {"query": QUERY, "passages": [passage], "chunk": {"max_tokens": 20, "overlap_tokens": 2}}
@@ -173,7 +173,7 @@ async def test_the_best_chunk_of_a_passage_counts(reranker: Path) -> None:
 
 
 async def test_labels_of_a_classifier(classifier: Path) -> None:
-    """transformers' own shares of a text and of a pair, in TEI's nesting, at its root too, and in ours."""
+    """The probabilities of transformers for a text and a pair, in TEI's form, at its root, and in vectord's form."""
     import torch
 
     logits = logits_of(classifier, [("birds sing", "in trees")])
@@ -185,8 +185,8 @@ async def test_labels_of_a_classifier(classifier: Path) -> None:
         ours = await ask("/vectord/classify", inputs=[["birds sing", "in trees"], "birds"])
         info = await ask("/info", "GET")
         refused = await ask("/embed", inputs="birds")
-    shares = {prediction["label"]: prediction["score"] for prediction in flat.json}
-    np.testing.assert_allclose([shares[label] for label in LABELS], expected, atol=2e-4)
+    probabilities = {prediction["label"]: prediction["score"] for prediction in flat.json}
+    np.testing.assert_allclose([probabilities[label] for label in LABELS], expected, atol=2e-4)
     assert root.json == flat.json == sorted(flat.json, key=lambda prediction: -prediction["score"])
     raw = {prediction["label"]: prediction["score"] for prediction in nested.json[0]}
     np.testing.assert_allclose([raw[label] for label in LABELS], logits[0], atol=2e-4)
@@ -200,8 +200,8 @@ async def test_labels_of_a_classifier(classifier: Path) -> None:
     assert (refused.status, refused.json["error_type"]) == (424, "Backend")
 
 
-async def test_words_of_a_splade(tmp_path: Path) -> None:
-    """sentence-transformers' own weights, in TEI's pairs, at its root too, and in ours."""
+async def test_weights_of_a_splade(tmp_path: Path) -> None:
+    """The weights of sentence-transformers, in TEI's form, at its root, and in vectord's form."""
     from sentence_transformers import SparseEncoder
 
     folder = write_splade(tmp_path)
@@ -223,8 +223,8 @@ async def test_words_of_a_splade(tmp_path: Path) -> None:
     assert "dense" not in ours.json["data"][0]
 
 
-async def test_every_vector_in_one_answer_and_from_two_models(tmp_path: Path, embedder: Path) -> None:
-    """BGE-M3 makes three kinds at once; a composite takes each kind from its own model, and counts both's tokens."""
+async def test_every_kind_of_vector_from_one_model_and_from_two(tmp_path: Path, embedder: Path) -> None:
+    """BGE-M3 makes three kinds at once. A composite takes each from one model, and counts the tokens of both."""
     m3 = write_bge_m3(tmp_path / "m3")
     composite = f"both=dense:{embedder.name}+sparse:m3"
     asked = {"inputs": ["birds sing", "the lazy dog"], "outputs": ["dense", "sparse", "colbert"]}
@@ -252,7 +252,7 @@ async def test_every_vector_in_one_answer_and_from_two_models(tmp_path: Path, em
 
 
 async def test_documents_in_chunks(embedder: Path) -> None:
-    """A chunk's vector is the one its text has alone; the mean is theirs."""
+    """A chunk has the vector of its text alone. The mean is that of the chunks."""
     document = " ".join([CORPUS] * 2)
     async with served(embedder) as ask:
         asked = {"documents": [document, "birds"], "chunk": {"max_tokens": 20}, "mean": True}
@@ -270,8 +270,8 @@ async def test_documents_in_chunks(embedder: Path) -> None:
     assert [len(each["chunks"]) for each in late.json["data"]] == [len(first["chunks"]), 1]
 
 
-async def test_a_space_that_is_expected_must_be_the_one(embedder: Path) -> None:
-    """By header and in the body; one's own name is accepted, with its width, and any other is 412."""
+async def test_an_expected_fingerprint_must_match(embedder: Path) -> None:
+    """By header and in the body, with its width. The status is 412 otherwise."""
     async with served(embedder) as ask:
         space = (await ask("/embed", inputs="birds")).headers["x-vectord-fingerprint"]
         narrow = await ask("/vectord/embed", inputs="birds", dimensions=8, force_dimensions=True)
@@ -292,7 +292,7 @@ async def test_a_space_that_is_expected_must_be_the_one(embedder: Path) -> None:
 
 
 async def test_models_are_loaded_and_unloaded_by_the_operator(embedder: Path) -> None:
-    """What was unloaded says so, leaves the server ready, and is loaded by its next use."""
+    """An unloaded model leaves the server ready, and its next use loads it."""
     path = f"/vectord/models/{embedder.name}"
     async with served(embedder) as ask:
         assert (await ask(f"{path}/unload")).status == 401

@@ -1,4 +1,4 @@
-"""Who answers on a path that several dialects have: what clients of each product rely on, row by row."""
+"""The product that answers at a path that several products have, for bodies that their clients send."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
 from vectord.server.http.shutdown import Shutdown
 
-# Path, keys at the top of the body, and who answers in the default order. Of two products' keys in one body, which no
-# client sends, those stand here that somebody could ask about.
+# Path, top-level keys of the body, and the product that answers in the default order. A few bodies have the keys of
+# two products, which no client sends.
 POSTS = """
 /embed                  inputs                              tei
 /embed                  inputs truncate normalize           tei
@@ -169,7 +169,7 @@ GETS = """
 /.well-known/ready      weaviate
 """
 
-# Other products' words that the dialect openai reads, too. Where those are served the word is theirs.
+# Fields of other products that openai reads, too. They select the other product if it is enabled.
 BORROWED = {
     "openai": {
         "embedding_type",
@@ -198,32 +198,32 @@ POST_ROWS = [line.rsplit(maxsplit=1) for line in POSTS.splitlines() if line]
 GET_ROWS = [line.split() for line in GETS.splitlines() if line]
 
 
-@pytest.mark.parametrize("slash", ["", "/"], ids=["", "slash"])
-@pytest.mark.parametrize(("asked", "dialect"), POST_ROWS, ids=[" ".join(asked.split()) for asked, _ in POST_ROWS])
-def test_the_body_settles_who_answers(asked: str, dialect: str, slash: str) -> None:
-    """In the default order, with and without a slash at the end; a body that nobody knows is the path's owner's."""
-    path, *keys = asked.split()
-    endpoint = DEFAULT.find("POST", path.rstrip("/") + slash).endpoint
-    assert answering(endpoint, set(keys) - {"-"}) == dialect
+@pytest.mark.parametrize(("row", "dialect"), POST_ROWS, ids=[" ".join(row.split()) for row, _ in POST_ROWS])
+def test_the_keys_of_a_body_select_the_product(row: str, dialect: str) -> None:
+    """With and without a slash at the end. A body without known keys goes to the first product."""
+    path, *keys = row.split()
+    for slash in ("", "/"):
+        endpoint = DEFAULT.find("POST", path.rstrip("/") + slash).endpoint
+        assert answering(endpoint, set(keys) - {"-"}) == dialect
 
 
-@pytest.mark.parametrize("slash", ["", "/"], ids=["", "slash"])
 @pytest.mark.parametrize(("path", "dialect"), GET_ROWS)
-def test_what_has_no_body_is_settled_by_the_order(path: str, dialect: str, slash: str) -> None:
-    """The server's own pages come before everybody's."""
-    assert answering(DEFAULT.find("GET", path.rstrip("/") + slash).endpoint, ()) == dialect
+def test_the_order_selects_the_product_of_a_get(path: str, dialect: str) -> None:
+    """The server's own pages come first."""
+    for slash in ("", "/"):
+        assert answering(DEFAULT.find("GET", path.rstrip("/") + slash).endpoint, ()) == dialect
 
 
 def test_every_shared_path_is_in_the_table() -> None:
-    """A path that a second dialect comes to needs a row that says who answers."""
-    listed = {asked.split()[0] for asked, _ in POST_ROWS}
+    """A path needs a row once a second product has it."""
+    listed = {row.split()[0] for row, _ in POST_ROWS}
     shared = {endpoint.path for endpoint in DEFAULT if len({choice.dialect.name for choice in endpoint.choices}) > 1}
     assert {path for path in shared if not path.startswith("/dialects/")} <= listed
 
 
 @pytest.mark.parametrize(("profile", "dialect"), [("tei", "tei"), ("embedding-server", "embedding_server")])
-def test_info_is_of_the_routes_of_the_profile(profile: str, dialect: str) -> None:
-    """The two cut over-long texts by opposite rules, and /info says which is in force."""
+def test_info_belongs_to_the_product_of_the_profile(profile: str, dialect: str) -> None:
+    """The two have opposite defaults for truncation, which /info shows."""
     table = table_of(order_of(profile))
     assert answering(table.find("GET", "/info").endpoint, ()) == dialect
     assert answering(table.find("POST", "/embed").endpoint, ["inputs"]) == dialect
@@ -235,14 +235,14 @@ RANKED = {"index": 1, "relevance_score": 0.5, "score": 0.5, "text": "b"}
 @pytest.mark.parametrize(
     ("options", "result"),
     [
-        pytest.param({}, RANKED, id="no document unless asked for"),
-        pytest.param({"return_documents": False}, RANKED, id="nor against it"),
-        pytest.param({"return_documents": True}, RANKED | {"document": {"text": "b"}}, id="but to who asks"),
+        pytest.param({}, RANKED, id="no document by default"),
+        pytest.param({"return_documents": False}, RANKED, id="no document"),
+        pytest.param({"return_documents": True}, RANKED | {"document": {"text": "b"}}, id="document requested"),
     ],
 )
-def test_every_client_of_rerank_reads_the_answer(options: dict[str, bool], result: dict[str, object]) -> None:
-    """At /rerank with `documents`: index and relevance_score (Jina, Cohere, infinity, vLLM), score and text (Semantic
-    Explorer), usage and id around them, and Cohere's meta."""
+def test_the_answer_of_rerank_has_the_keys_of_every_client(options: dict[str, bool], result: dict[str, object]) -> None:
+    """Jina, Cohere, infinity and vLLM read index and relevance_score, Semantic Explorer score and text. Around the
+    results are usage, id and Cohere's meta."""
     body = {"query": "q", "documents": ["a", "b"], "top_n": 1, **options}
     choice = DEFAULT.find("POST", "/rerank").endpoint.choose(json.dumps(body).encode())
     shown = json.loads(choice.route.parse(incoming(body)).answered(rerank_result(0.25, 0.5)).body)
@@ -251,7 +251,7 @@ def test_every_client_of_rerank_reads_the_answer(options: dict[str, bool], resul
     assert shown["usage"] == {"prompt_tokens": 18, "total_tokens": 18}
 
 
-# --- under a dialect's own profile ----------------------------------------------------------------------------
+# --- profiles -------------------------------------------------------------------------------------------------
 
 
 def own_posts() -> list[tuple[Dialect, Route]]:
@@ -264,7 +264,7 @@ def order_of(profile: str) -> tuple[str, ...]:
 
 
 def first(dialect: str) -> Table:
-    """The table under its profile; of a dialect without one, where it comes first."""
+    """The table with the dialect's profile. Without a profile, the dialect comes first."""
     if dialect not in TABLES:
         alone = (dialect, *(name for name in DIALECTS if name != dialect))
         TABLES[dialect] = table_of(next((order for order in ORDERS.values() if order[0] == dialect), alone))
@@ -279,24 +279,24 @@ OWN = own_posts()
 @pytest.mark.parametrize(
     ("dialect", "route"), OWN, ids=[f"{each.name} {route.path} {min(route.keys)}" for each, route in OWN]
 )
-def test_a_dialect_answers_its_own_bodies_under_its_profile(dialect: Dialect, route: Route) -> None:
-    """Whatever fields of its own stand beside a key of its own; so does its example."""
+def test_a_product_answers_its_own_bodies_in_its_profile(dialect: Dialect, route: Route) -> None:
+    """Any of its fields with any of its keys, and its example."""
     assert route.body is not None
     endpoint = first(dialect.name).find(route.method, route.path).endpoint
     assert endpoint.choose(json.dumps(route.example).encode()).route is route
     fields = {field.encode_name for field in msgspec.structs.fields(route.body)} - BORROWED.get(dialect.name, set())
     strayed = {
-        (key, field): who
+        (key, field): other
         for key in route.keys
         for field in fields
-        if (who := answering(endpoint, {key, field})) != dialect.name
+        if (other := answering(endpoint, {key, field})) != dialect.name
     }
     assert strayed == {}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_dialect_answers_every_get_of_its_own_under_its_profile(dialect: str) -> None:
-    """But for those that are pages of the server."""
+def test_a_product_answers_its_own_gets_in_its_profile(dialect: str) -> None:
+    """Except pages of the server."""
     table = first(dialect)
     for route in load_dialects([dialect])[0].routes:
         if route.method == "GET":
@@ -305,13 +305,13 @@ def test_a_dialect_answers_every_get_of_its_own_under_its_profile(dialect: str) 
 
 
 @pytest.mark.parametrize("profile", ORDERS)
-def test_a_profile_takes_no_dialect_away(profile: str) -> None:
-    """Each once."""
+def test_a_profile_has_every_dialect(profile: str) -> None:
+    """Once."""
     assert sorted(ORDERS[profile]) == sorted(DIALECTS)
 
 
 @pytest.mark.parametrize(
-    ("asked", "dialect"),
+    ("row", "dialect"),
     [
         ("/v1/embeddings input", "simple_inference_server"),
         ("/v1/embeddings input model encoding_format", "simple_inference_server"),
@@ -323,15 +323,15 @@ def test_a_profile_takes_no_dialect_away(profile: str) -> None:
         ("/reranking query documents", "llamacpp"),
     ],
 )
-def test_simple_inference_servers_wish_list_is_llama_cpps(asked: str, dialect: str) -> None:
-    """Its document: POST /embeddings is the API that is not OpenAI's; what is under /v1 stays its own."""
-    path, *keys = asked.split()
+def test_simple_inference_servers_profile_includes_llama_cpps_routes(row: str, dialect: str) -> None:
+    """Source: its documentation. Paths below /v1 are its own, and /embeddings has llama.cpp's form."""
+    path, *keys = row.split()
     assert answering(first("simple_inference_server").find("POST", path).endpoint, keys) == dialect
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_under_its_prefix_nobody_else_answers(dialect: str) -> None:
-    """In whatever order: every route of every dialect can be reached."""
+def test_only_one_product_answers_under_its_prefix(dialect: str) -> None:
+    """So every route of every product can be reached."""
     for route in load_dialects([dialect])[0].routes:
         path = f"/dialects/{dialect}{route.path}".replace("{model:path}", "m")
         endpoint = DEFAULT.find(route.method, path).endpoint
