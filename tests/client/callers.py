@@ -1,4 +1,4 @@
-"""The same call by either client, for tests of what both promise."""
+"""The same call by either client, for tests of both."""
 
 from __future__ import annotations
 

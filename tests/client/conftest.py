@@ -1,4 +1,4 @@
-"""One real server for this folder: the default model, and two tiny random ones of BGE-M3's and its reranker's form."""
+"""One real server for this folder, with the default model and tiny random ones like BGE-M3 and its reranker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""vectord without sockets or models: its own dialect, negotiation and headers over an engine that fits on a page.
+"""vectord without sockets or models: its own API, content negotiation and headers with a small fake engine.
 
-Every text has a vector, a weight and a score that depend on its letters alone, so that whoever gets them knows whose
-they are.
+The vectors, weights and scores of a text depend only on its letters, so a test knows the right ones.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ Fault = Exception | httpx.Response
 class FakeServer:
     """A handler for httpx.MockTransport. Safe to call from several threads.
 
-    faults: what happens to the first requests instead of an answer, in turn. spaces: the fingerprints that answers
-    name in turn, the last one for ever.
+    faults: the outcomes of the first requests, instead of a response. spaces: the fingerprints of the responses; the
+    last one repeats.
     """
 
     def __init__(
@@ -100,12 +99,12 @@ class FakeServer:
 
     @property
     def inputs(self) -> list[int]:
-        """How many texts each request to embed brought."""
+        """The number of texts of each request."""
         return [len(call_of(request).request.inputs) for request in self.requests]
 
 
 def call_of(request: httpx.Request) -> Call:
-    """What the server's own dialect reads from a request."""
+    """The call that the server parses from a request."""
     path = request.url.path
     route = next(route for route in DIALECT.routes if (route.method, route.path) == (request.method, path))
     body = request.content
@@ -139,7 +138,7 @@ def sparse_of(text: str) -> Mapping[int, float]:
 
 
 def score_of(text: str) -> float:
-    """A few of many texts have the same."""
+    """One of 7 values, so that some texts have equal scores."""
     return float(np.float32(zlib.crc32(text.encode()) % 7 / 7))
 
 
@@ -186,7 +185,7 @@ def _embed(request: EmbedRequest, space: str) -> EmbedResult:
 
 
 def _documents(request: DocumentsRequest, space: str) -> DocumentsResult:
-    """A chunk for each letter that is no space."""
+    """One chunk for each letter except spaces."""
     used = usage(request.documents, truncate=request.text.truncate, field="documents")
     documents = []
     for text in request.documents:
@@ -234,7 +233,7 @@ def _similarity(request: SimilarityRequest, space: str) -> SimilarityResult:
 
 
 def _tokenize(request: TokenizeRequest, space: str) -> TokenizeResult:
-    """A token a letter."""
+    """One token for each letter."""
     tokens = [[Token(ord(letter), letter, False, 0, 1) for letter in text] for text in request.inputs]
     return TokenizeResult(model=MODEL, tokens=tokens, usage=usage(request.inputs, truncate=True, field="inputs"))
 

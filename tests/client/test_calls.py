@@ -1,4 +1,4 @@
-"""What both clients ask, as the server's own dialect reads it, and what they make of its answers, however split."""
+"""Both clients: the server parses their requests, and they join its responses, however the list is split."""
 
 from __future__ import annotations
 
@@ -49,22 +49,22 @@ SMALL = {"texts_per_request": 7}
 @given(TEXTS, SPLITS)
 @LAW
 def test_row_i_is_the_vector_of_text_i(texts, client):
-    """Order in is order out."""
+    """The order of the list is kept."""
     assert np.array_equal(call_sync(FakeServer(), "embed", texts, client=client), vectors_of(texts))
 
 
 @given(TEXTS, SPLITS)
 @LAW
 def test_row_i_is_the_vector_of_text_i_under_asyncio(texts, client):
-    """The same parts, the same order."""
+    """With the same parts in the same order."""
     assert np.array_equal(call_async(FakeServer(), "embed", texts, client=client), vectors_of(texts))
 
 
 @pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
 @given(TEXTS, SPLITS)
 @LAW
-def test_all_kinds_are_those_of_text_i(arrow, texts, client):
-    """Joined from columns or from JSON."""
+def test_row_i_has_all_kinds_of_vectors_of_text_i(arrow, texts, client):
+    """From columns or from JSON."""
     made = call_sync(FakeServer(arrow=arrow), "embed_all", texts, client=client)
     assert np.array_equal(made.dense, vectors_of(texts))
     assert _weights(made.sparse) == [sparse_of(text) for text in texts]
@@ -84,8 +84,8 @@ def _weights(matrix: scipy.sparse.csr_array) -> list[dict[int, float]]:
 
 @given(TEXTS, SPLITS, st.none() | st.integers(1, 30))
 @LAW
-def test_a_ranking_is_that_of_all_passages_at_once(passages, client, top_n):
-    """Best first, equal ones in the order given, whatever part they were in."""
+def test_a_split_ranking_equals_one_request(passages, client, top_n):
+    """Best first; equal scores keep the order of the list."""
     ranking = call_sync(FakeServer(), "rerank", "q", passages, top_n=top_n, client=client)
     order = sorted(range(len(passages)), key=lambda index: (-score_of(passages[index]), index))[:top_n]
     assert [ranked.index for ranked in ranking] == order
@@ -96,7 +96,7 @@ def test_a_ranking_is_that_of_all_passages_at_once(passages, client, top_n):
 
 @given(TEXTS, SPLITS)
 @LAW
-def test_batches_of_an_iterator_are_its_texts_in_order(texts, client):
+def test_embed_iter_yields_the_texts_in_order(texts, client):
     """Each with its own vectors."""
     batches = call_sync(FakeServer(), "embed_iter", iter(texts), client=client)
     assert [text for batch in batches for text in batch.texts] == texts
@@ -106,23 +106,23 @@ def test_batches_of_an_iterator_are_its_texts_in_order(texts, client):
 # --- each call ------------------------------------------------------------------------------------------------
 
 
-def test_a_lone_text_has_a_vector_and_a_list_of_one_a_matrix(call):
+def test_a_string_gives_a_vector_and_a_list_a_matrix(call):
     """As sentence-transformers does."""
     assert np.array_equal(call(FakeServer(), "embed", "a"), vector_of("a"))
     assert np.array_equal(call(FakeServer(), "embed", ["a"]), vectors_of(["a"]))
 
 
 @pytest.mark.parametrize(("dtype", "width"), [("float32", 4), ("float16", 4), ("int8", 4), ("ubinary", 1)])
-def test_vectors_come_in_the_dtype_asked_for(call, dtype, width):
-    """The caller's own array."""
+def test_vectors_have_the_requested_dtype(call, dtype, width):
+    """In an array of the caller."""
     vectors = call(FakeServer(), "embed", SOME, dtype=dtype, client=SMALL)
     assert vectors.dtype == (np.uint8 if dtype == "ubinary" else dtype)
     assert vectors.shape == (30, width)
     assert vectors.flags.writeable
 
 
-def test_the_bodies_are_what_the_dialect_reads(call):
-    """Every option arrives where it belongs."""
+def test_the_server_parses_the_bodies(call):
+    """Every option arrives in its field."""
     server = FakeServer()
     call(
         server,
@@ -147,14 +147,14 @@ def test_the_bodies_are_what_the_dialect_reads(call):
     assert sent.headers["x-vectord-expect-fingerprint"] == "f00d"
 
 
-def test_what_is_none_is_the_servers_choice(call):
-    """The same as left out."""
+def test_an_option_of_none_is_left_to_the_server(call):
+    """As if it were missing."""
     server = FakeServer()
     call(server, "embed", ["a"], model=None, kind=None, truncate=None, dimensions=None, expect_fingerprint=None)
     assert call_of(server.requests[0]).request == EmbedRequest(inputs=["a"])
 
 
-def test_rerank_asks_for_all_it_can(call):
+def test_rerank_sends_all_its_options(call):
     """Weights, instruction and chunks."""
     server = FakeServer()
     options = {"method": "weighted", "weights": {"dense": 1.0}, "instruction": "judge", "chunk": {"max_tokens": 20}}
@@ -172,28 +172,28 @@ def test_rerank_asks_for_all_it_can(call):
     assert ranking[0].span == Span(0, 1)
 
 
-def test_a_ranking_says_what_was_cut(call):
-    """Passages by their place in the caller's list, and the query."""
+def test_a_ranking_names_truncated_passages(call):
+    """By their index in the caller's list. It also says whether the query was truncated."""
     passages = ["a", "b" * 2000, "c", "d" * 2000]
     ranking = call(FakeServer(), "rerank", "q", passages, truncate=True, client={"texts_per_request": 1})
     assert (ranking.truncated, ranking.query_truncated) == ([1, 3], True)
 
 
-def test_embed_all_says_what_was_cut(call):
-    """By the place in the caller's list."""
+def test_embed_all_names_truncated_texts(call):
+    """By their index in the caller's list."""
     texts = ["a", "b" * 2000, "c", "d" * 2000]
     made = call(FakeServer(), "embed_all", texts, truncate=True, client={"texts_per_request": 1})
     assert made.truncated == [1, 3]
 
 
-def test_what_was_not_asked_for_is_none(call):
-    """And is not sent."""
+def test_vectors_that_were_not_requested_are_none(call):
+    """The server does not send them."""
     made = call(FakeServer(), "embed_all", ["a"], outputs=["colbert", "tokens"])
     assert (made.dense, made.sparse, len(made.colbert), len(made.tokens)) == (None, None, 1, 1)
 
 
 def test_sparse_matrices_of_two_calls_can_be_multiplied(call):
-    """They have one width, whatever ids they hold, and ascending ones in a row."""
+    """They have the same width, and the ids of each row ascend."""
     one = call(FakeServer(), "embed_all", ["ba"], outputs=["sparse"]).sparse
     other = call(FakeServer(), "embed_all", ["a", "ab", "漢"], outputs=["sparse"]).sparse
     assert one.shape == (1, LEAST_WIDTH)
@@ -201,8 +201,8 @@ def test_sparse_matrices_of_two_calls_can_be_multiplied(call):
     assert one.indices.tolist() == [97, 98]
 
 
-def test_a_server_without_arrow_is_asked_for_json_from_then_on(call):
-    """It is told once in a client's life."""
+def test_a_server_without_arrow_gets_json_requests_from_then_on(call):
+    """The client learns it once."""
     server = FakeServer(arrow=False)
     made = call(server, "embed_all", SOME[:3])
     assert np.array_equal(made.dense, vectors_of(SOME[:3]))
@@ -212,8 +212,8 @@ def test_a_server_without_arrow_is_asked_for_json_from_then_on(call):
     ]
 
 
-def test_a_refusal_of_json_is_not_asked_again(call, monkeypatch):
-    """A server that has neither form, and a client without pyarrow."""
+def test_a_refusal_of_json_is_not_retried(call, monkeypatch):
+    """Neither by a server without both formats nor by a client without pyarrow."""
     monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
     server = FakeServer([_response(406)])
     with pytest.raises(NotAcceptable):
@@ -221,8 +221,8 @@ def test_a_refusal_of_json_is_not_asked_again(call, monkeypatch):
     assert len(server.requests) == 1
 
 
-def test_documents_come_in_chunks(call):
-    """Spans of characters, tokens, a vector each, and the mean where asked for."""
+def test_documents_have_chunks(call):
+    """With spans, token counts and vectors, and the mean if requested."""
     documents = call(FakeServer(), "documents", ["a b", "c"], chunk={"max_tokens": 20}, mean=True, late=True)
     assert documents[0].spans == [Span(0, 1), Span(2, 3)]
     assert documents[0].tokens == [1, 1]
@@ -248,8 +248,8 @@ def test_similarity_is_an_array(call):
     assert scores.dtype == np.float32
 
 
-def test_texts_to_tokens_and_back(call):
-    """Each way in order."""
+def test_tokenize_and_decode_are_inverse(call):
+    """In both directions, in order."""
     tokens = call(FakeServer(), "tokenize", ["ab", "c"], client={"texts_per_request": 1})
     assert tokens[0][1] == Token(98, "b", False, 0, 1)
     ids = [[token.id for token in one] for one in tokens]
@@ -262,7 +262,7 @@ def test_models_are_listed(call):
 
 
 @pytest.mark.parametrize(("status", "ready"), [(200, True), (503, False)])
-def test_health_is_an_answer_whether_ready_or_not(call, status, ready):
+def test_health_is_returned_whether_ready_or_not(call, status, ready):
     """With the state of each model."""
     words = {"status": "healthy" if ready else "unhealthy", "states": {"m": "loading"}, "version": "1"}
     health = call(FakeServer([_response(status, words)]), "health")
@@ -291,8 +291,8 @@ def _response(status: int, body: object = None, headers: dict[str, str] | None =
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_of_nothing_nothing_is_made_or_sent(call, name, args, options):
-    """A pipeline's last, empty round is no error."""
+def test_an_empty_list_sends_no_request(call, name, args, options):
+    """An empty last batch of a pipeline is no error."""
     server = FakeServer()
     made = call(server, name, *args, **options)
     assert server.requests == []
@@ -305,16 +305,16 @@ def test_of_nothing_nothing_is_made_or_sent(call, name, args, options):
 @pytest.mark.parametrize(
     ("requests", "lane", "sent"),
     [(BULK_REQUESTS, None, None), (BULK_REQUESTS + 1, None, "bulk"), (BULK_REQUESTS + 1, "interactive", "interactive")],
-    ids=["small", "large", "large, but told otherwise"],
+    ids=["small", "large", "large, with the lane set"],
 )
-def test_a_large_call_goes_in_the_bulk_lane(call, requests, lane, sent):
-    """Each of its requests is small, and would stand before other people's queries."""
+def test_a_large_call_uses_the_bulk_lane(call, requests, lane, sent):
+    """Its small requests would otherwise delay the queries of other clients."""
     server = FakeServer()
     call(server, "embed", ["a"] * requests, client={"texts_per_request": 1, "lane": lane})
     assert {request.headers.get("x-vectord-lane") for request in server.requests} == {sent}
 
 
-def test_any_iterable_of_strings_is_a_list(call):
+def test_any_iterable_of_strings_is_accepted(call):
     """Generators, and columns of tables."""
     expected = vectors_of(["a", "b"])
     for texts in (iter("ab"), ("a", "b"), np.array(["a", "b"]), {"a": 1, "b": 2}):
@@ -324,8 +324,8 @@ def test_any_iterable_of_strings_is_a_list(call):
 # --- what goes wrong ------------------------------------------------------------------------------------------
 
 
-def test_a_bad_text_is_named_by_its_place_in_the_callers_list(call):
-    """In `index` and in the message, whatever request it was in."""
+def test_an_error_has_the_index_in_the_callers_list(call):
+    """In `index` and in the message."""
     texts = [*SOME, "x" * 1001, "y" * 1001]
     with pytest.raises(BadRequest, match=r"^`inputs\[30\]` must have at most 1000 tokens; got 1001$") as bad:
         call(FakeServer(), "embed", texts, client=SMALL)
@@ -333,28 +333,28 @@ def test_a_bad_text_is_named_by_its_place_in_the_callers_list(call):
     assert bad.value.type == "input_too_long"
 
 
-def test_half_a_surrogate_pair_is_named_by_its_place(call):
-    """Found by the client, before the request is sent."""
+def test_half_a_surrogate_pair_is_refused_with_its_index(call):
+    """Before the request is sent."""
     with pytest.raises(BadRequest, match=r"^`inputs\[30\]`: half") as bad:
         call(FakeServer(), "embed", [*SOME, "\ud800"], client=SMALL)
     assert bad.value.index == 30
 
 
 def test_vectors_of_two_spaces_are_never_mixed(call):
-    """The server came back with another model during the call."""
+    """The server restarted with another model during the call."""
     with pytest.raises(FingerprintChanged, match="during this call"):
         call(FakeServer(spaces=["aa", "bb"]), "embed", SOME, client={**SMALL, "concurrency": 1})
 
 
-def test_a_space_may_be_insisted_on(call):
-    """The server refuses, and the class is the same."""
+def test_a_vector_space_can_be_required(call):
+    """The server refuses another one; the error has the same class."""
     words = {"error": {"type": "fingerprint_mismatch", "message": "another space"}}
     with pytest.raises(FingerprintChanged, match="another space"):
         call(FakeServer([_response(412, words)]), "embed", "a", expect_fingerprint="f00d")
 
 
-def test_a_call_is_answered_through_faults(call):
-    """Some parts are sent again, the others are not held up, and the order is kept."""
+def test_a_call_succeeds_despite_failed_requests(call):
+    """Some parts are retried, the others are not delayed, and the order is kept."""
     full = _response(429, {"error": {"type": "overloaded", "message": "full"}}, {"retry-after": "0"})
     server = FakeServer([full, full, full])
     assert np.array_equal(call(server, "embed", SOME, client=SMALL), vectors_of(SOME))
@@ -373,8 +373,8 @@ def test_a_call_is_answered_through_faults(call):
     ],
     ids=["unknown option", "option of another call", "no string", "half a pair", "letters", "no chunk"],
 )
-def test_what_cannot_be_asked_is_a_type_error(call, name, args, options, message):
-    """Before anything is sent."""
+def test_invalid_arguments_are_a_type_error(call, name, args, options, message):
+    """Before a request is sent."""
     server = FakeServer()
     with pytest.raises(TypeError, match=message):
         call(server, name, *args, **options)
@@ -382,21 +382,21 @@ def test_what_cannot_be_asked_is_a_type_error(call, name, args, options, message
 
 
 def test_an_unknown_dtype_is_a_value_error(call):
-    """With those that there are."""
+    """The message lists the valid ones."""
     with pytest.raises(ValueError, match="dtype must be one of float32, float16, int8, ubinary"):
         call(FakeServer(), "embed", "a", dtype="float64")
 
 
-def test_an_answer_for_fewer_texts_is_no_answer(call):
-    """Of any call that has one value an item."""
+def test_a_response_with_fewer_values_is_an_error(call):
+    """For every call with one value for each item."""
     few = {"model": "m", "data": [], "scores": [], "results": [], "score_kind": "logit", "warnings": []}
     for name, args in (("tokenize", ["a"]), ("similarity", ["a", ["b"]]), ("rerank", ["a", ["b"]])):
         with pytest.raises(ServerFailed):
             call(FakeServer([_response(200, few)]), name, *args)
 
 
-def test_a_ranking_of_a_passage_that_was_not_sent_is_no_answer(call):
-    """Its text could not be shown."""
+def test_a_ranking_with_an_unknown_passage_is_an_error(call):
+    """Its text is not known."""
     found = {"model": "m", "results": [{"index": 7, "score": 1.0}], "score_kind": "logit", "warnings": []}
     with pytest.raises(ServerFailed):
         call(FakeServer([_response(200, found)]), "rerank", "q", ["a"])

@@ -1,4 +1,4 @@
-"""Both clients against a real server on a real socket, with real and with tiny models."""
+"""Both clients against a real server on a real socket, with real and tiny models."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def cosines(left, right):
     return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
 
 
-def test_vectors_are_the_servers_in_order(call, server, reference):
-    """From eight requests, as from one."""
+def test_vectors_are_those_of_one_request(call, server, reference):
+    """Although the client sends eight."""
     vectors = call(server, "embed", TEXTS, client=CLIENT)
     assert vectors.shape == reference.shape
     assert cosines(vectors, reference).min() > CLOSE
@@ -42,27 +42,27 @@ def test_vectors_are_the_servers_in_order(call, server, reference):
 
 
 @pytest.mark.parametrize(("dtype", "floor"), [("float16", 0.9999), ("int8", 0.99)])
-def test_smaller_types_are_close(call, server, reference, dtype, floor):
-    """As close as their bits allow."""
+def test_smaller_dtypes_are_close(call, server, reference, dtype, floor):
+    """As close as their precision allows."""
     assert cosines(call(server, "embed", TEXTS, dtype=dtype, client=CLIENT), reference).min() > floor
 
 
-def test_bits_are_the_signs(call, server, reference):
-    """Eight to a byte, the first one highest."""
+def test_ubinary_has_the_signs(call, server, reference):
+    """Eight in a byte, the first one highest."""
     bits = np.unpackbits(call(server, "embed", TEXTS, dtype="ubinary", client=CLIENT), axis=1)
     assert (bits == (reference > 0)).mean() > 0.99
 
 
 def test_an_iterator_is_embedded_batch_by_batch(call, server, reference):
-    """Its texts come back beside their vectors."""
+    """The batches contain the texts and their vectors."""
     batches = call(server, "embed_iter", iter(TEXTS), client=CLIENT)
     assert [text for batch in batches for text in batch.texts] == TEXTS
     assert cosines(np.concatenate([batch.vectors for batch in batches]), reference).min() > CLOSE
 
 
 @pytest.mark.parametrize("arrow", [True, False], ids=["arrow", "json"])
-def test_three_vectors_of_one_pass(call, server, arrow, monkeypatch):
-    """Of BGE-M3's form; both forms of answer give the same."""
+def test_three_kinds_of_vectors_from_one_pass(call, server, arrow, monkeypatch):
+    """Of a model like BGE-M3; Arrow and JSON contain the same vectors."""
     if not arrow:
         monkeypatch.setattr("vectord.client.calls.has_arrow", lambda: False)
     made = call(server, "embed_all", TEXTS, model="tiny-bge-m3", client=CLIENT)
@@ -79,8 +79,8 @@ def test_three_vectors_of_one_pass(call, server, arrow, monkeypatch):
     assert (made.model, made.truncated, made.tokens_read > 100) == ("tiny-bge-m3", [], True)
 
 
-def test_a_cut_text_is_named(call, server):
-    """And refused unless it may be cut."""
+def test_a_truncated_text_is_named(call, server):
+    """Without truncation the text is refused."""
     texts = [*TEXTS, "word " * 400]
     made = call(server, "embed_all", texts, outputs=["dense"], truncate=True, client=CLIENT)
     assert made.truncated == [30]
@@ -89,8 +89,8 @@ def test_a_cut_text_is_named(call, server):
     assert (bad.value.index, bad.value.limit, bad.value.given, bad.value.type) == (30, 256, 402, "input_too_long")
 
 
-def test_documents_in_chunks(call, server):
-    """Spans are of the document as given."""
+def test_documents_are_split_into_chunks(call, server):
+    """Spans refer to the whole document."""
     text = "One bird sang in the tree. The other two listened. Then they flew south, where it is warm. " * 3
     (document,) = call(server, "documents", text, chunk={"max_tokens": 20, "by": "sentences"}, mean=True, client=CLIENT)
     assert "".join(text[span.start : span.stop] for span in document.spans) == text
@@ -99,8 +99,8 @@ def test_documents_in_chunks(call, server):
     assert max(document.tokens) <= 20
 
 
-def test_reranking_by_parts_is_reranking_at_once(call, server):
-    """The best of eight requests are the best of one."""
+def test_a_split_ranking_equals_one_request(call, server):
+    """The best passages of eight requests are those of one."""
     options = {"model": "all-MiniLM-L6-v2", "top_n": 5}
     ranking = call(server, "rerank", "bird 17", TEXTS, client=CLIENT, **options)
     whole = call(server, "rerank", "bird 17", TEXTS, client=WHOLE, **options)
@@ -110,7 +110,7 @@ def test_reranking_by_parts_is_reranking_at_once(call, server):
 
 
 def test_a_cross_encoder_ranks_and_classifies(call, server):
-    """The scores of pairs, and the label of a pair."""
+    """It returns the scores of pairs, and the label of a pair."""
     ranking = call(server, "rerank", "bird", TEXTS, model="tiny-reranker", client=CLIENT)
     assert (len(ranking), ranking.score_kind) == (30, "logit")
     labels = call(server, "classify", [("bird", TEXTS[0])], model="tiny-reranker", client=CLIENT)
@@ -118,20 +118,20 @@ def test_a_cross_encoder_ranks_and_classifies(call, server):
 
 
 def test_similarity_is_the_cosine(call, server, reference):
-    """Of the first with all."""
+    """Of the first text and each other one."""
     scores = call(server, "similarity", TEXTS[0], TEXTS, client=CLIENT)
     assert scores == pytest.approx(reference @ reference[0], abs=0.01)
 
 
-def test_texts_to_tokens_and_back(call, server):
+def test_tokenize_and_decode_are_inverse(call, server):
     """With and without special tokens."""
     (tokens,) = call(server, "tokenize", "Hello", client=CLIENT)
     assert [token.text for token in tokens] == ["[CLS]", "Hello", "[SEP]"]
     assert call(server, "decode", [[token.id for token in tokens]], client=CLIENT) == ["hello"]
 
 
-def test_the_server_is_described(call, server):
-    """Models with the default first, and health without a key."""
+def test_models_and_health_describe_the_server(call, server):
+    """The default model is first; health needs no key."""
     models = call(server, "models", client=CLIENT)
     assert [model.name for model in models] == ["all-MiniLM-L6-v2", "tiny-bge-m3", "tiny-reranker"]
     assert (models[0].dimensions, models[0].max_input_tokens, models[2].reranks) == (384, 256, True)
@@ -140,8 +140,8 @@ def test_the_server_is_described(call, server):
     assert set(health.states) == {model.name for model in models}
 
 
-def test_refusals_have_their_classes(call, server):
-    """As the caller catches them."""
+def test_errors_have_their_classes(call, server):
+    """For a missing key, an unknown model or route, and an invalid option."""
     with pytest.raises(Unauthorized, match="key is required"):
         call(server, "embed", "a")
     with pytest.raises(NotFound, match="No such model") as missing:
@@ -153,14 +153,14 @@ def test_refusals_have_their_classes(call, server):
         call(server, "embed", "a", dimensions=4, client=CLIENT)
 
 
-def test_a_request_id_stands_in_the_answers_error(call, server):
-    """Under which the server's log has it."""
+def test_an_error_has_the_request_id(call, server):
+    """The server's log has the same one."""
     with pytest.raises(NotFound) as missing:
         call(server, "embed", "a", model="no-such-model", client=CLIENT)
     assert len(missing.value.request_id) == 32
 
 
-def test_nobody_there_is_a_failed_connection(call):
+def test_a_missing_server_is_a_failed_connection(call):
     """After the retries."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -170,7 +170,7 @@ def test_nobody_there_is_a_failed_connection(call):
 
 
 def test_a_silent_server_is_a_timeout(call):
-    """It accepted the connection and says nothing."""
+    """It accepts the connection and sends nothing."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -178,8 +178,8 @@ def test_a_silent_server_is_a_timeout(call):
             call(f"http://127.0.0.1:{silent.getsockname()[1]}", "embed", "a", client={"timeout_s": 0.05})
 
 
-def test_one_client_serves_many_threads(server, reference):
-    """Each gets its own answers."""
+def test_threads_can_share_a_client(server, reference):
+    """Each gets its own results."""
     made = {}
     with vectord.Client(server, **CLIENT) as client:
         threads = [
@@ -193,23 +193,23 @@ def test_one_client_serves_many_threads(server, reference):
     assert all(cosines(vectors, reference[n:]).min() > CLOSE for n, vectors in made.items())
 
 
-async def test_one_client_serves_many_tasks(server, reference):
-    """Each gets its own answers."""
+async def test_tasks_can_share_a_client(server, reference):
+    """Each gets its own results."""
     async with vectord.AsyncClient(server, **CLIENT) as client:
         made = await asyncio.gather(*(client.embed(TEXTS[n:]) for n in range(0, 30, 6)))
     assert all(cosines(vectors, reference[n * 6 :]).min() > CLOSE for n, vectors in enumerate(made))
 
 
-def test_a_client_of_httpx_may_be_brought_and_stays_open(server):
-    """Whoever made it closes it."""
+def test_a_given_httpx_client_stays_open(server):
+    """The caller closes it."""
     with httpx.Client() as http:
         with vectord.Client(server, http=http, **CLIENT) as client:
             client.embed("a")
         assert not http.is_closed
 
 
-async def test_its_own_client_of_httpx_is_closed():
-    """With the block."""
+async def test_the_own_httpx_client_is_closed():
+    """At the end of the `with` block."""
     with vectord.Client("http://host") as client:
         pass
     async with vectord.AsyncClient("http://host") as other:

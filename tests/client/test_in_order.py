@@ -1,4 +1,4 @@
-"""Answers in the order of the requests, with only so many under way."""
+"""in_order.py: results in the order of the requests, with limited concurrency."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Room:
 
 @given(st.lists(st.integers()), st.integers(1, 5))
 @settings(max_examples=30, deadline=None)
-def test_order_in_is_order_out(numbers, concurrency):
+def test_results_are_in_order(numbers, concurrency):
     """In threads."""
     assert list(in_order(lambda n: n * 2, numbers, concurrency)) == [(n, n * 2) for n in numbers]
 
 
 @given(st.lists(st.integers(0, 5)), st.integers(1, 5))
 @settings(max_examples=30, deadline=None)
-def test_order_in_is_order_out_in_tasks(numbers, concurrency):
-    """However many turns of the loop each takes."""
+def test_results_are_in_order_in_tasks(numbers, concurrency):
+    """Regardless of how long each task takes."""
 
     async def work(turns: int) -> int:
         for _ in range(turns):
@@ -55,8 +55,8 @@ def test_order_in_is_order_out_in_tasks(numbers, concurrency):
     assert asyncio.run(main()) == [(n, n * 2) for n in numbers]
 
 
-def test_a_slow_first_one_holds_back_none_of_the_others():
-    """The second and third are done while the first still runs."""
+def test_a_slow_request_does_not_delay_others():
+    """The second and third finish while the first is running."""
     others_done = threading.Semaphore(0)
 
     def work(n: int) -> int:
@@ -70,8 +70,8 @@ def test_a_slow_first_one_holds_back_none_of_the_others():
     assert [n for n, _ in in_order(work, range(3), 2)] == [0, 1, 2]
 
 
-def test_no_more_run_at_once_than_may():
-    """Threads wait for each other at a barrier, so that the room is full."""
+def test_the_concurrency_is_limited():
+    """A barrier makes sure that the limit is reached."""
     room, full = Room(), threading.Barrier(3)
 
     def work(n: int) -> int:
@@ -83,8 +83,8 @@ def test_no_more_run_at_once_than_may():
     assert room.most == 3
 
 
-async def test_no_more_tasks_run_at_once_than_may():
-    """Tasks are made ahead, and wait for room."""
+async def test_the_concurrency_is_limited_in_tasks():
+    """More tasks exist, and wait."""
     room = Room()
 
     async def work(n: int) -> int:
@@ -96,16 +96,16 @@ async def test_no_more_tasks_run_at_once_than_may():
     assert room.most == 3
 
 
-def test_an_endless_list_is_read_only_so_far_ahead():
-    """Not at all before anybody asks for an answer, and no further while nobody takes one."""
+def test_an_endless_list_is_read_in_a_window():
+    """It is read only while results are consumed."""
     read = itertools.count()
     with closing(in_order(lambda n: n, read, 3)) as answers:
         assert next(answers) == (0, 0)
         assert next(read) == WINDOW * 3
 
 
-async def test_an_endless_list_is_read_only_so_far_ahead_in_tasks():
-    """The same under asyncio."""
+async def test_an_endless_list_is_read_in_a_window_in_tasks():
+    """As in threads."""
     read = itertools.count()
 
     async def work(n: int) -> int:
@@ -116,8 +116,8 @@ async def test_an_endless_list_is_read_only_so_far_ahead_in_tasks():
         assert next(read) == WINDOW * 3
 
 
-def test_the_error_is_that_of_the_first_that_fails():
-    """The second one fails at once, the first only then; what is raised is the first's."""
+def test_the_error_is_that_of_the_first_request_in_order():
+    """Although the second one failed earlier."""
     second_failed = threading.Event()
 
     def work(n: int) -> int:
@@ -131,8 +131,8 @@ def test_the_error_is_that_of_the_first_that_fails():
         list(in_order(work, range(2), 2))
 
 
-def test_closing_does_not_wait_for_what_runs_and_begins_nothing_more():
-    """A caller who breaks off goes on at once."""
+def test_closing_does_not_wait_and_starts_nothing():
+    """The caller continues at once."""
     room, may_end = Room(), threading.Event()
 
     def work(n: int) -> int:
@@ -148,8 +148,8 @@ def test_closing_does_not_wait_for_what_runs_and_begins_nothing_more():
     assert begun <= 1 + 2
 
 
-async def test_closing_cancels_the_tasks_under_way():
-    """And waits until they have gone."""
+async def test_closing_cancels_the_running_tasks():
+    """And waits for their end."""
     room = Room()
 
     async def work(n: int) -> int:
@@ -164,8 +164,8 @@ async def test_closing_cancels_the_tasks_under_way():
     assert room.now == 0
 
 
-async def test_an_error_cancels_the_tasks_under_way():
-    """The first that fails ends the call."""
+async def test_an_error_cancels_the_running_tasks():
+    """The first error in order ends the call."""
     room = Room()
 
     async def work(n: int) -> int:
@@ -181,6 +181,6 @@ async def test_an_error_cancels_the_tasks_under_way():
     assert room.now == 0
 
 
-def test_one_at_a_time_takes_no_thread():
-    """A single request runs where it is asked for."""
+def test_a_concurrency_of_one_needs_no_thread():
+    """The request runs in the caller's thread."""
     assert list(in_order(lambda n: threading.current_thread(), [1], 1)) == [(1, threading.current_thread())]

@@ -1,4 +1,4 @@
-"""`import vectord` costs nothing, and the clients are there when they are asked for."""
+"""`import vectord` imports nothing; the clients are imported on first use."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def run(program: str) -> str:
 
 
 def test_importing_vectord_imports_nothing():
-    """The command and the server import it first of all."""
+    """The command and the server import it first."""
     shown = run("import sys; before = set(sys.modules); import vectord; print(set(sys.modules) - before)")
     assert shown.strip() == "{'vectord'}"
 
 
 def test_the_client_imports_nothing_of_the_server():
-    """Nor what only some of its calls need."""
+    """Nor packages that only some calls need."""
     shown = run("import sys, vectord; vectord.Client; print(*sorted(sys.modules))").split()
     assert [name for name in shown if name.startswith("vectord.") and not name.startswith("vectord.client")] == []
     assert {"httpx", "vectord.client"} <= set(shown)
     assert {"scipy", "pyarrow", "starlette", "openvino"}.isdisjoint(shown)
 
 
-def test_without_httpx_it_says_what_to_install():
-    """The server's own install does not have it."""
+def test_a_missing_httpx_is_named_with_its_extra():
+    """The server does not need it."""
     program = """
 import sys
 sys.modules["httpx"] = None
@@ -45,8 +45,8 @@ except ModuleNotFoundError as error:
     assert run(program).strip() == "vectord.Client and vectord.AsyncClient need: pip install 'vectord[client]'"
 
 
-def test_without_scipy_sparse_vectors_are_refused_before_they_are_computed():
-    """All else works."""
+def test_a_missing_scipy_fails_before_the_first_request():
+    """Only for sparse vectors."""
     program = """
 import sys
 sys.modules["scipy"] = sys.modules["scipy.sparse"] = None
@@ -59,7 +59,7 @@ except ModuleNotFoundError as error:
     assert run(program).strip() == "scipy.sparse"
 
 
-def test_other_names_are_not_there():
-    """As of any module."""
+def test_unknown_names_are_an_attribute_error():
+    """As in any module."""
     with pytest.raises(AttributeError, match="no attribute 'Server'"):
         vectord.Server  # noqa: B018

@@ -1,4 +1,4 @@
-"""docs/client.md and examples/client.py do what they say, against a real server."""
+"""The programs of docs/client.md and examples/client.py work with a real server."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NAMES = {
 }
 
 
-def test_the_pages_programs_run(server):
-    """One after the other, as a reader would type them."""
+def test_the_programs_of_the_page_run(server):
+    """One after another, in one session."""
     names = {"SERVER": server, "API_KEY": API_KEY}
     assert len(BLOCKS) == 7
     for block in BLOCKS:
@@ -38,8 +38,8 @@ def test_the_pages_programs_run(server):
     assert names["best"] == "The bridge was closed by noon."
 
 
-def test_every_error_and_setting_is_on_the_page():
-    """With the default that it has."""
+def test_the_page_lists_every_error_and_setting():
+    """With the default."""
     errors = [name for name in client.__all__ if name in vars(client.errors)]
     assert len(errors) == 12
     assert [name for name in errors if f"`{name}`" not in PAGE and f"`vectord.client.{name}`" not in PAGE] == []
@@ -51,7 +51,7 @@ def test_every_error_and_setting_is_on_the_page():
 
 
 def test_the_example_finds_the_line(server, tmp_path):
-    """By its meaning: none of the question's words are in it."""
+    """By its meaning: it shares no word with the question."""
     notes = tmp_path / "notes.txt"
     notes.write_text("The cat sleeps on the sofa.\n\nIt poured all Tuesday.\nBread costs three coins.\n")
     command = [sys.executable, str(ROOT / "examples" / "client.py"), str(notes), "when did it rain?"]
@@ -61,14 +61,14 @@ def test_the_example_finds_the_line(server, tmp_path):
     assert re.fullmatch(r" +-?[\d.]+  It poured all Tuesday\.\n", done.stdout)
 
 
-def test_the_clients_are_what_the_package_shows():
-    """`vectord.Client` is vectord.client's."""
+def test_the_package_exports_the_clients():
+    """`vectord.Client` is `vectord.client.Client`."""
     assert vectord.Client is client.Client
     assert vectord.AsyncClient is client.AsyncClient
 
 
 @pytest.mark.parametrize("name", client.__all__)
-def test_every_public_thing_says_what_it_is(name):
-    """A docstring of its own, or its place in the tree of errors."""
+def test_every_public_name_has_a_docstring(name):
+    """Or an entry in the tree of errors."""
     thing = getattr(client, name)
     assert thing.__doc__ or f"── {name} " in client.errors.__doc__

@@ -1,4 +1,4 @@
-"""The bar says what is done, and is seen by those who want it."""
+"""progress.py: the bar, and when it is shown."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
         yield shown
 
 
-def test_a_large_call_on_a_terminal_has_a_bar(call, monkeypatch):
-    """Texts done, how fast, and tokens; at its end all of them."""
+def test_a_large_call_on_a_terminal_shows_a_bar(call, monkeypatch):
+    """With the finished texts, their rate and the tokens."""
     with terminal(monkeypatch) as shown:
         call(FakeServer(), "embed", LARGE, client=ONE_EACH)
     assert "9/9 texts" in shown.getvalue()
     assert "/s, 27 tokens" in shown.getvalue()
 
 
-def test_a_small_call_has_none(call, monkeypatch):
-    """Nor one that was told to be quiet."""
+def test_a_small_call_shows_no_bar(call, monkeypatch):
+    """Nor does progress=False."""
     with terminal(monkeypatch) as shown:
         call(FakeServer(), "embed", LARGE[1:], client=ONE_EACH)
         call(FakeServer(), "embed", LARGE, client=ONE_EACH, progress=False)
     assert shown.getvalue() == ""
 
 
-def test_a_file_has_none_unless_it_is_wanted(call, capsys):
-    """Logs of jobs stay readable."""
+def test_a_file_gets_no_bar_by_default(call, capsys):
+    """Logs of jobs stay readable. progress=True shows it."""
     call(FakeServer(), "embed", LARGE, client=ONE_EACH)
     assert capsys.readouterr() == ("", "")
     call(FakeServer(), "embed", ["abc"], progress=True)
@@ -56,7 +56,7 @@ def test_a_file_has_none_unless_it_is_wanted(call, capsys):
 
 
 def test_the_bar_ends_with_a_call_that_fails(call, monkeypatch):
-    """And shows how far it came."""
+    """It shows the finished texts."""
     with terminal(monkeypatch) as shown, pytest.raises(BadRequest):
         call(FakeServer(), "embed", [*LARGE, "x" * 1001], client=ONE_EACH)
     assert "9/10 texts" in shown.getvalue()

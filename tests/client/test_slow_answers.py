@@ -1,4 +1,4 @@
-"""A server that answers byte by byte, or without end, holds nobody longer than was said."""
+"""A server that responds byte by byte, or endlessly, is bounded by timeout_s and max_answer_bytes."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def ask(request):
     [(HEAD + LENGTH + b"x-slow: ", b"a" * 500), (HEAD + b"content-length: 10000\r\n\r\n", b"a" * 500)],
     ids=["headers", "body"],
 )
-def test_an_answer_that_drips_ends_in_time(ask, first, slowly):
-    """timeout_s is of the whole answer, not of each of its bytes; it is not asked for again."""
+def test_a_dripping_response_times_out(ask, first, slowly):
+    """timeout_s limits the whole response, not each read. There is no retry."""
     with dripping(first, slowly) as url, pytest.raises(errors.Timeout, match="within timeout_s"):
         ask(url, "health", client={"timeout_s": 0.1})
 
 
-def test_an_answer_that_drips_fast_enough_is_one(ask):
-    """Slow is no error."""
+def test_a_slow_response_within_the_timeout_succeeds(ask):
+    """Slowness alone is no error."""
     with dripping(HEAD + LENGTH + b"x-slow: ", b"aa") as url:
         assert ask(url, "health", client={"timeout_s": 60.0}).ready
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["with its length", "in pieces"])
-def test_an_answer_that_is_too_large_is_refused(ask, told):
-    """Before it is read where it says so, else at the byte too many; the message says what to do."""
+def test_a_response_that_is_too_large_is_an_error(ask, told):
+    """By its content-length, or when it exceeds the limit."""
     pieces = iter([b"x" * 600, b"x" * 600, AssertionError])
 
     def endless() -> Iterator[bytes]:
@@ -92,7 +92,7 @@ def test_an_answer_that_is_too_large_is_refused(ask, told):
     assert len(list(pieces)) == (3 if told else 1)
 
 
-def test_an_answer_as_large_as_allowed_is_one(ask):
+def test_a_response_of_the_maximum_size_succeeds(ask):
     """To the byte."""
 
     def server(request: httpx.Request) -> httpx.Response:

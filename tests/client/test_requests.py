@@ -1,7 +1,8 @@
-"""A list is split into requests that together are the list."""
+"""requests.py: a list becomes requests that together contain the list, and each is posted as JSON."""
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 
@@ -11,7 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.client.errors import BadRequest
-from vectord.client.requests import Part, PartLimits, Template, ids_size, pair_size, split, text_size
+from vectord.client.requests import (
+    GZIP_MIN_BYTES,
+    Part,
+    PartLimits,
+    Reply,
+    Template,
+    get,
+    ids_size,
+    pair_size,
+    post,
+    split,
+    text_size,
+)
+from vectord.server.admission.caller import request_id
 
 TEMPLATE = Template(path="/vectord/embed", key="inputs", body={"model": "m"})
 TEXTS = st.lists(st.text(max_size=20), max_size=30)
@@ -21,7 +35,7 @@ LIMITS = st.builds(PartLimits, texts=st.integers(1, 8), characters=st.integers(1
 @given(TEXTS, LIMITS)
 @settings(deadline=None)
 def test_the_parts_are_the_list_in_order(texts, limits):
-    """Nothing is lost, doubled or moved, and each part knows where it begins."""
+    """No item is lost, duplicated or moved; each part has its start index."""
     parts = list(split(TEMPLATE, texts, text_size, limits))
     assert list(itertools.chain.from_iterable(part.items for part in parts)) == texts
     assert [part.start for part in parts] == list(itertools.accumulate((len(part.items) for part in parts), initial=0))[
@@ -31,8 +45,8 @@ def test_the_parts_are_the_list_in_order(texts, limits):
 
 @given(TEXTS, LIMITS)
 @settings(deadline=None)
-def test_no_part_is_empty_or_over_its_limits(texts, limits):
-    """Only a text that is over the limit by itself exceeds it, and it goes alone."""
+def test_no_part_is_empty_or_exceeds_its_limits(texts, limits):
+    """A text that exceeds the limit is alone."""
     for part in split(TEMPLATE, texts, text_size, limits):
         assert 1 <= len(part.items) <= limits.texts
         assert sum(map(len, part.items)) <= limits.characters or len(part.items) == 1
@@ -41,14 +55,14 @@ def test_no_part_is_empty_or_over_its_limits(texts, limits):
 @given(TEXTS, LIMITS)
 @settings(deadline=None)
 def test_a_part_ends_only_where_the_next_text_does_not_fit(texts, limits):
-    """So that there are no more requests than needed in this order."""
+    """So the number of requests is minimal for this order."""
     for one, other in itertools.pairwise(split(TEMPLATE, texts, text_size, limits)):
         fits = sum(map(len, one.items)) + len(other.items[0]) <= limits.characters
         assert len(one.items) == limits.texts or not fits
 
 
-def test_an_iterator_is_read_no_further_than_the_part_in_hand():
-    """One text more shows that the part is full."""
+def test_an_iterator_is_read_one_item_beyond_the_part():
+    """That item shows that the part is full."""
     read = []
     texts = (read.append(text) or text for text in itertools.repeat("a"))
     next(split(TEMPLATE, texts, text_size, PartLimits(texts=3, characters=100)))
@@ -61,7 +75,7 @@ def test_an_iterator_is_read_no_further_than_the_part_in_hand():
     ids=["text", "one of pairs", "pair", "ids"],
 )
 def test_the_size_of_an_item_is_its_characters(item, size, expected):
-    """Of ids, how many there are."""
+    """Or the number of ids."""
     assert size(item, 0) == expected
 
 
@@ -70,35 +84,35 @@ def test_the_size_of_an_item_is_its_characters(item, size, expected):
     [(None, text_size), (float("nan"), text_size), (3, pair_size), (("a",), pair_size), (("a", None), pair_size)],
     ids=["none", "nan of a table", "number", "half a pair", "pair with none"],
 )
-def test_what_is_no_text_is_named_by_its_place(item, size):
-    """Before anything is sent, and without showing it."""
+def test_an_invalid_item_is_named_by_its_index(item, size):
+    """Before a request is sent, without showing the item."""
     with pytest.raises(TypeError, match="item 7 must be a string"):
         size(item, 7)
 
 
-def test_the_body_is_what_was_said_and_the_items():
-    """JSON, with numpy's strings and numbers as plain ones."""
+def test_the_body_has_the_options_and_the_items():
+    """Strings and numbers of numpy become plain ones."""
     template = Template(path="/", key="inputs", body={"dimensions": np.int64(3)})
     body = Part(template, 0, [np.str_("a"), "ü"]).body()
     assert json.loads(body) == {"dimensions": 3, "inputs": ["a", "ü"]}
 
 
-def test_what_json_has_no_form_for_is_a_type_error():
-    """An option of a class of the caller's own."""
+def test_a_value_without_a_json_form_is_a_type_error():
+    """Such as an object as an option."""
     with pytest.raises(TypeError, match="cannot be sent: object"):
         Part(Template(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
 
 
-def test_half_a_surrogate_pair_is_refused_by_its_place_in_the_whole_list():
-    """UTF-8 has no bytes for it. The message does not show the text."""
+def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
+    """UTF-8 cannot encode it. The message does not show the text."""
     with pytest.raises(BadRequest, match=r"^`inputs\[41\]`: half") as refused:
         Part(TEMPLATE, 40, ["fine", "secret \ud800"]).body()
     assert (refused.value.field, refused.value.index) == ("inputs", 41)
     assert "secret" not in str(refused.value)
 
 
-def test_half_a_surrogate_pair_outside_the_list_is_refused_too():
-    """As in a query."""
+def test_half_a_surrogate_pair_outside_the_list_is_refused():
+    """Such as in a query."""
     with pytest.raises(BadRequest, match=r"^half of a surrogate"):
         Part(Template(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
 
@@ -112,8 +126,8 @@ def test_half_a_surrogate_pair_outside_the_list_is_refused_too():
     ],
     ids=["item", "within an item", "the only item of its request"],
 )
-def test_an_error_speaks_of_the_whole_list(message, shown):
-    """The server knows the place in its request alone."""
+def test_an_error_refers_to_the_whole_list(message, shown):
+    """The server knows only the index in its request."""
     error = BadRequest(message)
     error.field, error.index = "inputs", 2
     Part(TEMPLATE, 64, ["a"] * 3).place(error)
@@ -121,9 +135,55 @@ def test_an_error_speaks_of_the_whole_list(message, shown):
 
 
 @pytest.mark.parametrize(("field", "index"), [("query", 0), ("inputs", None), (None, None)], ids=str)
-def test_an_error_about_something_else_is_left_as_it_is(field, index):
-    """A query's index is not one of the list."""
+def test_an_error_about_another_field_is_unchanged(field, index):
+    """An index of `query` is not one of the list."""
     error = BadRequest("`query` is too long")
     error.field, error.index = field, index
     Part(TEMPLATE, 64, ["a"]).place(error)
     assert (str(error), error.index) == ("`query` is too long", index)
+
+
+# --- one request ----------------------------------------------------------------------------------------------
+
+
+POSTED = Template(path="/vectord/embed", key="inputs", body={}, accept="application/x")
+
+
+def test_a_part_is_posted_as_json():
+    """With the accepted format. Responses are not compressed: numbers do not shrink."""
+    request = post(Part(POSTED, 0, ["a"]), None)
+    assert (request.method, request.path, request.content) == ("POST", "/vectord/embed", b'{"inputs":["a"]}')
+    assert request.headers == {
+        "accept": "application/x",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "x-request-id": request.headers["x-request-id"],
+    }
+
+
+def test_the_server_accepts_the_request_id():
+    """Each request has its own."""
+    first, second = get("/"), get("/")
+    assert request_id(first.headers) == first.headers["x-request-id"] != second.headers["x-request-id"]
+
+
+def test_lane_and_expected_space_are_headers():
+    """Every route reads them."""
+    template = Template(path="/", key="inputs", body={}, expect_fingerprint="f00d")
+    headers = post(Part(template, 0, ["a"]), "bulk").headers
+    assert (headers["x-vectord-lane"], headers["x-vectord-expect-fingerprint"]) == ("bulk", "f00d")
+
+
+@pytest.mark.parametrize(("length", "packed"), [(GZIP_MIN_BYTES - 16, False), (GZIP_MIN_BYTES - 15, True)])
+def test_a_large_body_is_compressed(length, packed):
+    """From 16 KiB."""
+    request = post(Part(POSTED, 0, ["a" * length]), None)
+    assert ("content-encoding" in request.headers) == packed
+    content = gzip.decompress(request.content) if packed else request.content
+    assert json.loads(content) == {"inputs": ["a" * length]}
+
+
+@pytest.mark.parametrize(("told", "tokens"), [("12", 12), ("", 0), ("many", 0), ("9" * 5000, 0), ("-1", 0)])
+def test_an_invalid_token_count_is_zero(told, tokens):
+    """It is only displayed."""
+    assert Reply(200, {"x-vectord-tokens-kept": told}, b"").tokens_read == tokens

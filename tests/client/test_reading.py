@@ -1,4 +1,4 @@
-"""The server's three forms of vectors are read as they were written, bit for bit, and nothing else is read."""
+"""reading.py: the three formats of vectors are read bit by bit, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def embedded(texts: list[str] = TEXTS, **options: object) -> EmbedResult:
         ("ubinary", np.packbits(vectors_of(TEXTS) > 0, axis=1)),
     ],
 )
-def test_a_matrix_is_the_matrix(dtype, expected):
-    """In each of its types."""
+def test_a_matrix_is_read_unchanged(dtype, expected):
+    """In each dtype."""
     result = answer(EmbedRequest(inputs=TEXTS, precisions=(dtype if dtype in ("int8", "ubinary") else "float",)))
     read = read_matrix(written(f"application/octet-stream;dtype={dtype}", result, b'{"inputs": ["a"]}'), dtype, 3)
     assert read.dtype == expected.dtype
@@ -65,7 +65,7 @@ def test_a_matrix_is_the_matrix(dtype, expected):
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
 @given(texts=st.lists(st.text(max_size=12), min_size=1, max_size=6))
 @settings(max_examples=40, deadline=None)
-def test_all_kinds_at_once_are_what_was_written(accept, texts):
+def test_all_kinds_of_vectors_are_read_unchanged(accept, texts):
     """Also of empty texts, which have no sparse weights."""
     piece = read_vectors(written(accept, embedded(texts)), KINDS, len(texts))
     assert piece.model == MODEL
@@ -81,8 +81,8 @@ def test_all_kinds_at_once_are_what_was_written(accept, texts):
 
 
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
-def test_arrays_are_the_callers_own(accept):
-    """Not views of the answer's bytes, which are read-only and would be kept alive."""
+def test_arrays_are_writable_copies(accept):
+    """Not views of the read-only response, which would stay in memory."""
     piece = read_vectors(written(accept, embedded()), KINDS, len(TEXTS))
     for array in (piece.dense, *piece.colbert, *piece.tokens, piece.sparse.ids, piece.sparse.weights):
         assert array.flags.writeable
@@ -90,14 +90,14 @@ def test_arrays_are_the_callers_own(accept):
 
 
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
-def test_texts_that_were_cut_are_named(accept):
-    """By their place in the request."""
+def test_truncated_texts_are_named(accept):
+    """By their index in the request."""
     result = embedded(["a", "b" * 1001, "c", "d" * 2000], text=TextOptions(truncate=True))
     assert read_vectors(written(accept, result), KINDS, 4).truncated == [1, 3]
 
 
-def test_arrow_learns_of_other_models_cuts_from_the_header():
-    """Its columns hold one model's tokens alone."""
+def test_the_header_names_texts_that_another_model_truncated():
+    """The columns have only the tokens of one model."""
     reply = written(ARROW, embedded())
     reply.headers["x-vectord-truncated-inputs"] = "2"
     assert read_vectors(reply, KINDS, len(TEXTS)).truncated == [2]
@@ -126,7 +126,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("result", BROKEN.values(), ids=BROKEN)
-def test_an_answer_without_what_was_asked_for_is_none(accept, result):
+def test_a_response_without_the_requested_vectors_is_an_error(accept, result):
     """ServerFailed, not an array of the wrong length."""
     body = BODY if result.dense else BODY.replace(b'"dense", ', b"")
     with pytest.raises(ServerFailed, match="does not describe such"):
@@ -134,8 +134,8 @@ def test_an_answer_without_what_was_asked_for_is_none(accept, result):
 
 
 @pytest.mark.parametrize("accept", FORMS.values(), ids=FORMS)
-def test_an_answer_for_another_number_of_texts_is_none(accept):
-    """Whose vectors they are could not be told."""
+def test_a_response_for_another_number_of_texts_is_an_error(accept):
+    """The vectors cannot be assigned to texts."""
     with pytest.raises(ServerFailed):
         read_vectors(written(accept, embedded()), KINDS, 4)
 
@@ -157,14 +157,14 @@ MATRIX = written("application/octet-stream", answer(EmbedRequest(inputs=TEXTS)),
     ],
     ids=["dtype", "rows", "columns", "one axis", "negative", "no shape", "cut off", "empty"],
 )
-def test_bytes_that_are_not_the_matrix_are_no_answer(headers, body):
-    """A proxy that changes them does not get its way."""
+def test_an_invalid_matrix_is_an_error(headers, body):
+    """Such as one that a proxy has changed."""
     with pytest.raises(ServerFailed):
         read_matrix(Reply(200, httpx.Headers({**MATRIX.headers, **headers}), body), "float32", 3)
 
 
-def test_a_page_instead_of_a_matrix_is_no_answer():
-    """Of some other server at this address. The error names the request in that server's log."""
+def test_a_page_instead_of_a_matrix_is_an_error():
+    """Of another server. The error has the request id."""
     reply = Reply(200, {"content-type": "text/html", "x-request-id": "id-1"}, b"<html>")
     with pytest.raises(ServerFailed) as failed:
         read_matrix(reply, "float32", 3)
@@ -173,8 +173,8 @@ def test_a_page_instead_of_a_matrix_is_no_answer():
 
 @given(st.binary(max_size=200), st.sampled_from(list(FORMS.values())))
 @settings(max_examples=60, deadline=None)
-def test_no_bytes_break_a_reader(body, content_type):
-    """ServerFailed is all that can come of them."""
+def test_any_bytes_give_server_failed(body, content_type):
+    """Never another exception."""
     reply = Reply(200, {"content-type": content_type, "x-vectord-dtype": "float32", "x-vectord-shape": "1,99"}, body)
     with pytest.raises(ServerFailed):
         read_vectors(reply, ["dense"], 1)
@@ -183,8 +183,8 @@ def test_no_bytes_break_a_reader(body, content_type):
 
 
 @pytest.mark.parametrize("end", [10**6, -1, 0], ids=["beyond", "negative", "before"])
-def test_arrow_lists_that_end_where_they_must_not_are_no_answer(end):
-    """Their offsets are the server's word, and memory lies behind them."""
+def test_invalid_arrow_offsets_are_an_error(end):
+    """They would lead outside the buffer."""
     whole = written(ARROW, embedded())
     with pa.ipc.open_stream(whole.body) as stream:
         batch = stream.read_next_batch()
@@ -202,8 +202,8 @@ def test_arrow_lists_that_end_where_they_must_not_are_no_answer(end):
 
 @given(st.data())
 @settings(max_examples=150, deadline=None)
-def test_an_arrow_stream_that_was_damaged_is_no_answer_or_one_of_its_form(data):
-    """Cut off anywhere, or with a byte changed: bytes are never followed to where they must not lead."""
+def test_a_damaged_arrow_stream_is_an_error_or_valid_vectors(data):
+    """Truncated anywhere, or with one wrong byte."""
     whole = written(ARROW, embedded())
     place = data.draw(st.integers(0, len(whole.body) - 1))
     body = bytearray(whole.body)

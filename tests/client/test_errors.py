@@ -1,4 +1,4 @@
-"""Every failure of httpx and of the server has its place in errors.py."""
+"""errors.py: every exception of httpx and every error response has its class."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ EXPECTED = {
 
 @pytest.mark.parametrize("kind", list(kinds_of_httpx()), ids=lambda kind: kind.__name__)
 def test_every_exception_of_httpx_has_a_counterpart(kind):
-    """One that httpx gains fails here until somebody says what it means."""
+    """A new exception of httpx fails this test until it is mapped."""
     error = from_exception(kind("http://user:secret@host"), "id-1")
     assert type(error) is EXPECTED[kind.__name__]
     assert (error.request_id, error.status) == ("id-1", None)
@@ -112,15 +112,15 @@ def made(kind: type[domain.VectordError]) -> domain.VectordError:
 
 @pytest.mark.parametrize("kind", list(ERRORS), ids=lambda kind: kind.__name__)
 def test_every_error_of_the_server_has_a_counterpart(kind):
-    """As the server's own dialect writes it; one that it gains fails here until somebody says what it means."""
+    """As vectord's own API renders it. A new error fails this test until it is mapped."""
     rendered = render_error(made(kind))
     error = from_response(rendered.status, rendered.headers, rendered.body)
     assert type(error) is COUNTERPARTS[kind]
     assert (str(error), error.status) == ("x", rendered.status)
 
 
-def test_a_refusal_keeps_what_the_server_said():
-    """All figures, and the id under which its log has it."""
+def test_an_error_keeps_the_fields_of_the_response():
+    """And the request id of the server's log."""
     told = domain.InputTooLong("`inputs[1]` is long", field="inputs", index=1, limit=5, given=9)
     rendered = render_error(told)
     error = from_response(rendered.status, {"x-request-id": "id-1"}, rendered.body)
@@ -129,8 +129,8 @@ def test_a_refusal_keeps_what_the_server_said():
     assert (error.field, error.index, error.limit, error.given) == ("inputs", 1, 5, 9)
 
 
-def test_overload_keeps_the_wait():
-    """For callers who want to wait longer than the client does."""
+def test_overload_keeps_retry_after():
+    """For callers that wait longer than the client does."""
     rendered = render_error(domain.Overloaded("full", retry_after_s=7.0))
     error = from_response(rendered.status, rendered.headers, rendered.body)
     assert isinstance(error, errors.Overloaded)
@@ -150,8 +150,8 @@ def test_overload_keeps_the_wait():
         (599, errors.ServerFailed),
     ],
 )
-def test_statuses_of_others_have_a_class_too(status, kind):
-    """Gateways, and servers that are not vectord."""
+def test_statuses_of_gateways_have_a_class(status, kind):
+    """Also without an error of vectord in the body."""
     error = from_response(status, {}, b"<html>bad gateway</html>")
     assert type(error) is kind
     assert str(error) == f"The response has status {status} and is no error of vectord."
@@ -159,13 +159,13 @@ def test_statuses_of_others_have_a_class_too(status, kind):
 
 @given(st.integers(300, 599), st.binary(max_size=300) | st.sampled_from([b'{"error": "x"}', b"[" * 5000, b"\xff"]))
 @settings(deadline=None)
-def test_no_body_breaks_the_client(status, body):
-    """Whatever it is, it is told as a ClientError."""
+def test_any_body_gives_a_client_error(status, body):
+    """Never another exception."""
     assert isinstance(from_response(status, {"retry-after": "\x00"}, body), ClientError)
 
 
-def test_a_message_is_not_longer_than_one_can_read():
-    """A server may be broken in any way."""
+def test_the_length_of_a_message_is_limited():
+    """A broken server may send anything."""
     body = b'{"error": {"message": "%s"}}' % (b"x" * 10**6)
     assert len(str(from_response(400, {}, body))) == MAX_MESSAGE_CHARACTERS
 
@@ -187,10 +187,10 @@ def test_a_message_is_not_longer_than_one_can_read():
     ],
 )
 def test_retry_after_is_seconds_or_a_date(value, seconds):
-    """What is neither says nothing; a date in the past is now."""
+    """Anything else counts as missing; a date in the past as now."""
     assert retry_after_s(value, NOW_S) == seconds
 
 
-def test_only_what_may_pass_has_a_wait():
-    """The tree says which."""
+def test_the_errors_that_a_retry_may_fix():
+    """The subclasses of TryLater."""
     assert {kind.__name__ for kind in TryLater.__subclasses__()} == {"Overloaded", "Unavailable", "ConnectionFailed"}

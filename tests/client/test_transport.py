@@ -1,0 +1,308 @@
+"""transport.py: settings, retries and timeouts, in threads and with asyncio alike."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import vectord
+from vectord.client import errors
+from vectord.client.errors import ClientError, Overloaded, TryLater
+from vectord.client.requests import OK, Reply, Request
+from vectord.client.transport import (
+    CONNECT_S,
+    FIRST_WAIT_S,
+    JITTER,
+    LONGEST_WAIT_S,
+    AsyncSender,
+    Retries,
+    Sender,
+    Settings,
+)
+
+ASKED = Request(path="/vectord/embed", headers={"x-request-id": "id-1", "accept": "x"}, content=b"body")
+DONE = httpx.Response(200, content=b"done")
+FULL = httpx.Response(429, headers={"retry-after": "3"}, json={"error": {"type": "overloaded", "message": "full"}})
+
+
+def settings_of(**changed: Any) -> Settings:
+    facts: dict[str, Any] = {
+        "base_url": "http://server/prefix/",
+        "api_key": None,
+        "timeout_s": 20.0,
+        "max_answer_bytes": 1000,
+        "max_retries": 8,
+        "concurrency": 4,
+        "texts_per_request": 64,
+        "characters_per_request": 1000,
+        "lane": None,
+    }
+    return Settings(**{**facts, **changed})
+
+
+def again(response: httpx.Response) -> httpx.Response:
+    """A response can be read by one client only."""
+    return httpx.Response(response.status_code, headers=response.headers, content=response.content)
+
+
+class Script:
+    """Gives its steps in turn, and remembers what it was sent."""
+
+    def __init__(self, *steps: Exception | httpx.Response) -> None:
+        self.requests: list[httpx.Request] = []
+        self._steps = list(steps)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        step = self._steps.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return again(step)
+
+
+Send = Callable[..., tuple[Reply, Sequence[float]]]
+
+
+def _send(script: Script, request: Request = ASKED, **changed: Any) -> tuple[Reply, Sequence[float]]:
+    waits: list[float] = []
+    with httpx.Client(transport=httpx.MockTransport(script)) as http:
+        return Sender(http, settings_of(**changed)).send(request, waits.append), waits
+
+
+def _send_async(script: Script, request: Request = ASKED, **changed: Any) -> tuple[Reply, Sequence[float]]:
+    waits: list[float] = []
+
+    async def sleep(wait_s: float) -> None:
+        waits.append(wait_s)
+
+    async def main() -> Reply:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(script)) as http:
+            return await AsyncSender(http, settings_of(**changed), sleep).send(request)
+
+    return asyncio.run(main()), waits
+
+
+@pytest.fixture(params=[_send, _send_async], ids=["threads", "asyncio"])
+def send(request: pytest.FixtureRequest) -> Send:
+    return request.param
+
+
+def test_the_request_is_sent_unchanged(send):
+    """To its path under the base URL, with the key."""
+    script = Script(DONE)
+    reply, waits = send(script, api_key="secret")
+    (sent,) = script.requests
+    assert (sent.method, str(sent.url), sent.content) == ("POST", "http://server/prefix/vectord/embed", b"body")
+    assert (sent.headers["authorization"], sent.headers["x-request-id"]) == ("Bearer secret", "id-1")
+    assert (reply.status, reply.body, waits) == (200, b"done", [])
+
+
+def test_a_client_without_a_key_sends_no_header(send):
+    """Not even an empty one."""
+    script = Script(DONE)
+    send(script)
+    assert "authorization" not in script.requests[0].headers
+
+
+def test_the_timeouts_are_those_of_the_settings(send):
+    """At most five seconds for connecting."""
+    script = Script(DONE)
+    send(script, timeout_s=20.0)
+    expected = {"connect": CONNECT_S, "read": 20.0, "write": 20.0, "pool": 20.0}
+    assert script.requests[0].extensions["timeout"] == expected
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        FULL,
+        httpx.Response(503, headers={"retry-after": "3"}),
+        httpx.Response(502),
+        httpx.ConnectError("refused"),
+        httpx.ConnectTimeout("late"),
+        httpx.ReadError("reset"),
+        httpx.RemoteProtocolError("cut off"),
+    ],
+    ids=["429", "503", "502", "refused", "connection timed out", "reset", "cut off"],
+)
+def test_a_temporary_failure_is_retried(send, fault):
+    """The caller notices only the delay."""
+    script = Script(fault, fault, DONE)
+    reply, waits = send(script)
+    assert (reply.body, len(waits)) == (b"done", 2)
+
+
+def test_every_attempt_is_the_same_request(send):
+    """With the same id and the same bytes."""
+    script = Script(FULL, httpx.ReadError("reset"), DONE)
+    send(script)
+    assert len({(sent.headers["x-request-id"], sent.content) for sent in script.requests}) == 1
+
+
+def test_the_wait_follows_retry_after(send):
+    """With some jitter."""
+    _, waits = send(Script(FULL, DONE))
+    assert 3.0 <= waits[0] <= 3.75
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 412, 413, 422, 500, 504])
+def test_a_permanent_failure_is_not_retried(send, status):
+    """Other 4xx statuses, and failures of the server."""
+    script = Script(httpx.Response(status))
+    with pytest.raises(errors.ClientError) as failed:
+        send(script)
+    assert (failed.value.status, len(script.requests)) == (status, 1)
+
+
+def test_a_timeout_is_not_retried(send):
+    """The server would compute it twice."""
+    script = Script(httpx.ReadTimeout("late"))
+    with pytest.raises(errors.Timeout) as failed:
+        send(script)
+    assert (failed.value.request_id, len(script.requests)) == ("id-1", 1)
+
+
+def test_after_the_last_retry_the_error_is_that_of_the_server(send):
+    """With its Retry-After."""
+    script = Script(*[FULL] * 3)
+    with pytest.raises(errors.Overloaded, match="full") as failed:
+        send(script, max_retries=2)
+    assert (failed.value.retry_after_s, len(script.requests)) == (3.0, 3)
+
+
+def test_a_wait_beyond_the_time_limit_fails_at_once(send):
+    """Without waiting."""
+    script = Script(httpx.Response(429, headers={"retry-after": "3600"}))
+    with pytest.raises(errors.Overloaded):
+        send(script)
+    assert len(script.requests) == 1
+
+
+def test_an_expected_status_is_a_reply(send):
+    """Such as 503 of /health."""
+    asked = Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, statuses=OK | {503})
+    reply, waits = send(Script(httpx.Response(503, content=b"not ready")), asked)
+    assert (reply.status, reply.body, waits) == (503, b"not ready", [])
+
+
+def test_a_request_without_retries_is_sent_once(send):
+    """Health is reported at once."""
+    script = Script(httpx.ConnectError("refused"))
+    with pytest.raises(errors.ConnectionFailed):
+        send(script, Request(method="GET", path="/health", headers={"x-request-id": "id-1"}, retries=False))
+    assert len(script.requests) == 1
+
+
+def test_a_redirect_is_not_followed(send):
+    """The key belongs to this server."""
+    script = Script(httpx.Response(307, headers={"location": "http://elsewhere/"}))
+    with pytest.raises(errors.ServerFailed, match="status 307"):
+        send(script, api_key="secret")
+    assert len(script.requests) == 1
+
+
+def test_an_abandoned_pause_ends_the_retries():
+    """In threads, if the call has failed elsewhere."""
+    script = Script(FULL)
+    with httpx.Client(transport=httpx.MockTransport(script)) as http, pytest.raises(errors.Overloaded):
+        Sender(http, settings_of()).send(ASKED, lambda wait_s: True)
+    assert len(script.requests) == 1
+
+
+# --- retries --------------------------------------------------------------------------------------------------
+
+
+ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClientError)]
+
+
+def retries(chance: float = 0.0, max_retries: int = 20, within_s: float = 100.0) -> Retries:
+    return Retries(max_retries=max_retries, within_s=within_s, chance=lambda: chance)
+
+
+def overloaded(retry_after_s: float | None = None) -> Overloaded:
+    error = Overloaded("full")
+    error.retry_after_s = retry_after_s
+    return error
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_only_errors_that_may_pass_are_retried(kind):
+    """Overload, and a server that is missing or not ready."""
+    assert (retries().wait_s(kind("x"), 1, 0.0) is not None) == issubclass(kind, TryLater)
+
+
+def test_waits_double_up_to_the_longest():
+    """Without Retry-After."""
+    waits = [retries().wait_s(overloaded(), attempts, 0.0) for attempts in range(1, 8)]
+    assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    assert (waits[0], waits[-1]) == (FIRST_WAIT_S, LONGEST_WAIT_S)
+
+
+@given(st.floats(0, 50), st.floats(0, 1), st.integers(1, 20))
+@settings(deadline=None)
+def test_a_wait_is_never_shorter_than_retry_after(told_s, chance, attempts):
+    """Jitter adds at most a quarter."""
+    wait_s = retries(chance).wait_s(overloaded(told_s), attempts, 0.0)
+    assert told_s <= wait_s <= told_s * (1 + JITTER)
+
+
+def test_the_number_of_retries_is_limited():
+    """max_retries 0 allows a single attempt."""
+    assert retries(max_retries=2).wait_s(overloaded(), 2, 0.0) is not None
+    assert retries(max_retries=2).wait_s(overloaded(), 3, 0.0) is None
+    assert retries(max_retries=0).wait_s(overloaded(), 1, 0.0) is None
+
+
+def test_no_attempt_starts_after_the_time_limit():
+    """The time counts from the first attempt, including waits."""
+    assert retries(within_s=10).wait_s(overloaded(4), 1, 6.0) == 4
+    assert retries(within_s=10).wait_s(overloaded(4), 1, 6.1) is None
+    assert retries(within_s=10).wait_s(overloaded(3600), 1, 0.0) is None
+
+
+# --- settings -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"base_url": "localhost:8000"}, "base_url must begin with http"),
+        ({"base_url": "ftp://host"}, "base_url must begin with http"),
+        ({"base_url": "http://"}, "base_url must begin with http"),
+        ({"base_url": "http://host:port"}, "base_url is no URL"),
+        ({"timeout_s": 0}, "timeout_s must be above 0"),
+        ({"timeout_s": float("nan")}, "timeout_s must be above 0"),
+        ({"timeout_s": float("inf")}, "timeout_s must be above 0"),
+        ({"timeout_s": -1.0}, "timeout_s must be above 0"),
+        ({"timeout_s": "5"}, "timeout_s must be above 0"),
+        ({"max_answer_bytes": 0}, "max_answer_bytes must be 1 or more"),
+        ({"max_answer_bytes": float("inf")}, "max_answer_bytes must be 1 or more"),
+        ({"max_retries": float("nan")}, "max_retries must be 0 or more"),
+        ({"concurrency": 2.5}, "concurrency must be 1 to 100"),
+        ({"max_retries": -1}, "max_retries must be 0 or more"),
+        ({"concurrency": 0}, "concurrency must be 1 to 100"),
+        ({"concurrency": 101}, "concurrency must be 1 to 100"),
+        ({"texts_per_request": 0}, "texts_per_request must be 1 or more"),
+        ({"characters_per_request": 0}, "characters_per_request must be 1 or more"),
+        ({"lane": "fast"}, "lane must be one of interactive, bulk"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+@pytest.mark.parametrize("kind", [vectord.Client, vectord.AsyncClient])
+def test_an_invalid_setting_is_named(kind, settings, message):
+    """With the valid range."""
+    with pytest.raises(ValueError, match=message):
+        kind(**settings)
+
+
+def test_the_key_is_not_shown():
+    """repr() may be logged."""
+    with vectord.Client("http://host", api_key="secret") as client:
+        assert repr(client) == "Client('http://host')"
+        assert "secret" not in repr(vars(client))
