@@ -219,7 +219,7 @@ def _body(body: type[msgspec.Struct]) -> list[str]:
     return [
         "| field | type | default | meaning |",
         "|---|---|---|---|",
-        *map(_row, rows(body)),
+        *map(_row, sorted(rows(body), key=lambda row: row.default != "required")),
         *(["", notes] if notes else ()),
     ]
 

@@ -58,6 +58,10 @@ def listed_models(result: ModelList, *, owned_by: str = "local") -> dict[str, An
     }
 
 
+def render_listed_models(result: ModelList) -> Rendered:
+    return Rendered(body=dump_json(listed_models(result)))
+
+
 def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
     """A body of ModelItem. owned_by: infinity's client accepts only "infinity"."""
     operations = {"embed": "dense" in info.outputs, "rerank": info.reranks, "classify": bool(info.labels)}

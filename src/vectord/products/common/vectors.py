@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import orjson
@@ -67,6 +68,14 @@ def read_encoding(name: str | None) -> Encoding:
     if name == "base64":
         return "base64"
     raise InvalidField("{field} must be 'float' or 'base64'.", field="encoding_format")
+
+
+class EmbeddingItem(msgspec.Struct):
+    """An item of `embedding_items`; `embedding` is base64 if it is a string."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
 
 
 def embedding_items(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[dict[str, object]]:

@@ -30,7 +30,7 @@ from vectord.products.common.inputs import Switch, read_inputs, read_switch
 from vectord.products.common.models import ListedModels, listed_models
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items, read_encoding
 from vectord.schema import (
     ClassifyRequest,
     ClassifyResult,
@@ -59,6 +59,15 @@ Model = Annotated[
 def _model(name: str | None, models: Sequence[ModelInfo]) -> str | None:
     """The requested model, or None for the first suitable one. infinity with one model accepts every name."""
     return None if not name or name == ANY_MODEL or len(models) == 1 else name
+
+
+class Answer(msgspec.Struct):
+    """The keys of every answer."""
+
+    model: str
+    usage: TokenUsage
+    id: str
+    created: int
 
 
 def _answer(kind: str, key: str, items: Sequence[Any], result: EmbedResult | RerankResult | ClassifyResult) -> Rendered:
@@ -91,19 +100,9 @@ class EmbeddingsBody(msgspec.Struct):
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
 
 
-class EmbeddingItem(msgspec.Struct):
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Embeddings(msgspec.Struct):
+class Embeddings(Answer):
     object: Literal["list"]
     data: list[EmbeddingItem]
-    model: str
-    usage: TokenUsage
-    id: str
-    created: int
 
 
 @ROUTES.post(
@@ -163,13 +162,9 @@ class RankedDocument(msgspec.Struct):
     document: str | None  # null unless return_documents
 
 
-class Ranking(msgspec.Struct):
+class Ranking(Answer):
     object: Literal["rerank"]
     results: list[RankedDocument]
-    model: str
-    usage: TokenUsage
-    id: str
-    created: int
 
 
 @ROUTES.post(
@@ -219,13 +214,9 @@ class ScoredLabel(msgspec.Struct):
     label: str
 
 
-class Classes(msgspec.Struct):
+class Classes(Answer):
     object: Literal["classify"]
     data: list[list[ScoredLabel]]
-    model: str
-    usage: TokenUsage
-    id: str
-    created: int
 
 
 @ROUTES.post(

@@ -17,10 +17,10 @@ from vectord.errors import EmptyInput, InvalidField, MissingField, Unavailable, 
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Incoming, Render, Rendered, Routes
 from vectord.products.common.inputs import read_inputs
-from vectord.products.common.models import ListedModels, listed_models, ready_models
+from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, Vector, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import EmbeddingItem, Encoding, Vector, dump_json, embedding_items, read_encoding
 from vectord.products.llamacpp import norms
 from vectord.products.llamacpp.errors import render_error
 from vectord.schema import (
@@ -88,10 +88,7 @@ class Embedded(msgspec.Struct):
     embedding: list[list[float]]
 
 
-class OpenAIItem(msgspec.Struct):
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
+class OpenAIItem(EmbeddingItem):
     encoding_format: Literal["base64"] | msgspec.UnsetType = msgspec.UNSET  # only with base64
 
 
@@ -421,6 +418,4 @@ def render_slots(result: ModelList) -> Rendered:
     return Rendered(body=dump_json(slots))
 
 
-@ROUTES.get("/v1/models", "/models", summary="List served models", answer=ListedModels)
-def render_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result)))
+ROUTES.get("/v1/models", "/models", summary="List served models", answer=ListedModels)(render_listed_models)

@@ -20,7 +20,7 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.inputs import Switch, read_switch
-from vectord.products.common.models import ListedModels, listed_models, ready_models
+from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import Documents, TextDocument, as_object, best_first, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import dump_json
@@ -352,9 +352,7 @@ def _first(result: ModelList, can: Callable[[ModelInfo], bool]) -> str:
     return next(filter(can, result.models), result.models[0]).name
 
 
-@ROUTES.get("/models", summary="List served models", answer=ListedModels)
-def render_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result)))
+ROUTES.get("/models", summary="List served models", answer=ListedModels)(render_listed_models)
 
 
 class Described(msgspec.Struct):

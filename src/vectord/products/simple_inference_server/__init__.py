@@ -18,12 +18,12 @@ from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
-from vectord.products.common.models import ListedModels, listed_models
+from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import ranked
 from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items
+from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
-from vectord.schema import EmbedRequest, EmbedResult, ModelList, RerankRequest, RerankResult, TextOptions
+from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes()
 
@@ -66,12 +66,6 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     user: str | None = None
-
-
-class EmbeddingItem(msgspec.Struct):
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
 
 
 class Embeddings(msgspec.Struct):
@@ -158,9 +152,7 @@ def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankRe
     return Rendered(body=dump_json(shown))
 
 
-@ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)
-def render_models(result: ModelList) -> Rendered:
-    return Rendered(body=dump_json(listed_models(result)))
+ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)
 
 
 DIALECT = Dialect(

@@ -19,7 +19,7 @@ from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Rou
 from vectord.products.common.inputs import Direction, TextsOrIds, check_count, read_inputs, read_side
 from vectord.products.common.models import Info, render_info
 from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items, read_encoding
 from vectord.products.tei.errors import render_openai_error
 from vectord.schema import (
     ClassifyRequest,
@@ -54,14 +54,17 @@ Force = Annotated[bool | None, msgspec.Meta(description="cut vectors that were n
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-class TextsBody(msgspec.Struct):
-    inputs: TextsOrIds
+class Truncation(msgspec.Struct, kw_only=True):
     truncate: bool | None = None
     truncation_direction: Direction | None = "Right"
+
+
+class TextsBody(Truncation, kw_only=True):
+    inputs: TextsOrIds
     prompt_name: str | None = None
 
 
-class EmbedBody(TextsBody):
+class EmbedBody(TextsBody, kw_only=True):
     normalize: bool | None = True
     dimensions: Count | None = None
     force_dimensions: Force = False
@@ -87,7 +90,7 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         raise ModelCannot("{field} is not available for SPLADE models", field="normalize")
     request = EmbedRequest(
         inputs=_inputs(body.inputs),
-        text=_text_options(body.truncate, body.truncation_direction, body.prompt_name),
+        text=_text_options(body, body.prompt_name),
         normalize=normalize,
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
@@ -142,7 +145,7 @@ def render_embed_sparse(result: EmbedResult) -> Rendered:
 def _embed_request(body: TextsBody, kind: VectorKind) -> EmbedRequest:
     return EmbedRequest(
         inputs=_inputs(body.inputs),
-        text=_text_options(body.truncate, body.truncation_direction, body.prompt_name),
+        text=_text_options(body, body.prompt_name),
         outputs=frozenset({kind}),
     )
 
@@ -155,9 +158,7 @@ class SimilarityInputs(msgspec.Struct):
     sentences: list[str]
 
 
-class SimilarityParameters(msgspec.Struct):
-    truncate: bool | None = None
-    truncation_direction: Direction | None = "Right"
+class SimilarityParameters(Truncation, kw_only=True):
     prompt_name: str | None = None
 
 
@@ -193,7 +194,7 @@ def parse_similarity(body: SimilarityBody, incoming: Incoming) -> Call:
         raise EmptyInput("{field} cannot be empty", field="source")
     _refuse_empty(sentences, "sentences")
     options = body.parameters or SimilarityParameters()
-    text = _text_options(options.truncate, options.truncation_direction, options.prompt_name)
+    text = _text_options(options, options.prompt_name)
     return Call(SimilarityRequest(source=source, sentences=sentences, text=text), render_similarity)
 
 
@@ -259,11 +260,9 @@ def _parse_at(path: str, incoming: Incoming) -> Call:
 # --- scores ---------------------------------------------------------------------------------------------------
 
 
-class RerankBody(msgspec.Struct):
+class RerankBody(Truncation, kw_only=True):
     query: str
     texts: list[str]
-    truncate: bool | None = None
-    truncation_direction: Direction | None = "Right"
     raw_scores: bool | None = False
     return_text: bool | None = False
 
@@ -299,7 +298,7 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     request = RerankRequest(
         query=body.query,
         passages=body.texts,
-        text=_text_options(body.truncate, body.truncation_direction),
+        text=_text_options(body),
         raw=body.raw_scores is True,
     )
     return Call(request, partial(render_rerank, body))
@@ -325,12 +324,10 @@ def places(scores: Float32) -> list[int]:
     return order
 
 
-class PredictBody(msgspec.Struct):
+class PredictBody(Truncation, kw_only=True):
     """`inputs`: "a" is one text, ["a", "b"] ONE PAIR, [["a"], ["b", "c"]] a text and a pair."""
 
     inputs: str | list[str | list[str]]
-    truncate: bool | None = None
-    truncation_direction: Direction | None = "Right"
     raw_scores: bool | None = False
 
 
@@ -357,9 +354,7 @@ def parse_predict(body: PredictBody, incoming: Incoming) -> Call:
     for index, one in enumerate(inputs):
         if not any(one):
             raise EmptyInput("{body.inputs} cannot be empty", field="inputs", index=index)
-    request = ClassifyRequest(
-        inputs=inputs, text=_text_options(body.truncate, body.truncation_direction), raw=body.raw_scores is True
-    )
+    request = ClassifyRequest(inputs=inputs, text=_text_options(body), raw=body.raw_scores is True)
     return Call(request, partial(render_predict, single))
 
 
@@ -524,15 +519,9 @@ class OpenAIBody(msgspec.Struct):
     force_dimensions: Force = False
 
 
-class OpenAIItem(msgspec.Struct):
-    object: Literal["embedding"]
-    embedding: list[float] | str
-    index: int
-
-
 class OpenAIAnswer(msgspec.Struct):
     object: Literal["list"]
-    data: list[OpenAIItem]
+    data: list[EmbeddingItem]
     model: str
     usage: TokenUsage
 
@@ -551,7 +540,7 @@ class OpenAIAnswer(msgspec.Struct):
 def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
     request = EmbedRequest(
         inputs=_inputs(body.input),
-        text=replace(_text_options(), own_ids=False),  # OpenAI's clients send ids of OpenAI's models
+        text=replace(_text_options(Truncation()), own_ids=False),  # OpenAI's clients send ids of OpenAI's models
         dimensions=_dimensions(body.dimensions),
         force_dimensions=body.force_dimensions is True,
     )
@@ -586,13 +575,11 @@ def _refuse_empty(inputs: Sequence[Input], field: str) -> None:
         raise EmptyInput(f"{{body.{field}}} cannot be empty", field=field, index=inputs.index(""))
 
 
-def _text_options(
-    truncate: bool | None = None, direction: str | None = None, prompt_name: str | None = None
-) -> TextOptions:
+def _text_options(body: Truncation, prompt_name: str | None = None) -> TextOptions:
     return TextOptions(
-        truncate=truncate,
+        truncate=body.truncate,
         truncate_by_default=TRUNCATES,
-        truncate_side=read_side(direction),
+        truncate_side=read_side(body.truncation_direction),
         prompt_name=prompt_name,
         own_ids=True,
     )

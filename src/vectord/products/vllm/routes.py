@@ -24,7 +24,7 @@ from vectord.products.common.inputs import TextsOrIds, check_count, read_inputs
 from vectord.products.common.models import ModelItem, model_item
 from vectord.products.common.ranking import Documents, as_object, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.vectors import EmbeddingItem, dump_json
 from vectord.products.vllm.numbers import Numbers, read_numbers
 from vectord.schema import (
     ClassifyRequest,
@@ -165,14 +165,8 @@ class EmbeddingBody(InputBody, kw_only=True):
     endianness: Annotated[str | None, msgspec.Meta(description='of base64: "native", "little" or "big"')] = None
 
 
-class Embedding(msgspec.Struct):
-    index: int
-    object: Literal["embedding"]
-    embedding: list[float] | str
-
-
 class Embeddings(Answer):
-    data: list[Embedding]
+    data: list[EmbeddingItem]
 
 
 @ROUTES.post(
