@@ -8,7 +8,6 @@ keys of the body select one, then their order.
 from __future__ import annotations
 
 import pkgutil
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -81,8 +80,8 @@ class Call:
     def named(self, error: VectordError) -> VectordError:
         """`error` with the field names of this body."""
         if error.part is None or self.part_names is None:
-            return named_error(error, self.names)
-        return named_error(error, self.part_names(error.part))
+            return error.named(self.names)
+        return error.named(self.part_names(error.part))
 
     def answered(self, result: Result) -> Rendered:
         """The response for `result`. Errors, also those of single inputs, get the field names of this body."""
@@ -213,17 +212,6 @@ class Routes:
     def add(self, route: Route) -> None:
         """Adds a route that is neither of the two usual kinds."""
         self._routes.append(route)
-
-
-_QUOTED = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)")
-
-
-def named_error(error: VectordError, names: Names) -> VectordError:
-    """`error` with these field names. Finished sentences are still translated by their quoted words."""
-    named = error.named(names)
-    if "{" not in error.template:
-        named.message = _QUOTED.sub(lambda quoted: f"`{names.get(quoted[1], quoted[1])}", error.template)
-    return named
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import MalformedBody, Overloaded, ShuttingDown, VectordError
 from vectord.observability.exchange import Steps
-from vectord.products.common.dialect import named_error
 from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import sentence_of
@@ -202,7 +201,7 @@ class Services:
         try:
             result = await self._engine.answer(request, call.caller)
         except VectordError as error:
-            raise named_error(error, fields) from error.__cause__
+            raise error.named(fields) from error.__cause__
         finally:
             self._room.release(content_bytes)
         call.note(result)
