@@ -1,5 +1,5 @@
-"""What measures vectord, and peers beside it, in one run. `python -m bench --help` says how.
+"""Benchmarks of vectord and of its peers. `python -m bench --help` lists them.
 
-Every timed thing lives in a process of its own (a server, or a child of child.py that answers one round at a time), so
-that rounds of different contenders can be interleaved: whatever else the machine does then slows all of them alike.
+Each measured program is a process of its own (a server, or a child process that runs one round at a time; child.py).
+Rounds of different programs alternate, so that other load on the machine slows all of them equally.
 """

@@ -1,4 +1,4 @@
-"""`python -m bench [what]`: behind `make bench` and others; `_options` has what there is to measure."""
+"""`python -m bench [NAME]`, for `make bench` and others; `_options` lists the benchmarks."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def main() -> None:
             options.json,
         )
         return
-    options.command = options.command.absolute()  # servers run in a folder of their own
+    options.command = options.command.absolute()  # servers run in another folder
     if not options.command.exists():
         sys.exit(f"{options.command} is missing: `make serve` installs it, or name another with --command")
-    machine = conditions()  # before we load it
+    machine = conditions()  # before the benchmark's own load
     if options.measure == "large":
         found = large.measure(options.command, options.backend, options.models_folder, options.rounds)
         about = {"models": "random weights in the shapes named, float32 files (Qwen3: bfloat16)"}
@@ -94,11 +94,11 @@ def _options() -> argparse.Namespace:
         nargs="?",
         default="bench",
         choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk", "console"),
-        help="bench: vectord alone; peers: beside sentence-transformers and infinity; "
+        help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
-        "fairness: single questions beside a bulk job; "
-        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: what each dialect costs; "
-        "bulk: a file to a file; console: what the page costs",
+        "fairness: single requests during a bulk job; "
+        "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
+        "bulk: a file to a file; console: cost of the page",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")

@@ -1,7 +1,7 @@
-"""Requests that arrive at random, whether or not earlier ones were answered: what users do. For overload.py.
+"""An open load for overload.py: requests arrive at random, independently of responses, as users send them.
 
-As http_load.py this leaves the processor to the server: prepared bytes, no task, timer or future a request. Of an
-answer its status line and length are read. On the load generator's event loop.
+Like http_load.py it leaves the CPU to the server: prepared bytes, and no task, timer or future for a request. It reads
+a response's status line and length. Runs on the load generator's event loop.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import cast
 from bench.exchange import Answer
 from bench.http_load import HOST, Request
 
-TICK_S = 0.005  # what is due within one goes out together: waking for each request would cost as much as sending it
-SWEEP_S = 0.5  # between two looks for who has waited too long
-LATE_S = 0.05  # a request that is sent so much later than it was due would not be of this load
+TICK_S = 0.005  # requests due within one tick go out together: a wake-up costs as much as a request
+SWEEP_S = 0.5  # between two searches for requests that waited too long
+LATE_S = 0.05  # a request that would go out later than this is dropped
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection with at most one request under way."""
+    """One keep-alive connection with at most one request in flight."""
 
     def __init__(self, answered: Callable[[Connection, Request, Answer], None]) -> None:
-        """answered: told of each answer, status 0 where none came; may send the next request."""
+        """answered: called with each response, status 0 without one; may send the next request."""
         self._answered = answered
         self._transport: asyncio.WriteTransport | None = None
         self._received = b""
-        self._missing_bytes = -1  # of the answer; -1 while its head has not been read
+        self._missing_bytes = -1  # of the response; -1 before its head was read
         self._status = 0
         self._request: Request | None = None
         self.sent_s = 0.0
@@ -41,7 +41,7 @@ class Connection(asyncio.Protocol):
     def send(self, request: Request) -> None:
         self._request = request
         self.sent_s = time.perf_counter()
-        if self._transport is not None:  # else as soon as it is open
+        if self._transport is not None:  # else when it opens
             self._transport.write(request.payload)
 
     def abort(self) -> None:
@@ -50,7 +50,7 @@ class Connection(asyncio.Protocol):
         self._end(0)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's does not inherit from it
         if self._request is not None:
             self._transport.write(self._request.payload)
 
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
 
 
 async def connect(connection: Connection, port: int) -> None:
-    """Opens it, or ends what it is to send with status 0."""
+    """Open the connection; without one, its request ends with status 0."""
     try:
         await asyncio.get_running_loop().create_connection(lambda: connection, HOST, port)
     except OSError:
@@ -88,7 +88,7 @@ async def connect(connection: Connection, port: int) -> None:
 
 
 class Arrivals:
-    """Sends `per_s` requests a second for a while; each takes a connection that is free, or a new one."""
+    """Sends `per_s` requests per second; each one uses a free connection or a new one."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Arrivals:
         patience_s: float,
         answered: Callable[[Request, Answer], None],
     ) -> None:
-        """patience_s: what is not answered so long after the last request has status 0."""
+        """patience_s: requests still unanswered this long after the last one get status 0."""
         self._port = port
         self._requests = requests
         self._per_s = per_s
@@ -111,7 +111,7 @@ class Arrivals:
         self._opening: set[asyncio.Task[None]] = set()
         self._due_s = self._until_s = 0.0
         self._over = asyncio.Event()
-        self.late = 0  # sent later than they were due, by LATE_S
+        self.late = 0  # sent more than LATE_S late
 
     async def send(self, seconds: float) -> None:
         self._due_s = time.perf_counter()
@@ -120,7 +120,7 @@ class Arrivals:
         await self._over.wait()
 
     async def end(self) -> None:
-        """Returns when all that was sent is answered, or given up."""
+        """Return when every request is answered or abandoned."""
         while self._under_way:
             await asyncio.sleep(SWEEP_S)
             self._give_up()
@@ -128,7 +128,7 @@ class Arrivals:
             connection.abort()
 
     def _send_due(self) -> None:
-        """All that is due by now, and a timer for what comes next."""
+        """Send the requests that are due, and set a timer for the next one."""
         now_s = time.perf_counter()
         while self._due_s <= min(now_s, self._until_s):
             self.late += now_s - self._due_s > LATE_S
@@ -159,7 +159,7 @@ class Arrivals:
         self._tell(request, answer)
 
     def _give_up(self) -> None:
-        """On those who have waited for longer than anybody would."""
+        """Abandon requests that have waited too long."""
         least_s = time.perf_counter() - self._patience_s
         for connection in [each for each in self._under_way if each.sent_s < least_s]:
             connection.abort()

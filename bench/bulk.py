@@ -1,8 +1,8 @@
-"""`vectord bulk` of the corpus, held against the bare forward of the same texts; and its memory at two sizes.
+"""`vectord bulk` of the corpus, compared with the backend's forward of the same texts; and its memory at two sizes.
 
-Both run in processes of their own, one after the other in each round, so that noise meets both. The bare forward has
-its tokens before it starts; the job reads, tokenises, computes and writes. Sizes are run on the fake backend: what
-would grow with the input is beside the model.
+Each has its own process, and they alternate, so that noise affects both. The forward starts with tokens; the job reads,
+tokenizes, computes and writes. The two sizes run on the fake backend, since the model's memory does not grow with the
+input.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.run import best_rate
 from bench.subject import Subject
 
 SIZES = (20_000, 200_000)  # rows
-TIMES = 10  # more rows than the bare forward has: compiling goes on behind the first second of a job
+TIMES = 10  # more rows than the forward has: compilation continues during the first second of a job
 
 
 def measure(subject: Subject, rounds: int, texts: int) -> Mapping[str, Sequence[Any]]:
@@ -40,7 +40,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Mapping[str, Sequence[
 
 
 def rows(found: Mapping[str, Sequence[Any]]) -> list[Row]:
-    """The best round of each: what else the machine did can only have made it slower."""
+    """The best round of each, since other load can only slow a round."""
     bare = best_rate(found["in process"])
     bulk = max(summary["tokens_per_s"] for summary in found["bulk"])
     small, large = (summary["most_bytes"] / 1e6 for summary in found["sizes"])
@@ -65,7 +65,7 @@ def _write(subject: Subject, rows: int) -> Path:
 
 
 def _run(subject: Subject, source: Path, options: Sequence[str]) -> dict[str, Any]:
-    """The job's own summary, and the most memory it held."""
+    """The job's summary and its peak memory."""
     out = source.with_suffix(".npy")
     command = [str(subject.command), "bulk", str(source), str(out), "--restart", "--json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:

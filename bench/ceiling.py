@@ -1,7 +1,7 @@
-"""How fast this machine multiplies matrices: the rate no forward can beat. A child process; torch lives here only.
+"""The rate of matrix products on this machine, which bounds every forward. A child process; only this file uses torch.
 
-The shapes are those of a model's linear layers, weighted as its forward uses them. float32 is MKL's here, which is slow
-on AMD; OpenVINO uses oneDNN's, so a float32 forward may pass this mark. bfloat16 is oneDNN's in both.
+The shapes are a model's linear layers, weighted by their use in a forward. float32 uses MKL here, which is slow on AMD;
+OpenVINO uses oneDNN, so its float32 forward may exceed this rate. bfloat16 uses oneDNN in both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Shape = tuple[int, int]  # (in, out)
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The matrix work of a token: so many layers, and so many products of each shape in one."""
+    """The matrix products of a token: the number of layers, and of products of each shape in a layer."""
 
     layers: int
     shapes: Mapping[Shape, int]
@@ -34,7 +34,7 @@ class Products:
         return self.layers * sum(2 * width * out * count for (width, out), count in self.shapes.items())
 
     def tokens_per_s(self, flop_per_s: Mapping[Shape, float]) -> float:
-        """What a forward of nothing but its matrix products would reach, given the rate of each shape."""
+        """The rate of a forward that consists of its matrix products, from the rate of each shape."""
         return 1 / sum(
             self.layers * count * 2 * width * out / flop_per_s[width, out]
             for (width, out), count in self.shapes.items()
@@ -44,13 +44,13 @@ class Products:
 MODELS = {
     "minilm": Products(6, {(384, 384): 4, (384, 1536): 1, (1536, 384): 1}),
     "bge-m3": Products(24, {(1024, 1024): 4, (1024, 4096): 1, (4096, 1024): 1}),
-    # 16 heads of 128 and 8 of keys and values: queries are twice as wide as the model.
+    # 16 query heads and 8 key and value heads of 128: queries are twice as wide as the model.
     "qwen3": Products(28, {(1024, 2048): 1, (1024, 1024): 2, (2048, 1024): 1, (1024, 3072): 2, (3072, 1024): 1}),
 }
 
 
 def measure(threads: int, dtype: str, model: str = "minilm") -> dict[str, Any]:
-    """One round: each of the model's shapes for RUN_S. dtype: "bfloat16" or "float32"."""
+    """One round: run each of the model's shapes for RUN_S. dtype: "bfloat16" or "float32"."""
     torch.set_num_threads(threads)
     products = MODELS[model]
     rates = {shape: _flop_per_s(*shape, getattr(torch, dtype)) for shape in products.shapes}
@@ -61,7 +61,7 @@ def measure(threads: int, dtype: str, model: str = "minilm") -> dict[str, Any]:
 
 
 def _flop_per_s(width: int, out: int, dtype: torch.dtype) -> float:
-    """Sustained, not the luckiest single product: the forward it bounds is measured over seconds too."""
+    """The sustained rate, not the best single product, since forwards are measured over seconds too."""
     x = torch.randn(ROWS, width).to(dtype)
     weight = torch.randn(out, width).to(dtype)
     with torch.inference_mode():

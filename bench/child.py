@@ -1,7 +1,7 @@
-"""A process of its own for whatever is measured: JSON lines in and out. Standard library only.
+"""A child process for a measurement, with JSON lines in and out. Standard library only.
 
-Parent: `Child(python, "bench.ceiling")`, then `ask` once a round. Child: `answer(handle)` from its __main__. The peers'
-own environments import this file too, and they have nothing else of ours.
+Parent: `Child(python, "bench.ceiling")`, then `ask` once a round. Child: `answer(handle)` from its __main__. The
+environments of peers import this file too, without vectord.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Child:
         )
 
     def ask(self, **question: Any) -> Any:
-        """The child's answer. Raises RuntimeError if it died; what it had to say is on stderr."""
+        """The child's answer. Raises RuntimeError if it died; its stderr has the reason."""
         assert self.process.stdin is not None and self.process.stdout is not None
         try:
             self.process.stdin.write(json.dumps(question) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died earlier: the empty answer below says so
+            pass  # it died earlier: the empty answer below shows it
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.module} ended with exit code {self.process.wait()}")
@@ -64,7 +64,7 @@ class Child:
 
 
 def answer(handle: Callable[..., Any]) -> None:
-    """Call `handle(**question)` for each line of stdin until it closes. Whatever else prints goes to stderr."""
+    """Call `handle(**question)` for each line of stdin until it closes. Other output goes to stderr."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for line in sys.stdin:

@@ -1,8 +1,8 @@
-"""What the console costs: its first paint and bytes in Chromium, and the processor time that an open page takes.
+"""The cost of the console: first paint and bytes in Chromium, and the server's CPU time for an open page.
 
-An open page asks for figures once a second. What it takes of the throughput would be lost in the noise of any machine;
-so the server's processor time for each kind of question is measured, after a load that has filled the figures, and
-multiplied by how often the page asks.
+An open page requests figures once a second. Its effect on throughput would be lost in noise. So this measures the
+server's CPU time for each kind of request, after a load that has filled the figures, and multiplies it by the rate of
+the page's requests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from bench.report import Row, at_most
 from bench.server_process import Server
 
 VISITS = 5
-ASKED = 500  # times each
+REQUESTS = 500  # times each
 EVERY_S: Mapping[str, float] = {"/console/live": 1.0, "/vectord/models": 5.0}  # console/live.js and models.js
 CONNECTIONS, LOAD_S = 32, 10.0
 PAINT_MS, MOST_BYTES, MOST_SHARE = 300.0, 200_000, 0.01
@@ -32,7 +32,7 @@ PAINT_MS, MOST_BYTES, MOST_SHARE = 300.0, 200_000, 0.01
 class Opened:
     paints_ms: Sequence[float]  # each with an empty cache
     received_bytes: int
-    cpu_s: Mapping[str, float]  # of the server, a question
+    cpu_s: Mapping[str, float]  # of the server, for one request
 
 
 def console(server: Server, corpus: Corpus) -> tuple[list[Row], list[Opened]]:
@@ -67,19 +67,19 @@ def _cpu_s(server: Server, path: str) -> float:
     with httpx.Client(base_url=f"http://{HOST}:{server.port}") as client:
         client.get(path).raise_for_status()
         before = process.cpu_times()
-        for _ in range(ASKED):
+        for _ in range(REQUESTS):
             client.get(path).raise_for_status()
         after = process.cpu_times()
-    return float(after.user + after.system - before.user - before.system) / ASKED
+    return float(after.user + after.system - before.user - before.system) / REQUESTS
 
 
 def _visits(port: int) -> tuple[list[float], int]:
-    """First paints, and the bytes of the last visit, headers included."""
+    """First paints, and the bytes of the last visit with headers."""
     from playwright.sync_api import sync_playwright  # noqa: PLC0415 - no other measurement has it
 
     chromium = shutil.which("chromium")
     if chromium is None:
-        raise RuntimeError("there is no chromium in PATH")
+        raise RuntimeError("no chromium in PATH")
     paints_ms = []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])

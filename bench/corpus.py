@@ -1,7 +1,7 @@
-"""Real texts with the length spread that retrieval sees: the docstrings of Python's own standard library.
+"""Real texts with lengths as in retrieval: the docstrings of Python's standard library.
 
-Every machine that can run vectord has them, so nothing is downloaded. The parent process makes the corpus once and
-hands the same texts, in the same order, to everything it measures.
+Every machine that runs vectord has them, so nothing is downloaded. The parent process makes the corpus once and gives
+the same texts, in the same order, to every measured program.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 
 from tokenizers import Encoding, Tokenizer
 
-MAX_TOKENS = 256  # all-MiniLM-L6-v2's own limit: no contender may have to truncate
+MAX_TOKENS = 256  # the limit of all-MiniLM-L6-v2, so that no program truncates
 # (quantile, tokens) between which lengths grow evenly: mean 61, median 36, ninth decile 158. Documentation paragraphs.
 SPREAD = ((0.0, 6), (0.1, 10), (0.25, 17), (0.5, 36), (0.75, 68), (0.9, 158), (0.98, 256), (1.0, 256))
-PASSAGE_WORDS = 150  # longer docstrings are dealt as several passages: a word is some 1.4 tokens
+PASSAGE_WORDS = 150  # longer docstrings become several passages; a word is about 1.4 tokens
 SKIPPED_FOLDERS = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
 
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Texts and their token ids, specials included; no text is longer than MAX_TOKENS."""
+    """Texts and their token ids with special tokens; no text is longer than MAX_TOKENS."""
 
     texts: Sequence[str]
     ids: Sequence[Sequence[int]]
@@ -39,7 +39,7 @@ class Corpus:
 
     @property
     def digest(self) -> str:
-        """Tells apart the corpora of two Python versions, whose docstrings differ."""
+        """A digest of the texts, which differ between Python versions."""
         return hashlib.sha256("\0".join(self.texts).encode()).hexdigest()[:12]
 
     def pick(self, positions: Sequence[int]) -> Corpus:
@@ -54,7 +54,7 @@ class Corpus:
 
 
 def make_corpus(tokenizer_file: Path, size: int = 4096) -> Corpus:
-    """`size` distinct texts, the same on every run of one Python version, in an order without pattern."""
+    """`size` distinct texts, the same on every run of one Python version, in pseudo-random order."""
     tokenizer = Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -67,19 +67,19 @@ def make_corpus(tokenizer_file: Path, size: int = 4096) -> Corpus:
 
 
 def choose_lengths(lengths: Sequence[int], size: int) -> list[int]:
-    """Positions of `size` texts whose lengths follow SPREAD: for each wanted length the nearest text still unused.
+    """Positions of `size` texts whose lengths follow SPREAD: for each target length the closest unused text.
 
     Longest first, because long texts are the scarce ones. Raises ValueError if there are fewer than `size`.
     """
     if len(lengths) < size:
-        raise ValueError(f"{size} texts wanted, {len(lengths)} found")
+        raise ValueError(f"{size} texts requested, {len(lengths)} found")
     unused = sorted((length, position) for position, length in enumerate(lengths))
     chosen = []
     for step in reversed(range(size)):
-        wanted = _quantile((step + 0.5) / size)
-        right = bisect.bisect_left(unused, (wanted, 0))
+        target = _quantile((step + 0.5) / size)
+        right = bisect.bisect_left(unused, (target, 0))
         around = [i for i in (right - 1, right) if 0 <= i < len(unused)]
-        nearest = min(around, key=lambda i: abs(unused[i][0] - wanted))
+        nearest = min(around, key=lambda i: abs(unused[i][0] - target))
         chosen.append(unused.pop(nearest)[1])
     return chosen
 
@@ -92,7 +92,7 @@ def _quantile(share: float) -> float:
 
 
 def _cut(text: str, encoding: Encoding) -> str:
-    """The longest run of whole words from the start that fits MAX_TOKENS, specials included."""
+    """The longest prefix of whole words that fits MAX_TOKENS with special tokens."""
     if len(encoding.ids) <= MAX_TOKENS:
         return text
     room = MAX_TOKENS - 1  # the closing special token
@@ -113,7 +113,7 @@ def _passages(root: Path) -> Iterator[str]:
 
 def _docstrings(path: Path) -> Iterator[str]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # old escapes in the standard library are not our concern
+        warnings.simplefilter("ignore", SyntaxWarning)  # the standard library has old escapes
         module = ast.parse(path.read_text("utf-8"))
     for node in ast.walk(module):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,6 +1,6 @@
-"""One request and its whole answer over a keep-alive connection, whatever the status: for soak.py and overload.py.
+"""One request and its whole response over a keep-alive connection, with any status: for soak.py and overload.py.
 
-http_load.py counts 200s as fast as it can; here refusals and answers' bytes are what is looked at. On the load
+http_load.py only counts responses with status 200; this file returns refusals and bodies too. Runs on the load
 generator's event loop.
 """
 
@@ -16,13 +16,13 @@ from bench.http_load import HOST
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    status: int  # 0: none came
+    status: int  # 0: no response
     body: bytes
     latency_s: float
 
 
 class Connection(asyncio.Protocol):
-    """Asks one thing at a time; opens itself again after the server has closed it."""
+    """Sends one request at a time, and reconnects after the server has closed the connection."""
 
     def __init__(self, port: int, patience_s: float) -> None:
         self._port = port
@@ -32,7 +32,7 @@ class Connection(asyncio.Protocol):
         self._answered: asyncio.Future[tuple[int, bytes]] | None = None
 
     async def ask(self, payload: bytes) -> Answer:
-        """What came back; status 0 where nothing did in time, or the connection broke."""
+        """The response; status 0 after a timeout or a broken connection."""
         began_s = time.perf_counter()
         loop = asyncio.get_running_loop()
         try:
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
             self._transport = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own does not derive from it
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._received.clear()
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""What a bulk job costs those who ask one question at a time, and what they cost it.
+"""The effect of a bulk job on single requests, and of single requests on the job.
 
-Three stretches on one server: single questions alone, the job alone, and both at once. The job is a stream of requests
-of many texts in the lane bulk, a few at a time, as an indexer sends them; the questions come one after the other.
+Three phases on one server: single requests only, the job only, and both at once. The job is a stream of requests of
+many texts in the bulk lane, a few at a time, as an indexer sends them; single requests follow one another.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from bench.server_process import Server
 TEXTS_A_REQUEST = 256
 JOB_CONNECTIONS = 4
 PATIENCE_S = 120.0
-ALONE_S = 30.0  # of questions alone
-PAUSE_S = 0.2  # between an answer and the next question: somebody who searches, not a load of its own
-WARM_S = 5.0  # the second plan is still being compiled behind the first answers
+ALONE_S = 30.0  # of single requests only
+PAUSE_S = 0.2  # between a response and the next request, as a person who searches
+WARM_S = 5.0  # the second plan is still being compiled during the first responses
 OPTIONS = ("--max-queue-wait-s", "600")
 
 
 @dataclass(slots=True)
 class Fairness:
     alone_ms: list[float] = field(default_factory=list, repr=False)
-    beside_ms: list[float] = field(default_factory=list, repr=False)
+    during_ms: list[float] = field(default_factory=list, repr=False)
     job_texts: int = 0
     job_alone_s: float = 0.0
-    job_beside_s: float = 0.0
+    job_during_s: float = 0.0
     job_tokens: int = 0
 
 
 def fairness(server: Server, corpus: Corpus, texts: int) -> tuple[list[Row], list[Fairness]]:
-    """server: started with OPTIONS and without a cache. texts: of the job."""
+    """server: started with OPTIONS and without a cache. texts: the job's texts."""
     found = Fairness()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_measure(server.port, corpus, texts, found))
@@ -57,8 +57,8 @@ async def _measure(port: int, corpus: Corpus, texts: int, found: Fairness) -> No
     await _ask(port, questions, _after(ALONE_S), found.alone_ms)
     found.job_alone_s = await _run(port, job)
     over = asyncio.Event()
-    asking = asyncio.create_task(_ask(port, questions, over, found.beside_ms))
-    found.job_beside_s = await _run(port, job)
+    asking = asyncio.create_task(_ask(port, questions, over, found.during_ms))
+    found.job_during_s = await _run(port, job)
     over.set()
     await asking
 
@@ -85,7 +85,7 @@ async def _ask(port: int, questions: Iterator[Request], over: asyncio.Event, lat
 
 
 async def _run(port: int, job: Sequence[Request]) -> float:
-    """Seconds until all of the job is answered."""
+    """Seconds until the job is complete."""
     waiting = iter(job)
 
     async def work() -> None:
@@ -102,21 +102,21 @@ async def _run(port: int, job: Sequence[Request]) -> float:
 
 
 def rows(found: Fairness) -> list[Row]:
-    alone, beside = np.array(found.alone_ms), np.array(found.beside_ms)
-    times = float(np.percentile(beside, 99) / np.percentile(alone, 99))
-    share = found.job_alone_s / found.job_beside_s
+    alone, during = np.array(found.alone_ms), np.array(found.during_ms)
+    times = float(np.percentile(during, 99) / np.percentile(alone, 99))
+    share = found.job_alone_s / found.job_during_s
     return [
-        _row("one question at a time, alone", alone),
-        _row("the same, beside the job", beside, value=f"{times:.1f} x at p99", **at_most(times, 3.0, " x")),
+        _row("single requests", alone),
+        _row("the same, during the job", during, value=f"{times:.1f} x at p99", **at_most(times, 3.0, " x")),
         Row(
-            what=f"a job of {found.job_texts} texts, alone",
+            what=f"a job of {found.job_texts} texts",
             value=f"{found.job_alone_s:.1f} s",
             tokens_per_s=found.job_tokens / found.job_alone_s,
         ),
         Row(
-            what="the same, beside the questions",
+            what="the same, during single requests",
             value=f"{share:.2f} of its speed",
-            tokens_per_s=found.job_tokens / found.job_beside_s,
+            tokens_per_s=found.job_tokens / found.job_during_s,
             **at_least(share, 0.9, ""),
         ),
     ]

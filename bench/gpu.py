@@ -1,7 +1,7 @@
-"""`python -m bench.gpu`: what a GPU can do, how much of that vectord uses, and its peers beside it, in minutes.
+"""`python -m bench.gpu`: the limits of a GPU, vectord's share of them, and its peers, within minutes.
 
-Each section is a process of its own with so many seconds (gpu_section.py): what fails or hangs is told, and the rest
-goes on. All findings are written to `--out` after every section. README.md beside this says what to run before.
+Each section is a process with a time limit (gpu_section.py): a section that fails or hangs is reported, and the others
+continue. All findings are written to `--out` after every section. README.md in this folder has the preparations.
 """
 
 from __future__ import annotations
@@ -27,24 +27,27 @@ LEAST_S = 5.0  # with less time left no section starts
 
 
 def main() -> None:
-    told = _told()
+    arguments = _arguments()
     options = Options(
-        device=told.device, quick=told.quick, folder=str(told.models_folder.absolute()), seconds=told.seconds
+        device=arguments.device,
+        quick=arguments.quick,
+        folder=str(arguments.models_folder.absolute()),
+        seconds=arguments.seconds,
     )
-    until_s = time.monotonic() + told.minutes * 60
-    about = _about(told)
+    until_s = time.monotonic() + arguments.minutes * 60
+    about = _about(arguments)
     sections: list[Section] = []
-    for name, argv in _sections(options, told.peer_python):
-        if told.only and not any(word in name for word in told.only):
+    for name, argv in _sections(options, arguments.peer_python):
+        if arguments.only and not any(word in name for word in arguments.only):
             continue
         print(f"# {name}", file=sys.stderr, flush=True)
-        sections.append(_run(name, argv, min(told.seconds, until_s - time.monotonic())))
-        _write(told.out, about, sections)
+        sections.append(_run(name, argv, min(arguments.seconds, until_s - time.monotonic())))
+        _write(arguments.out, about, sections)
     show(_report(about, sections), as_json=False)
 
 
 def _sections(options: Options, peer_python: str) -> Iterator[tuple[str, list[str]]]:
-    """Names and commands, the most telling first."""
+    """Names and commands, the most important first."""
 
     def section(module: str, *models: str, words: Sequence[str] = (), python: str = sys.executable) -> list[str]:
         return [python, "-m", f"bench.{module}", *words, options.about(*models).argument()]
@@ -97,13 +100,13 @@ def _report(about: dict[str, str], sections: Sequence[Section]) -> Report:
     return Report(title="vectord gpu", conditions=about, rows=rows(sections), rounds={})
 
 
-def _about(told: argparse.Namespace) -> dict[str, str]:
+def _about(arguments: argparse.Namespace) -> dict[str, str]:
     about = conditions()
-    if told.commit:
-        about["commit"] = told.commit
+    if arguments.commit:
+        about["commit"] = arguments.commit
     driver = _driver()
     return about | ({"driver": driver} if driver else {}) | {
-        "models": "random weights in the shapes named" + (", tiny" if told.quick else ""),
+        "models": "random weights in the shapes named" + (", tiny" if arguments.quick else ""),
         "figures": "medians of 3 rounds; FLOP by the formula in bench/gpu_shapes.py",
     }  # fmt: skip
 
@@ -116,15 +119,15 @@ def _driver() -> str:
         return ""
 
 
-def _told() -> argparse.Namespace:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu", description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="tiny shapes and short rounds: only to see that all runs")
     parser.add_argument("--seconds", type=float, default=60, help="a section may take (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=8, help="all may take (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="sections whose name has one of these in it")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="sections whose name contains one of these")
     parser.add_argument("--out", type=Path, help="JSON of all findings, written after every section")
-    parser.add_argument("--commit", help="what is measured, where there is no git to ask")
+    parser.add_argument("--commit", help="the measured commit, if git is not available")
     parser.add_argument(
         "--peer-python", default=sys.executable, help="a Python that has the peers (default: the one that runs this)"
     )

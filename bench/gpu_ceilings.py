@@ -1,4 +1,4 @@
-"""What the device can do at most, by its own clock, on random numbers: products and copies. A section of gpu.py."""
+"""The device's rates of matrix products and copies, by its own clock, on random numbers. A section of gpu.py."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.gpu_section import Say, attempt, speaker
 from bench.gpu_shapes import SHAPES, shape_named
 
 SIDE = 8192
-ROWS = 16_384  # of a model's own products: as many tokens
+ROWS = 16_384  # tokens in a model's own products
 COPY_BYTES = 4 * 2**30
 HOST_BYTES = 2**28
-SETS = 3  # of operands, in turns: the last ones must not lie in a cache
+SETS = 3  # sets of operands in rotation, so that no cache holds the last ones
 WARM_RUNS = 5
 RUNS = 30
 
@@ -77,7 +77,7 @@ def copy_s(size_bytes: int, device: torch.device) -> float:
 
 
 def host_copies_s(size_bytes: int, device: torch.device) -> tuple[float, float]:
-    """To the device and back, from memory that the system does not move."""
+    """To the device and back, from pinned memory."""
     host = torch.randint(0, 255, (size_bytes,), dtype=torch.uint8).pin_memory()
     there = host.to(device)
     to_s = median_s(lambda: there.copy_(host, non_blocking=True), device)

@@ -1,6 +1,6 @@
-"""One model on the torch backend, in process: no HTTP, no tokenising, no queue. A section of gpu.py.
+"""One model on the torch backend, in process: no HTTP, no tokenization, no queue. A section of gpu.py.
 
-The backend is loaded as a server loads it, with its own search for the batch's size and its own graphs.
+The backend is loaded as a server loads it, with its search for the batch size and its CUDA graphs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.compute.backends.torch import TorchBackend, load
 from vectord.compute.backends.torch.graphs import Graphs
 
-BATCHES = 4  # of different tokens, in turns
+BATCHES = 4  # with different tokens, in rotation
 FORWARDS = 300
 LEAST_FORWARDS = 20
 THREE: tuple[Output, ...] = ("dense", "lexical", "colbert")
@@ -51,8 +51,8 @@ def measure(options: Options, found: Say) -> None:
 
 def _load(shape: Shape, options: Options, found: Say) -> TorchBackend:
     folder = model_folder(shape, options.models_folder, quick=options.quick)
-    told = _Told()
-    logging.getLogger("vectord").addHandler(told)
+    log = _LogLines()
+    logging.getLogger("vectord").addHandler(log)
     logging.getLogger("vectord").setLevel(logging.INFO)
     began_s = time.perf_counter()
     backend = load(read_spec(resolve(str(folder))), BackendOptions(device=options.device))
@@ -65,13 +65,13 @@ def _load(shape: Shape, options: Options, found: Say) -> TorchBackend:
         streams=facts.streams,
         max_batch_tokens=facts.max_batch_tokens,
         graphs=len(backend.graphs),
-        log=told.lines,
+        log=log.lines,
     )
     return backend
 
 
-class _Told(logging.Handler):
-    """What the load says of itself."""
+class _LogLines(logging.Handler):
+    """Collects the log of the load."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def _rate(
 
 
 def _round(backend: TorchBackend, batches: Sequence[TokenBatch], round_s: float) -> float:
-    """Tokens a second."""
+    """Tokens per second."""
     done = [0] * backend.facts.streams
     ended_s = [0.0] * backend.facts.streams
     failed: list[BaseException] = []

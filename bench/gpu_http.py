@@ -1,4 +1,4 @@
-"""One model behind `vectord serve` on the device, asked over HTTP and answered in bytes. A section of gpu.py."""
+"""One model of `vectord serve` on the device, over HTTP with binary responses. A section of gpu.py."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bench.server_process import Server, free_port
 from vectord.config import DEFAULT_MODEL
 
 CONNECTIONS, QUICK_CONNECTIONS = 32, 2
-REQUEST_TOKENS, QUICK_TOKENS = 8192, 256  # of one request, in so many texts
+REQUEST_TOKENS, QUICK_TOKENS = 8192, 256  # of one request, over all its texts
 MOST_TEXTS = 64
-DIFFERENT = 64  # requests, in turns
-MANY = 100_000  # more than a round can answer: time ends it
+DIFFERENT = 64  # different requests, in rotation
+MANY = 100_000  # more than a round can answer; time ends the round
 ALONE_REQUESTS = 300
-QUICK_REQUESTS = 8  # of a quick round, which only their number ends
+QUICK_REQUESTS = 8  # in a quick round, which ends after them
 
 
 def measure(options: Options, found: Say) -> None:
@@ -78,7 +78,7 @@ def _limit_s(options: Options, seconds: float) -> float:
 
 
 def _request(shape: Shape, length: int, texts: int, seed: int) -> Request:
-    """`texts` texts of `length` tokens each, answered as one matrix of float32."""
+    """A request for `texts` texts of `length` tokens each, with a float32 matrix as its response."""
     inputs = [shape.text(length, seed * MOST_TEXTS + i) for i in range(texts)]
     body = json.dumps({"model": DEFAULT_MODEL, "input": inputs}).encode()
     head = (

@@ -1,4 +1,4 @@
-"""What bench/gpu.py tells each section: one JSON object as the argument. Standard library only."""
+"""The options of a section of bench/gpu.py: one JSON object as its argument. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pathlib import Path
 class Options:
     device: str  # cuda, cuda:N or cpu
     quick: bool
-    folder: str  # of models
-    seconds: float  # the section may take
-    models: tuple[str, ...] = ()  # the section is about
+    folder: str  # with the models
+    seconds: float  # time limit of the section
+    models: tuple[str, ...] = ()  # in this section
 
     @property
     def round_s(self) -> float:
-        """Of one measured round, of which there are ROUNDS."""
+        """Seconds of a measured round; there are ROUNDS of them."""
         return 0.1 if self.quick else 1.0
 
     @property
@@ -36,5 +36,5 @@ ROUNDS = 3
 
 
 def read_options() -> Options:
-    told = json.loads(sys.argv[-1])
-    return Options(**told | {"models": tuple(told["models"])})
+    given = json.loads(sys.argv[-1])
+    return Options(**given | {"models": tuple(given["models"])})

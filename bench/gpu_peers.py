@@ -1,7 +1,7 @@
 """sentence-transformers and FlagEmbedding on the same weights and texts, as their users call them. A section of gpu.py.
 
-Tokenising is part of every round, as it is of a request over HTTP. In 16 bits where the device is a GPU: their default
-for weights of float32 is float32, which would be no comparison. Imports nothing of ours but other files of bench.
+Every round includes tokenization, as a request over HTTP does. On a GPU they use 16 bits; their default, float32, would
+not be comparable. Imports only files of bench.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from bench.gpu_section import Say, attempt, speaker
 from bench.gpu_shapes import Shape, model_folder, shape_named
 
 LENGTHS = (16, 512)
-BATCH_TEXTS = (32, 256)  # the library's default, and one that a large GPU likes better
-CALL_TOKENS = 2**17  # of one call
+BATCH_TEXTS = (32, 256)  # the library's default, and one that suits a large GPU
+CALL_TOKENS = 2**17  # in one call
 FLAG_BATCH_TEXTS = 256  # FlagEmbedding's default
 
 
@@ -75,7 +75,7 @@ def _texts(shape: Shape, length: int, options: Options) -> list[str]:
 def _rate(
     encode: Callable[[], object], shape: Shape, length: int, texts: int, how: str, options: Options, found: Say
 ) -> None:
-    """The median of ROUNDS calls or more, all in a round's time."""
+    """The median of at least ROUNDS calls within a round's time."""
     length = min(length, shape.longest)
     encode()
     rates: list[float] = []

@@ -1,4 +1,4 @@
-"""What the sections of bench/gpu.py found, as rows with what is wanted of one H200. Pure."""
+"""The findings of bench/gpu.py as rows, with targets for one H200. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bench.report import Row, at_least, at_most
 IN_PROCESS, THREE, OVER_HTTP = "in process", "in process, three vectors", "over HTTP"
 PEER = "sentence-transformers, 32 texts a batch"
 LEAST_OF_CEILING, LEAST_OF_IN_PROCESS, LEAST_OF_DENSE, LEAST_OF_PEER, MOST_QUERY_MS = 0.45, 0.85, 0.9, 10, 1.0
-TELLING = ("bge-base", 512)  # of which the first two are wanted
-SHORT = 16  # tokens, of which that over the peer is
-FEW_LAYERS = ("minilm", "bge-base")  # of whose queries the last is
+MAIN = ("bge-base", 512)  # has targets for its shares of the ceiling and of the forward
+SHORT = 16  # tokens; has a target against the peer
+FEW_LAYERS = ("minilm", "bge-base")  # the last one has a target for queries
 
 
 class Found:
-    """Findings by what they are about."""
+    """Findings by kind."""
 
     def __init__(self, findings: Sequence[Finding]) -> None:
         self.findings = findings
@@ -25,21 +25,21 @@ class Found:
         self.on_gpu = any("capability" in found for found in self.of("device"))
 
     def of(self, *kinds: str, **facts: Any) -> list[Finding]:
-        """Those of these kinds in which all `facts` are so."""
+        """The findings of these kinds with all `facts`."""
         some = (found for found in self.findings if found["kind"] in kinds)
         return [found for found in some if all(found.get(name) == value for name, value in facts.items())]
 
     def rate(self, model: str, length: int, how: str) -> float | None:
-        """Tokens a second; None where that was not measured."""
+        """Tokens per second, or None if not measured."""
         return next((found["tokens_per_s"] for found in self.of("rate", model=model, length=length, how=how)), None)
 
-    def wanted(self, row: dict[str, Any]) -> dict[str, Any]:
-        """`row`, the wanted part of a Row, where it can be asked for."""
+    def target(self, row: dict[str, Any]) -> dict[str, Any]:
+        """`row`, a Row's target, if the device has targets."""
         return row if self.on_gpu else {}
 
 
 def rows(sections: Sequence[Section]) -> list[Row]:
-    """Ceilings, then each model, then what failed."""
+    """Ceilings, then each model, then failures."""
     found = Found([finding for section in sections for finding in section.findings])
     return [
         *_ceilings(found),
@@ -59,7 +59,7 @@ def _ceilings(found: Found) -> Iterator[Row]:
         yield Row(what="copy to the device, and back", value=f"{there:,.0f} and {back:,.0f} GB/s")
     for ceiling in found.of("products"):
         value = f"{ceiling['flop_per_s'] / 1e12:,.1f} TFLOP/s"
-        yield Row(what=f"{ceiling['model']}'s linear layers alone", value=value, tokens_per_s=ceiling["tokens_per_s"])
+        yield Row(what=f"{ceiling['model']}'s linear layers only", value=value, tokens_per_s=ceiling["tokens_per_s"])
 
 
 def _of_model(found: Found, model: str) -> Iterator[Row]:
@@ -69,24 +69,24 @@ def _of_model(found: Found, model: str) -> Iterator[Row]:
     for rate in found.of("rate", model=model):
         yield _rate(found, rate)
     for latency in found.of("latency", model=model):
-        asked = latency["how"] == "with graphs" and model in FEW_LAYERS
+        has_target = latency["how"] == "with graphs" and model in FEW_LAYERS
         yield Row(
             what=f"{model}, one query of {latency['tokens']} tokens, {latency['how']}",
             p50_ms=latency["p50_ms"],
             p99_ms=latency["p99_ms"],
-            **found.wanted(at_most(latency["p50_ms"], MOST_QUERY_MS, " ms p50") if asked else {}),
+            **found.target(at_most(latency["p50_ms"], MOST_QUERY_MS, " ms p50") if has_target else {}),
         )
 
 
 def _rate(found: Found, rate: Finding) -> Row:
     about = {name: rate.get(name) for name in ("tokens_per_s", "requests_per_s", "p50_ms", "p99_ms")}
-    value, wanted = _held_against(found, rate)
+    value, target = _held_against(found, rate)
     what = f"{rate['model']}, {rate['length']} tokens, {rate['how']}"
-    return Row(what=what, value=value, **about, **found.wanted(wanted))
+    return Row(what=what, value=value, **about, **found.target(target))
 
 
 def _held_against(found: Found, rate: Finding) -> tuple[str, dict[str, Any]]:
-    """What the rate is a share of, and what is wanted of that share."""
+    """The rate as a share of its bound, and the target for that share."""
     how, about = rate["how"], (rate["model"], rate["length"])
     in_process, over_http = (found.rate(*about, ours) for ours in (IN_PROCESS, OVER_HTTP))
     if how == IN_PROCESS:
@@ -94,20 +94,20 @@ def _held_against(found: Found, rate: Finding) -> tuple[str, dict[str, Any]]:
         if ceiling is None:
             return "", {}
         share = rate["tokens_per_s"] * rate["flop_per_token"] / ceiling["flop_per_s"]
-        return f"{share:.2f} of ceiling", at_least(share, LEAST_OF_CEILING, "") if about == TELLING else {}
+        return f"{share:.2f} of ceiling", at_least(share, LEAST_OF_CEILING, "") if about == MAIN else {}
     if how == THREE and in_process:
         share = rate["tokens_per_s"] / in_process
         return f"{share:.2f} of dense", at_least(share, LEAST_OF_DENSE, "")
     if how == OVER_HTTP and in_process:
         share = rate["tokens_per_s"] / in_process
-        return f"{share:.2f} of in process", at_least(share, LEAST_OF_IN_PROCESS, "") if about == TELLING else {}
+        return f"{share:.2f} of in process", at_least(share, LEAST_OF_IN_PROCESS, "") if about == MAIN else {}
     if how in (THREE, OVER_HTTP):
         return "", {}
-    return _beside_peer(rate, in_process, over_http)
+    return _against_peer(rate, in_process, over_http)
 
 
-def _beside_peer(rate: Finding, in_process: float | None, over_http: float | None) -> tuple[str, dict[str, Any]]:
-    """How many times the peer's tokens a second are ours: over HTTP, which tokenises too, and in process."""
+def _against_peer(rate: Finding, in_process: float | None, over_http: float | None) -> tuple[str, dict[str, Any]]:
+    """vectord's tokens per second as a multiple of the peer's: over HTTP, with tokenization, and in process."""
     times = {
         name: ours / rate["tokens_per_s"] for name, ours in (("HTTP", over_http), ("in process", in_process)) if ours
     }

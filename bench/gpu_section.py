@@ -1,7 +1,7 @@
-"""One section of bench/gpu.py as a process of its own: what it finds goes out line by line. Standard library only.
+"""One section of bench/gpu.py in its own process, with a line for each finding. Standard library only.
 
-Parent: `run_section`. Child: `found = speaker()`, then `found("rate", model=..., tokens_per_s=...)` once it knows.
-A section that hangs, or whose device no longer answers, is ended with all it started; what it had found stays.
+Parent: `run_section`. Child: `found = speaker()`, then `found("rate", model=..., tokens_per_s=...)` for each finding.
+A section that hangs is ended with all its processes; its findings are kept.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Say = Callable[..., None]
 
 @dataclass
 class Section:
-    """error: empty, or why it ended early."""
+    """error: the reason for an early end, or empty."""
 
     name: str
     findings: list[Finding] = field(default_factory=list)
@@ -63,7 +63,7 @@ def run_section(name: str, argv: Sequence[str], limit_s: float, on_finding: Call
             status = process.wait()
         finally:
             timer.cancel()
-            _end(process.pid)  # a server that it left
+            _end(process.pid)  # a server that it left running
         if late.is_set():
             section.error = f"not done after {limit_s:.0f} s"
         elif status:
@@ -79,7 +79,7 @@ def _end(pid: int) -> None:
 
 
 def speaker() -> Say:
-    """`found(kind, **figures)` for the child; whatever else prints goes to stderr from here on."""
+    """`found(kind, **figures)` for the child. Other output goes to stderr from now on."""
     lines = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -92,7 +92,7 @@ def speaker() -> Say:
 
 @contextmanager
 def attempt(found: Say, what: str) -> Iterator[None]:
-    """One measurement of several: its failure is a finding, and the next is tried."""
+    """Run one of several measurements: a failure is a finding, and the next one runs."""
     try:
         yield
     except Exception as error:

@@ -1,8 +1,8 @@
-"""The models of bench/gpu.py by their shapes, what a token of them costs, and texts of a given number of tokens.
+"""The shapes of the models of bench/gpu.py, the cost of their tokens, and texts of a given number of tokens.
 
-A token costs 2 FLOP a weight of the linear layers, and for attention 4 FLOP a layer, a key it sees and a number of a
-query (scores and sums; half the keys on average where a text is read from left to right). Norms, activations, word
-tables and heads are not counted.
+A token costs 2 FLOP for each weight of the linear layers. Attention costs 4 FLOP for each layer, visible key and
+number of a query (scores and sums; a causal model sees half the keys on average). Norms, activations, embedding tables
+and heads are not counted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from bench.ceiling import Products
 from bench.gpu_options import read_options
 from bench.random_models import BERT, QWEN3, XLM_ROBERTA, Config
 
-LENGTHS = (512, 16, 64, 8192)  # the most telling first
+LENGTHS = (512, 16, 64, 8192)  # the most important first
 QUERY_TOKENS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """longest: tokens of a text; specials: how many of them are not words."""
+    """longest: most tokens in a text; specials: its special tokens."""
 
     name: str
     config: Config
@@ -38,7 +38,7 @@ class Shape:
 
     @property
     def products(self) -> Products:
-        """Of a token, by the sizes of the linear layers."""
+        """Matrix products of a token, by the sizes of the linear layers."""
         width, between = self.config["hidden_size"], self.config["intermediate_size"]
         queries, keys = self._query_width, self._key_width
         shapes = Counter([(width, queries), (width, keys), (width, keys), (queries, width)])
@@ -46,19 +46,19 @@ class Shape:
         return Products(self.config["num_hidden_layers"], shapes)
 
     def flop_per_token(self, length: int) -> float:
-        """In a text of so many tokens."""
+        """FLOP of a token in a text of `tokens` tokens."""
         keys = length / 2 if self._gated else length
         return self.products.flop_per_token + 4 * self.config["num_hidden_layers"] * keys * self._query_width
 
     def text(self, length: int, seed: int) -> str:
-        """Words that are one token each, so many that the text is of `length` tokens."""
+        """A text of `length` tokens, with words of one token each."""
         rng = random.Random(seed)
         words = min(self.config["vocab_size"] - 8, 20_000)
         return " ".join(f"w{rng.randrange(words)}" for _ in range(length - self.specials))
 
     @property
     def _gated(self) -> bool:
-        """Of Qwen3's kind: a gate in the layer in between, and every token sees those before it."""
+        """A shape of the Qwen3 family: gated and causal."""
         return "head_dim" in self.config
 
     @property
@@ -94,7 +94,7 @@ TINY_SHARED = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 1
 
 
 def shape_named(name: str, *, quick: bool) -> Shape:
-    """quick: of the same kind, so small that any processor runs it at once; texts of at most 64 tokens."""
+    """quick: a tiny model of the same kind, with texts of at most 64 tokens."""
     shape = SHAPES[name]
     if not quick:
         return shape
@@ -103,7 +103,7 @@ def shape_named(name: str, *, quick: bool) -> Shape:
 
 
 def model_folder(shape: Shape, folder: Path, *, quick: bool) -> Path:
-    """Where its weights are, written on the first call."""
+    """The folder with its weights, which the first call writes."""
     return shape.write(folder / (f"tiny-{shape.name}" if quick else shape.name), shape.config)
 
 

@@ -1,8 +1,8 @@
-"""A load generator that leaves the processor to the server: raw sockets, prepared bytes, no HTTP client.
+"""A closed load that leaves the CPU to the server: raw sockets, prepared bytes, no HTTP client.
 
-A client library costs some 0.3 ms a request, which on two cores is the server's time. This one writes bytes prepared
-beforehand and reads of the answer only its status line and length: 8 to 30 us a request (`client_us` in every Round).
-Runs in the parent process, on an event loop of its own.
+A client library costs 0.3 ms for a request, which the server needs on two cores. This one writes prepared bytes and
+reads only a response's status line and length: 8 to 30 us for a request (`client_us` in every Round). The generator
+of `vectord bench` (tools/load.py) parses HTTP and costs more. Runs in the parent process, on its own event loop.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ PATIENCE_S = 120.0
 
 
 class BadAnswer(Exception):
-    """The server answered something that cannot be counted as work done."""
+    """A response that does not count as completed work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Ready to be written to a socket, and what it is worth."""
+    """The bytes of a request, and its texts and tokens."""
 
     payload: bytes
     texts: int
@@ -40,14 +40,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """What one steady stretch of load showed."""
+    """The figures of one phase of steady load."""
 
     requests: int
     texts: int
     tokens: int
     elapsed_s: float
     latencies_ms: Sequence[float] = field(repr=False)
-    client_us: float  # processor time of the load generator, a request
+    client_us: float  # CPU time of the load generator for a request
 
     @property
     def requests_per_s(self) -> float:
@@ -62,7 +62,7 @@ class Round:
 
 
 def embedding_requests(corpus: Corpus, texts_per_request: int) -> list[Request]:
-    """OpenAI embedding requests over the corpus in its order; every server measured here speaks them."""
+    """OpenAI embedding requests over the corpus, in its order; every measured server accepts them."""
     requests = []
     for start in range(0, len(corpus.texts) - texts_per_request + 1, texts_per_request):
         part = slice(start, start + texts_per_request)
@@ -82,11 +82,11 @@ def embedding_request(texts: str | Sequence[str]) -> bytes:
 
 
 def run_load(port: int, requests: Sequence[Request], connections: int, limit_s: float = 60.0) -> Round:
-    """Keep `connections` busy until as many requests as given were answered, or `limit_s` is over.
+    """Keep `connections` busy until all requests are answered, or for `limit_s`.
 
-    One request a connection goes first, uncounted; all connections stay busy until the last counted answer, so neither
-    the start nor the end dilutes the figures. What is then under way is waited for, lest it burden the next round.
-    Raises BadAnswer on any status but 200, on a closed connection, and when nothing comes for a long time.
+    The first request of each connection is not counted, and all connections stay busy until the last counted response,
+    so that neither the start nor the end distorts the figures. Requests then in flight are awaited, so that they do not
+    slow the next round. Raises BadAnswer on any status but 200, on a closed connection, and after a long silence.
     """
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_load(port, requests, connections, limit_s))
@@ -113,7 +113,7 @@ async def _load(port: int, requests: Sequence[Request], connections: int, limit_
 
 
 class Tally:
-    """Counts answers between the end of the warm-up and the last one wanted. On the load generator's loop."""
+    """Counts responses from the end of the warm-up to the last counted one. On the load generator's loop."""
 
     def __init__(self, *, warm: int, counted: int) -> None:
         loop = asyncio.get_running_loop()
@@ -146,7 +146,7 @@ class Tally:
             self.done.set_exception(error)
 
     def round(self) -> Round:
-        """What was counted; from here on nothing more is. Raises BadAnswer if something went wrong."""
+        """The figures; counting stops here. Raises BadAnswer after a bad response."""
         cpu_s = time.process_time() - self.cpu_started_s
         _resolve(self.done)
         self.done.result()
@@ -169,7 +169,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection: sends a request, waits for the whole answer, sends the next, until all is counted."""
+    """One keep-alive connection: sends a request, awaits the whole response and sends the next, until counting ends."""
 
     def __init__(self, source: Iterator[Request], tally: Tally) -> None:
         self.source = source
@@ -177,11 +177,11 @@ class Connection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.request: Request
         self.sent_s = 0.0
-        self.missing_bytes = -1  # of the answer's body; -1 while its head has not been read
+        self.missing_bytes = -1  # of the response's body; -1 before its head was read
         self.head = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's is one by its methods only
+        self.transport = cast(asyncio.WriteTransport, transport)  # uvloop's does not inherit from it
         self.send()
 
     def send(self) -> None:
@@ -215,12 +215,12 @@ class Connection(asyncio.Protocol):
             self.send()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.tally.fail(BadAnswer("the server closed a connection"))  # no news once all is counted
+        self.tally.fail(BadAnswer("the server closed a connection"))  # irrelevant after counting
         _resolve(self.closed)
 
 
 def content_length(head: bytes) -> int:
-    """Bytes of the body of a 200 answer. Raises BadAnswer for any other status and for an answer without a length."""
+    """Bytes in the body of a response with status 200. Raises BadAnswer for another status, or without a length."""
     status, _, fields = head.partition(b"\r\n")
     if status[9:12] != b"200":
         raise BadAnswer(f"status {status[9:].decode(errors='replace')}")

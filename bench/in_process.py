@@ -1,6 +1,6 @@
-"""The backend alone: no HTTP, no tokenising, no queue. A child process; what the server's figures are held against.
+"""The backend without HTTP, tokenization or queue, as the bound for the server's figures. A child process.
 
-Uses what compose would choose for the same options, and as many threads as the backend has streams.
+Uses the choices of compose for the same options, and as many threads as the backend has streams.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LATENCY_RUNS = 300
 
 
 class InProcess:
-    """Answers one question a round; the first forwards, which compile and warm up, happen here."""
+    """Runs one round for each question. The constructor runs the first forwards, which compile and warm up."""
 
     def __init__(self, backend: str, dtype: str, ids: Sequence[Sequence[int]]) -> None:
         self.ids = ids
@@ -51,7 +51,7 @@ class InProcess:
         return {"backend": facts.name, "dtype": facts.dtype, "streams": facts.streams}
 
     def throughput(self, texts: int) -> dict[str, Any]:
-        """The first `texts` in arrival order, in full batches, all streams busy until none is left."""
+        """The first `texts` texts in full batches, in order, on all streams."""
         waiting: queue.SimpleQueue[TokenBatch] = queue.SimpleQueue()
         for batch in arrival_batches(self.ids[:texts], self.backend.facts.max_batch_tokens):
             waiting.put(batch)
@@ -85,7 +85,7 @@ class InProcess:
 
 
 def arrival_batches(ids: Sequence[Sequence[int]], max_tokens: int) -> list[TokenBatch]:
-    """Texts in their order, as many to a batch as fit `max_tokens` real tokens; one longer than that goes alone."""
+    """Texts in their order, in batches of at most `max_tokens` real tokens; a longer text is a batch of its own."""
     batches: list[list[Sequence[int]]] = []
     room = 0
     for text in ids:

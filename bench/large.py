@@ -29,7 +29,7 @@ THREE = ("dense", "lexical", "colbert")
 
 
 def measure(command: Path, backend: str, folder: Path, rounds: int) -> dict[str, list[Any]]:
-    """Every round of every measurement, by name. folder: where the models are kept, 5.6 GB."""
+    """Every round of every measurement, by name. folder: for the models, 5.6 GB."""
     m3 = random_models.bge_m3(folder / "bge-m3")
     reranker = random_models.bge_reranker(folder / "bge-reranker-v2-m3")
     qwen3 = random_models.qwen3(folder / "qwen3-embedding-0.6b")
@@ -66,11 +66,11 @@ def _ask(
     with ExitStack() as stack:
         ceiling = stack.enter_context(Child(sys.executable, "bench.ceiling"))
         child = stack.enter_context(Child(sys.executable, "bench.large_child", backend, str(folder)))
-        for step in steps(child).values():  # the first forwards lay out weights and compile kernels
+        for step in steps(child).values():  # the first forwards arrange weights and compile kernels
             step()
         for _ in range(rounds):
-            asked = ceiling.ask(threads=thread_budget(), dtype=dtype, model=shapes)
-            found[f"ceiling {folder.name}"].append(asked)
+            round_ = ceiling.ask(threads=thread_budget(), dtype=dtype, model=shapes)
+            found[f"ceiling {folder.name}"].append(round_)
             for name, step in steps(child).items():
                 found[name].append(step())
         found[f"facts {folder.name}"].append(child.ask(measure="facts"))
@@ -82,7 +82,7 @@ def _starts(command: Path, folder: Path, logs: Path) -> list[float]:
     took = []
     for _ in range(STARTS + 1):
         port = free_port()
-        named = ["--model-id", str(folder), "--served-model-name", DEFAULT_MODEL]  # as the question names it
+        named = ["--model-id", str(folder), "--served-model-name", DEFAULT_MODEL]  # the name in the question
         argv = [str(command.absolute()), "serve", "--port", str(port), *named, "--cache-bytes", "0"]
         with Server(argv, port, logs / "server.log") as server:
             took.append(server.wait_until_answering())
@@ -90,7 +90,7 @@ def _starts(command: Path, folder: Path, logs: Path) -> list[float]:
 
 
 def _lengths(count: int) -> list[int]:
-    """Lengths that spread as the corpus's do, in an order without pattern."""
+    """Lengths distributed as in the corpus, in pseudo-random order."""
     lengths = [_at((i + 0.5) / count) for i in range(count)]
     random.Random(0).shuffle(lengths)
     return lengths
@@ -103,7 +103,7 @@ def _at(quantile: float) -> int:
     raise AssertionError("quantiles end at 1")
 
 
-# --- what was found, as rows ----------------------------------------------------------------------------------
+# --- findings as rows -----------------------------------------------------------------------------------------
 
 
 def rows(found: Mapping[str, Sequence[Any]]) -> list[Row]:
@@ -124,7 +124,7 @@ def rows(found: Mapping[str, Sequence[Any]]) -> list[Row]:
     ]  # fmt: skip
 
 
-def _against_ceiling(found: Mapping[str, Sequence[Any]], name: str, rate: float, wanted: float) -> list[Row]:
+def _against_ceiling(found: Mapping[str, Sequence[Any]], name: str, rate: float, target: float) -> list[Row]:
     ceiling = max(found[f"ceiling {name}"], key=lambda measured: float(measured["tokens_per_s"]))
     facts = found[f"facts {name}"][0]
     share = rate / ceiling["tokens_per_s"]
@@ -138,7 +138,7 @@ def _against_ceiling(found: Mapping[str, Sequence[Any]], name: str, rate: float,
             what=f"{name}, dense, {facts['dtype']}, {facts['streams']} streams",
             value=f"{share:.2f} of ceiling",
             tokens_per_s=rate,
-            **at_least(share, wanted, ""),
+            **at_least(share, target, ""),
         ),
     ]
 

@@ -1,6 +1,6 @@
-"""One large model in a process of its own: what a batch costs, and what memory is the process's own.
+"""One large model in its own process: time of a batch, and anonymous memory.
 
-Texts are random ids of the lengths the corpus has: speed does not depend on which words they are.
+Texts are random ids with the corpus's lengths, since speed does not depend on the words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAMPLE_S = 0.01
 
 
 class MostAnonymous:
-    """Looks every SAMPLE_S, on a thread of its own, for as long as the process lives."""
+    """Samples memory every SAMPLE_S, on its own thread, until the process ends."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -59,7 +59,7 @@ class Large:
         return {"dtype": facts.dtype, "streams": facts.streams, "loaded_s": self.loaded_s}
 
     def throughput(self, lengths: list[int], outputs: list[str]) -> dict[str, Any]:
-        """Texts of these lengths in full batches, one stream's after the other on every stream."""
+        """Texts of these lengths in full batches, on all streams."""
         batches = self._batches(lengths, outputs)
         start = time.perf_counter()
         threads = [
@@ -73,14 +73,14 @@ class Large:
         return {"tokens": sum(lengths), "elapsed_s": time.perf_counter() - start}
 
     def longest(self, tokens: int) -> dict[str, Any]:
-        """One text of so many tokens."""
+        """One text of `tokens` tokens."""
         (batch,) = self._batches([tokens], ["dense"])
         start = time.perf_counter()
         self.backend.forward(batch, 0)
         return {"tokens": tokens, "elapsed_s": time.perf_counter() - start}
 
     def most_anonymous(self) -> int:
-        """Bytes of memory that is no file's, the most there was at any time until now, loading included."""
+        """Peak bytes of anonymous memory so far, loading included."""
         return self._most.bytes
 
     def _batches(self, lengths: list[int], outputs: list[str]) -> list[TokenBatch]:

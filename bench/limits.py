@@ -1,8 +1,8 @@
-"""`python -m bench.limits [REDIS_URL]`: what keys, limits, ids and metrics cost a request, in CPU of this process.
+"""`python -m bench.limits [REDIS_URL]`: CPU time of keys, limits, ids and metrics for a request.
 
-Everything around the engine and the dialect that a request of a named key passes: its key is looked up, three buckets
-are asked (the address's, the key's tokens and requests), what it has cost is taken, and its metrics are counted. No
-HTTP and no model. What Redis itself computes is not counted.
+This covers every step of a request with a named key, except engine and API: looking up the key, checking three buckets
+(the address's, and the key's for tokens and requests), charging the tokens, and counting metrics. No HTTP and no model.
+The CPU time of Redis is not counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLENTY = 10**9
 
 
 async def measure(config: ServerConfig, key: str) -> dict[int, float]:
-    """Microseconds of CPU a request, by how many are under way at once; the best of the rounds."""
+    """Microseconds of CPU for a request, by the number of concurrent requests; the best round."""
     dialects = load_dialects(["openai"])
     table = Table(dialects, (), render_any)
     endpoint = table.find("POST", PATH).endpoint
@@ -77,7 +77,7 @@ async def measure(config: ServerConfig, key: str) -> dict[int, float]:
         )
 
     try:
-        await ask()  # opens what is opened once
+        await ask()  # opens connections
         return {at_once: min([await _cpu_us(ask, at_once) for _ in range(ROUNDS)]) for at_once in AT_ONCE}
     finally:
         await gate.limits.aclose()

@@ -1,4 +1,4 @@
-"""What a figure means nothing without: the machine, the code, the versions, and how busy the machine was already."""
+"""The conditions of a measurement: machine, code, versions, and the load before it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MATRIX_FLAGS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "am
 
 
 def conditions() -> dict[str, str]:
-    """One line each, for the head of the table."""
+    """One line for each, above the table."""
     name, flags = _processor()
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),

@@ -1,9 +1,9 @@
-"""Five times what the server can do, offered for a while: how much it still does, and how those fare whom it refuses.
+"""Five times the server's peak load for a while: its goodput, and the fate of refused requests.
 
-First a closed loop finds the peak. Then requests arrive at random, at a multiple of that rate, whether or not earlier
-ones were answered: that is what users do. Each names its deadline in x-vectord-timeout-ms. Afterwards the peak is
-looked for again, and the mean of both counts: machines that others use too drift by a tenth from one minute to the
-next. The load generator runs on the server's processors: what it takes of them is told beside the goodput.
+First a closed loop finds the peak rate. Then requests arrive at random at a multiple of it, independently of responses,
+as users send them. Each has a deadline in x-vectord-timeout-ms. Then the peak is measured again, and the mean counts:
+a shared machine drifts by a tenth within minutes. The load generator runs on the server's CPUs; its share is reported
+with the goodput.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from bench.server_process import Server
 TIMES = 5.0
 PEAK_CONNECTIONS = 64
 PEAK_S = 15.0
-PEAK_WARM_S = 10.0  # the second plan is still being compiled behind the first answers
+PEAK_WARM_S = 10.0  # the second plan is still being compiled during the first responses
 DEADLINE_S = 2.0
-MAX_QUEUE_WAIT_S = 1.0  # of the server: half the deadline, so that what is accepted has time to be computed
+MAX_QUEUE_WAIT_S = 1.0  # of the server: half the deadline, so that accepted requests can finish
 PATIENCE_S = 20.0
-WARM_S = 3.0  # of the overload: the queue fills first
+WARM_S = 3.0  # of the overload, while the queue fills
 REFUSED_P99_MS = 50.0
 REFUSALS = (429, 503)
 OPTIONS = ("--max-queue-wait-s", str(MAX_QUEUE_WAIT_S), "--request-timeout-s", "0")
@@ -42,16 +42,16 @@ OPTIONS = ("--max-queue-wait-s", str(MAX_QUEUE_WAIT_S), "--request-timeout-s", "
 @dataclass(slots=True)
 class Overloaded:
     offered_per_s: float
-    peaks_tokens_per_s: tuple[float, ...] = ()  # found before and after
+    peaks_tokens_per_s: tuple[float, ...] = ()  # before and after
     elapsed_s: float = 0.0
     good: int = 0  # answered within their deadline
     good_tokens: int = 0
-    late: int = 0  # accepted, and answered too late or with 504
+    late: int = 0  # accepted, then answered late or with 504
     refused: int = 0
     unanswered: int = 0
-    other: int = 0  # any other status: none is right
-    late_arrivals: int = 0  # that the load generator could not send in time, by 50 ms
-    peak_client: float = 0.0  # processors that the load generator takes, at the peak and in the overload
+    other: int = 0  # any other status: an error
+    late_arrivals: int = 0  # that the load generator sent more than 50 ms late
+    peak_client: float = 0.0  # CPUs used by the load generator, at the peak and in the overload
     client: float = 0.0
     processors: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     good_ms: list[float] = field(default_factory=list, repr=False)
@@ -76,11 +76,11 @@ def overload(server: Server, corpus: Corpus, minutes: float) -> tuple[list[Row],
 class Peak:
     requests_per_s: float
     tokens_per_s: float
-    client: float  # processors
+    client: float  # CPUs
 
 
 async def _peak(port: int, requests: Sequence[Request], seconds: float) -> Peak:
-    """Of connections that ask as soon as they are answered."""
+    """The rate of connections that send a request after each response."""
     loop = asyncio.get_running_loop()
     source = itertools.cycle(requests)
     good: list[Request] = []
@@ -96,7 +96,7 @@ async def _peak(port: int, requests: Sequence[Request], seconds: float) -> Peak:
         elif answer.status == 200:
             good.append(request)
             connection.send(next(source))
-        else:  # a busy machine may be too slow for as many as we are
+        else:  # a busy machine may be too slow for all connections
             loop.call_later(0.05, connection.send, next(source))
 
     for _ in range(PEAK_CONNECTIONS):

@@ -1,4 +1,4 @@
-"""A virtual environment for each peer, because no two of them agree on versions, let alone with ours."""
+"""A virtual environment for each peer, since their required versions conflict."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ REQUIREMENTS = Path(__file__).parent / "requirements"
 
 
 def peer_environment(peer: str, folder: str) -> Path:
-    """The `bin` of an environment with what requirements/`peer`.txt asks; made when missing or out of date.
+    """The `bin` folder of an environment with requirements/`peer`.txt; created if missing or out of date.
 
-    Takes some minutes the first time: each peer brings its own torch. Raises CalledProcessError if pip fails.
+    Takes minutes the first time, since each peer installs its own torch. Raises CalledProcessError if pip fails.
     """
     requirements = REQUIREMENTS / f"{peer}.txt"
     environment = REPOSITORY / folder

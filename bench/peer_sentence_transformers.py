@@ -1,6 +1,6 @@
-"""sentence-transformers' `encode` as its users call it. A child process in an environment of its own.
+"""sentence-transformers' `encode` as its users call it. A child process in its own environment.
 
-Tokenising is part of every round, as it is of every HTTP request that the others answer.
+Every round includes tokenization, as every HTTP request does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`make bench-peers`: vectord and what people use today, on the same texts, in turns, each as its makers ship it."""
+"""`make bench-peers`: vectord and its peers on the same texts, in alternating rounds, with default settings."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from bench.subject import Subject
 from vectord.config import DEFAULT_MODEL
 
 LOADS = [(32, 1), (1, 1), (8, 16)]  # connections, texts a request
-LOAD_S = 30.0  # the longest one load may take in a round
+LOAD_S = 30.0  # time limit of a load in a round
 COMPARED_TEXTS = 8
-LEAST_COSINE = 0.999  # to the float32 reference; below that a peer does other work
+LEAST_COSINE = 0.999  # to the float32 reference; below it, a peer does different work
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     rounds: Mapping[str, Sequence[Any]]
-    cosines: Mapping[str, float]  # the least over COMPARED_TEXTS, to sentence-transformers
+    cosines: Mapping[str, float]  # least over COMPARED_TEXTS, to sentence-transformers
 
 
 def measure(subject: Subject, rounds: int, texts: int) -> Found:
-    """Start all three once, then load one after the other, `rounds` times. Raises RuntimeError if answers differ."""
+    """Start all three, then load each in turn, `rounds` times. Raises RuntimeError if their vectors differ."""
     library = peer_environment("sentence-transformers", ".venv-peer-st")
     infinity = peer_environment("infinity", ".venv-peer-infinity")
     library_arguments = (str(subject.model_folder), str(subject.corpus_file))
@@ -58,7 +58,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
 
 
 def start_infinity(environment: Path, subject: Subject) -> Server:
-    """With its default settings; under vectord's names, so that both servers get the same bytes."""
+    """With its default settings and vectord's model name, so that both servers get the same bytes."""
     port = free_port()
     model = ["--model-id", str(subject.model_folder), "--served-model-name", DEFAULT_MODEL]
     engine = ["--engine", "torch", "--device", "cpu"]
@@ -73,7 +73,7 @@ def _compare(subject: Subject, encode: Child, servers: Mapping[str, Server]) -> 
     cosines = {}
     for name, server in servers.items():
         vectors, _ = server.embed(subject.corpus.first(COMPARED_TEXTS).texts)
-        cosines[name] = float((np.array(vectors) * reference).sum(axis=1).min())  # all are of length 1
+        cosines[name] = float((np.array(vectors) * reference).sum(axis=1).min())  # all have length 1
         if cosines[name] < LEAST_COSINE:
             raise RuntimeError(f"{name} gives other vectors than sentence-transformers: cosine {cosines[name]:.4f}")
     return cosines
@@ -97,11 +97,11 @@ def _steps(subject: Subject, texts: int, encode: Child, servers: Mapping[str, Se
     return steps
 
 
-# --- what was found, as rows ----------------------------------------------------------------------------------
+# --- findings as rows -----------------------------------------------------------------------------------------
 
 
 def rows(found: Found) -> list[Row]:
-    """Best round against best round; `value` is how many times the peer's tokens a second vectord serves."""
+    """Best rounds; `value` is vectord's tokens per second as a multiple of the peer's."""
     ours = {load: best_load(found.rounds[f"vectord {load[0]} x {load[1]}"]) for load in LOADS}
     table = []
     for load in LOADS:
@@ -109,21 +109,21 @@ def rows(found: Found) -> list[Row]:
         what = load_name(connections, texts)
         theirs = best_load(found.rounds[f"infinity {connections} x {texts}"])
         table.append(load_row(f"vectord, {what}", ours[load]))
-        table.append(_peer_row(f"infinity torch, {what}", ours[load], theirs, wanted=9 if load == (32, 1) else None))
+        table.append(_peer_row(f"infinity torch, {what}", ours[load], theirs, target=9 if load == (32, 1) else None))
     most = ours[32, 1].tokens_per_s
-    for what, name, wanted in (
+    for what, name, target in (
         ("sentence-transformers encode, 32 texts a call as they arrive", "encode as they arrive", 6),
         ("sentence-transformers encode, all in one call (it sorts them)", "encode sorted", None),
     ):
         rate = best_rate(found.rounds[name])
-        table.append(Row(what=what, value=f"{most / rate:.1f} x", tokens_per_s=rate, **_wanted(most / rate, wanted)))
+        table.append(Row(what=what, value=f"{most / rate:.1f} x", tokens_per_s=rate, **_target(most / rate, target)))
     return table + [Row(what=f"least cosine, {name}", value=f"{cosine:.5f}") for name, cosine in found.cosines.items()]
 
 
-def _peer_row(what: str, ours: Round, theirs: Round, wanted: float | None) -> Row:
+def _peer_row(what: str, ours: Round, theirs: Round, target: float | None) -> Row:
     times = ours.tokens_per_s / theirs.tokens_per_s
-    return load_row(what, theirs, value=f"{times:.1f} x", **_wanted(times, wanted))
+    return load_row(what, theirs, value=f"{times:.1f} x", **_target(times, target))
 
 
-def _wanted(times: float, wanted: float | None) -> dict[str, Any]:
-    return {} if wanted is None else at_least(times, wanted, " x")
+def _target(times: float, target: float | None) -> dict[str, Any]:
+    return {} if target is None else at_least(times, target, " x")

@@ -1,7 +1,7 @@
-"""Folders of random weights in the shape of large published models, written once and kept: their files are not here.
+"""Model folders with random weights in the shapes of large published models, written once and kept.
 
-Speed and memory depend on shapes alone. Weights are float32 as BAAI publishes them, bfloat16 for Qwen; words of the
-tokenizers are made up, as many as the models have.
+Speed and memory depend only on shapes. Weights are float32 for BAAI's models and bfloat16 for Qwen's, as published. The
+tokenizers have invented words, as many as the models have.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-Config = Mapping[str, Any]  # as config.json has it
+Config = Mapping[str, Any]  # from config.json
 
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 DONE = ".written"
 
 
 def bert(folder: Path, config: Config) -> Path:
-    """An encoder of BERT's kind that embeds by its first token; sizes by `config`."""
+    """An encoder of the BERT family that pools its first token; `config` has the sizes."""
     if _exists(folder):
         return folder
     save_file(dict(_encoder("", config)), folder / "model.safetensors")
@@ -139,7 +139,7 @@ QWEN3: Config = {
 
 
 def _encoder(prefix: str, config: Config) -> Iterator[tuple[str, torch.Tensor]]:
-    """BERT's and XLM-RoBERTa's: they are named alike."""
+    """The weights of BERT and XLM-RoBERTa, which have the same names."""
     width, between = config["hidden_size"], config["intermediate_size"]
     tables = {"word": "vocab_size", "position": "max_position_embeddings", "token_type": "type_vocab_size"}
     for name, rows in tables.items():
@@ -194,7 +194,7 @@ def _normal(*shape: int) -> torch.Tensor:
 
 
 def _write_modules(folder: Path, width: int, longest: int) -> None:
-    """As sentence-transformers reads them: the first token's vector, at length 1."""
+    """sentence-transformers' files for the first token's vector, normalized."""
     modules = [("Transformer", ""), ("Pooling", "1_Pooling"), ("Normalize", "2_Normalize")]
     listed = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
@@ -220,7 +220,7 @@ def _write_xlm_roberta_tokenizer(folder: Path, words: int) -> None:
 
 
 def _write_tokenizer(folder: Path, tokenizer: Tokenizer, longest: int, specials: Sequence[str]) -> None:
-    """specials: for padding, unknown words, start and end, as far as there are any."""
+    """specials: the tokens for padding, unknown words, start and end, if any."""
     tokenizer.save(str(folder / "tokenizer.json"))
     named = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), specials, strict=False))
     about = {"model_max_length": longest, "tokenizer_class": "PreTrainedTokenizerFast"}

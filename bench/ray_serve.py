@@ -1,7 +1,7 @@
-"""`python -m bench.ray_serve`, behind `make bench-ray`: two replicas of Ray Serve held against one plain server.
+"""`python -m bench.ray_serve`, for `make bench-ray`: two replicas of Ray Serve compared with one plain server.
 
-Both on the same processors, both up all the time, asked in turns. The plain server has Ray's idle processes beside
-it, as Ray has its. Figures are the best of the rounds. A measure of its own: Ray has an environment of its own.
+Both run on the same CPUs all the time, and their rounds alternate, so that each has the other's idle processes. Figures
+are the best of the rounds. This benchmark is separate, since Ray has its own environment.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
         rates = measure(subject, options.rounds, options.texts, options.replicas)
     plain, ray = (max(found) for found in rates.values())
     share = round(ray / plain, 3)
-    found = {"tokens_per_s": rates, "ray_of_plain": share, "wanted": LEAST_SHARE, "met": share >= LEAST_SHARE}
+    found = {"tokens_per_s": rates, "ray_of_plain": share, "target": LEAST_SHARE, "met": share >= LEAST_SHARE}
     print(json.dumps({**about, **found}, indent=2))
 
 
@@ -46,7 +46,7 @@ def measure(subject: Subject, rounds: int, texts: int, replicas: int) -> dict[st
             for _ in range(rounds + 1):
                 for name, server in (("plain", plain), ("ray", ray)):
                     rates[name].append(run_load(server.port, requests, CONNECTIONS).tokens_per_s)
-    return {name: found[1:] for name, found in rates.items()}  # the first compiles
+    return {name: found[1:] for name, found in rates.items()}  # the first one compiles
 
 
 def _start_ray(subject: Subject, replicas: int) -> Server:

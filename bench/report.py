@@ -1,4 +1,4 @@
-"""What a run found, as one table for people or as JSON. Pure but for the printing."""
+"""The findings of a run, printed as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rich.table import Table
 
 from bench.http_load import Round
 
-PIPE_COLUMNS = 150  # a pipe has no width of its own
+PIPE_COLUMNS = 150  # a pipe has no width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line. `value` is the figure that no column fits; `met` says whether what is wanted was reached."""
+    """One line. `value` is a figure without a column; `met`: whether the target is met."""
 
     what: str
     value: str = ""
@@ -27,7 +27,7 @@ class Row:
     tokens_per_s: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
-    wanted: str = ""
+    target: str = ""
     met: bool | None = None
 
 
@@ -36,7 +36,7 @@ class Report:
     title: str
     conditions: Mapping[str, str]
     rows: Sequence[Row]
-    rounds: Mapping[str, Sequence[Any]]  # every round behind the rows, for who trusts no best-of
+    rounds: Mapping[str, Sequence[Any]]  # every round, besides the best ones in the rows
 
 
 def load_name(connections: int, texts: int) -> str:
@@ -54,13 +54,13 @@ def load_row(what: str, measured: Round, **others: Any) -> Row:
     )
 
 
-def at_least(figure: float, wanted: float, unit: str) -> dict[str, Any]:
-    """The part of a Row that says what was wanted and whether it is met."""
-    return {"wanted": f"at least {wanted:g}{unit}", "met": figure >= wanted}
+def at_least(figure: float, target: float, unit: str) -> dict[str, Any]:
+    """A Row's target, and whether it is met."""
+    return {"target": f"at least {target:g}{unit}", "met": figure >= target}
 
 
-def at_most(figure: float, wanted: float, unit: str) -> dict[str, Any]:
-    return {"wanted": f"at most {wanted:g}{unit}", "met": figure <= wanted}
+def at_most(figure: float, target: float, unit: str) -> dict[str, Any]:
+    return {"target": f"at most {target:g}{unit}", "met": figure <= target}
 
 
 def show(report: Report, as_json: bool) -> None:
@@ -71,7 +71,7 @@ def show(report: Report, as_json: bool) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """`value` in JSON's own types. Of a Round's latencies the percentiles remain."""
+    """`value` in JSON's types. A Round's latencies become percentiles."""
     if isinstance(value, Round):
         figures = {name: getattr(value, name) for name in ("requests", "texts", "tokens", "elapsed_s", "client_us")}
         return figures | {f"p{percent}_ms": value.percentile_ms(percent) for percent in (50, 90, 99, 100)}
@@ -92,7 +92,7 @@ def _print_table(report: Report) -> None:
     table.add_column("", overflow="fold")
     for heading in ("", "requests/s", "tokens/s", "p50 ms", "p99 ms"):
         table.add_column(heading, justify="right", overflow="fold")
-    table.add_column("wanted", overflow="fold")
+    table.add_column("target", overflow="fold")
     for row in report.rows:
         table.add_row(
             row.what,
@@ -101,7 +101,7 @@ def _print_table(report: Report) -> None:
             _figure(row.tokens_per_s, 0),
             _figure(row.p50_ms, 2),
             _figure(row.p99_ms, 2),
-            row.wanted + {None: "", True: ": yes", False: ": NO"}[row.met],
+            row.target + {None: "", True: ": yes", False: ": NO"}[row.met],
         )
     console.print(table)
 

@@ -1,4 +1,4 @@
-"""`make bench`: vectord alone, held against the machine's ceiling and against its own bare forward."""
+"""`make bench`: vectord, compared with the machine's ceiling and with its backend's forward."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from bench.subject import Subject
 from vectord.compute.processor import multiplies_bfloat16, thread_budget
 
 GRID = [(connections, texts) for texts in (1, 16) for connections in (32, 8, 1)]
-ALONE = (12, 61)  # tokens: a query, and the corpus's mean
-ALONE_TEXTS = 16  # of either length
+ALONE = (12, 61)  # tokens: a query, and the mean of the corpus
+ALONE_TEXTS = 16  # of each length
 ALONE_REQUESTS = 304
-CELL_S = 6.0  # the longest one cell of the grid may take in a round
+CELL_S = 6.0  # time limit of a cell of the grid in a round
 STARTS = 5
 
 
@@ -32,12 +32,12 @@ class Found:
 
     rounds: Mapping[str, Sequence[Any]]
     starts: Sequence[Start]
-    loaded_bytes: int  # resident, the most seen after any round
-    facts: Mapping[str, Any]  # of the backend
+    loaded_bytes: int  # resident, the largest after any round
+    facts: Mapping[str, Any]  # the backend's
 
 
 def measure(subject: Subject, rounds: int, texts: int) -> Found:
-    """Start everything once, then go through all measurements `rounds` times, so that noise meets all of them."""
+    """Start everything once, then run all measurements `rounds` times, so that noise affects all of them."""
     print(f"starting {STARTS + 1} times", file=sys.stderr)
     starts = measure_starts(subject.start_server, STARTS)
     found: dict[str, list[Any]] = defaultdict(list)
@@ -65,7 +65,7 @@ def measure(subject: Subject, rounds: int, texts: int) -> Found:
 
 
 def _ceilings(ceiling: Child) -> dict[str, Callable[[], Any]]:
-    # Where the processor cannot multiply bfloat16 it is emulated: a hundred times slower, and no ceiling of anything.
+    # A CPU without bfloat16 instructions emulates it 100 times slower, which bounds nothing.
     dtypes = ("bfloat16", "float32") if multiplies_bfloat16() else ("float32",)
     return {f"ceiling {dtype}": partial(ceiling.ask, threads=thread_budget(), dtype=dtype) for dtype in dtypes}
 
@@ -79,7 +79,7 @@ def _grid(subject: Subject, texts: int, server: Server) -> dict[str, Callable[[]
 
 
 def _alone(subject: Subject, in_process: Child, server: Server) -> dict[str, Callable[[], Any]]:
-    """One text of one length at a time: by a bare forward, and over HTTP right after."""
+    """One text at a time, of one length: by a forward, then over HTTP."""
     steps: dict[str, Callable[[], Any]] = {}
     for tokens in ALONE:
         positions = subject.corpus.nearest(tokens, ALONE_TEXTS)
@@ -90,11 +90,11 @@ def _alone(subject: Subject, in_process: Child, server: Server) -> dict[str, Cal
     return steps
 
 
-# --- what was found, as rows ----------------------------------------------------------------------------------
+# --- findings as rows -----------------------------------------------------------------------------------------
 
 
 def rows(found: Found) -> list[Row]:
-    """The best round of each measurement: what else the machine did can only have made it slower."""
+    """The best round of each measurement, since other load can only slow a round."""
     in_process = best_rate(found.rounds["in process"])
     return [
         *_ceiling_rows(found),
@@ -106,7 +106,7 @@ def rows(found: Found) -> list[Row]:
 
 
 def best_rate(rounds: Sequence[Mapping[str, Any]]) -> float:
-    """Tokens a second of the fastest round of a child."""
+    """Tokens per second of a child's fastest round."""
     return max(float(measured["tokens"] / measured["elapsed_s"]) for measured in rounds)
 
 
@@ -147,9 +147,9 @@ def _grid_rows(found: Found, in_process: float) -> list[Row]:
     for connections, texts in GRID:
         best = best_load(found.rounds[f"http {connections} x {texts}"])
         share = best.tokens_per_s / in_process
-        wanted = at_least(share, 0.90, "") if (connections, texts) == (32, 1) else {}
+        target = at_least(share, 0.90, "") if (connections, texts) == (32, 1) else {}
         what = f"HTTP, {load_name(connections, texts)}"
-        table.append(load_row(what, best, value=f"{share:.2f} of in process", **wanted))
+        table.append(load_row(what, best, value=f"{share:.2f} of in process", **target))
     return table
 
 
@@ -160,10 +160,10 @@ def _alone_rows(found: Found) -> list[Row]:
         best = min(found.rounds[f"alone {tokens}"], key=lambda measured: measured.percentile_ms(50))
         added_ms = best.percentile_ms(50) - bare["p50_ms"]
         ratio = best.percentile_ms(50) / bare["p50_ms"]
-        wanted = at_most(added_ms, 1, " ms") if tokens == ALONE[0] else at_most(ratio, 1.3, " x")
+        target = at_most(added_ms, 1, " ms") if tokens == ALONE[0] else at_most(ratio, 1.3, " x")
         table.append(Row(what=f"bare forward, one text of {tokens} tokens", **bare))
         what = f"HTTP, one connection, one text of {tokens} tokens"
-        table.append(load_row(what, best, value=f"{added_ms:+.2f} ms, {ratio:.2f} x", **wanted))
+        table.append(load_row(what, best, value=f"{added_ms:+.2f} ms, {ratio:.2f} x", **target))
     return table
 
 

@@ -1,4 +1,4 @@
-"""A server under measurement: started as a user starts it, asked until it answers, stopped. Blocks; parent process."""
+"""A measured server: started as users start it, polled until it answers, stopped. Blocks; in the parent process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 
 from bench.http_load import HOST, embedding_request
 
-POLL_S = 0.02  # a server that is still loading should not spend its time on refusing us
+POLL_S = 0.02  # polling more often would slow the loading server
 STOP_S = 30.0
 
 
@@ -27,7 +27,7 @@ def free_port() -> int:
 
 
 class Server:
-    """One running server. It runs in the folder of `log`, so that no settings file of the repository is its own."""
+    """One running server, in the folder of `log`, so that it reads no settings of the repository."""
 
     def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
         self.port = port
@@ -40,7 +40,7 @@ class Server:
             )
 
     def wait_until_answering(self, deadline_s: float = 120.0) -> float:
-        """Seconds from exec to the first embedding. Raises RuntimeError with the end of the log if none comes."""
+        """Seconds from exec to the first embedding. Raises RuntimeError with the end of the log after a timeout."""
         question = embedding_request("ready?")
         while (elapsed_s := time.perf_counter() - self.executed_s) < deadline_s and self.process.poll() is None:
             if self._ask(question).startswith(b"HTTP/1.1 200"):
@@ -49,7 +49,7 @@ class Server:
         raise RuntimeError(f"no answer after {elapsed_s:.1f} s; its log ends:\n{self.log.read_text()[-2000:]}")
 
     def embed(self, texts: Sequence[str]) -> Any:
-        """The server's vectors for `texts`, and the tokens it says it read."""
+        """The server's vectors for `texts`, and the tokens in its usage."""
         answer = self._ask(embedding_request(list(texts)))
         head, _, body = answer.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200"):
@@ -58,7 +58,7 @@ class Server:
         return [item["embedding"] for item in answer["data"]], answer["usage"]["prompt_tokens"]
 
     def _ask(self, question: bytes) -> bytes:
-        """One request on a connection of its own; empty while nobody listens."""
+        """One request on a new connection; empty while the port is closed."""
         try:
             with socket.create_connection((HOST, self.port), timeout=60) as connection:
                 connection.sendall(question.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n", 1))

@@ -1,6 +1,6 @@
-"""Minutes of full load with adversarial lengths: every answer is checked, and what the server keeps in memory noted.
+"""Minutes of full load with adversarial lengths: checks every response, and records the server's memory.
 
-pool of texts, with their vectors (soak_texts.py) ─▶ requests of some of them, never twice the same ─▶ compared
+pool of texts, with their vectors (soak_texts.py) ─▶ requests with random choices of them ─▶ comparison
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from bench.soak_texts import Pool
 from vectord.config import DEFAULT_MODEL
 
 CONNECTIONS = 32
-MOST_TEXTS = 8  # a request
-PATIENCE_S = 60.0  # what is not answered by then counts as unanswered
-LOOK_S = 5.0  # between two looks at the memory
-WARM_S = 60.0  # growth counts from here on
-LEAST_COSINE = 0.999  # bfloat16 stays above 0.9999; another text's vector is far below
+MOST_TEXTS = 8  # in a request
+PATIENCE_S = 60.0  # until a request counts as unanswered
+LOOK_S = 5.0  # between two samples of memory
+WARM_S = 60.0  # growth counts from here
+LEAST_COSINE = 0.999  # bfloat16 stays above 0.9999; another text's vector is much lower
 
 
 @dataclass(slots=True)
 class Soaked:
-    """What came of it. Only the load generator's loop writes here."""
+    """The counts. Only the load generator's loop writes them."""
 
     answered: int = 0
     texts: int = 0
     tokens: int = 0
     refused: int = 0  # any status but 200
     unanswered: int = 0
-    wrong: int = 0  # vectors that are not the text's
+    wrong: int = 0  # wrong vectors
     least_cosine: float = 1.0
     elapsed_s: float = 0.0
     latencies_ms: list[float] = field(default_factory=list, repr=False)
@@ -51,7 +51,7 @@ class Soaked:
 
 
 def soak(server: Server, pool: Pool, minutes: float) -> tuple[list[Row], list[Soaked]]:
-    """Load `server`, started with --auto-truncate, for `minutes`, with a line on stderr every half minute."""
+    """Load `server`, started with --auto-truncate, for `minutes`, and print a line on stderr every half minute."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         found = runner.run(_soak(server, pool, minutes * 60))
     return rows(found), [found]
@@ -79,7 +79,7 @@ async def _load(port: int, pool: Pool, found: Soaked, chance: random.Random, unt
 
 
 def request(texts: Sequence[str]) -> bytes:
-    """base64, so that looking at the answers leaves the processor to the server."""
+    """With base64, so that reading responses takes little CPU time from the server."""
     body = json.dumps({"model": DEFAULT_MODEL, "input": list(texts), "encoding_format": "base64"}).encode()
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: {HOST}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
@@ -102,7 +102,7 @@ def count(found: Soaked, pool: Pool, some: Sequence[int], answer: Answer) -> Non
         return
     given = np.stack([np.frombuffer(base64.b64decode(item["embedding"]), np.float32) for item in data])
     cosines = np.einsum("nd,nd->n", given, pool.vectors[some])
-    found.wrong += int((~(cosines >= LEAST_COSINE)).sum())  # NaN is wrong, too
+    found.wrong += int((~(cosines >= LEAST_COSINE)).sum())  # NaN is wrong too
     found.least_cosine = min(found.least_cosine, float(cosines.min()))
 
 
@@ -112,13 +112,13 @@ async def _watch(server: Server, found: Soaked, began_s: float) -> None:
         found.resident.append((elapsed_s, server.resident_bytes()))
         if turn % 6 == 0:
             megabytes = found.resident[-1][1] / 1e6
-            told = f"{found.answered:8,} answered  {found.unanswered} not  {found.wrong} wrong"
-            print(f"{elapsed_s:6.0f} s  {megabytes:6.0f} MB  {told}", file=sys.stderr)
+            counts = f"{found.answered:8,} answered  {found.unanswered} not  {found.wrong} wrong"
+            print(f"{elapsed_s:6.0f} s  {megabytes:6.0f} MB  {counts}", file=sys.stderr)
         await asyncio.sleep(LOOK_S)
 
 
 def growth(resident: Sequence[tuple[float, int]]) -> float | None:
-    """How far memory stood at the end from what it was after WARM_S, as a share of that. None if it ended sooner."""
+    """The growth of memory after WARM_S, as a share. None for a shorter run."""
     later = [size for elapsed_s, size in resident if elapsed_s >= WARM_S]
     return later[-1] / later[0] - 1 if len(later) > 1 else None
 

@@ -1,7 +1,7 @@
-"""Texts that a server must survive for hours, and the vectors they must get: made once, before the load.
+"""Difficult texts for a soak test and their expected vectors, made once before the load.
 
-Lengths are what grows a runtime that keeps a plan a shape, so a third of the texts has every length there is, one has
-what tokenizers find hard, and the rest is real. The vectors are the bare backend's in float32, each text alone.
+A runtime that keeps a plan for each shape grows with new lengths. So a third of the texts covers every length, a third
+is hard for tokenizers, and the rest is real. The vectors come from the backend in float32, one text at a time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ HARD = (
 @dataclass(frozen=True, slots=True)
 class Pool:
     texts: Sequence[str]
-    tokens: Sequence[int]  # as the model reads them, cut
+    tokens: Sequence[int]  # as the model reads them, truncated
     vectors: np.ndarray  # (texts, D) float32, of length 1
 
 
 def make_pool(subject: Subject) -> Pool:
-    """Takes a quarter of a minute: some 700 texts in float32, one by one."""
+    """Takes 15 s: about 700 texts in float32, one by one."""
     texts = [*subject.corpus.texts[:REAL], *every_length(subject.corpus), *HARD]
     spec = read_spec(resolve(DEFAULT_MODEL, offline=True))
     encoded = TextEncoder(spec).encode(texts, TextOptions(), truncate=True, field="input")
@@ -64,7 +64,7 @@ def make_pool(subject: Subject) -> Pool:
 
 
 def every_length(corpus: Corpus) -> list[str]:
-    """A text of 1 to MAX_TOKENS words each: what is longer than the model reads has to be cut."""
+    """Texts of 1 to MAX_TOKENS words; the longest must be truncated."""
     words = " ".join(corpus.texts).split()
     chance = random.Random(0)
     starts = [chance.randrange(len(words) - MAX_TOKENS) for _ in range(MAX_TOKENS)]

@@ -1,4 +1,4 @@
-"""From exec to the first answer, and what the server keeps in memory before anyone loads it."""
+"""Time from exec to the first response, and memory before any load."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 from bench.server_process import Server
 
-SETTLE_S = 5.0  # after the first answer another plan is still compiled, and then what that took is given back
+SETTLE_S = 5.0  # another plan is compiled after the first response, and its memory is then freed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     first_answer_s: float
-    settled_bytes: int  # resident, SETTLE_S after the first answer
-    most_bytes: int  # and at any moment until then
+    settled_bytes: int  # resident, SETTLE_S after the first response
+    most_bytes: int  # the peak until then
 
 
 def measure_starts(start: Callable[[], Server], count: int) -> list[Start]:
-    """`count` starts, one after the other, after one that brings the files into the page cache and is not counted."""
+    """`count` starts, one after the other, after an uncounted one that fills the page cache."""
     with start() as server:
         server.wait_until_answering()
     return [_measure(start) for _ in range(count)]

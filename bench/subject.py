@@ -1,4 +1,4 @@
-"""vectord as it is measured: which command, which options, which texts. Made once, in the parent process."""
+"""The measured vectord: its command, options and texts. Made once, in the parent process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CHECKED_TEXTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`folder` is for files that the processes of one run share: the corpus and the logs."""
+    """`folder` has the files that the processes of a run share: the corpus and the logs."""
 
-    command: Path  # the `vectord` of an environment without torch, as users have it
+    command: Path  # the `vectord` of an environment without torch, as users install it
     backend: str
     dtype: str
     folder: Path
@@ -36,14 +36,14 @@ class Subject:
         return self.backend, self.dtype, str(self.corpus_file)
 
     def start_server(self, *options: str) -> Server:
-        """With the default settings, except that the cache is off: it would answer repeated texts for nothing."""
+        """With default settings but without the cache, which would answer repeated texts."""
         port = free_port()
         serve = [str(self.command), "serve", "--port", str(port), "--cache-bytes", "0"]
         chosen = ["--backend", self.backend, "--dtype", self.dtype]
         return Server([*serve, *chosen, *options], port, self.folder / "vectord.log")
 
     def check(self, server: Server) -> None:
-        """Tokens billed must be the tokens we count. Raises RuntimeError if the two do not agree."""
+        """Raises RuntimeError if the tokens in the server's usage differ from the corpus's."""
         some = self.corpus.first(CHECKED_TEXTS)
         _, billed = server.embed(some.texts)
         if billed != some.tokens:

@@ -1,8 +1,7 @@
-"""What dialects cost: CPU from a body's bytes to an answer's bytes, the engine left out.
+"""CPU time of each API: from a body's bytes to a response's bytes, without the engine.
 
-For each dialect, one text in and 384 floats out, on the route that its clients embed by; then the same vectors as JSON,
-base64 and bytes; then the ColBERT vectors of one text of 8,192 tokens. No server and no model: this is the part of a
-request's CPU that only dialects decide.
+For each API, one text in and 384 floats out, on its embedding route; then the same vectors as JSON, base64 and bytes;
+then the ColBERT vectors of a text of 8,192 tokens. No server and no model.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ CHEAPER = 3.0
 COLBERT_JSON_S, COLBERT_BYTES_S = 1.5, 0.1
 
 TEXT = "what is the boiling point of water at high altitude"
-# Where a dialect's example asks for no vector of one text, or for something unusual.
+# For APIs whose example does not request one vector of one text.
 BODIES: Mapping[str, Mapping[str, Any]] = {
     "cohere": {"model": "m", "texts": [TEXT], "input_type": "search_query", "embedding_types": ["float"]},
     "embedding_server": {"inputs": TEXT},
@@ -75,7 +74,7 @@ MODEL = ModelInfo(
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """cpu_s: of one call, the best of several rounds of many."""
+    """cpu_s: CPU seconds of a call, in the best round."""
 
     what: str
     cpu_s: float
@@ -94,7 +93,7 @@ def rows(found: Mapping[str, Sequence[Cost]]) -> list[Row]:
         Row(
             what=f"{cost.what}: one text, {DIMENSIONS} floats",
             value=f"{cost.cpu_s * 1e6:.0f} us",
-            wanted=f"under {MOST_US:g} us",
+            target=f"under {MOST_US:g} us",
             met=cost.cpu_s * 1e6 < MOST_US,
         )
         for cost in found["dialects"]
@@ -111,7 +110,7 @@ def rows(found: Mapping[str, Sequence[Cost]]) -> list[Row]:
     ]
     most = (COLBERT_JSON_S, COLBERT_JSON_S, COLBERT_BYTES_S)
     colbert = [
-        Row(what=cost.what, value=f"{cost.cpu_s:.3f} s", wanted=f"under {limit:g} s", met=cost.cpu_s < limit)
+        Row(what=cost.what, value=f"{cost.cpu_s:.3f} s", target=f"under {limit:g} s", met=cost.cpu_s < limit)
         for cost, limit in zip(found["colbert"], most, strict=True)
     ]
     return [*dialects, *forms, *colbert]
@@ -147,7 +146,7 @@ def embedded(vectors: Float32) -> EmbedResult:
 
 
 def _forms() -> Iterator[tuple[str, Callable[[], object]]]:
-    """32 vectors of 384 floats: what the form of the numbers alone changes, on OpenAI's route."""
+    """32 vectors of 384 floats on OpenAI's route, in each number format."""
     (openai,) = load_dialects(["openai"])
     vectors = np.random.default_rng(0).standard_normal((32, DIMENSIONS), np.float32)
     result = embedded(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

@@ -1,4 +1,4 @@
-"""What overload sends: as much as it is told to, and every request ends in one way."""
+"""The open load of overload.py: it sends the given number of requests, and each ends in one way."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object]
 
 
 async def answers_of(serve: Serve, per_s: float, seconds: float, patience_s: float = 10.0) -> Sequence[Answer]:
-    """What comes of requests to a server whose connections are served by `serve`."""
+    """The statuses of requests to a server that runs `serve` for each connection."""
     answers: list[Answer] = []
     connections: list[asyncio.Task[object] | None] = []
 
@@ -37,7 +37,7 @@ async def answers_of(serve: Serve, per_s: float, seconds: float, patience_s: flo
 
 
 async def test_every_request_ends_with_its_status() -> None:
-    """In whatever pieces its answer comes; and no more are sent than were wanted."""
+    """A response may arrive in pieces, and no further requests are sent."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for turn in range(10_000):
@@ -60,14 +60,14 @@ async def test_a_connection_that_breaks_is_no_answer() -> None:
 
 
 async def test_who_waits_for_too_long_is_given_up() -> None:
-    """A server that never answers must not hold the load generator for ever."""
+    """A server that never answers does not block the load generator."""
     answers = await answers_of(lambda reader, writer: reader.read(), per_s=200.0, seconds=0.1, patience_s=0.1)
     assert answers
     assert {answer.status for answer in answers} == {0}
 
 
 async def test_a_load_generator_that_was_held_up_sends_what_was_due_and_no_more() -> None:
-    """What would have been due after the end is not of this load."""
+    """Requests due after the end are not sent."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:

@@ -7,7 +7,7 @@ MINILM = MODELS["minilm"]
 
 
 def test_a_token_of_minilm_costs_21_2_megaflop() -> None:
-    """The shapes and their number are the model's."""
+    """From the model's shapes and their number."""
     assert pytest.approx(21.2e6, rel=0.01) == MINILM.flop_per_token
 
 
@@ -18,12 +18,12 @@ def test_a_token_costs_two_operations_a_weight(model: str, parameters: float) ->
 
 
 def test_equal_rates_give_rate_over_work() -> None:
-    """Where every shape runs at one rate, the ceiling is that rate divided by the work of a token."""
+    """If every shape runs at one rate, the ceiling is that rate divided by the work of a token."""
     assert MINILM.tokens_per_s(dict.fromkeys(MINILM.shapes, 1e12)) == pytest.approx(1e12 / MINILM.flop_per_token)
 
 
 def test_a_slow_shape_counts_by_the_time_it_takes() -> None:
-    """Times add, not rates: a shape at half the rate costs its share of the work once more."""
+    """Times add up, not rates: a shape at half the rate takes twice its time."""
     rates = dict.fromkeys(MINILM.shapes, 1e12) | {(384, 1536): 0.5e12}
     extra_s = MINILM.layers * 2 * 384 * 1536 / 1e12
     assert 1 / MINILM.tokens_per_s(rates) == pytest.approx(MINILM.flop_per_token / 1e12 + extra_s)

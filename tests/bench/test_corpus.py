@@ -16,7 +16,7 @@ def corpus() -> Corpus:
 
 
 def test_lengths_have_the_spread_of_documentation(corpus: Corpus) -> None:
-    """Mean 61 tokens, median 36, ninth decile 158, on any Python: every published figure was measured on that."""
+    """Mean 61 tokens, median 36, ninth decile 158, on any Python, as for every published figure."""
     lengths = np.array([len(ids) for ids in corpus.ids])
     assert len(lengths) == 4096
     assert abs(lengths.mean() - 61) < 2
@@ -25,12 +25,12 @@ def test_lengths_have_the_spread_of_documentation(corpus: Corpus) -> None:
 
 
 def test_no_text_is_longer_than_the_model_reads(corpus: Corpus) -> None:
-    """Nobody measured has to truncate, so everyone does the same work."""
+    """No measured program truncates, so all do the same work."""
     assert max(map(len, corpus.ids)) <= MAX_TOKENS
 
 
 def test_texts_are_distinct(corpus: Corpus) -> None:
-    """A contender that remembers answers gains nothing by it."""
+    """A cache of responses has no effect."""
     assert len(set(corpus.texts)) == len(corpus.texts)
 
 
@@ -40,23 +40,23 @@ def test_the_corpus_is_the_same_every_time(corpus: Corpus) -> None:
 
 
 def test_the_first_texts_are_a_fair_sample(corpus: Corpus) -> None:
-    """A round over a part of the corpus meets the same mean length as the whole."""
+    """A part of the corpus has the mean length of the whole."""
     assert abs(corpus.first(1024).tokens / 1024 - corpus.tokens / 4096) < 3
 
 
 def test_nearest_finds_texts_of_a_length(corpus: Corpus) -> None:
-    """The corpus is rich enough that latency at 12 and 61 tokens is measured on texts of exactly that length."""
+    """The corpus has texts of exactly 12 and 61 tokens for the measurement of latency."""
     for tokens in (12, 61):
         assert {len(ids) for ids in corpus.pick(corpus.nearest(tokens, 16)).ids} == {tokens}
 
 
 def test_each_text_is_chosen_once() -> None:
-    """Where lengths are scarce the nearest others are taken, never one text twice."""
+    """If a length is rare, texts of similar length are chosen, and no text twice."""
     chosen = choose_lengths([5] * 40 + [300] * 10, 50)
     assert sorted(chosen) == list(range(50))
 
 
 def test_too_few_texts_are_refused() -> None:
-    """A small corpus is an error, not a short run."""
-    with pytest.raises(ValueError, match="3 texts wanted, 2 found"):
+    """Too small a corpus is an error."""
+    with pytest.raises(ValueError, match="3 texts requested, 2 found"):
         choose_lengths([5, 6], 3)

@@ -1,4 +1,4 @@
-"""bench/gpu.py on the processor: tiny shapes and short rounds, as a machine with a GPU runs it."""
+"""bench/gpu.py on the CPU, with tiny shapes and short rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LENGTHS = [16, 64]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a run of every kind of section but the peers' wrote."""
+    """The output of a run with every section except the peers."""
     folder = tmp_path_factory.mktemp("gpu")
     where = ["--out", str(folder / "gpu.json"), "--models-folder", str(folder), "--commit", "abc"]
     only = ["--only", "ceilings", "bge-m3", "FlagEmbedding"]
@@ -27,7 +27,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_section_finds_what_it_is_for(out: Path) -> None:
-    """Ceilings, rates by length in process and over HTTP, queries, three vectors; a peer that is absent is no error."""
+    """Ceilings, rates in process and over HTTP, queries, three kinds of vectors. A missing peer is no error."""
     found = json.loads((out / "gpu.json").read_text())
     assert found["conditions"]["commit"] == "abc"
     sections: dict[str, list[dict[str, Any]]] = {
@@ -52,7 +52,7 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
 
 
 def test_the_table_has_a_line_for_each(out: Path) -> None:
-    """What people see."""
+    """The printed table."""
     shown = (out / "shown.txt").read_text()
     for what in ("matrix ceiling", "bge-m3, 64 tokens, in process", "of dense", "over HTTP"):
         assert what in shown

@@ -46,28 +46,26 @@ def row_of(findings: list[Finding], what: str) -> Row:
         ([a_query("without graphs", 1.1)], "without graphs", "", None),
     ],
 )  # fmt: skip
-def test_what_is_wanted_of_a_gpu_is_held_against_it(
-    findings: list[Finding], what: str, value: str, met: bool | None
-) -> None:
-    """Shares are of the matrix ceiling, of the bare forward, of dense vectors, and of the peer's default batch."""
+def test_a_gpu_has_targets(findings: list[Finding], what: str, value: str, met: bool | None) -> None:
+    """Shares of the matrix ceiling, of the forward, of dense vectors, and of the peer's default batch."""
     row = row_of([ON_GPU, MATRIX, *findings], what)
     assert (row.value, row.met) == (value, met)
 
 
-def test_nothing_is_wanted_of_a_processor() -> None:
-    """A quick run on a laptop shows no NO."""
+def test_a_cpu_has_no_targets() -> None:
+    """A quick run on a laptop misses no target."""
     assert row_of([MATRIX, a_rate("in process", 1e3)], "in process").met is None
 
 
 @pytest.mark.parametrize("findings", [[a_rate("in process", 2e6)], [a_rate("over HTTP", 2e6)]])
-def test_a_rate_without_its_measure_stands_alone(findings: list[Finding]) -> None:
-    """Where a ceiling or a bare forward could not be measured, what could be is shown."""
+def test_a_rate_without_its_bound_is_shown(findings: list[Finding]) -> None:
+    """Also if the ceiling or the forward could not be measured."""
     row = row_of([ON_GPU, *findings], "bge-base")
     assert (row.value, row.tokens_per_s) == ("", 2e6)
 
 
-def test_what_failed_is_a_row() -> None:
-    """A section that ended early, a measurement that failed in one that went on, and a library that is absent."""
+def test_each_failure_is_a_row() -> None:
+    """A section that ended early, a failed measurement, and a missing library."""
     findings: list[dict[str, Any]] = [
         {"kind": "failed", "what": "16 tokens", "error": "RuntimeError: no"},
         {"kind": "absent", "what": "FlagEmbedding", "error": "No module named 'FlagEmbedding'"},

@@ -15,30 +15,30 @@ def run(code: str, limit_s: float = PATIENCE_S) -> tuple[Section, list[Finding]]
     return run_section("a section", [sys.executable, "-c", HEAD + code], limit_s, heard.append), heard
 
 
-def test_findings_come_as_they_are_made() -> None:
-    """Whatever else the section prints is not taken for one."""
+def test_findings_arrive_one_by_one() -> None:
+    """Other output of the section is not a finding."""
     section, heard = run("print('noise'); found('rate', tokens_per_s=1.5)")
     assert section.findings == heard == [{"kind": "rate", "tokens_per_s": 1.5}]
     assert section.error == ""
 
 
 def test_a_section_that_fails_keeps_what_it_found() -> None:
-    """And says what it died of."""
+    """With the reason of the failure."""
     section, _ = run("found('rate', tokens_per_s=1.5); raise SystemExit('the device is gone')")
     assert section.findings
     assert section.error == "exit code 1: the device is gone"
 
 
 def test_a_measurement_that_fails_is_not_the_end() -> None:
-    """The next one is tried."""
+    """The next one runs."""
     section, _ = run("\nwith attempt(found, 'first'): 1 / 0\nfound('rate')")
     assert [finding["kind"] for finding in section.findings] == ["failed", "rate"]
     assert section.findings[0]["error"] == "ZeroDivisionError: division by zero"
     assert section.error == ""
 
 
-def test_a_section_that_hangs_is_ended_with_all_it_started(tmp_path: Path) -> None:
-    """A server must not go on computing under the next section's measurement."""
+def test_a_section_that_hangs_is_ended_with_its_processes(tmp_path: Path) -> None:
+    """A server must not run during the next section's measurement."""
     hangs = "[sys.executable, '-c', 'import time; time.sleep(1000)']"
     code = f"""
 import subprocess, sys, time
@@ -51,8 +51,8 @@ time.sleep(1000)
     assert not _runs(section.findings[0]["pid"])
 
 
-def test_what_a_section_leaves_behind_is_ended(tmp_path: Path) -> None:
-    """Though the section itself ended well."""
+def test_remaining_processes_of_a_section_are_ended(tmp_path: Path) -> None:
+    """Also if the section succeeded."""
     hangs = "[sys.executable, '-c', 'import time; time.sleep(1000)']"
     section, _ = run(f"\nimport subprocess, sys\nfound('started', pid=subprocess.Popen({hangs}).pid)")
     assert section.error == ""
@@ -60,7 +60,7 @@ def test_what_a_section_leaves_behind_is_ended(tmp_path: Path) -> None:
 
 
 def _runs(pid: int) -> bool:
-    """Whether it does, once whoever was told to end it had time to."""
+    """Waits a moment for the process to end."""
     try:
         psutil.Process(pid).wait(PATIENCE_S)
     except psutil.NoSuchProcess:

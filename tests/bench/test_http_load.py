@@ -15,7 +15,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 @contextmanager
 def answering(answer: Callable[[int], bytes]) -> Iterator[tuple[int, list[bytes]]]:
-    """A server on a thread of its own: its port, and the bodies it was sent. answer: number of the request -> bytes."""
+    """A server on another thread: its port, and the bodies that it received. answer: number of the request -> bytes."""
     bodies: list[bytes] = []
     started: threading.Event = threading.Event()
     facts: dict[str, object] = {}
@@ -51,7 +51,7 @@ def answering(answer: Callable[[int], bytes]) -> Iterator[tuple[int, list[bytes]
 
 
 def test_every_counted_request_is_worth_its_texts_and_tokens() -> None:
-    """Rates come from what was answered: 6 requests go twice round texts of 3, 4 and 5 tokens."""
+    """Rates count responses: 6 requests use texts of 3, 4 and 5 tokens twice."""
     requests = embedding_requests(CORPUS, 1) * 2
     with answering(lambda _: OK) as (port, bodies):
         measured = run_load(port, requests, connections=1)
@@ -62,7 +62,7 @@ def test_every_counted_request_is_worth_its_texts_and_tokens() -> None:
 
 
 def test_requests_carry_the_texts_in_their_order() -> None:
-    """Every contender gets the corpus in the same order."""
+    """Every program gets the corpus in the same order."""
     with answering(lambda _: OK) as (port, bodies):
         run_load(port, embedding_requests(CORPUS, 1), connections=1)
     assert [b"one" in body for body in bodies[:3]] == [True, False, False]
@@ -70,7 +70,7 @@ def test_requests_carry_the_texts_in_their_order() -> None:
 
 
 def test_several_texts_go_in_one_request() -> None:
-    """Three texts, two a request: one request, and the text left over is not sent in a smaller one."""
+    """Three texts in requests of two: one request; the last text is not sent."""
     (request,) = embedding_requests(CORPUS, 2)
     assert request.texts == 2
     assert request.tokens == 7
@@ -78,7 +78,7 @@ def test_several_texts_go_in_one_request() -> None:
 
 
 def test_many_connections_are_kept_busy() -> None:
-    """What is under way when the last counted answer comes is answered too, but not counted."""
+    """Requests in flight at the last counted response are answered and not counted."""
     requests = embedding_requests(CORPUS, 1) * 100
     with answering(lambda _: OK) as (port, bodies):
         measured = run_load(port, requests, connections=8)
@@ -87,7 +87,7 @@ def test_many_connections_are_kept_busy() -> None:
 
 
 def test_a_refusal_is_not_counted_as_work() -> None:
-    """A server that sheds load answers fast; its figures would be worthless."""
+    """A refusal is fast, and its figures would be meaningless."""
     refusal = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 0\r\n\r\n"
     with (
         answering(lambda number: refusal if number == 4 else OK) as (port, _),
@@ -97,13 +97,13 @@ def test_a_refusal_is_not_counted_as_work() -> None:
 
 
 def test_a_round_ends_at_its_limit() -> None:
-    """A slow contender is measured on what it managed."""
+    """A slow server is measured by its responses until then."""
     with answering(lambda _: OK) as (port, _):
         measured = run_load(port, embedding_requests(CORPUS, 1) * 1_000_000, connections=1, limit_s=0.05)
     assert 0 < measured.requests < 1_000_000
 
 
 def test_an_answer_of_unknown_length_is_an_error() -> None:
-    """Reading on for ever would look like a very slow server."""
+    """Endless reading would look like a slow server."""
     with pytest.raises(BadAnswer, match="without Content-Length"):
         content_length(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked")

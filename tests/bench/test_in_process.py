@@ -10,7 +10,7 @@ from bench.in_process import arrival_batches
 
 
 def test_batches_keep_the_order_and_the_budget() -> None:
-    """Texts run as they would arrive; only a text longer than the budget runs over it, alone."""
+    """Only a text longer than the budget exceeds it, in a batch of its own."""
     ids = [[1] * length for length in (4, 5, 2, 12, 1, 9, 1)]
     batches = arrival_batches(ids, max_tokens=10)
     assert [batch.texts.cu_seqlens.tolist() for batch in batches] == [[0, 4, 9], [0, 2], [0, 12], [0, 1, 10], [0, 1]]
@@ -18,7 +18,7 @@ def test_batches_keep_the_order_and_the_budget() -> None:
 
 
 def test_a_child_measures_a_backend(tmp_path: Path) -> None:
-    """Questions go in as JSON lines and figures come out, whatever else the child prints."""
+    """Questions and figures are JSON lines; other output of the child is ignored."""
     corpus = tmp_path / "corpus.json"
     corpus.write_text(json.dumps({"texts": [], "ids": [[101, 2000 + i, 102] for i in range(64)]}))
     with Child(sys.executable, "bench.in_process", "fake", "auto", str(corpus)) as child:
@@ -30,8 +30,8 @@ def test_a_child_measures_a_backend(tmp_path: Path) -> None:
         assert 0 < latency["p50_ms"] <= latency["p99_ms"]
 
 
-def test_a_child_that_dies_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A measurement that cannot run stops the run; it is not a missing row."""
+def test_a_dead_child_is_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A failed measurement stops the run, and is not a missing row."""
     with (
         Child(sys.executable, "bench.in_process", "fake", "auto", str(tmp_path / "missing.json")) as child,
         pytest.raises(RuntimeError, match="exit code 1"),

@@ -51,7 +51,7 @@ def row_of(rows: Sequence[Row], what: str) -> Row:
 
 
 def test_shares_are_of_the_best_rounds() -> None:
-    """Noise only ever slows: the best backend round is held against the best ceiling, and the server against both."""
+    """Noise only slows: the best backend round is compared with the best ceiling, and the server with both."""
     rows = run.rows(found())
     assert row_of(rows, "in process, openvino bfloat16").value == "0.80 of ceiling"
     assert row_of(rows, "32 connections x 1 text").value == "0.95 of in process"
@@ -59,8 +59,8 @@ def test_shares_are_of_the_best_rounds() -> None:
     assert all(row.met is not False for row in rows)
 
 
-def test_a_missed_target_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    """A table without a NO means that everything that was wanted was reached."""
+def test_a_missed_target_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table without NO meets all targets."""
     slow = found(**{"in process": [{"tokens": 699, "elapsed_s": 1.0}]})
     row = row_of(run.rows(slow), "in process, openvino bfloat16")
     assert row.met is False
@@ -68,8 +68,8 @@ def test_a_missed_target_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert "at least 0.7: NO" in capsys.readouterr().out
 
 
-def test_without_bfloat16_the_backend_is_held_against_float32() -> None:
-    """On an older processor there is no bfloat16 ceiling and nothing is compared with one."""
+def test_without_bfloat16_the_backend_is_compared_with_float32() -> None:
+    """An older CPU has no bfloat16 ceiling."""
     facts = {"backend": "openvino", "dtype": "float32", "streams": 2}
     plain = run.Found({**found().rounds, "ceiling bfloat16": []}, found().starts, 0, facts)
     rows = run.rows(plain)
@@ -78,7 +78,7 @@ def test_without_bfloat16_the_backend_is_held_against_float32() -> None:
 
 
 def test_peers_are_compared_by_tokens() -> None:
-    """`9.0 x` means nine times the peer's tokens a second, best round against best round."""
+    """`9.0 x` means nine times the peer's tokens per second, best rounds compared."""
     rounds: dict[str, Any] = {f"vectord {c} x {n}": [a_round(900), a_round(800)] for c, n in peers.LOADS}
     rounds |= {f"infinity {c} x {n}": [a_round(50), a_round(100)] for c, n in peers.LOADS}
     rounds |= {
@@ -94,7 +94,7 @@ def test_peers_are_compared_by_tokens() -> None:
 
 
 def test_json_holds_every_round(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who distrusts a best-of can look at what it was the best of."""
+    """The best rounds can be checked against all of them."""
     report = Report(title="t", conditions={"a": "b"}, rows=run.rows(found()), rounds=found().rounds)
     show(report, as_json=True)
     shown = json.loads(capsys.readouterr().out)
@@ -103,6 +103,6 @@ def test_json_holds_every_round(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_growth_counts_from_the_second_minute() -> None:
-    """What a server needs to warm up is no leak; what it holds at the end beyond that may be."""
+    """Memory of the warm-up is no leak; later growth may be one."""
     assert growth([(30, 100), (60, 200), (120, 250), (150, 210)]) == pytest.approx(0.05)
     assert growth([(30, 100), (60, 150)]) is None

@@ -1,4 +1,4 @@
-"""What soak and overload count: an answer is right, wrong, refused, late, or none."""
+"""The counts of soak and overload: a response is right, wrong, refused, late or missing."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def answer(*vectors: Sequence[float], status: int = 200) -> Answer:
     ids=["right", "swapped", "one twice", "one missing", "not a number"],
 )
 def test_wrong_vectors_are_found(given: Answer, wrong: int) -> None:
-    """Each text has its own vector in its own place."""
+    """Each text has its vector in its place."""
     found = Soaked()
     count(found, POOL, [0, 1], given)
     assert (found.answered, found.wrong, found.refused, found.unanswered) == (1, wrong, 0, 0)
 
 
 def test_refusals_and_silence_are_not_answers() -> None:
-    """Neither may hide among the answered."""
+    """Neither counts as answered."""
     found = Soaked()
     count(found, POOL, [0], Answer(429, b"", 0.01))
     count(found, POOL, [0], Answer(0, b"", 60.0))
@@ -62,8 +62,8 @@ def test_refusals_and_silence_are_not_answers() -> None:
         (0, 0.1, "unanswered"),
     ],
 )
-def test_whoever_asks_fares_in_one_way(status: int, latency_s: float, kind: str) -> None:
-    """Goodput is what came in time alone."""
+def test_each_request_has_one_outcome(status: int, latency_s: float, kind: str) -> None:
+    """Goodput counts only responses in time."""
     found = Overloaded(offered_per_s=1.0)
     count_offered(found, Request(b"", 1, 7), Answer(status, b"", latency_s))
     assert {name: getattr(found, name) for name in ("good", "late", "refused", "other", "unanswered")} == {
@@ -73,7 +73,7 @@ def test_whoever_asks_fares_in_one_way(status: int, latency_s: float, kind: str)
 
 
 def test_a_request_names_its_deadline_once() -> None:
-    """In its head, and its body is as it was."""
+    """In its header; its body is unchanged."""
     payload = request(["a\r\n\r\nb"])
     sent = with_deadline(Request(payload, 1, 1)).payload
     head, _, body = sent.partition(b"\r\n\r\n")

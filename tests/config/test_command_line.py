@@ -1,4 +1,4 @@
-"""command_line.py: which words are options, values and models, and what is said of those that are none of these."""
+"""Which words of a command line are options, values and models, and the errors for other words."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from vectord.errors import ConfigError
     ],
     ids=str,
 )
-def test_words_that_are_no_options_are_models(tmp_path: Path, argv: list[str], models: tuple[str, ...]) -> None:
-    """In the order given; one word is one model, an option's value may list several."""
+def test_other_words_are_models(tmp_path: Path, argv: list[str], models: tuple[str, ...]) -> None:
+    """In their order. One word is one model; an option's value may list several."""
     assert load(argv, NOTHING, tmp_path).config.model.models == models
 
 
@@ -47,13 +47,13 @@ def test_words_that_are_no_options_are_models(tmp_path: Path, argv: list[str], m
     ],
     ids=str,
 )
-def test_a_switch_stands_alone_or_takes_a_value(tmp_path: Path, argv: list[str], value: bool | None) -> None:
-    """As TEI's --auto-truncate does; the last word counts."""
+def test_a_switch_may_have_a_value(tmp_path: Path, argv: list[str], value: bool | None) -> None:
+    """As TEI's --auto-truncate. The last one wins."""
     assert load(argv, NOTHING, tmp_path).config.engine.auto_truncate is value
 
 
-def test_other_servers_options_are_understood(tmp_path: Path) -> None:
-    """TEI's --hostname, -p and --json-output, each named as it was written."""
+def test_options_of_other_servers_are_accepted(tmp_path: Path) -> None:
+    """TEI's --hostname, -p and --json-output. The origin has the given name."""
     loaded = load(["--hostname", "0.0.0.0", "-p", "80", "--json-output"], NOTHING, tmp_path)
     assert (loaded.config.server.host, loaded.config.server.port) == ("0.0.0.0", 80)
     assert loaded.config.telemetry.log_format == "json"
@@ -61,8 +61,8 @@ def test_other_servers_options_are_understood(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_every_environment_name_is_an_option_too(setting: Setting) -> None:
-    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's own --url-prefix."""
+def test_every_variable_is_an_option_too(setting: Setting) -> None:
+    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's --url-prefix."""
     assert {option_name(name) for name in setting.env} <= set(setting.flags)
 
 
@@ -77,18 +77,18 @@ def test_every_environment_name_is_an_option_too(setting: Setting) -> None:
     ],
     ids=str,
 )
-def test_an_option_is_read_as_its_environment_name_is(tmp_path: Path, argv: list[str], limit: int | None) -> None:
-    """Of a switch whose one position sets a limit, the other says nothing."""
+def test_an_option_is_read_like_its_variable(tmp_path: Path, argv: list[str], limit: int | None) -> None:
+    """--no-enable-batching sets a limit, and --enable-batching sets none."""
     assert load(argv, NOTHING, tmp_path).config.device.max_batch_requests == limit
 
 
-def test_a_host_name_on_the_command_line_is_meant(tmp_path: Path) -> None:
-    """Nobody sets an option by chance, as shells set HOSTNAME."""
+def test_a_host_name_on_the_command_line_counts(tmp_path: Path) -> None:
+    """Shells set the variable HOSTNAME, but not the option."""
     assert load(["--hostname", "laptop"], {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "laptop"
 
 
-def test_what_an_option_cannot_mean_is_refused(tmp_path: Path) -> None:
-    """In the environment `*` is passed over, since it names no model; whoever types it should hear of that."""
+def test_an_option_without_meaning_is_refused(tmp_path: Path) -> None:
+    """In the environment `*` is ignored, since it names no model; as an option it is an error."""
     line = refused(["--inference-allowed-rerank-models", "*"], NOTHING, tmp_path)
     assert line.startswith("--inference-allowed-rerank-models (command line): expected one name or more")
 
@@ -104,15 +104,15 @@ def test_what_an_option_cannot_mean_is_refused(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_an_option_without_effect_takes_its_value_with_it(tmp_path: Path, argv: list[str]) -> None:
-    """Of the words of another server's command line none is taken for a model."""
+def test_an_option_without_effect_takes_its_value(tmp_path: Path, argv: list[str]) -> None:
+    """No word of another server's command line becomes a model."""
     loaded = load(argv, NOTHING, tmp_path)
     assert loaded.config.model.models == ("a",)
     assert argv[0].partition("=")[0] in loaded.notes[0]
 
 
 def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Path) -> None:
-    """Its --config names a list of models; ours is TOML."""
+    """Its --config is a list of models; vectord's is TOML."""
     loaded = load(["--config", "configs/model_config.yaml"], NOTHING, tmp_path)
     assert loaded.config.model.model_catalogue == "configs/model_config.yaml"
 
@@ -135,8 +135,8 @@ def test_a_yaml_config_is_the_catalogue_of_simple_inference_server(tmp_path: Pat
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_bad_option_stops_the_start(tmp_path: Path, argv: list[str], line: str) -> None:
-    """One line: which option, what was expected, the nearest name."""
+def test_a_bad_option_is_refused(tmp_path: Path, argv: list[str], line: str) -> None:
+    """In one line, with the option, the expected form and the closest name."""
     assert refused(argv, NOTHING, tmp_path) == line
 
 
@@ -148,7 +148,7 @@ def test_a_bad_option_stops_the_start(tmp_path: Path, argv: list[str], line: str
     )
 )
 def test_any_words_load_or_are_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, argv: list[str]) -> None:
-    """Whatever stands on the command line, load returns or raises ConfigError."""
+    """`load` returns or raises ConfigError."""
     cwd = tmp_path_factory.getbasetemp()
     logging.disable()
     try:

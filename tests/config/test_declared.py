@@ -1,4 +1,4 @@
-"""The declared settings and what is derived from it: the settings' names and kinds, and the two generated files."""
+"""The declared settings, the names and values derived from them, and the generated files."""
 
 from __future__ import annotations
 
@@ -34,34 +34,34 @@ def generator() -> ModuleType:
 
 @pytest.mark.parametrize("kind", ["name", "flags", "env"])
 def test_no_two_settings_share_a_name(kind: str) -> None:
-    """A key, an option or an environment name says one thing."""
+    """A key, an option or a variable has one meaning."""
     values = [getattr(setting, kind) for setting in SETTINGS]
     names = values if kind == "name" else [name for group in values for name in group]
     assert [name for name, count in Counter(names).items() if count > 1] == []
 
 
 def test_every_default_is_a_value_of_its_setting() -> None:
-    """Writing a default out, as .env.example does, changes nothing."""
+    """A written default, as in .env.example, changes nothing."""
     texts = generator()
     for setting in SETTINGS:
         if written := texts._default(setting):
             assert setting.from_text(written) == setting.default, setting.name
 
 
-def test_every_meaning_is_one_line_that_ends() -> None:
-    """The meaning is a sentence of the help text."""
+def test_every_meaning_is_one_line_with_a_full_stop() -> None:
+    """It is part of the help text."""
     for setting in SETTINGS:
         assert setting.meaning.endswith("."), setting.name
         assert "\n" not in setting.meaning, setting.name
 
 
-def test_the_names_read_otherwise_are_names_of_their_setting() -> None:
-    """A misspelt key of `reads` would never be looked at."""
+def test_readers_belong_to_names_of_their_setting() -> None:
+    """A misspelt key of `reads` would have no effect."""
     for setting in SETTINGS:
         assert set(setting.reads) <= {*setting.env, *setting.flags}, setting.name
 
 
-# What others read in the place of some settings.
+# Properties that other code reads in place of some settings.
 READ_AS = {
     **dict.fromkeys(("api_key", "api_token"), "accepted_keys"),
     **dict.fromkeys(("models", "default_embedding_model", "reranker_model", "rerankers"), "in_order"),
@@ -69,26 +69,26 @@ READ_AS = {
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
-def test_every_setting_is_read_by_somebody(name: str) -> None:
-    """A setting that is accepted and changes nothing would be a lie; those names are in ignored.py."""
+def test_every_setting_is_used(name: str) -> None:
+    """Names without effect belong in other_servers.IGNORED."""
     assert re.search(rf"\.{READ_AS.get(name, name)}\b", source())
 
 
 @cache
 def source() -> str:
-    """All of it, but for the declaration itself."""
+    """All source code except the declarations."""
     declared = ROOT / "src" / "vectord" / "config" / "declared.py"
     return "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py") if path != declared)
 
 
 @pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md"])
 def test_the_generated_files_are_current(name: str) -> None:
-    """`make format` has been run since a setting changed."""
+    """`make format` has run since the last change of a setting."""
     assert (ROOT / name).read_text("utf-8") == generator().FILES[name]()
 
 
 def test_secrets_are_not_in_the_repr() -> None:
-    """A Config that ends up in a log or a traceback shows no key."""
+    """A Config in a log or a traceback shows no key."""
     assert "hush" not in repr(Config(server=ServerConfig(api_key="hush")))
 
 
@@ -114,7 +114,7 @@ def test_secrets_are_not_in_the_repr() -> None:
     ],
 )
 def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
-    """Texts of the command line and the environment, in the forms that other servers take too."""
+    """From the command line and the environment, in the forms that other servers accept too."""
     assert named(name).from_text(text) == value
 
 
@@ -139,8 +139,8 @@ def test_a_text_becomes_a_value(name: str, text: str, value: object) -> None:
         ("log_level", "loud"),
     ],
 )
-def test_a_bad_text_is_refused_with_what_was_expected(name: str, text: str) -> None:
-    """Nothing is guessed and nothing is clipped; the reason does not hold the value."""
+def test_a_bad_text_is_refused_with_the_expected_form(name: str, text: str) -> None:
+    """Nothing is guessed or clipped. The reason does not contain the value."""
     with pytest.raises(BadValue) as refusal:
         named(name).from_text(text)
     assert str(refusal.value) == named(name).expected
@@ -157,7 +157,7 @@ def test_a_bad_text_is_refused_with_what_was_expected(name: str, text: str) -> N
     ],
 )
 def test_a_toml_value_becomes_a_value(name: str, value: object, read: object) -> None:
-    """TOML's own types count as they are; a text counts as it does in the environment."""
+    """TOML's types are used unchanged; a text is read as in the environment."""
     assert named(name).from_toml(value) == read
 
 
@@ -166,13 +166,13 @@ def test_a_toml_value_becomes_a_value(name: str, value: object, read: object) ->
     [("port", True), ("port", 80.0), ("port", 70_000), ("offline", 1), ("models", [1]), ("models", {}), ("host", 1)],
 )
 def test_a_toml_value_of_another_type_is_refused(name: str, value: object) -> None:
-    """TOML says what type it means, so nothing is converted."""
+    """TOML has types, so nothing is converted."""
     with pytest.raises(BadValue):
         named(name).from_toml(value)
 
 
 @pytest.mark.parametrize(
-    ("said", "models"),
+    ("given", "models"),
     {
         "nothing": ({}, (DEFAULT_MODEL,)),
         "a reranker": ({"reranker_model": "r"}, (DEFAULT_MODEL, "r")),
@@ -191,9 +191,9 @@ def test_a_toml_value_of_another_type_is_refused(name: str, value: object) -> No
     }.values(),
     ids=str,
 )
-def test_embedders_stand_before_rerankers(said: dict[str, Any], models: tuple[str, ...]) -> None:
-    """The order decides who answers where a request names no model; nothing is served twice."""
-    assert ModelConfig(**said).in_order == models
+def test_embedding_models_precede_rerankers(given: dict[str, Any], models: tuple[str, ...]) -> None:
+    """The order decides which model answers without `model`; each model is served once."""
+    assert ModelConfig(**given).in_order == models
 
 
 @pytest.mark.parametrize(
@@ -207,12 +207,12 @@ def test_embedders_stand_before_rerankers(said: dict[str, Any], models: tuple[st
     ids=str,
 )
 def test_either_key_opens_the_server(keys: dict[str, str], accepted: tuple[str, ...]) -> None:
-    """API_KEY is TEI's and API_TOKEN is Smart Embedder's; whoever sets both means both."""
+    """API_KEY is TEI's name and API_TOKEN is Smart Embedder's; both may be set."""
     assert ServerConfig(**keys).accepted_keys == accepted
 
 
-def test_a_name_without_effect_is_nobody_elses() -> None:
-    """Nor is it there twice, as a name or as an option; and each has a reason."""
+def test_a_name_without_effect_has_no_other_meaning() -> None:
+    """It is listed once, and has a reason."""
     names = [name for ignored in IGNORED for name in ignored.names]
     assert len(names) == len(IGNORED_NAMES)
     settings = {name for setting in SETTINGS for name in (*setting.env, *setting.flags)}

@@ -1,4 +1,4 @@
-"""environment.py: names in the process's environment and in .env, ours and other servers'."""
+"""Variables in the environment and in .env, vectord's and other servers'."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vectord.config.settings import SETTINGS, Setting
 
 
 def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> None:
-    """VECTORD_HOST before HOST before the names of other servers, HOSTNAME last."""
+    """VECTORD_HOST, then HOST, then the names of other servers, with HOSTNAME last."""
     environ = {"HOSTNAME": "127.0.0.9", "API_HOST": "127.0.0.8", "HOST": "127.0.0.7", "VECTORD_HOST": "127.0.0.6"}
     hosts = []
     for name in ("VECTORD_HOST", "HOST", "API_HOST", "HOSTNAME"):
@@ -22,18 +22,18 @@ def test_the_prefixed_name_wins_and_then_the_first_listed(tmp_path: Path) -> Non
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:
-    """Containers hand on variables that nobody filled in; an empty key must not open the server."""
+    """Containers pass on empty variables; an empty key must not open the server."""
     (tmp_path / ".env").write_text("API_KEY=secret")
     assert load((), {"API_KEY": "", "PORT": " "}, tmp_path).config.server.api_key == "secret"
 
 
-def test_a_machines_name_in_hostname_is_passed_over(tmp_path: Path) -> None:
-    """Every container has one."""
+def test_a_machine_name_in_hostname_is_ignored(tmp_path: Path) -> None:
+    """Every container sets it."""
     assert load((), {"HOSTNAME": "4f2a9c1e77b0"}, tmp_path).config.server.host == "127.0.0.1"
 
 
-def test_service_links_of_kubernetes_are_passed_over(tmp_path: Path) -> None:
-    """A service called vectord, or vectord-grpc, must not keep the pods of its namespace from starting."""
+def test_service_links_of_kubernetes_are_ignored(tmp_path: Path) -> None:
+    """A service called vectord, or vectord-grpc, must not prevent the pods of its namespace from starting."""
     environ = {
         "VECTORD_SERVICE_HOST": "10.0.0.7",
         "VECTORD_SERVICE_PORT": "8000",
@@ -48,9 +48,9 @@ def test_service_links_of_kubernetes_are_passed_over(tmp_path: Path) -> None:
     assert load((), environ, tmp_path).config == Config()
 
 
-def test_dotenv_takes_dollars_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No expansion: it would read the process's environment and change keys."""
-    monkeypatch.setenv("USER", "somebody")
+def test_dotenv_does_not_expand_dollar_signs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Expansion would read the process's environment and change keys."""
+    monkeypatch.setenv("USER", "me")
     (tmp_path / ".env").write_text("API_KEY=a$b${USER}")
     assert load((), NOTHING, tmp_path).config.server.api_key == "a$b${USER}"
 
@@ -74,28 +74,28 @@ def test_dotenv_takes_dollars_as_they_are(tmp_path: Path, monkeypatch: pytest.Mo
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_a_bad_variable_stops_the_start(tmp_path: Path, environ: dict[str, str], line: str) -> None:
-    """With its own name and what was expected."""
+def test_a_bad_variable_is_refused(tmp_path: Path, environ: dict[str, str], line: str) -> None:
+    """With its name and the expected form."""
     assert refused((), environ, tmp_path).startswith(line)
 
 
-def test_a_stranger_in_the_environment_is_ignored(tmp_path: Path) -> None:
-    """Only VECTORD_ is ours."""
+def test_other_variables_are_ignored(tmp_path: Path) -> None:
+    """Only the prefix VECTORD_ belongs to vectord."""
     assert load((), {"PRT": "1", "MAX_BATCH_TOKEN": "x"}, tmp_path).config == Config()
 
 
 def test_a_misspelt_name_in_dotenv_is_suggested(tmp_path: Path) -> None:
-    """The same rule, and the file is named."""
+    """As in the environment, with the name of the file."""
     (tmp_path / ".env").write_text("VECTORD_HOTS=x")
     assert refused((), NOTHING, tmp_path) == "unknown name 'VECTORD_HOTS' (.env); did you mean VECTORD_HOST?"
 
 
-# --- names of Smart Embedder, which are lenient ---------------------------------------------------------------
+# --- lenient variables of Smart Embedder ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("source", ["environment", ".env"])
-def test_a_bad_value_of_a_lenient_name_is_warned_of(tmp_path: Path, source: str) -> None:
-    """Smart Embedder logs it and takes its default; the warning holds no value."""
+def test_a_bad_value_of_a_lenient_variable_is_logged(tmp_path: Path, source: str) -> None:
+    """Smart Embedder logs it and uses its default. The warning does not contain the value."""
     environ = {"MAX_QUEUE_SIZE": "many-5417"}
     if source == ".env":
         (tmp_path / ".env").write_text("MAX_QUEUE_SIZE=many-5417")
@@ -108,8 +108,8 @@ def test_a_bad_value_of_a_lenient_name_is_warned_of(tmp_path: Path, source: str)
     )
 
 
-def test_a_lenient_name_makes_way_for_the_next(tmp_path: Path) -> None:
-    """MAX_INPUT_LENGTH is what BGE_EMBED_MAX_LENGTH falls back to."""
+def test_a_bad_lenient_variable_yields_to_the_next(tmp_path: Path) -> None:
+    """MAX_INPUT_LENGTH follows BGE_EMBED_MAX_LENGTH."""
     environ = {"BGE_EMBED_MAX_LENGTH": "8193", "MAX_INPUT_LENGTH": "2048"}
     loaded = load((), environ, tmp_path)
     assert loaded.config.model.bge_embed_max_length == 2048
@@ -126,21 +126,19 @@ def test_a_lenient_name_makes_way_for_the_next(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_only_the_plain_name_in_the_environment_is_lenient(
-    tmp_path: Path, argv: list[str], environ: dict[str, str]
-) -> None:
-    """An option, and a name that is surely ours, is meant."""
+def test_only_the_plain_variable_is_lenient(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
+    """Not an option, and not a name with vectord's prefix."""
     assert "expected a whole number from" in refused(argv, environ, tmp_path)
 
 
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if s.lenient], ids=lambda setting: setting.name)
-def test_a_lenient_name_is_one_of_its_setting(setting: Setting) -> None:
-    """A misspelt one would never be looked at."""
+def test_a_lenient_variable_belongs_to_its_setting(setting: Setting) -> None:
+    """A misspelt one would have no effect."""
     assert set(setting.lenient) <= set(setting.env)
 
 
 def test_spaces_around_a_prompt_count(tmp_path: Path) -> None:
-    """`query: ` without its space is another prompt; a value of spaces alone is none."""
+    """`query: ` without its space is another prompt. A value of only spaces is unset."""
     assert load((), {"DEFAULT_PROMPT": "query: "}, tmp_path).config.model.default_prompt == "query: "
     assert load(["--default-prompt", " x "], NOTHING, tmp_path).config.model.default_prompt == " x "
     assert load((), {"DEFAULT_PROMPT": "  "}, tmp_path).config.model.default_prompt is None

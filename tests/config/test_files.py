@@ -1,4 +1,4 @@
-"""files.py: the config file and the profiles, and what is refused in them."""
+"""The config file and the profiles, and their errors."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ ROOT = Path(__file__).resolve().parents[2]
     ],
     ids=lambda value: value.replace("\n", " ") if isinstance(value, str) else None,
 )
-def test_a_bad_config_file_stops_the_start(tmp_path: Path, toml: str, line: str) -> None:
-    """Unknown keys are errors too, and say what was meant."""
+def test_a_bad_config_file_is_refused(tmp_path: Path, toml: str, line: str) -> None:
+    """An unknown key is an error with a suggestion."""
     (tmp_path / "vectord.toml").write_text(toml)
     assert refused((), NOTHING, tmp_path).startswith(line)
 
 
-def test_a_named_config_file_replaces_the_usual_one(tmp_path: Path) -> None:
-    """--config, or VECTORD_CONFIG, also from .env."""
+def test_a_named_config_file_replaces_the_default_one(tmp_path: Path) -> None:
+    """By --config or VECTORD_CONFIG, also in .env."""
     (tmp_path / "vectord.toml").write_text("[server]\nport = 1")
     (tmp_path / "other.toml").write_text("[server]\nport = 2")
     (tmp_path / "third.toml").write_text("[server]\nport = 3")
@@ -54,8 +54,8 @@ def test_a_named_config_file_replaces_the_usual_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vectord.toml", ".env"])
-def test_a_file_that_is_not_text_stops_the_start(tmp_path: Path, name: str) -> None:
-    """Whatever a file holds, the start ends with a line and not with a traceback."""
+def test_a_binary_file_is_refused(tmp_path: Path, name: str) -> None:
+    """In one line, without a traceback."""
     (tmp_path / name).write_bytes(b"\xff\xfe\x00PORT=1")
     assert "cannot be read" in refused((), NOTHING, tmp_path)
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_text_stops_the_start(tmp_path: Path, name: str) -> N
 
 
 def started(name: str, cwd: Path) -> Loaded:
-    """The profile's configuration, with what it demands of the operator."""
+    """The profile's configuration, with its required setting."""
     return load(["--profile", name, "--models", "some/model"], NOTHING, cwd)
 
 
@@ -76,20 +76,20 @@ def test_every_profile_of_the_folder_loads(tmp_path: Path, name: str) -> None:
     assert loaded.config.server.accepted_keys == ()
 
 
-# Profiles that put another dialect first than the one they are named after, or one more.
+# Profiles whose first dialects have other names.
 FIRST = {"llama-cpp": ("llamacpp",), "simple-inference-server": ("simple_inference_server", "llamacpp")}
 
 
 @pytest.mark.parametrize("name", [name for name in profiles() if name != "default"])
 def test_a_profile_puts_its_own_dialect_first(tmp_path: Path, name: str) -> None:
-    """All others stay behind it in their usual order, so that a profile takes nothing away."""
+    """All others follow in their usual order, so that a profile removes nothing."""
     first = FIRST.get(name, (name.replace("-", "_"),))
     others = tuple(other for other in DIALECTS if other not in first)
     assert started(name, tmp_path).config.server.dialects == (*first, *others)
 
 
 def test_the_order_names_every_dialect_of_the_folder() -> None:
-    """A dialect that is missing would never answer, one that is not there would stop every start."""
+    """A missing dialect would never answer, and an unknown one would prevent every start."""
     folder = {module.name for module in pkgutil.iter_modules([str(ROOT / "src" / "vectord" / "products")])} - {"common"}
     assert set(DIALECTS) == folder
     assert Config().server.dialects == DIALECTS
@@ -97,12 +97,12 @@ def test_the_order_names_every_dialect_of_the_folder() -> None:
 
 @pytest.mark.parametrize("name", ["smart_embedder", "smart-embedder"])
 def test_a_profile_may_be_written_with_underscores(tmp_path: Path, name: str) -> None:
-    """As its dialect is."""
+    """Like its dialect."""
     assert load((), {"VECTORD_PROFILE": name}, tmp_path).profile == "smart-embedder"
 
 
 def test_an_unknown_profile_lists_them_all(tmp_path: Path) -> None:
-    """Wherever it was named."""
+    """From any source."""
     line = f"unknown profile 'te'; there are: {', '.join(profiles())}"
     assert refused(["--profile", "te"], NOTHING, tmp_path) == line
     assert refused((), {"VECTORD_PROFILE": "te"}, tmp_path) == line
@@ -124,7 +124,7 @@ def test_an_unknown_profile_lists_them_all(tmp_path: Path) -> None:
     ],
 )
 def test_a_profile_listens_where_its_product_does(tmp_path: Path, name: str, host: str, port: int) -> None:
-    """Beyond this machine only where the product's own document says so."""
+    """On other addresses only if the product's documentation does so."""
     server = started(name, tmp_path).config.server
     assert (server.host, server.port) == (host, port)
 
@@ -139,8 +139,8 @@ def test_a_profile_listens_where_its_product_does(tmp_path: Path, name: str, hos
         ("infinity", ("michaelfeil/bge-small-en-v1.5",)),
     ],
 )
-def test_a_profile_needs_nothing_else(tmp_path: Path, name: str, models: tuple[str, ...]) -> None:
-    """`vectord serve --profile NAME` serves what the product serves by default."""
+def test_a_profile_has_its_products_models(tmp_path: Path, name: str, models: tuple[str, ...]) -> None:
+    """`vectord serve --profile NAME` serves the product's default models."""
     assert load(["--profile", name], NOTHING, tmp_path).config.model.in_order == models
 
 
@@ -154,7 +154,7 @@ def test_a_profile_needs_nothing_else(tmp_path: Path, name: str, models: tuple[s
     ],
 )
 def test_a_profile_has_its_products_limits(tmp_path: Path, name: str, places: int, wait_s: float, inputs: int) -> None:
-    """How many requests are let in, how long the next one waits, and how many inputs it may carry."""
+    """Concurrent requests, the wait for admission, and inputs of a request."""
     engine = started(name, tmp_path).config.engine
     assert (engine.max_concurrent_requests, engine.queue_timeout_s, engine.max_client_batch_size) == (
         places,
@@ -164,7 +164,7 @@ def test_a_profile_has_its_products_limits(tmp_path: Path, name: str, places: in
 
 
 def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_path: Path) -> None:
-    """Its document: 32 rerankings, 90 s a request and 60 s a reranking, 128 items, tables of texts a forward."""
+    """From its documentation: 32 rerank requests, 90 s and 60 s timeouts, 128 items, and tables of batch sizes."""
     config = started("smart-embedder", tmp_path).config
     engine, server = config.engine, config.server
     assert engine.max_concurrent_reranks == 32
@@ -174,23 +174,23 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
 
 
 @pytest.mark.parametrize("name", profiles())
-def test_no_profile_cuts_texts_without_a_word(tmp_path: Path, name: str) -> None:
-    """Whether texts are cut, and how that is said, is each dialect's own rule; no profile makes models read less."""
+def test_no_profile_truncates_silently(tmp_path: Path, name: str) -> None:
+    """Each dialect decides about truncation, and no profile lowers a model's length."""
     config = started(name, tmp_path).config
     assert config.engine.auto_truncate is None
     assert config.model.bge_embed_max_length is config.model.qwen_embed_max_length is None
 
 
-def test_simple_inference_server_demands_models(tmp_path: Path) -> None:
-    """Its document: the server will exit if they are not provided."""
+def test_simple_inference_server_requires_models(tmp_path: Path) -> None:
+    """From its documentation: the server exits without them."""
     argv = ["--profile", "simple-inference-server"]
     line = "MODELS is not set, and the profile simple-inference-server requires it (or --models)"
     assert refused(argv, NOTHING, tmp_path) == refused(argv, {"MODELS": ","}, tmp_path) == line
     assert load(argv, {"MODELS": "bge-m3"}, tmp_path).config.model.in_order == ("bge-m3",)
 
 
-def test_a_profiles_places_count_where_they_are(tmp_path: Path) -> None:
-    """Simple Inference Server's catalogue and its folder of models, in the folder the server starts in."""
+def test_a_profiles_folders_count_if_they_exist(tmp_path: Path) -> None:
+    """Simple Inference Server's catalogue and folder of models, in the working folder."""
     assert started("simple-inference-server", tmp_path).config.model.model_catalogue is None
     (tmp_path / "models").mkdir()
     (tmp_path / "configs").mkdir()

@@ -1,4 +1,4 @@
-"""Every name by which the servers that vectord stands in for are configured, and what it does here."""
+"""Every variable of the servers that vectord replaces, and its effect here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.config.start import NOTHING, load
 from vectord.config import Config
 from vectord.config.settings import option_name
 
-# The documents of the four servers first, then TEI, infinity, llama.cpp, and what only their sources have.
+# From the documentation of the four servers, then TEI, infinity and llama.cpp, then from sources.
 MEANT = [
     # embedding_server's flags
     ("MODEL_ID", "./Qwen3-Embedding-0.6B", {"models": ("./Qwen3-Embedding-0.6B",)}),
@@ -168,8 +168,8 @@ def values(config: Config) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "text", "effect"), MEANT, ids=[f"{name}={text}" for name, text, _ in MEANT])
-def test_a_variable_means_what_it_means_elsewhere(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
-    """And nothing else: no second setting moves."""
+def test_a_variable_has_its_meaning_elsewhere(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
+    """It changes no other setting."""
     loaded = load((), {name: text}, tmp_path)
     assert values(loaded.config) == values(Config()) | effect
     assert loaded.notes == ()
@@ -177,40 +177,40 @@ def test_a_variable_means_what_it_means_elsewhere(tmp_path: Path, name: str, tex
 
 @pytest.mark.parametrize(("name", "text", "effect"), MEANT, ids=[f"{name}={text}" for name, text, _ in MEANT])
 def test_its_option_means_the_same(tmp_path: Path, name: str, text: str, effect: dict[str, Any]) -> None:
-    """The servers' own command lines go on working."""
+    """The servers' command lines work here."""
     assert values(load([f"{option_name(name)}={text}"], NOTHING, tmp_path).config) == values(Config()) | effect
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT.split())
-def test_a_variable_without_effect_is_accepted_and_named(tmp_path: Path, name: str) -> None:
-    """The configuration is the default, and the operator hears that it is."""
+def test_a_variable_without_effect_is_accepted_and_logged(tmp_path: Path, name: str) -> None:
+    """The configuration stays at its defaults, and a note names the variable."""
     loaded = load((), {name: "1"}, tmp_path)
     assert loaded.config == Config()
     assert len(loaded.notes) == 1
     assert f": {name} (" in loaded.notes[0]
 
 
-def test_the_provider_cuda_beats_no_device_that_is_named(tmp_path: Path) -> None:
-    """MODEL_DEVICE is what the operator chose for this server; a provider is a library's."""
+def test_a_named_device_beats_the_cuda_provider(tmp_path: Path) -> None:
+    """MODEL_DEVICE configures the server, a provider only a library."""
     environ = {"ORT_EXECUTION_PROVIDER": "cuda", "MODEL_DEVICE": "cpu"}
     assert load((), environ, tmp_path).config.device.device == "cpu"
 
 
 def test_batching_switched_off_beats_the_size_of_a_window(tmp_path: Path) -> None:
-    """Simple Inference Server's .env has both; switched on, the size counts."""
+    """Simple Inference Server's .env has both. With batching on, the size counts."""
     sizes = {"BATCH_WINDOW_MAX_SIZE": "16", "MAX_BATCH_SIZE": "32"}
     assert load((), {"ENABLE_BATCHING": "0", **sizes}, tmp_path).config.device.max_batch_requests == 1
     assert load((), {"ENABLE_BATCHING": "1", **sizes}, tmp_path).config.device.max_batch_requests == 16
 
 
 @pytest.mark.parametrize("text", ["1", "true", "T", "yes", "Y", "on"])
-def test_every_servers_word_for_true_is_true(tmp_path: Path, text: str) -> None:
-    """The union of what they accept, whatever the case."""
+def test_every_form_of_true_is_accepted(tmp_path: Path, text: str) -> None:
+    """The forms of all servers, in any case."""
     assert load((), {"AUTO_TRUNCATE": text}, tmp_path).config.engine.auto_truncate is True
 
 
-def test_both_keys_count_beside_each_other(tmp_path: Path) -> None:
-    """API_KEY and API_TOKEN are two servers' names; clients of either have theirs."""
+def test_both_keys_count(tmp_path: Path) -> None:
+    """API_KEY and API_TOKEN are names of two servers, and clients of each have a key."""
     environ = {"API_KEY": "one", "API_TOKEN": "other"}
     assert load((), environ, tmp_path).config.server.accepted_keys == ("one", "other")
 
@@ -219,6 +219,6 @@ def test_both_keys_count_beside_each_other(tmp_path: Path) -> None:
     ("name", "text"),
     [("MULTI_GPU_DEVICES", "None"), ("MULTI_GPU_DEVICES", ""), ("CUDA_VISIBLE_DEVICES", "0,1")],
 )
-def test_what_names_no_device_leaves_the_choice(name: str, text: str, tmp_path: Path) -> None:
-    """Smart Embedder's constant is None until somebody fills it; which GPUs are visible torch reads for itself."""
+def test_a_variable_without_a_device_changes_nothing(name: str, text: str, tmp_path: Path) -> None:
+    """Smart Embedder's constant is None by default, and torch itself reads the visible GPUs."""
     assert load((), {name: text}, tmp_path).config.device.device == "auto"

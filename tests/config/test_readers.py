@@ -1,4 +1,4 @@
-"""readers.py: what other programs' texts mean here."""
+"""How values of other programs' variables are read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from vectord.config.other_servers import Reader
 
 
 @pytest.mark.parametrize(("text", "read"), [("0.0.0.0", "0.0.0.0"), ("::1", "::1"), ("localhost", "localhost")])
-def test_an_address_is_meant_for_us(text: str, read: str) -> None:
-    """HOSTNAME counts when it can be listened on."""
+def test_an_address_in_hostname_counts(text: str, read: str) -> None:
+    """HOSTNAME counts if the server can listen on it."""
     assert readers.address_only(text) == read
 
 
 @pytest.mark.parametrize("text", ["laptop", "4f2a9c1e77b0", "vectord-7d9f-x2x", "localhost.localdomain"])
-def test_a_machines_name_is_not_meant_for_us(text: str) -> None:
-    """Shells and containers set HOSTNAME to it."""
+def test_a_machine_name_in_hostname_is_ignored(text: str) -> None:
+    """Shells and containers set it."""
     assert readers.address_only(text) is None
 
 
@@ -31,13 +31,13 @@ def test_a_service_link_of_kubernetes_is_not_a_port() -> None:
     [("info,tower=debug", "info"), ("tower=debug, warn", "warn"), ("debug", "debug"), ("a=info", None), ("", None)],
 )
 def test_rust_log_gives_its_first_bare_level(text: str, level: str | None) -> None:
-    """What RUST_LOG says for single targets has no meaning here."""
+    """Levels of single targets are ignored."""
     assert readers.first_bare_level(text) == level
 
 
 @pytest.mark.parametrize(("text", "format_"), [("true", "json"), ("1", "json"), ("False", "text"), ("0", "text")])
 def test_json_output_is_a_log_format(text: str, format_: str) -> None:
-    """TEI's switch has two positions."""
+    """TEI's variable is a switch."""
     assert readers.json_lines(text) == format_
 
 
@@ -67,6 +67,6 @@ def test_json_output_is_a_log_format(text: str, format_: str) -> None:
     }.values(),
     ids=lambda value: None if callable(value) else str(value),
 )
-def test_a_text_becomes_ours_or_is_handed_on(reader: Reader, text: str, read: str | None) -> None:
-    """What a reader does not understand the setting refuses, in its own words; None is not meant for us."""
+def test_a_value_is_translated_or_passed_on(reader: Reader, text: str, read: str | None) -> None:
+    """The setting refuses a value that a reader passes on. None is ignored."""
     assert reader(text) == read

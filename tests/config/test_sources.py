@@ -1,4 +1,4 @@
-"""sources.py: who wins, what every refusal keeps to itself, and that no source but the given ones is read."""
+"""The order of sources, secrets in errors, and notes for the operator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vectord.config.sources import Loaded, Origin
 
 
 def from_all_sources(cwd: Path, sources: Sequence[str]) -> Loaded:
-    """Load a configuration whose given sources each say another port."""
+    """Load a configuration in which each of the sources sets another port."""
     argv = ["--profile=tei"] if "profile" in sources else []
     environ = {"PORT": "2000"} if "environment" in sources else {}
     if "command line" in sources:
@@ -27,8 +27,8 @@ def from_all_sources(cwd: Path, sources: Sequence[str]) -> Loaded:
     return load(argv, environ, cwd)
 
 
-def test_nothing_said_is_the_default(tmp_path: Path) -> None:
-    """With no source at all the process runs on Config()."""
+def test_without_sources_the_defaults_count(tmp_path: Path) -> None:
+    """The result is Config()."""
     loaded = load((), NOTHING, tmp_path)
     assert loaded.config == Config()
     assert set(loaded.origins) == {setting.name for setting in SETTINGS}
@@ -55,7 +55,7 @@ def test_the_first_source_wins_and_is_named(tmp_path: Path, sources: list[str], 
 
 
 def test_sources_are_merged_setting_by_setting(tmp_path: Path) -> None:
-    """A source that wins one setting does not hide what another says about the next."""
+    """Each setting takes its first source."""
     (tmp_path / "vectord.toml").write_text('profile = "tei"\n[device]\nnum_threads = 3\n')
     loaded = load(["--port=1"], {"DTYPE": "float32"}, tmp_path)
     assert (loaded.config.server.port, loaded.config.device.dtype) == (1, "float32")
@@ -68,8 +68,8 @@ def test_an_alias_in_the_environment_beats_the_plain_name_in_dotenv(tmp_path: Pa
     assert load((), {"API_PORT": "2000"}, tmp_path).config.server.port == 2000
 
 
-def test_only_the_given_environment_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """load is a function of its arguments and the files below cwd."""
+def test_only_the_arguments_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`load` reads its arguments and the files in cwd."""
     monkeypatch.setenv("PORT", "9")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("PORT=10")
@@ -85,14 +85,14 @@ def test_only_the_given_environment_is_read(tmp_path: Path, monkeypatch: pytest.
         ([], {"VECTORD_API_KEYS": "1234567"}, ""),
     ],
 )
-def test_a_secret_is_never_shown(tmp_path: Path, argv: list[str], environ: dict[str, str], toml: str) -> None:
-    """An error about a key does not print the key."""
+def test_an_error_shows_no_secret(tmp_path: Path, argv: list[str], environ: dict[str, str], toml: str) -> None:
+    """Nor a value that may be one."""
     (tmp_path / "vectord.toml").write_text(toml)
     assert "1234567" not in refused(argv, environ, tmp_path)
 
 
 def test_a_long_value_is_shown_short(tmp_path: Path) -> None:
-    """The line stays a line."""
+    """It stays one short line."""
     assert len(refused(["--port", "x\n" * 10_000], NOTHING, tmp_path)) < 200
 
 
@@ -104,15 +104,15 @@ def test_a_long_value_is_shown_short(tmp_path: Path) -> None:
     ],
     ids=["one source", "two sources"],
 )
-def test_two_default_prompts_are_one_too_many(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
-    """Which of them would be put before a text? TEI refuses that too."""
+def test_only_one_default_prompt_may_be_set(tmp_path: Path, argv: list[str], environ: dict[str, str]) -> None:
+    """As in TEI."""
     line = refused(argv, environ, tmp_path)
     assert line.startswith("DEFAULT_PROMPT (environment) and ")
     assert line.endswith(": set only one of them")
 
 
-def test_what_has_no_effect_is_told_once_and_by_name(tmp_path: Path) -> None:
-    """One line for all sources together, without a value: some of these hold paths of keys."""
+def test_names_without_effect_share_one_note(tmp_path: Path) -> None:
+    """From all sources, and without values, which may be secret."""
     (tmp_path / ".env").write_text("UDS_PATH=/somewhere\nHF_MODEL_CACHE_VOLUME=/volume")
     loaded = load(["--uds-path", "/elsewhere", "--preload-only"], {"UDS_PATH": "/here", "DO_NOT_TRACK": ""}, tmp_path)
     assert loaded.config == Config()
@@ -122,13 +122,13 @@ def test_what_has_no_effect_is_told_once_and_by_name(tmp_path: Path) -> None:
     )
 
 
-def test_nothing_foreign_is_nothing_told(tmp_path: Path) -> None:
-    """A start with our own names alone has no notes."""
+def test_settings_of_vectord_cause_no_note(tmp_path: Path) -> None:
+    """Only names of other servers do."""
     assert load(["--port", "1"], {"VECTORD_HOST": "::1", "HOSTNAME": "laptop"}, tmp_path).notes == ()
 
 
 def test_the_notes_go_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever starts to serve says them, as warnings, in the shape of every other line."""
+    """As warnings, in the log's format."""
     loaded = load((), {"UDS_PATH": "/here", "MAX_QUEUE_SIZE": "0"}, tmp_path)
     with caplog.at_level(logging.WARNING, "vectord.config"):
         loaded.log_notes()
@@ -145,13 +145,13 @@ def test_the_notes_go_to_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ([], {"HF_HUB_CACHE": "/cache"}, None, "/cache"),
         ([], {}, None, "models"),
     ],
-    ids=["before the profile's", "an option before the environment", "beside it", "alone", "neither"],
+    ids=["before the profile", "an option before the environment", "both", "only the cache", "neither"],
 )
-def test_the_nearer_of_the_two_cache_folders_counts(
+def test_the_cache_folder_of_the_first_source_counts(
     tmp_path: Path, argv: list[str], environ: dict[str, str], hf_home: str | None, hub_cache: str | None
 ) -> None:
-    """The profile says hub_cache = "models"; an operator who says where Hugging Face's folder is means the cache."""
-    (tmp_path / "models").mkdir()  # without which the profile does not mean it
+    """The profile sets hub_cache = "models". An operator that sets Hugging Face's folder overrides it."""
+    (tmp_path / "models").mkdir()  # without it, the profile's setting does not count
     environ = {**environ, "MODELS": "bge-m3"}
     model = load(["--profile", "simple-inference-server", *argv], environ, tmp_path).config.model
     assert (model.hf_home, model.hub_cache) == (hf_home, hub_cache)

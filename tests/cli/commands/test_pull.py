@@ -1,4 +1,4 @@
-"""`vectord pull` against a hub of this machine: what is fetched, resumed, compared, locked, and served."""
+"""`vectord pull` from a local hub: fetching, resuming, checksums, the lock file, and serving from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
     folder = write_sentence_model(tmp_path / "repository")
     (folder / "pytorch_model.bin").write_bytes(b"the same weights once more")
     (folder / "tf_model.h5").write_bytes(b"and once more")
-    (folder / "README.md").write_text("what nobody reads")
+    (folder / "README.md").write_text("not needed")
     with small_hub(folder) as hub:
         yield hub
 
@@ -60,8 +60,8 @@ def config_of(tmp_path: Path) -> ModelConfig:
     return ModelConfig(hf_home=str(tmp_path / "hf"), lock_file=str(tmp_path / "vectord.lock"), offline=True)
 
 
-def test_what_is_read_is_fetched_and_locked(hub: Hub, tmp_path: Path) -> None:
-    """Safetensors and no second copy of them; each file's size and sha256, and the commit, in vectord.lock."""
+def test_needed_files_are_fetched_and_locked(hub: Hub, tmp_path: Path) -> None:
+    """One copy of the weights, as safetensors. vectord.lock has the commit, and each file's size and sha256."""
     ended = pull(hub, tmp_path, "--json")
     assert ended.returncode == 0, ended.stderr
     (row,) = json.loads(ended.stdout)["models"]
@@ -76,8 +76,8 @@ def test_what_is_read_is_fetched_and_locked(hub: Hub, tmp_path: Path) -> None:
         assert (snapshot(tmp_path) / file["path"]).read_bytes() == content
 
 
-def test_what_is_here_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
-    """It is compared all the same, and mended if it differs."""
+def test_existing_files_are_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
+    """They are checked, and replaced if they differ."""
     assert pull(hub, tmp_path).returncode == 0
     hub.asked.clear()
     ended = pull(hub, tmp_path, "--json")
@@ -88,27 +88,27 @@ def test_what_is_here_is_not_fetched_again(hub: Hub, tmp_path: Path) -> None:
     assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 
 
-def test_torch_files_come_for_want_of_safetensors(hub: Hub, tmp_path: Path) -> None:
-    """As serve would fetch them."""
+def test_torch_files_are_fetched_without_safetensors(hub: Hub, tmp_path: Path) -> None:
+    """As by `vectord serve`."""
     del hub.files[WEIGHTS]
     assert pull(hub, tmp_path).returncode == 0
     assert (snapshot(tmp_path) / "pytorch_model.bin").is_file()
 
 
-def test_a_connection_that_ends_is_gone_on_with(hub: Hub, tmp_path: Path) -> None:
-    """Within one pull, from the byte where it ended."""
+def test_a_broken_connection_is_resumed(hub: Hub, tmp_path: Path) -> None:
+    """In the same pull, at the next byte."""
     hub.files[WEIGHTS] += bytes(100_000)
     hub.breaks_after[WEIGHTS] = 60_000
     assert pull(hub, tmp_path).returncode == 0
-    ranges = [said for name, said in hub.asked if name == WEIGHTS]
+    ranges = [range_ for name, range_ in hub.asked if name == WEIGHTS]
     assert ranges[:2] == [None, "bytes=60000-"]
     assert (snapshot(tmp_path) / WEIGHTS).read_bytes() == hub.files[WEIGHTS]
 
 
-def test_a_killed_pull_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
-    """kill -9 in the middle of a file: what came stays, the next pull asks for the rest alone."""
+def test_a_killed_pull_is_resumed(hub: Hub, tmp_path: Path) -> None:
+    """After kill -9 in the middle of a file, the next pull requests only the rest."""
     hub.files[WEIGHTS] += bytes(3_000_000)
-    hub.breaks_after[WEIGHTS] = 2_500_000  # and then it waits a second before it tries again
+    hub.breaks_after[WEIGHTS] = 2_500_000  # then it waits a second before it retries
     command = [sys.executable, "-m", "vectord", "pull", MODEL]
     with subprocess.Popen(command, env=environ_of(hub, tmp_path), cwd=tmp_path) as process:
         blobs = tmp_path / "hf" / "hub" / "models--some--model" / "blobs"
@@ -130,7 +130,7 @@ def test_a_killed_pull_goes_on_where_it_was(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_hub_without_ranges_is_read_from_the_start(hub: Hub, tmp_path: Path) -> None:
-    """What was kept is not put before a whole file."""
+    """Kept bytes are discarded."""
     hub.knows_ranges = False
     blobs = tmp_path / "hf" / "hub" / "models--some--model" / "blobs"
     blobs.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_a_hub_without_ranges_is_read_from_the_start(hub: Hub, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
 def test_a_wrong_checksum_is_refused(hub: Hub, tmp_path: Path, name: str) -> None:
-    """Of what LFS keeps, and of what git keeps: exit code 2, nothing kept of it, no lock file."""
+    """For files in LFS and in git: exit code 2, no file, and no lock file."""
     hub.announced[name] = bytes(len(hub.files[name]))
     ended = pull(hub, tmp_path)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -152,19 +152,19 @@ def test_a_wrong_checksum_is_refused(hub: Hub, tmp_path: Path, name: str) -> Non
 
 
 def test_locked_fetches_that_commit_and_refuses_other_bytes(hub: Hub, tmp_path: Path) -> None:
-    """The lock file decides, not the branch; and it stays as it is."""
+    """The lock file decides, not the branch, and is not changed."""
     assert pull(hub, tmp_path).returncode == 0
     before = (tmp_path / "vectord.lock").read_bytes()
     assert pull(hub, tmp_path, "--locked").returncode == 0
-    hub.files[WEIGHTS] = bytes(len(hub.files[WEIGHTS]))  # the hub gives, and announces, other weights for that commit
+    hub.files[WEIGHTS] = bytes(len(hub.files[WEIGHTS]))  # another checksum, for the same commit
     ended = pull(hub, tmp_path, "--frozen")
     assert ended.returncode == 2
     assert f"{WEIGHTS} differs from the lock file" in ended.stderr
     assert (tmp_path / "vectord.lock").read_bytes() == before
 
 
-def test_locked_demands_the_model(hub: Hub, tmp_path: Path) -> None:
-    """No lock file, or one without it: one line, exit code 2, nothing fetched."""
+def test_locked_requires_the_model_in_the_lock_file(hub: Hub, tmp_path: Path) -> None:
+    """Else the command fails with one line and exit code 2, and fetches nothing."""
     assert "No such file" in pull(hub, tmp_path, "--locked").stderr
     write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
     ended = pull(hub, tmp_path, "--locked")
@@ -183,7 +183,7 @@ def test_an_unknown_model_is_one_line(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_the_script_of_simple_inference_server_is_pull(hub: Hub, tmp_path: Path) -> None:
-    """scripts/download_models.py takes MODELS, as it does."""
+    """scripts/download_models.py reads MODELS."""
     ended = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "download_models.py"), "--json"],
         env=environ_of(hub, tmp_path) | {"MODELS": MODEL},
@@ -201,7 +201,7 @@ def test_the_script_of_simple_inference_server_is_pull(hub: Hub, tmp_path: Path)
 
 
 def test_serve_reads_the_locked_commit(hub: Hub, tmp_path: Path) -> None:
-    """From the cache, without the network, also when the branch has moved on."""
+    """From the cache, without network, also if the branch has changed."""
     assert pull(hub, tmp_path).returncode == 0
     (snapshot(tmp_path).parent.parent / "refs" / "main").write_text("b" * 40)
     assert read_facts(RequestedModel(MODEL), config_of(tmp_path)).revision == COMMIT
@@ -209,7 +209,7 @@ def test_serve_reads_the_locked_commit(hub: Hub, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
 def test_serve_refuses_a_file_that_differs(hub: Hub, tmp_path: Path, name: str) -> None:
-    """By a single byte, of the same size."""
+    """In a single byte."""
     assert pull(hub, tmp_path).returncode == 0
     path = (snapshot(tmp_path) / name).resolve()
     content = bytearray(path.read_bytes())
@@ -219,8 +219,8 @@ def test_serve_refuses_a_file_that_differs(hub: Hub, tmp_path: Path, name: str) 
         read_facts(RequestedModel(MODEL), config_of(tmp_path))
 
 
-def test_serve_refuses_a_file_that_nobody_locked(hub: Hub, tmp_path: Path) -> None:
-    """One that would be read: it changes the model as a changed file does."""
+def test_serve_refuses_a_file_that_is_not_locked(hub: Hub, tmp_path: Path) -> None:
+    """It could change the model."""
     assert pull(hub, tmp_path).returncode == 0
     (snapshot(tmp_path) / "special_tokens_map.json").write_text("{}")
     with pytest.raises(ModelUnavailable, match=r"special_tokens_map\.json would be read and is not in the lock file"):
@@ -228,7 +228,7 @@ def test_serve_refuses_a_file_that_nobody_locked(hub: Hub, tmp_path: Path) -> No
 
 
 def test_serve_refuses_a_model_that_is_not_locked(hub: Hub, tmp_path: Path) -> None:
-    """Naming the lock file."""
+    """With the lock file in the error."""
     write_lock(tmp_path / "vectord.lock", [LockedModel("other/model", COMMIT, ())])
     with pytest.raises(ModelUnavailable, match="is not in the lock file"):
         read_facts(RequestedModel(MODEL), config_of(tmp_path))
@@ -237,8 +237,8 @@ def test_serve_refuses_a_model_that_is_not_locked(hub: Hub, tmp_path: Path) -> N
 # --- the lock file --------------------------------------------------------------------------------------------
 
 
-def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """Whatever a file is called."""
+def test_a_lock_file_is_read_back(tmp_path: Path) -> None:
+    """With any file name."""
     models = [
         LockedModel("b/c", COMMIT, (LockedFile('a "quoted"\\name.json', 3, "0" * 64),)),
         LockedModel("a", COMMIT, ()),
@@ -248,7 +248,7 @@ def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "reason"),
     [
         ({"version": 2}, "version"),
         ({"commit": "main"}, "commit"),
@@ -259,15 +259,15 @@ def test_a_lock_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_bad_lock_file_is_refused(tmp_path: Path, changed: Mapping[str, Any], told: str) -> None:
-    """Naming what is wrong with it."""
-    said = {"version": 1, "commit": COMMIT, "path": "config.json", "sha256": "0" * 64, "size_bytes": 3} | changed
+def test_a_bad_lock_file_is_refused(tmp_path: Path, changed: Mapping[str, Any], reason: str) -> None:
+    """The error names the wrong key."""
+    lock = {"version": 1, "commit": COMMIT, "path": "config.json", "sha256": "0" * 64, "size_bytes": 3} | changed
     path = tmp_path / "vectord.lock"
     path.write_text(
-        f"version = {said['version']}\n[[models]]\nmodel = 'm'\ncommit = '{said['commit']}'\n"
-        f"files = [{{ path = '{said['path']}', size_bytes = {said['size_bytes']!r}, sha256 = '{said['sha256']}' }}]\n"
+        f"version = {lock['version']}\n[[models]]\nmodel = 'm'\ncommit = '{lock['commit']}'\n"
+        f"files = [{{ path = '{lock['path']}', size_bytes = {lock['size_bytes']!r}, sha256 = '{lock['sha256']}' }}]\n"
     )
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reason):
         read_lock(path)
 
 

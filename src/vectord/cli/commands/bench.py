@@ -111,7 +111,7 @@ def command(
         model = model or server.find_model()
         for name in dict.fromkeys(names):
             try:
-                wanted = scenario(server, name, model=model, batch_size=batch_size, repeat=repeat)
+                chosen = scenario(server, name, model=model, batch_size=batch_size, repeat=repeat)
             except Unsupported as why:
                 unsupported[name] = str(why)
                 continue
@@ -120,8 +120,8 @@ def command(
             with _progress(name, requests, hidden=as_json or no_progress) as report:
                 figures = put_load(
                     name,
-                    target(server.url, wanted.path, token),
-                    wanted.bodies,
+                    target(server.url, chosen.path, token),
+                    chosen.bodies,
                     requests=requests,
                     concurrency=concurrency,
                     warmup=warmup,
@@ -129,7 +129,7 @@ def command(
                     units_per_request=batch_size,
                     report=report,
                 )
-            found.append((figures, wanted.form))
+            found.append((figures, chosen.form))
     if as_json:
         rows = [{**asdict(figures), "api": form} for figures, form in found]
         given = {"url": server.url, "batch_size": batch_size, "warmup": warmup, "repeat": repeat}

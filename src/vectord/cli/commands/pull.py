@@ -119,11 +119,11 @@ def _hub_ids(config: ModelConfig) -> list[str]:
     from vectord.engine.models.requested import requested_models  # noqa: PLC0415
 
     found: dict[str, None] = {}
-    for wanted in requested_models(config):
-        if Path(wanted.model).is_absolute() or wanted.model.startswith((".", "~")):
-            raise ConfigError(f"model {wanted.model}: a folder cannot be fetched; give a hub id such as BAAI/bge-m3")
-        entry = catalogue.find(wanted.model)
-        found[entry.hub_id if entry is not None else wanted.model] = None
+    for requested in requested_models(config):
+        if Path(requested.model).is_absolute() or requested.model.startswith((".", "~")):
+            raise ConfigError(f"model {requested.model}: a folder cannot be fetched; give a hub id such as BAAI/bge-m3")
+        entry = catalogue.find(requested.model)
+        found[entry.hub_id if entry is not None else requested.model] = None
     return list(found)
 
 

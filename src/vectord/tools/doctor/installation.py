@@ -84,10 +84,10 @@ def read_settings(loaded: Loaded) -> list[ChangedSetting]:
 
 
 def read_ports(config: ServerConfig) -> Sequence[Port]:
-    wanted = {"port": config.port, "grpc_port": config.grpc_port, "prometheus_port": config.prometheus_port}
+    ports = {"port": config.port, "grpc_port": config.grpc_port, "prometheus_port": config.prometheus_port}
     return [
         Port(setting=setting, host=config.host, port=port, problem=_problem(config.host, port))
-        for setting, port in wanted.items()
+        for setting, port in ports.items()
         if port
     ]
 
