@@ -1,4 +1,4 @@
-"""One real server for every client in this folder, as its operator would start it.
+"""One real server for all clients in this folder, started as an operator starts it.
 
 These tests run in an environment of the clients' packages (requirements.txt says which), the server in its own: by
 VECTORD_COMMAND, or else by .venv-dev's interpreter.
@@ -37,7 +37,7 @@ TINY_MODELS = ("tiny-bge-m3", "tiny-classifier", "tiny-reranker")
 os.environ |= QUIET
 
 Serve = Callable[..., str]
-PATIENCE_S = 300  # with a server that starts or stops beside everything else that a machine may do
+PATIENCE_S = 300  # for the start and stop of a server on a busy machine
 
 
 def _refuse_other_machines(event: str, arguments: tuple[Any, ...]) -> None:
@@ -51,7 +51,7 @@ if ENVIRONMENT.startswith(".venv-clients"):  # a hook stays for good: not in the
 
 @pytest.fixture(scope="session")
 def token_table() -> Path:
-    """OpenAI's table cl100k_base, as litellm brings it with it; in a folder that tiktoken knows to look into."""
+    """OpenAI's table cl100k_base from litellm, in a folder where tiktoken finds it."""
     package = find_spec("litellm")
     assert package is not None and package.origin is not None
     folder = Path(package.origin).parent / "litellm_core_utils" / "tokenizers"
@@ -70,13 +70,13 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def models(written: Path) -> list[str]:
-    """What to serve: the default model, whose weights are real, and tiny random ones that do what it cannot."""
+    """The served models: the default one with real weights, and tiny random ones for the other operations."""
     return [MODEL, *(str(written / name) for name in TINY_MODELS)]
 
 
 @pytest.fixture(scope="session")
 def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """The base URL of a server with these options; the same ones again are the same server."""
+    """The base URL of a server with these options. Equal options share a server."""
     running: dict[tuple[str, ...], str] = {}
     with ExitStack() as stack:
 
@@ -91,31 +91,31 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def server(serve: Serve, models: list[str]) -> str:
-    """The base URL of the server that most clients talk to: the default profile, and nobody needs a key."""
+    """The base URL of the server for most clients: the default profile, without a key."""
     return serve(*models)
 
 
 @pytest.fixture(scope="session")
 def key() -> str:
-    """What lets a client in at guarded_server."""
+    """The key of guarded_server."""
     return "clients-key"
 
 
 @pytest.fixture(scope="session")
 def guarded_server(serve: Serve, key: str) -> str:
-    """The base URL of a server that answers nobody without the key."""
+    """The base URL of a server that requires the key."""
     return serve(MODEL, "--api-key", key)
 
 
 @pytest.fixture(scope="session")
 def own(server: str) -> OwnApi:
-    """The same server by its own API."""
+    """vectord's own API of the same server."""
     return OwnApi(server)
 
 
 @contextmanager
 def _serving(log: Path, *options: str) -> Iterator[str]:
-    """The URL once it is ready to answer; it must end well when it is told to. log: its output."""
+    """The URL of a ready server, which must also shut down cleanly. log: its output."""
     command = [*COMMAND, "serve", *options, "--host", "127.0.0.1", "--port", "0"]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=environment) as process:

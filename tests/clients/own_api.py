@@ -1,4 +1,4 @@
-"""vectord's own API: what a client got is compared with what this gets for the same texts."""
+"""vectord's own API: the results of every client are compared with its results for the same texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class OwnApi:
-    """Without `model`, the first model that can answers, as it would for a client that names none."""
+    """Without `model`, the first suitable model answers, as for a client that names none."""
 
     url: str
 
@@ -25,12 +25,12 @@ class OwnApi:
         return np.array([item["dense"] for item in data], np.float32)
 
     def kinds(self, inputs: Sequence[str], outputs: Sequence[str], **options: Any) -> list[dict[str, Any]]:
-        """What `outputs` names of each text, as it is written: "dense", "sparse", "colbert"."""
+        """The JSON of each text for these `outputs`: "dense", "sparse", "colbert"."""
         data: list[dict[str, Any]] = self._post("embed", inputs=list(inputs), outputs=list(outputs), **options)["data"]
         return data
 
     def chunks(self, document: str, max_tokens: int) -> npt.NDArray[np.float32]:
-        """Vectors of its pieces, each read within the whole of it, (pieces, D)."""
+        """The vectors of its chunks, embedded in the context of the whole text, (chunks, D)."""
         asked = {"documents": [document], "chunk": {"max_tokens": max_tokens}, "late": True}
         (item,) = self._post("documents", **asked)["data"]
         return np.array([chunk["vector"] for chunk in item["chunks"]], np.float32)
@@ -46,12 +46,12 @@ class OwnApi:
         return [{one["label"]: one["score"] for one in item["labels"]} for item in data]
 
     def token_ids(self, text: str) -> list[int]:
-        """Special tokens included."""
+        """Including special tokens."""
         (ids,) = self._tokenize([text])
         return ids
 
     def count_tokens(self, inputs: Sequence[str]) -> int:
-        """Of all texts together, special tokens included: what a client is billed for."""
+        """Of all texts together, including special tokens: the usage that a client is billed for."""
         return sum(map(len, self._tokenize(inputs)))
 
     def _tokenize(self, inputs: Sequence[str]) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""The environment for packages that would tell somebody of their use, or fetch lists, when they are imported."""
+"""Environment variables that keep packages from reporting their use or fetching lists on import."""
 
 from __future__ import annotations
 

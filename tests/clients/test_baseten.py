@@ -1,4 +1,4 @@
-"""Baseten's performance client: many requests at once, small batches of a list, some of them sent twice."""
+"""Baseten's performance client: many concurrent requests with small batches, some of them sent twice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def client(server):
 
 
 def test_embeds_many_at_once(client, own):
-    """Batches of three on 64 connections come together in order."""
+    """Batches of three on 64 connections are joined in order."""
     answer = client.embed(input=MANY, model=MODEL, preference=SMALL_BATCHES)
     assert len(answer.individual_request_times) >= len(MANY) / 3
     assert_same_vectors(answer.numpy(), own.embed(MANY))
@@ -29,21 +29,21 @@ def test_sums_usage_over_its_batches(client, own):
     assert answer.usage.total_tokens == own.count_tokens(TEXTS)
 
 
-async def test_duplicates_of_slow_requests_do_no_harm(client, own):
-    """With a delay of next to nothing every request may be sent twice; the vectors are the same."""
+async def test_duplicates_of_slow_requests_are_harmless(client, own):
+    """With a tiny delay every request may be sent twice; the vectors are the same."""
     hedging = RequestProcessingPreference(batch_size=3, hedge_delay=0.2, hedge_budget_pct=3.0)
     answer = await client.async_embed(input=MANY, model=MODEL, preference=hedging)
     assert_same_vectors(answer.numpy(), own.embed(MANY))
 
 
 def test_embeds_in_base64(client, own):
-    """It hands the text of a vector on: as many bytes as four a number."""
+    """It returns the base64 text of a vector: four bytes for each number."""
     (item,) = client.embed(input=["a"], model=MODEL, encoding_format="base64").data
     assert len(item.embedding) == 2048
 
 
 def test_reranks(client, own):
-    """TEI's bare list, of batches that the client numbers through."""
+    """TEI's plain list; the client numbers the passages over its batches."""
     answer = client.rerank(query=QUERY, texts=TEXTS, return_text=True)
     assert [(one.index, one.text) for one in answer.data] == [(i, TEXTS[i]) for i, _ in own.rank(QUERY, TEXTS)]
     scores = {one.index: one.score for one in client.rerank(QUERY, TEXTS, preference=SMALL_BATCHES).data}
@@ -51,22 +51,22 @@ def test_reranks(client, own):
 
 
 def test_classifies(client, own):
-    """The first model that has labels answers, whatever `model` says: TEI's bodies name none."""
+    """The first model with labels answers, regardless of `model`: TEI's bodies name no model."""
     answer = client.classify(inputs=TEXTS)
     got = [{one.label: one.score for one in text} for text in answer.data]
     for given, expected in zip(got, own.labels(TEXTS, model="tiny-classifier"), strict=True):
         assert given == pytest.approx(expected, abs=1e-3)
 
 
-def test_what_is_refused_is_not_sent_again(client):
-    """The status and our words are in the exception; five retries would take half a minute."""
+def test_errors_are_not_retried(client):
+    """The exception has the status and the message; five retries would take half a minute."""
     with pytest.raises(requests.HTTPError, match=r"404.*No such model"):
         client.embed(input=["a"], model="none")
     with pytest.raises(requests.HTTPError, match=r"400.*256 tokens"):
         client.embed(input=[TOO_LONG], model=MODEL)
 
 
-def test_posts_of_any_body(client):
+def test_posts_any_body(client):
     """batch_post to a route of another API."""
     bodies = [{"query": QUERY, "documents": TEXTS[:3], "model": "tiny-reranker", "top_n": 1}] * 3
     answers = client.batch_post(url_path="/v2/rerank", payloads=bodies).data

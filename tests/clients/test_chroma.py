@@ -20,14 +20,14 @@ def openai_key(monkeypatch):
 
 @pytest.mark.parametrize("path", ["/embed", "/"])
 def test_huggingface_server(server, own, path):
-    """The address is posted to as it is; only `inputs` is sent, so that long texts are cut, as TEI does."""
+    """It posts to the exact address and sends only `inputs`; long texts are truncated, as in TEI."""
     function = HuggingFaceEmbeddingServer(url=f"{server}{path}")
     assert_same_vectors(function(TEXTS), own.embed(TEXTS))
     assert_same_vectors(function([TOO_LONG]), own.embed([TOO_LONG], truncate=True))
 
 
 def test_huggingface_server_reads_an_error_as_vectors(server):
-    """It checks no status. The words `error` and `error_type` are no numbers, so that no vector comes of them."""
+    """It checks no status. The strings of `error` and `error_type` are not numbers, so they never become a vector."""
     function = HuggingFaceEmbeddingServer(url=f"{server}/embed")
     with pytest.raises(ValueError, match="could not convert string to float: 'error'"):
         function([""])
@@ -44,7 +44,7 @@ def test_openai(server, own):
 
 
 def test_ollama(server, own):
-    """Whichever of Ollama's addresses it is given; its own default model is not served here."""
+    """With each of Ollama's addresses; its default model is not served here."""
     for path in ("", "/api/embeddings"):
         function = OllamaEmbeddingFunction(url=f"{server}{path}", model_name=MODEL)
         assert_same_vectors(function(TEXTS), own.embed(TEXTS))

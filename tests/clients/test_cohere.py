@@ -11,12 +11,12 @@ import pytest
 from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
 TYPES = ["float", "int8", "uint8", "binary", "ubinary", "base64"]
-PAGE_TEXTS = 96  # that the client of v1 sends at once
+PAGE_TEXTS = 96  # in one request of the v1 client
 
 
 @pytest.fixture(params=["", "/v1"], ids=["root", "base URL that ends in v1"])
 def base_url(request: pytest.FixtureRequest, server: str) -> str:
-    """The SDK appends v1/... and v2/... whatever the URL ends in."""
+    """The SDK appends v1/... and v2/... to any URL."""
     return f"{server}{request.param}"
 
 
@@ -36,8 +36,8 @@ def ranking(answer: cohere.RerankResponse) -> list[tuple[int, float]]:
     return [(result.index, pytest.approx(result.relevance_score, abs=1e-3)) for result in answer.results]
 
 
-def test_v1_needs_no_model_and_gives_floats(v1, own):
-    """The texts come back too, and the tokens that were run."""
+def test_v1_needs_no_model_and_returns_floats(v1, own):
+    """The response also contains the texts and the token count."""
     answer = v1.embed(texts=TEXTS)
     assert answer.response_type == "embeddings_floats"
     assert answer.texts == TEXTS
@@ -45,16 +45,16 @@ def test_v1_needs_no_model_and_gives_floats(v1, own):
     assert_same_vectors(answer.embeddings, own.embed(TEXTS))
 
 
-def test_v1_sends_pages_and_joins_their_answers(v1, own):
-    """In the order of the texts, whose ids it joins as strings."""
+def test_v1_sends_pages_and_joins_their_results(v1, own):
+    """In the order of the texts; it joins their ids as strings."""
     texts = [f"text number {number}" for number in range(2 * PAGE_TEXTS + 1)]
     answer = v1.embed(texts=texts, model=MODEL, input_type="search_document")
     assert len(answer.id.split(", ")) == 3
     assert_same_vectors(answer.embeddings, own.embed(texts))
 
 
-def test_every_type_holds_the_same_vectors(v1, v2, own):
-    """Six ways to write them, in one answer, and in both versions."""
+def test_every_type_contains_the_same_vectors(v1, v2, own):
+    """In six formats in one response, and in both versions."""
     floats = own.embed(TEXTS)
     asked = {"texts": TEXTS, "model": MODEL, "input_type": "search_document", "embedding_types": TYPES}
     for answer in (v1.embed(**asked), v2.embed(**asked)):
@@ -67,18 +67,18 @@ def test_every_type_holds_the_same_vectors(v1, v2, own):
         assert np.corrcoef(np.ravel(got.int8), np.ravel(floats))[0, 1] > 0.999
         np.testing.assert_array_equal(np.array(got.ubinary) - 128, got.binary)
         bits = np.unpackbits(np.array(got.ubinary, np.uint8), axis=1)
-        assert np.mean(bits == (floats > 0)) > 0.999  # but for numbers next to 0
+        assert np.mean(bits == (floats > 0)) > 0.999  # except numbers close to 0
 
 
-def test_v2_takes_inputs_of_parts(v2, own):
-    """Content in place of texts: the parts of one input are lines of one text."""
+def test_v2_accepts_inputs_of_parts(v2, own):
+    """Content instead of texts: the parts of one input become lines of one text."""
     parts = [{"type": "text", "text": "That is"}, {"type": "text", "text": "a happy person"}]
     answer = v2.embed(inputs=[{"content": parts}], model=MODEL, input_type="search_query", embedding_types=["float"])
     assert_same_vectors(answer.embeddings.float_, own.embed(["That is\na happy person"]))
 
 
 def test_v1_ranks_without_a_model(v1, own):
-    """By the served reranker; documents may be objects, and come back."""
+    """With the served reranker; documents may be objects, and are returned."""
     assert v1.rerank(query=QUERY, documents=PASSAGES).results != []
     answer = v1.rerank(query=QUERY, documents=[{"text": text, "n": "1"} for text in PASSAGES], return_documents=True)
     assert ranking(answer) == own.rank(QUERY, PASSAGES)
@@ -86,14 +86,14 @@ def test_v1_ranks_without_a_model(v1, own):
 
 
 def test_v1_ranks_by_fields(v1, own):
-    """Only the fields that are named count, a line each."""
+    """Only the named fields are read, one line each."""
     documents = [{"title": text, "text": "nothing"} for text in PASSAGES]
     answer = v1.rerank(query=QUERY, documents=documents, rank_fields=["title"], top_n=2)
     assert ranking(answer) == own.rank(QUERY, [f"title: {text}" for text in PASSAGES])[:2]
 
 
-def test_v2_ranks_by_the_model_that_is_named(v2, own):
-    """One that has vectors alone does it too; v2's own fields are read."""
+def test_v2_ranks_by_the_named_model(v2, own):
+    """Also with an embedding model; the fields of v2 are read."""
     first = {"additional_body_parameters": {"priority": 1}}
     answer = v2.rerank(
         model=MODEL, query=QUERY, documents=PASSAGES, top_n=2, max_tokens_per_doc=50, request_options=first
@@ -102,15 +102,15 @@ def test_v2_ranks_by_the_model_that_is_named(v2, own):
     assert answer.meta.billed_units.search_units == 1
 
 
-def test_texts_to_tokens_and_back(v1, own):
-    """The SDK first looks for a tokenizer to download, finds none, and asks the server."""
+def test_tokenize_and_detokenize_are_inverse(v1, own):
+    """The SDK finds no tokenizer to download and calls the server."""
     tokens = v1.tokenize(text="a happy person", model=MODEL).tokens
     assert tokens == own.token_ids("a happy person")[1:-1]
     assert v1.detokenize(tokens=tokens, model=MODEL).text == "a happy person"
 
 
-def test_long_texts_are_cut_unless_told_otherwise(v1, own):
-    """END is Cohere's default and START keeps the end; NONE is a bad request. A warning says what was cut."""
+def test_long_texts_are_truncated_by_default(v1, own):
+    """END is Cohere's default; START keeps the end; NONE is a bad request. A warning reports the truncation."""
     text = f"{TEXTS[0]} {TOO_LONG} {TEXTS[1]}"
     answer = v1.embed(texts=[text], batching=False)
     assert_same_vectors(answer.embeddings, own.embed([text], truncate=True))
@@ -132,14 +132,14 @@ def test_an_unknown_model_is_not_found(v1, v2):
 
 
 def test_a_wrong_key_is_unauthorized(guarded_server, key):
-    """And the right one embeds."""
+    """The right key embeds."""
     with cohere.Client(key, base_url=guarded_server) as client:
         assert len(client.embed(texts=["x"]).embeddings) == 1
     with cohere.Client("wrong", base_url=guarded_server) as stranger, pytest.raises(cohere.UnauthorizedError):
         stranger.embed(texts=["x"])
 
 
-async def test_the_async_client_gets_the_same(base_url, own):
+async def test_the_async_client_returns_the_same(base_url, own):
     """AsyncClientV2."""
     async with cohere.AsyncClientV2("none is needed", base_url=base_url) as client:
         asked = {"texts": TEXTS, "model": MODEL, "input_type": "search_query", "embedding_types": ["float"]}

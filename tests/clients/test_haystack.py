@@ -35,7 +35,7 @@ def tei(component, server, **options):
 
 @pytest.mark.parametrize("path", ["", "/", "/some/prefix"])
 def test_ranks(server, own, path):
-    """The first of the answer are taken as they come. The client drops whatever path the address has."""
+    """It takes the first results of the response, and drops the path of the address."""
     ranker = HuggingFaceTEIRanker(url=f"{server}{path}", top_k=2)
     ranked = ranker.run(QUERY, DOCUMENTS)["documents"]
     expected = own.rank(QUERY, TEXTS)[:2]
@@ -51,8 +51,8 @@ async def test_ranks_by_logits(server, own):
     assert [document.score for document in ranked] == pytest.approx([score for _, score in expected], abs=1e-3)
 
 
-def test_cuts_on_the_side_that_is_asked_for(server, own):
-    """A direction turns truncation on; the two ends of a long text get two scores."""
+def test_truncates_on_the_requested_side(server, own):
+    """A direction turns truncation on; the two ends of a long text have different scores."""
     long = Document(content=f"{TEXTS[0]}. {TOO_LONG}. {TEXTS[2]}.")
     ranker = HuggingFaceTEIRanker(url=server)
     scores = {
@@ -62,8 +62,8 @@ def test_cuts_on_the_side_that_is_asked_for(server, own):
     assert len(scores) == 2
 
 
-def test_what_the_ranker_refuses(server):
-    """A document without a text, of a picture say. TEI's words are in the error, and nothing is sent again."""
+def test_errors_of_the_ranker(server):
+    """A document without a text, such as a picture. The error has TEI's message, and there is no retry."""
     with pytest.raises(RuntimeError, match=r"422.*texts\[0\]"):
         HuggingFaceTEIRanker(url=server).run(QUERY, [Document(id="picture")])
 
@@ -72,7 +72,7 @@ def test_what_the_ranker_refuses(server):
 
 
 async def test_embeds_a_text(server, own):
-    """The integration asks for no normalisation, and for truncation."""
+    """The integration requests truncation and no normalization."""
     embedder = tei(HuggingFaceAPITextEmbedder, server)
     expected = own.embed([QUERY], normalize=False)
     assert_same_vectors([embedder.run(QUERY)["embedding"]], expected)
@@ -82,14 +82,14 @@ async def test_embeds_a_text(server, own):
 
 
 def test_embeds_documents(server, own):
-    """In batches, normalised if asked to."""
+    """In batches, normalized on request."""
     embedder = tei(HuggingFaceAPIDocumentEmbedder, server, normalize=True, batch_size=3)
     documents = embedder.run(DOCUMENTS)["documents"]
     assert_same_vectors([document.embedding for document in documents], own.embed(TEXTS))
 
 
-def test_what_the_embedders_refuse(server):
-    """Without truncation a long text is huggingface_hub's exception, with TEI's words."""
+def test_errors_of_the_embedders(server):
+    """Without truncation a long text raises huggingface_hub's exception with TEI's message."""
     embedder = tei(HuggingFaceAPITextEmbedder, server, truncate=False)
     with pytest.raises(HfHubHTTPError, match="256 tokens"):
         embedder.run(TOO_LONG)
@@ -99,7 +99,7 @@ def test_what_the_embedders_refuse(server):
 
 
 def test_embeds_sparsely(server, own):
-    """A text and documents, each as the indices and weights that our own API gives."""
+    """A text and documents have the indices and weights of vectord's own API."""
     texts = ["many small birds", "the lazy dog"]
     expected = [item["sparse"] for item in own.kinds(texts, ["sparse"], model="tiny-bge-m3")]
     embedder = HuggingFaceTEISparseTextEmbedder(api_base_url=server)
@@ -109,7 +109,7 @@ def test_embeds_sparsely(server, own):
     assert [document.sparse_embedding.to_dict() for document in documents] == expected
 
 
-def test_a_server_without_sparse_vectors_says_so(guarded_server, key):
+def test_a_server_without_sparse_vectors_is_an_error(guarded_server, key):
     """The default model has none. The client raises for the status."""
     embedder = HuggingFaceTEISparseTextEmbedder(api_base_url=guarded_server, token=Secret.from_token(key))
     with pytest.raises(httpx.HTTPStatusError, match="424"):
@@ -132,8 +132,8 @@ def test_openai_embedders(server, own):
     assert found["meta"]["usage"]["total_tokens"] == own.count_tokens(TEXTS)
 
 
-def test_what_openai_embedders_make_of_refusals(server, caplog):
-    """The text embedder raises. That of documents logs, and goes on without the vectors of the batch."""
+def test_errors_of_openai_embedders(server, caplog):
+    """The text embedder raises. The document embedder logs, and continues without the vectors of the batch."""
     with pytest.raises(openai.NotFoundError):
         OpenAITextEmbedder(api_base_url=f"{server}/v1", api_key=KEY).run(QUERY)
     documents = OpenAIDocumentEmbedder(api_base_url=f"{server}/v1", api_key=KEY, model=MODEL, batch_size=1)
@@ -145,7 +145,7 @@ def test_what_openai_embedders_make_of_refusals(server, caplog):
 
 
 def test_a_pipeline_finds_and_ranks(server):
-    """Embed, retrieve, rank: documents go in, and the one that means the same comes out."""
+    """Embed, retrieve, rank: the document with the same meaning is found."""
     store = InMemoryDocumentStore()
     store.write_documents(tei(HuggingFaceAPIDocumentEmbedder, server).run(DOCUMENTS)["documents"])
     pipeline = Pipeline()

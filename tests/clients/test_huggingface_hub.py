@@ -1,4 +1,4 @@
-"""huggingface_hub's InferenceClient, which posts to the URL itself and expects TEI's answers."""
+"""huggingface_hub's InferenceClient, which posts to the URL itself and expects TEI's responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def client(server: str) -> InferenceClient:
 
 
 def test_feature_extraction_at_the_root(client, own):
-    """One text in gives one row, a list gives rows in order."""
+    """One text gives one row, a list gives rows in order."""
     assert_same_vectors(client.feature_extraction(TEXTS[0]), own.embed(TEXTS[:1]))
     assert_same_vectors(client.feature_extraction(TEXTS), own.embed(TEXTS))
 
@@ -29,7 +29,7 @@ def test_feature_extraction_options(client, own):
     assert_same_vectors(cut, own.embed([f"{TOO_LONG} {TEXTS[0]}"], truncate=True, truncate_side="left"))
 
 
-async def test_the_async_client_gets_the_same(server, own):
+async def test_the_async_client_returns_the_same(server, own):
     """AsyncInferenceClient."""
     async with AsyncInferenceClient(server) as client:
         assert_same_vectors(await client.feature_extraction(TEXTS), own.embed(TEXTS))
@@ -46,14 +46,14 @@ def test_sentence_similarity_known_answers(server, path):
 
 
 def test_text_classification(server, own):
-    """By the model that has labels. Of TEI's flat list of them the client shows the first, which is the best."""
+    """With the model that has labels. The client shows the first, which is the best, of TEI's flat list."""
     best = InferenceClient(f"{server}/predict").text_classification(TEXTS[0])
     (labels,) = own.labels(TEXTS[:1])
     assert (best.label, pytest.approx(best.score, abs=1e-3)) == next(iter(labels.items()))
 
 
-def test_errors_say_what_the_server_said(client):
-    """TEI's words, after the status."""
+def test_errors_have_the_message_of_the_server(client):
+    """The status, then TEI's message."""
     with pytest.raises(HfHubHTTPError, match="must have less than 256 tokens"):
         client.feature_extraction(TOO_LONG, truncate=False)
     with pytest.raises(HfHubHTTPError, match="prompt_name"):
@@ -61,7 +61,7 @@ def test_errors_say_what_the_server_said(client):
 
 
 def test_a_wrong_key_is_unauthorized(guarded_server, key):
-    """And the right one embeds."""
+    """The right key embeds."""
     assert InferenceClient(guarded_server, token=key).feature_extraction("x").shape == (1, 384)
     with pytest.raises(HfHubHTTPError, match="401"):
         InferenceClient(guarded_server, token="wrong").feature_extraction("x")

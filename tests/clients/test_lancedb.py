@@ -29,14 +29,14 @@ def openai_function(server):
 
 
 def test_openai(openai_function, own):
-    """Of an empty text, which it does not send, there is no vector."""
+    """It does not send an empty text, which has no vector."""
     *vectors, missing = openai_function.compute_source_embeddings([*TEXTS, ""])
     assert_same_vectors(vectors, own.embed(TEXTS))
     assert missing is None
 
 
-def test_openai_drops_a_batch_that_is_refused(openai_function, server, caplog):
-    """A 400 leaves no vector of any text, and our words in the log; an unknown model raises."""
+def test_openai_drops_a_refused_batch(openai_function, server, caplog):
+    """A 400 gives no vectors, and the message is in the log; an unknown model raises."""
     with caplog.at_level(logging.ERROR):
         assert openai_function.compute_source_embeddings([TEXTS[0], TOO_LONG]) == [None, None]
     assert "`input[1]` must have at most 256 tokens" in caplog.text
@@ -45,7 +45,7 @@ def test_openai_drops_a_batch_that_is_refused(openai_function, server, caplog):
 
 
 def test_ollama_in_a_table(server, own, tmp_path):
-    """The width is asked of the server; rows are embedded as they are added, and the query as it is searched."""
+    """The server reports the width; rows are embedded when they are added, and queries when they are searched."""
     function = REGISTRY.get("ollama").create(name=MODEL, host=server)
 
     class Row(LanceModel):
@@ -63,7 +63,7 @@ def test_ollama_in_a_table(server, own, tmp_path):
 
 
 def test_cohere(server, own, monkeypatch):
-    """Texts and queries by the SDK's version 1; the class keeps the client, which reads its address at import."""
+    """Texts and queries with version 1 of the SDK, whose client reads its address at import."""
     monkeypatch.setattr(CohereEmbeddingFunction, "client", cohere.Client("any key", base_url=server))
     function = REGISTRY.get("cohere").create(name=MODEL)
     assert_same_vectors(function.compute_source_embeddings(TEXTS), own.embed(TEXTS))
@@ -73,7 +73,7 @@ def test_cohere(server, own, monkeypatch):
 
 
 def test_jina(server, own, monkeypatch):
-    """The address is the module's; what is refused is a RuntimeError with `detail`."""
+    """The address is set in the module; an error is a RuntimeError with `detail`."""
     monkeypatch.setattr(jinaai, "API_URL", f"{server}/v1/embeddings")
     function = REGISTRY.get("jina").create(name=MODEL)
     assert_same_vectors(function.compute_source_embeddings(TEXTS), own.embed(TEXTS))

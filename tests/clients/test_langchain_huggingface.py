@@ -1,4 +1,4 @@
-"""langchain-huggingface: its embeddings are asked of huggingface_hub's client."""
+"""langchain-huggingface, which embeds with huggingface_hub's client."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from tests.clients.texts import MODEL, TEXTS, TOO_LONG, assert_same_vectors
 
 @pytest.fixture
 def embeddings(server: str) -> HuggingFaceEndpointEmbeddings:
-    """It takes no URL since version 1, so its two clients are exchanged for ones that have it."""
+    """It accepts no URL since version 1, so its two clients are replaced by ones with the URL."""
     made = HuggingFaceEndpointEmbeddings(model=MODEL, provider="hf-inference")
     made.client, made.async_client = InferenceClient(server), AsyncInferenceClient(server)
     return made
 
 
 def test_documents_and_queries(embeddings, own):
-    """It sends a list each time, newlines made blanks."""
+    """It always sends a list, with newlines replaced by spaces."""
     one_line = [text.replace("\n", " ") for text in TEXTS]
     assert_same_vectors(embeddings.embed_documents(TEXTS), own.embed(one_line))
     assert_same_vectors([embeddings.embed_query(TEXTS[0])], own.embed(TEXTS[:1]))
 
 
 def test_options_reach_the_server(embeddings, own):
-    """model_kwargs are TEI's."""
+    """model_kwargs are those of TEI."""
     embeddings.model_kwargs = {"truncate": True, "normalize": False}
     assert_same_vectors(embeddings.embed_documents([TOO_LONG]), own.embed([TOO_LONG], truncate=True))
     embeddings.model_kwargs = {"truncate": False}
@@ -33,7 +33,7 @@ def test_options_reach_the_server(embeddings, own):
         embeddings.embed_documents([TOO_LONG])
 
 
-async def test_the_async_methods_get_the_same(embeddings, own):
+async def test_the_async_methods_return_the_same(embeddings, own):
     """aembed_documents."""
     assert_same_vectors(await embeddings.aembed_documents(TEXTS[:3]), own.embed(TEXTS[:3]))
     await embeddings.async_client.close()

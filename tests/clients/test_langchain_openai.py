@@ -1,4 +1,4 @@
-"""langchain-openai, which sends token ids of OpenAI's vocabulary unless it is told not to."""
+"""langchain-openai, which sends token ids of OpenAI's vocabulary by default."""
 
 from __future__ import annotations
 

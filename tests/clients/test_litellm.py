@@ -1,4 +1,4 @@
-"""litellm, which speaks to a server in the words of whichever provider it is told that it is."""
+"""litellm, which uses the API of the provider that its configuration names."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from litellm.exceptions import BadRequestError, NotFoundError
 from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
-litellm.suppress_debug_info = True  # else it prints a list of providers at every error
+litellm.suppress_debug_info = True  # or it prints a list of providers at every error
 
-# The provider, and what is put behind the server's URL for it.
+# The provider, and the path that it needs after the server's URL.
 EMBEDDING = [
     ("openai", "/v1"),
     ("openai_like", "/v1"),
@@ -38,14 +38,14 @@ def ask(server: str, provider: str, path: str, model: str = MODEL) -> dict[str, 
 
 @pytest.mark.parametrize(("provider", "path"), EMBEDDING)
 def test_embedding(server, own, provider, path):
-    """Vectors in order, and the tokens that were run."""
+    """Vectors in order, and the token count."""
     answer = litellm.embedding(**ask(server, provider, path), input=TEXTS)
     assert_same_vectors([item["embedding"] for item in answer.data], own.embed(TEXTS))
     assert answer.usage.total_tokens == own.count_tokens(TEXTS)
 
 
-def test_null_for_an_encoding_is_no_encoding(server, own):
-    """Which some versions of it send."""
+def test_an_encoding_of_null_is_the_default(server, own):
+    """Some of its versions send it."""
     answer = litellm.embedding(**ask(server, "openai", "/v1"), input=TEXTS[:2], encoding_format=None)
     assert_same_vectors([item["embedding"] for item in answer.data], own.embed(TEXTS[:2]))
 
@@ -63,20 +63,20 @@ def test_rerank(server, own, provider, path):
 
 
 def test_rerank_as_huggingface(server, own):
-    """As TEI's, where a server has one reranker: no model is sent."""
+    """As TEI, whose servers have one reranker: no model is sent."""
     answer = litellm.rerank(**ask(server, "huggingface", ""), query=QUERY, documents=PASSAGES)
     assert [result["index"] for result in answer.results] == [at for at, _ in own.rank(QUERY, PASSAGES)]
 
 
 def test_infinity_at_the_root(serve, models):
-    """Where the server stands in for infinity, whose documents are bare strings, its root does for reranking too."""
+    """With the profile infinity, whose documents are plain strings, the root also serves reranking."""
     asked = ask(serve(*models, "--profile", "infinity"), "infinity", "", "tiny-reranker")
     answer = litellm.rerank(**asked, query=QUERY, documents=PASSAGES, return_documents=True)
     assert sorted(result["document"]["text"] for result in answer.results) == sorted(PASSAGES)
 
 
 def test_errors_are_litellms_own_classes(server):
-    """What cannot be found and what is wrong stay apart, whatever the provider."""
+    """An unknown model and an invalid request have different classes, for every provider."""
     with pytest.raises(NotFoundError, match="No such model"):
         litellm.embedding(**ask(server, "openai", "/v1", "no-such-model"), input=TEXTS)
     with pytest.raises(BadRequestError, match="at most 256 tokens"):
@@ -87,7 +87,7 @@ def test_errors_are_litellms_own_classes(server):
         litellm.rerank(**ask(server, "infinity", "", "no-such-model"), query=QUERY, documents=PASSAGES)
 
 
-async def test_the_async_functions_get_the_same(server, own):
+async def test_the_async_functions_return_the_same(server, own):
     """aembedding and arerank."""
     answer = await litellm.aembedding(**ask(server, "openai", "/v1"), input=TEXTS)
     assert_same_vectors([item["embedding"] for item in answer.data], own.embed(TEXTS))

@@ -29,7 +29,7 @@ def openai_like(server):
 
 
 def jina(server, **options):
-    """The class hands no address on to what calls the API, so that one is told."""
+    """The class does not pass the address on, so the inner class gets it."""
     embedding = JinaEmbedding(**{"model": MODEL, "api_key": "any key", **options})
     embedding._api.api_url = f"{server}/v1/embeddings"
     return embedding
@@ -46,8 +46,8 @@ async def test_openai_like_embeds(openai_like, own):
     assert_same_vectors(await openai_like.aget_text_embedding_batch(TEXTS), expected)
 
 
-def test_openai_like_says_what_is_wrong(openai_like, server):
-    """Refusals are the SDK's exceptions at once; what was retried would take a second at least, ten times."""
+def test_openai_like_raises_the_errors_of_the_sdk(openai_like, server):
+    """Errors are the SDK's exceptions, without retries, each of which would take a second."""
     with pytest.raises(openai.BadRequestError, match="256 tokens"):
         openai_like.get_text_embedding(TOO_LONG)
     with pytest.raises(openai.NotFoundError, match="No such model"):
@@ -55,7 +55,7 @@ def test_openai_like_says_what_is_wrong(openai_like, server):
 
 
 def test_an_index_finds_the_text(server):
-    """Nodes are embedded, kept in memory, and found by what they mean."""
+    """Nodes are embedded, kept in memory, and found by their meaning."""
     embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server)
     index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=embedding)
     found = index.as_retriever(similarity_top_k=3).retrieve("a joyful human being")
@@ -66,7 +66,7 @@ def test_an_index_finds_the_text(server):
 
 
 async def test_tei_embeds(server, own):
-    """In batches, one by one as a query, and asynchronously; a long text is cut, for which this client asks."""
+    """In batches, one by one as a query, and asynchronously; this client requests truncation."""
     embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server)
     expected = own.embed([text.strip() for text in TEXTS])
     assert_same_vectors(embedding.get_text_embedding_batch(TEXTS), expected)
@@ -76,14 +76,14 @@ async def test_tei_embeds(server, own):
 
 
 def test_tei_errors_surface_as_a_key_error(server):
-    """The client checks no status: what it fails over is that an error is an object, and no list of vectors."""
+    """The client checks no status; it fails because an error is an object instead of a list."""
     embedding = TextEmbeddingsInference(model_name=MODEL, base_url=server, truncate_text=False)
     with pytest.raises(KeyError):
         embedding.get_text_embedding(TOO_LONG)
 
 
 def test_tei_reranks(server, own):
-    """Scores are put to the right nodes, and the best come first."""
+    """The scores belong to the right nodes, and the best come first."""
     ranked = Reranker(base_url=server, top_n=2).postprocess_nodes(nodes(PASSAGES), query_str=QUERY)
     expected = own.rank(QUERY, PASSAGES)[:2]
     assert [node.text for node in ranked] == [PASSAGES[index] for index, _ in expected]
@@ -91,13 +91,13 @@ def test_tei_reranks(server, own):
 
 
 def test_the_embedder_sends_its_key_as_bearer_and_the_reranker_bare(guarded_server, key):
-    """`Authorization: KEY` opens the server as `Authorization: Bearer KEY` does; a refusal is no vector."""
+    """`Authorization: KEY` is accepted like `Authorization: Bearer KEY`; an error is no vector."""
     embedding = TextEmbeddingsInference(model_name=MODEL, base_url=guarded_server, auth_token=key)
     assert len(embedding.get_text_embedding("a")) == 384
     (ranked,) = Reranker(base_url=guarded_server, auth_token=key).postprocess_nodes(nodes(["a"]), query_str="a")
     assert ranked.score == pytest.approx(1, abs=1e-3)
     stranger = TextEmbeddingsInference(model_name=MODEL, base_url=guarded_server, auth_token="other")
-    with pytest.raises(KeyError):  # an object, where it looks for the first vector
+    with pytest.raises(KeyError):  # an object instead of the first vector
         stranger.get_text_embedding("a")
 
 
@@ -105,7 +105,7 @@ def test_the_embedder_sends_its_key_as_bearer_and_the_reranker_bare(guarded_serv
 
 
 async def test_jina_embeds(server, own):
-    """In batches, as a query, and asynchronously; a long text is cut, as Jina does."""
+    """In batches, as a query, and asynchronously; a long text is truncated, as by Jina."""
     embedding = jina(server)
     expected = own.embed(TEXTS)
     assert_same_vectors(embedding.get_text_embedding_batch(TEXTS), expected)
@@ -115,15 +115,15 @@ async def test_jina_embeds(server, own):
 
 
 def test_jina_bits_are_the_signs(server, own):
-    """`encoding_type`, which Jina calls `embedding_type` today: bytes of eight signs, which the class unpacks."""
+    """`encoding_type`, today's `embedding_type` of Jina: bytes of eight signs, which the class unpacks."""
     embedding = jina(server, encoding_queries="ubinary", encoding_documents="binary")
     positive = own.embed(PASSAGES) > 0
-    assert np.mean(embedding.get_text_embedding_batch(PASSAGES) == positive) > 0.999  # but for numbers next to 0
+    assert np.mean(embedding.get_text_embedding_batch(PASSAGES) == positive) > 0.999  # except numbers close to 0
     assert np.mean(embedding.get_query_embedding(PASSAGES[0]) == positive[0]) > 0.99
 
 
-def test_jina_late_chunks_see_their_neighbours(server, own):
-    """With `late_chunking` a piece's vector differs from that of the piece alone, and there is one a piece."""
+def test_jina_late_chunks_depend_on_their_context(server, own):
+    """With `late_chunking` each chunk has one vector, which differs from that of the chunk alone."""
     late = jina(server, late_chunking=True, task="retrieval.passage").get_text_embedding_batch(PASSAGES)
     alone = own.embed(PASSAGES)
     assert len(late) == len(PASSAGES)
@@ -131,8 +131,8 @@ def test_jina_late_chunks_see_their_neighbours(server, own):
         assert_same_vectors(late, alone)
 
 
-def test_jina_says_what_is_wrong(server):
-    """The message arrives in the RuntimeError that the class makes of `detail`."""
+def test_jina_raises_a_runtime_error(server):
+    """The message is in the RuntimeError that the class makes of `detail`."""
     with pytest.raises(RuntimeError, match="No such model"):
         jina(server, model="jina-embeddings-v3").get_text_embedding("a")
     with pytest.raises(RuntimeError, match="not trained to be cut"):

@@ -1,4 +1,4 @@
-"""npm's packages, in node/: each file is a run of Node's own test runner against the same server."""
+"""npm packages, in node/: each file runs in Node's test runner against the same server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NODE = shutil.which("node") if shutil.which("npm") else None
 @pytest.mark.skipif(NODE is None, reason="there is no Node with npm on this machine")
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.test.mjs")), ids=lambda file: file.name.partition(".")[0])
 def test_npm_package(server, file):
-    """Every test of the file passes; what Node says of those that do not is the failure."""
+    """Every test of the file passes; the failure shows Node's output."""
     assert NODE is not None
     environment = {**os.environ, "VECTORD_URL": server}
     command = [NODE, "--test", "--test-reporter=spec", file.name]

@@ -13,8 +13,8 @@ def client(server: str) -> ollama.Client:
     return ollama.Client(server)
 
 
-def test_embed_takes_a_text_or_several(client, own):
-    """Unit vectors, with the tokens and the time that they took."""
+def test_embed_accepts_one_text_or_several(client, own):
+    """Unit vectors, with the token count and the duration."""
     answer = client.embed(model=MODEL, input=TEXTS)
     assert answer.model == MODEL
     assert answer.prompt_eval_count == own.count_tokens(TEXTS)
@@ -23,14 +23,14 @@ def test_embed_takes_a_text_or_several(client, own):
     assert_same_vectors(client.embed(model=MODEL, input=TEXTS[0]).embeddings, own.embed(TEXTS[:1]))
 
 
-def test_a_tag_and_options_do_no_harm(client, own):
-    """A model goes by its name with `:latest` too; options that only a generating model has are not read."""
+def test_tags_and_options_are_accepted(client, own):
+    """A model can be named with `:latest`; options of generating models are ignored."""
     answer = client.embed(model=f"{MODEL}:latest", input=TEXTS, keep_alive="5m", options={"num_ctx": 8192})
     assert_same_vectors(answer.embeddings, own.embed(TEXTS))
 
 
-def test_the_older_route_has_vectors_as_they_come(client, own):
-    """`embeddings` takes one prompt, and does not bring its vector to length 1."""
+def test_the_older_route_does_not_normalize(client, own):
+    """`embeddings` accepts one prompt and does not normalize its vector."""
     vector = client.embeddings(model=MODEL, prompt=TEXTS[0]).embedding
     assert_same_vectors([vector], own.embed(TEXTS[:1], normalize=False))
     assert np.linalg.norm(vector) > 1.1
@@ -45,8 +45,8 @@ def test_served_models_are_listed_shown_and_running(client):
     assert shown.modelinfo["bert.embedding_length"] == 384
 
 
-def test_long_texts_are_cut_unless_told_otherwise(client, own):
-    """Without `truncate` the end is cut; with False it is an error."""
+def test_long_texts_are_truncated_by_default(client, own):
+    """By default the end is truncated; with truncate=False it is an error."""
     answer = client.embed(model=MODEL, input=[TOO_LONG])
     assert answer.prompt_eval_count == MAX_TOKENS
     assert_same_vectors(answer.embeddings, own.embed([TOO_LONG], truncate=True))
@@ -56,14 +56,14 @@ def test_long_texts_are_cut_unless_told_otherwise(client, own):
 
 
 def test_an_unknown_model_is_a_response_error(client):
-    """With 404, by which callers of Ollama know that they have to pull."""
+    """With 404, on which callers of Ollama pull the model."""
     with pytest.raises(ollama.ResponseError, match="not found") as refused:
         client.embed(model="no-such-model", input="x")
     assert refused.value.status_code == 404
 
 
 def test_a_key_can_be_sent_as_a_header(guarded_server, key):
-    """Ollama has none of its own; without it the answer is 401."""
+    """Ollama has no keys; without it the status is 401."""
     allowed = ollama.Client(guarded_server, headers={"Authorization": f"Bearer {key}"})
     assert len(allowed.embed(model=MODEL, input="x").embeddings[0]) == 384
     with pytest.raises(ollama.ResponseError) as refused:
@@ -71,7 +71,7 @@ def test_a_key_can_be_sent_as_a_header(guarded_server, key):
     assert refused.value.status_code == 401
 
 
-async def test_the_async_client_gets_the_same(server, own):
+async def test_the_async_client_returns_the_same(server, own):
     """AsyncClient."""
     answer = await ollama.AsyncClient(server).embed(model=MODEL, input=TEXTS)
     assert_same_vectors(answer.embeddings, own.embed(TEXTS))

@@ -24,28 +24,28 @@ def vectors(answer: Any) -> list[list[float]]:
 
 
 def test_default_base64_gives_the_models_vectors(client, own):
-    """Nothing chosen, the SDK asks for base64 and decodes it itself."""
+    """By default the SDK requests base64 and decodes it."""
     answer = client.embeddings.create(model=MODEL, input=TEXTS)
     assert_same_vectors(vectors(answer), own.embed(TEXTS))
     assert answer.usage.prompt_tokens == answer.usage.total_tokens > len(TEXTS) * 2
 
 
 def test_explicit_floats_equal_the_base64_answer(client):
-    """Both encodings carry the same float32 bits."""
+    """Both encodings contain the same float32 bits."""
     base64 = vectors(client.embeddings.create(model=MODEL, input=TEXTS[:3]))
     floats = vectors(client.embeddings.create(model=MODEL, input=TEXTS[:3], encoding_format="float"))
     assert np.array_equal(np.float32(floats), np.float32(base64))
 
 
 def test_token_arrays_equal_their_texts(client, own):
-    """One list of the model's own ids is one input, a list of lists is several; ids bring their own specials."""
+    """A list of the model's ids is one input, a list of lists several; ids include special tokens."""
     ids = [own.token_ids(text) for text in TEXTS[:3]]
     assert_same_vectors(vectors(client.embeddings.create(model=MODEL, input=ids)), own.embed(TEXTS[:3]))
     assert_same_vectors(vectors(client.embeddings.create(model=MODEL, input=ids[0])), own.embed(TEXTS[:1]))
 
 
-def test_dimensions_are_cut_then_normalised(client, own):
-    """The SDK's `dimensions` gives unit vectors of that width; of a model not trained for it only when forced."""
+def test_dimensions_are_truncated_then_normalized(client, own):
+    """`dimensions` gives unit vectors of that width; force_dimensions is needed if the model is not trained for it."""
     with pytest.raises(openai.BadRequestError, match="not trained"):
         client.embeddings.create(model=MODEL, input=TEXTS, dimensions=64)
     forced = {"force_dimensions": True}
@@ -54,8 +54,8 @@ def test_dimensions_are_cut_then_normalised(client, own):
     assert_same_vectors(got, own.embed(TEXTS)[:, :64])
 
 
-async def test_the_async_client_gets_the_same(server, own):
-    """AsyncOpenAI, several requests at once."""
+async def test_the_async_client_returns_the_same(server, own):
+    """AsyncOpenAI, with concurrent requests."""
     async with openai.AsyncOpenAI(base_url=f"{server}/v1", api_key="none is needed") as client:
         answers = await asyncio.gather(*(client.embeddings.create(model=MODEL, input=text) for text in TEXTS))
     assert_same_vectors([vectors(answer)[0] for answer in answers], own.embed(TEXTS))
@@ -67,8 +67,8 @@ def test_models_are_listed_and_found_by_an_id_with_a_slash(client):
     assert client.models.retrieve(MODEL).id == MODEL
 
 
-def test_a_vector_space_can_be_insisted_on(client):
-    """By header or in the body; the answer names its space in a header. Another one is 412, which no SDK retries."""
+def test_a_vector_space_can_be_required(client):
+    """By a header or in the body; a response header names the space. Another one is 412, which no SDK retries."""
     answer = client.embeddings.with_raw_response.create(model=MODEL, input="x")
     space = answer.headers["x-vectord-fingerprint"]
     client.embeddings.create(model=MODEL, input="x", extra_body={"expect_fingerprint": space})
@@ -83,7 +83,7 @@ def test_a_vector_space_can_be_insisted_on(client):
 
 
 def test_errors_are_the_sdks_own_classes(client):
-    """Each refusal arrives as the exception an OpenAI user already catches, with its code and its field."""
+    """Each error is the exception that OpenAI's users catch, with its code and its field."""
     with pytest.raises(openai.NotFoundError) as missing:
         client.embeddings.create(model="no-such-model", input="x")
     assert missing.value.code == "model_not_found"
@@ -96,7 +96,7 @@ def test_errors_are_the_sdks_own_classes(client):
 
 
 def test_a_wrong_key_is_an_authentication_error(guarded_server, key):
-    """And the right one embeds."""
+    """The right key embeds."""
     with openai.OpenAI(base_url=f"{guarded_server}/v1", api_key=key) as client:
         assert len(vectors(client.embeddings.create(model=MODEL, input="x"))[0]) == 384
     with openai.OpenAI(base_url=f"{guarded_server}/v1", api_key="wrong") as stranger:
@@ -105,15 +105,15 @@ def test_a_wrong_key_is_an_authentication_error(guarded_server, key):
         assert refused.value.code == "invalid_api_key"
 
 
-def test_truncation_can_be_asked_for_through_extra_body(client):
-    """An over-long text is cut when the caller says so, and the answer says which."""
+def test_truncation_can_be_requested_in_extra_body(client):
+    """A long text is truncated on request, and the response names it."""
     answer = client.embeddings.create(model=MODEL, input=["short", TOO_LONG], extra_body={"truncate": True})
     assert answer.usage.prompt_tokens == MAX_TOKENS + 3
     assert answer.usage.truncated_inputs == [1]
 
 
-def test_one_bad_text_fails_alone_when_asked(client, own):
-    """With `partial_results` the SDK still decodes the others, and the failed one carries its error."""
+def test_one_bad_text_fails_alone_on_request(client, own):
+    """With `partial_results` the SDK decodes the other texts, and the failed one has its error."""
     texts = [TEXTS[0], TOO_LONG, TEXTS[1]]
     answer = client.embeddings.create(model=MODEL, input=texts, extra_body={"partial_results": True})
     good, bad, fine = answer.data

@@ -1,4 +1,4 @@
-"""qdrant-client, in memory: a collection of the three kinds of vectors of one model, searched by each and by all."""
+"""qdrant-client in memory: a collection with three kinds of vectors, searched by each and by all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ KINDS = ["dense", "sparse", "colbert"]
 
 
 def vectors_of(own: OwnApi, texts: list[str]) -> list[dict]:
-    """Of each text all three in Qdrant's types, which are lists of numbers but for the sparse ones."""
+    """All three kinds of each text in Qdrant's types, which are lists of numbers except for sparse vectors."""
     items = own.kinds(texts, KINDS, model=MODEL)
     return [{kind: item[kind] for kind in KINDS} | {"sparse": models.SparseVector(**item["sparse"])} for item in items]
 
 
 @pytest.fixture(scope="module")
 def collection(own) -> Iterator[QdrantClient]:
-    """Cosines, dot products, and the sum over a query's tokens of the best of a passage's."""
+    """Cosine, dot product, and MaxSim: the sum over the query's tokens of the best passage token."""
     cosine = models.Distance.COSINE
     late = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
     client = QdrantClient(":memory:")
@@ -51,29 +51,29 @@ def collection(own) -> Iterator[QdrantClient]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("query", ["birds sing in old trees", "the lazy fox"])
 def test_a_search_scores_as_rerank_does(own, collection, kind, query):
-    """Qdrant's scores over the stored vectors are those of our own rerank by the same kind, and so is the order."""
+    """Qdrant's scores and order for the stored vectors equal those of vectord's rerank with the same kind."""
     (vectors,) = vectors_of(own, [query])
     found = collection.query_points("passages", query=vectors[kind], using=kind).points
     scores = dict(own.rank(query, PASSAGES, model=MODEL, method=kind, scores="model"))
-    per_token = len(vectors[kind]) if kind == "colbert" else 1  # ours is the mean over the query's tokens
+    per_token = len(vectors[kind]) if kind == "colbert" else 1  # vectord has the mean over the query's tokens
     matched = {point.id: point.score / per_token for point in found}
-    if kind == "sparse":  # Qdrant leaves out what shares no word with the query
+    if kind == "sparse":  # Qdrant leaves out passages without a word of the query
         scores = {index: score for index, score in scores.items() if score}
-    assert matched == pytest.approx(scores, abs=1e-2)  # bfloat16's
+    assert matched == pytest.approx(scores, abs=1e-2)  # the precision of bfloat16
     assert found[0].id == max(scores, key=scores.get)
 
 
 @pytest.mark.parametrize("index", range(len(PASSAGES)))
 def test_a_hybrid_search_finds_the_text(own, collection, index):
-    """Dense and sparse candidates, then ColBERT's order; a passage is the best answer to itself."""
+    """Dense and sparse candidates, then ColBERT's order; a passage is its own best match."""
     (vectors,) = vectors_of(own, [PASSAGES[index]])
     prefetch = [models.Prefetch(query=vectors[kind], using=kind, limit=3) for kind in ("dense", "sparse")]
     found = collection.query_points("passages", prefetch=prefetch, query=vectors["colbert"], using="colbert").points
     assert found[0].payload == {"text": PASSAGES[index]}
 
 
-def test_real_vectors_find_what_is_meant(own):
-    """The default model's, with nothing but the query in common with any text."""
+def test_real_vectors_find_texts_by_meaning(own):
+    """With the default model; the query and the texts share no words."""
     client = QdrantClient(":memory:")
     client.create_collection("texts", models.VectorParams(size=384, distance=models.Distance.COSINE))
     client.upload_collection("texts", vectors=own.embed(TEXTS), payload=[{"text": text} for text in TEXTS])

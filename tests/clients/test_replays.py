@@ -1,4 +1,4 @@
-"""Clients that are no package of Python's or Node's: what each sends, and what its code reads of the answer."""
+"""Clients that are no Python or Node package: the requests that they send, and the fields that they read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.clients.texts import MAX_TOKENS, MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_same_vectors
 
 RERANKER = "tiny-reranker"
-HTTP = httpx.Client(timeout=60)  # one for all, since making one reads a file of certificates
+HTTP = httpx.Client(timeout=60)  # shared, because a client reads a file of certificates
 
 
 def get(url: str) -> Any:
@@ -23,7 +23,7 @@ def post(url: str, body: Any, **headers: str) -> Any:
 
 
 def scores_in_order(results: list[dict[str, Any]], key: str = "relevance_score") -> list[float]:
-    """As clients do that want a score for each document where it stood."""
+    """In the order of the documents, as some clients read them."""
     return [item[key] for item in sorted(results, key=lambda item: item["index"])]
 
 
@@ -36,8 +36,8 @@ def expected(own) -> list[float]:
 # --- Dify: models/helper.py of its plugin for text-embeddings-inference ---------------------------------------
 
 
-def test_dify_takes_the_kind_of_model_from_info(server, serve, written):
-    """The first key of `model_type` must be `embedding` for its embeddings, and `reranker` for its reranking."""
+def test_dify_reads_the_kind_of_model_from_info(server, serve, written):
+    """The first key of `model_type` must be `embedding` for embeddings, and `reranker` for reranking."""
     info = get(f"{server}/info")
     assert next(iter(info["model_type"])) == "embedding"
     assert info["max_input_length"] == MAX_TOKENS
@@ -47,7 +47,7 @@ def test_dify_takes_the_kind_of_model_from_info(server, serve, written):
 
 
 def test_dify_embeds_without_a_model(server, own):
-    """It counts tokens by /tokenize first, and takes `usage` for its bill."""
+    """It counts tokens with /tokenize first, and bills by `usage`."""
     tokens = post(f"{server}/tokenize", {"inputs": TEXTS})
     assert [[token["id"] for token in text] for text in tokens] == [own.token_ids(text) for text in TEXTS]
     assert tokens[0][0] == {"id": 101, "text": "[CLS]", "special": True, "start": None, "stop": None}
@@ -58,7 +58,7 @@ def test_dify_embeds_without_a_model(server, own):
 
 
 def test_dify_reranks(server, expected):
-    """`text`, `score` and `index` of each, in a bare list."""
+    """`text`, `score` and `index` of each, in a plain list."""
     ranks = post(f"{server}/rerank", {"query": QUERY, "texts": PASSAGES, "return_text": True})
     assert scores_in_order(ranks, "score") == expected
     assert {rank["index"]: rank["text"] for rank in ranks} == dict(enumerate(PASSAGES))
@@ -68,7 +68,7 @@ def test_dify_reranks(server, expected):
 
 
 def test_ragflow_embeds(server, own):
-    """By OpenAI's SDK with floats and a parameter of LiteLLM's; by TEI's route for models that are built in."""
+    """With OpenAI's SDK, floats and a parameter of LiteLLM; with TEI's route for built-in models."""
     body = {"input": TEXTS, "model": MODEL, "encoding_format": "float", "drop_params": True}
     answer = post(f"{server}/v1/embeddings", body)
     assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed(TEXTS))
@@ -78,7 +78,7 @@ def test_ragflow_embeds(server, own):
 
 
 def test_ragflow_embeds_by_jinas_api(server, own):
-    """Texts in objects, a task, and `truncate`; with vectors of tokens it takes their mean."""
+    """Texts in objects, a task, and `truncate`; it averages vectors of tokens."""
     texts = [{"text": text} for text in [*TEXTS, TOO_LONG]]
     body = {"model": MODEL, "input": texts, "task": "retrieval.passage", "truncate": True}
     answer = post(f"{server}/v1/embeddings", body)
@@ -98,14 +98,14 @@ def test_ragflow_embeds_by_jinas_api(server, own):
     ],
 )
 def test_ragflow_reranks(server, expected, path, more):
-    """Scores are put where their documents stood, and tokens are billed as `usage` has them."""
+    """Scores keep the order of the documents, and tokens are billed by `usage`."""
     answer = post(f"{server}{path}", {"model": RERANKER, "query": QUERY, "documents": PASSAGES, **more})
     assert scores_in_order(answer["results"]) == expected
     assert answer["usage"]["total_tokens"] > 0
 
 
 def test_ragflow_counts_xinferences_tokens(server):
-    """Versions of 2025 read them under `meta`."""
+    """Versions of 2025 read them from `meta`."""
     body = {"query": QUERY, "return_documents": "true", "return_len": "true", "documents": PASSAGES}
     answer = post(f"{server}/v1/rerank", {"model": RERANKER, **body}, accept="application/json")
     tokens = answer["meta"]["tokens"]
@@ -113,7 +113,7 @@ def test_ragflow_counts_xinferences_tokens(server):
 
 
 def test_ragflow_reranks_by_tei(server, expected):
-    """Eight at a time, and no model."""
+    """Eight at a time, without a model."""
     ranks = post(f"{server}/rerank", {"query": QUERY, "texts": PASSAGES, "raw_scores": False, "truncate": True})
     assert scores_in_order(ranks, "score") == expected
 
@@ -130,7 +130,7 @@ USER = {
 
 
 def test_open_webui_embeds(server, own):
-    """By OpenAI's route, with a prefix in a field of the operator's naming, and by Ollama's."""
+    """With OpenAI's route, with a prefix in a field that the operator names, and with Ollama's."""
     answer = post(f"{server}/v1/embeddings", {"input": TEXTS, "model": MODEL, "prefix": "query: "}, **USER)
     assert_same_vectors([item["embedding"] for item in answer["data"]], own.embed(TEXTS))
     answer = post(f"{server}/api/embed", {"input": TEXTS, "model": MODEL}, **USER)
@@ -139,7 +139,7 @@ def test_open_webui_embeds(server, own):
 
 @pytest.mark.parametrize("path", ["/v1/rerank", "/rerank", "/v2/rerank"])
 def test_open_webui_reranks(server, expected, path):
-    """The operator writes the whole address; every document must have its score."""
+    """The operator sets the whole address; every document must have a score."""
     body = {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "top_n": len(PASSAGES)}
     assert scores_in_order(post(f"{server}{path}", body, **USER)["results"]) == expected
 
@@ -148,7 +148,7 @@ def test_open_webui_reranks(server, expected, path):
 
 
 def test_continue_embeds(server, own):
-    """As many texts at once as /info says, whatever their length: it relies on their being cut."""
+    """As many texts at once as /info allows, of any length: it relies on truncation."""
     info = get(f"{server}/info")
     assert info["model_id"] == MODEL
     many = [f"line {number}" for number in range(min(info["max_client_batch_size"], 100) - 1)] + [TOO_LONG]
@@ -163,7 +163,7 @@ def test_continue_reranks(server, expected):
 
 
 def test_continue_shows_an_error(server):
-    """`error` and `error_type` are what it makes its exception of."""
+    """It makes its exception of `error` and `error_type`."""
     answer = HTTP.post(f"{server}/embed", json={"inputs": [""]})
     assert answer.status_code == 400
     assert answer.json()["error_type"] == "Empty"
@@ -174,21 +174,21 @@ def test_continue_shows_an_error(server):
 
 
 def weaviate_text(server: str, text: str, **config: Any) -> httpx.Response:
-    """Go marshals the answer's empty keys along, and sets no Content-Type."""
+    """Go also sends empty keys, and sets no Content-Type."""
     empty = {"dims": 0, "vector": None, "error": ""}
     body = {"text": text, **empty, "config": {"pooling_strategy": "masked_mean", **config}}
     return HTTP.post(f"{server}/vectors", content=json.dumps(body))
 
 
-def test_weaviate_waits_until_texts_would_be_answered(server):
-    """Any status below 300, and an object of facts."""
+def test_weaviate_waits_until_the_server_is_ready(server):
+    """Any status below 300, and an object."""
     assert HTTP.get(f"{server}/.well-known/ready").status_code < 300
     assert get(f"{server}/meta")["model"]["model_name"] == MODEL
 
 
 @pytest.mark.parametrize("task", ["query", "passage"])
 def test_weaviate_vectorizes_a_text(server, own, task):
-    """One text a request; a long one is cut, as its container does."""
+    """One text for each request; a long one is truncated, as by its container."""
     for text in (*TEXTS[:2], TOO_LONG):
         answer = weaviate_text(server, text, task_type=task)
         assert "content-type" not in answer.request.headers
@@ -205,7 +205,7 @@ def test_weaviate_vectorizes_texts(server, own):
 
 
 def test_weaviate_shows_an_error(server):
-    """It puts `error` into its own message; MiniLM is not trained to be cut to 64 numbers."""
+    """Its message contains `error`; MiniLM is not trained for 64 dimensions."""
     answer = weaviate_text(server, "a", task_type="passage", dimensions=64)
     assert answer.status_code == 400
     assert "not trained" in answer.json()["error"]
@@ -215,7 +215,7 @@ def test_weaviate_shows_an_error(server):
 
 
 def test_llama_cpp_clients_embed(server, own):
-    """A bare list with a list of vectors for each text, one of which there is."""
+    """A plain list with a list of one vector for each text."""
     items = post(f"{server}/embedding", {"content": TEXTS})
     assert [item["index"] for item in items] == list(range(len(TEXTS)))
     assert_same_vectors([row for item in items for row in item["embedding"]], own.embed(TEXTS))
@@ -224,7 +224,7 @@ def test_llama_cpp_clients_embed(server, own):
 
 
 def test_llama_cpp_clients_rerank_by_logits(server, own):
-    """/reranking is llama.cpp's alone."""
+    """Only llama.cpp has /reranking."""
     answer = post(f"{server}/v1/reranking", {"model": RERANKER, "query": QUERY, "documents": PASSAGES, "top_n": 2})
     logits = own.rank(QUERY, PASSAGES, scores="raw")[:2]
     assert [item["index"] for item in answer["results"]] == [index for index, _ in logits]
@@ -233,21 +233,21 @@ def test_llama_cpp_clients_rerank_by_logits(server, own):
 
 
 def test_llama_cpp_clients_tokenize(server, own):
-    """There and back, without special tokens unless they are asked for."""
+    """In both directions, without special tokens by default."""
     bare = post(f"{server}/tokenize", {"content": QUERY})["tokens"]
     framed = post(f"{server}/tokenize", {"content": QUERY, "add_special": True})["tokens"]
     assert framed == own.token_ids(QUERY) == [101, *bare, 102]
     assert post(f"{server}/detokenize", {"tokens": bare})["content"] == "which animal is happy?"
 
 
-def test_llama_cpp_clients_look_before_they_ask(server):
+def test_llama_cpp_clients_check_the_server_first(server):
     """/health, and the limits in /props."""
     assert get(f"{server}/v1/health") == {"status": "ok"}
     assert get(f"{server}/props")["default_generation_settings"]["n_ctx"] == MAX_TOKENS
 
 
-def test_llama_cpp_clients_are_told_of_long_texts(server):
-    """By its error type, and both numbers; a refusal is no 500."""
+def test_llama_cpp_clients_get_an_error_for_long_texts(server):
+    """By its error type and both numbers; it is not a 500."""
     answer = HTTP.post(f"{server}/embedding", json={"content": TOO_LONG})
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["n_ctx"]) == (400, "exceed_context_size_error", MAX_TOKENS)
@@ -260,14 +260,14 @@ def test_llama_cpp_clients_are_told_of_long_texts(server):
 @pytest.mark.parametrize("path", ["/score", "/v1/score"])
 @pytest.mark.parametrize(("one", "many"), [("text_1", "text_2"), ("queries", "documents"), ("data_1", "data_2")])
 def test_vllm_clients_score(server, expected, path, one, many):
-    """One text against several, in their order."""
+    """One text with several others, in their order."""
     answer = post(f"{server}{path}", {"model": RERANKER, one: QUERY, many: PASSAGES})
     assert [item["index"] for item in answer["data"]] == [0, 1, 2]
     assert [item["score"] for item in answer["data"]] == expected
 
 
 def test_vllm_clients_pool(server, own):
-    """A vector a text, or one a token."""
+    """One vector for each text, or for each token."""
     answer = post(f"{server}/pooling", {"model": MODEL, "input": TEXTS, "task": "embed"})
     assert_same_vectors([item["data"] for item in answer["data"]], own.embed(TEXTS))
     answer = post(f"{server}/pooling", {"model": MODEL, "input": QUERY, "task": "token_embed"})
@@ -283,7 +283,7 @@ def test_vllm_clients_rerank(server, expected):
 
 
 def test_vllm_clients_truncate(server, own):
-    """`truncate_prompt_tokens` of -1 is the model's own limit; without it a long text is refused."""
+    """`truncate_prompt_tokens` of -1 is the model's limit; without it a long text is refused."""
     body = {"model": MODEL, "input": TOO_LONG}
     answer = post(f"{server}/v1/embeddings", {**body, "truncate_prompt_tokens": -1})
     assert_same_vectors([answer["data"][0]["embedding"]], own.embed([TOO_LONG], truncate=True))
@@ -292,7 +292,7 @@ def test_vllm_clients_truncate(server, own):
 
 
 def test_vllm_clients_tokenize(server, own):
-    """Their count is what they fit texts to the model by."""
+    """They fit texts to the model by the token count."""
     answer = post(f"{server}/tokenize", {"model": MODEL, "prompt": QUERY})
     assert (answer["count"], answer["max_model_len"]) == (len(answer["tokens"]), MAX_TOKENS)
     assert answer["tokens"] == own.token_ids(QUERY)

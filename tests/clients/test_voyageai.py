@@ -14,27 +14,27 @@ def client(server: str) -> voyageai.Client:
 
 
 def test_default_base64_gives_the_models_vectors(client, own):
-    """Nothing chosen, the SDK asks for base64 and decodes it itself."""
+    """By default the SDK requests base64 and decodes it."""
     answer = client.embed(TEXTS, model=MODEL)
     assert_same_vectors(answer.embeddings, own.embed(TEXTS))
     assert answer.total_tokens == own.count_tokens(TEXTS)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "binary", "ubinary"])
-def test_bytes_are_read_by_their_dtype(client, own, dtype):
-    """The SDK takes base64 apart as numbers of what it asked for: a byte each, or a byte for eight."""
+def test_bytes_are_decoded_by_their_dtype(client, own, dtype):
+    """The SDK decodes base64 as the requested type: one byte for each number, or for eight."""
     got = np.array(client.embed(TEXTS, model=MODEL, input_type="document", output_dtype=dtype).embeddings)
     floats = own.embed(TEXTS)
     if dtype in ("int8", "uint8"):
         assert np.corrcoef(np.ravel(got), np.ravel(floats))[0, 1] > 0.999
     else:
         packed = np.uint8(got + 128) if dtype == "binary" else np.uint8(got)
-        assert np.mean(np.unpackbits(packed, axis=1) == (floats > 0)) > 0.999  # but for numbers next to 0
+        assert np.mean(np.unpackbits(packed, axis=1) == (floats > 0)) > 0.999  # except numbers close to 0
     assert got.min() < 0 or dtype in ("uint8", "ubinary")
 
 
 def test_chunks_of_a_document_are_embedded_in_its_context(client, own):
-    """Late chunking: beside others a chunk has another vector than alone, and still its own meaning."""
+    """Late chunking: a chunk has another vector among others than alone, with a similar meaning."""
     alone, together = client.contextualized_embed([TEXTS[:1], TEXTS[:3]], model=MODEL, input_type="document").results
     assert_same_vectors(alone.embeddings, own.chunks(TEXTS[0], max_tokens=100))
     cosines = (np.array(together.embeddings) * own.embed(TEXTS[:3])).sum(1)
@@ -47,8 +47,8 @@ def test_queries_have_no_context(client, own):
     assert_same_vectors([result.embeddings[0] for result in results], own.embed(TEXTS[:3]))
 
 
-def test_documents_are_cut_on_the_server(client, own):
-    """And the pieces come back with their vectors, all of the text and in order."""
+def test_documents_are_split_on_the_server(client, own):
+    """The chunks come back with their vectors, complete and in order."""
     text = "The quick brown fox jumps over the lazy dog. " * 20
     cut = {"enable_auto_chunking": True, "chunk_size": 40}
     (document,) = client.contextualized_embed([text], model=MODEL, input_type="document", **cut).results
@@ -57,7 +57,7 @@ def test_documents_are_cut_on_the_server(client, own):
     assert_same_vectors(document.embeddings, own.chunks(text, max_tokens=40))
 
 
-def test_ranks_are_read_under_data(client, own):
+def test_ranks_are_read_from_data(client, own):
     """Sorted, with the document of each; `top_k` or all."""
     for top_k in (None, 2):
         answer = client.rerank(QUERY, PASSAGES, model="tiny-reranker", top_k=top_k)
@@ -70,7 +70,7 @@ def test_ranks_are_read_under_data(client, own):
 
 
 def test_errors_are_the_sdks_own_classes(client):
-    """A fault of what was asked is an InvalidRequestError; a body that cannot be read is malformed."""
+    """An invalid request is an InvalidRequestError; an unreadable body is malformed."""
     with pytest.raises(voyageai.error.InvalidRequestError, match="No such model"):
         client.embed(TEXTS, model="no-such-model")
     with pytest.raises(voyageai.error.InvalidRequestError, match="256"):
@@ -79,19 +79,19 @@ def test_errors_are_the_sdks_own_classes(client):
         client.embed(TEXTS, model=MODEL, input_type=7)
 
 
-def test_long_texts_are_cut_by_default(client, own):
-    """Voyage's `truncation` is true unless the caller says otherwise."""
+def test_long_texts_are_truncated_by_default(client, own):
+    """Voyage's `truncation` is true by default."""
     assert_same_vectors(client.embed([TOO_LONG], model=MODEL).embeddings, own.embed([TOO_LONG], truncate=True))
 
 
 def test_a_wrong_key_is_an_authentication_error(guarded_server, key):
-    """And the right one embeds."""
+    """The right key embeds."""
     assert voyageai.Client(api_key=key, base_url=f"{guarded_server}/v1").embed(["x"], model=MODEL).total_tokens == 3
     with pytest.raises(voyageai.error.AuthenticationError):
         voyageai.Client(api_key="wrong", base_url=f"{guarded_server}/v1").embed(["x"], model=MODEL)
 
 
-async def test_the_async_client_gets_the_same(server, own):
+async def test_the_async_client_returns_the_same(server, own):
     """AsyncClient."""
     client = voyageai.AsyncClient(api_key="none is needed", base_url=f"{server}/v1")
     assert_same_vectors((await client.embed(TEXTS, model=MODEL)).embeddings, own.embed(TEXTS))

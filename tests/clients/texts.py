@@ -1,4 +1,4 @@
-"""What every client here sends, and how its vectors are compared with the server's own."""
+"""The texts that all clients send, and the comparison of their vectors with the reference."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 MODEL = "sentence-transformers/all-MiniLM-L6-v2"
-MAX_TOKENS = 256  # of a text, for this model
+MAX_TOKENS = 256  # the limit of this model
 TEXTS = [
     "That is a happy person",
     "That is a happy dog",
@@ -23,7 +23,7 @@ PASSAGES = TEXTS[:3]
 
 
 def assert_same_vectors(given: object, expected: npt.NDArray[np.float32]) -> None:
-    """Row by row, as many and as wide, and at a cosine above 0.9999."""
+    """Same shape, and every row with a cosine above 0.9999."""
     left, right = np.asarray(given, dtype=np.float64), expected.astype(np.float64)
     assert left.shape == right.shape
     cosines = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)

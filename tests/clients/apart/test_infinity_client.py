@@ -1,4 +1,4 @@
-"""infinity_client, which is generated from infinity's own OpenAPI and reads answers strictly by it."""
+"""infinity_client, generated from infinity's OpenAPI document, which it follows strictly."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from tests.clients.texts import MODEL, PASSAGES, QUERY, TEXTS, TOO_LONG, assert_
 
 @pytest.fixture(params=["", "/v1"], ids=["root", "under v1"])
 def client(request: pytest.FixtureRequest, server: str) -> Client:
-    """infinity's paths have no prefix unless its operator says so."""
+    """infinity's paths have no prefix by default."""
     return Client(base_url=f"{server}{request.param}", raise_on_unexpected_status=True)
 
 
 def test_embeddings_by_its_own_model_name_and_ours(client, own):
-    """Nothing chosen, it sends "default/not-specified" and dimensions 0: the first model, and all of the vector."""
+    """By default it sends "default/not-specified" and dimensions 0: the first model, and the whole vector."""
     for body in (OpenAIEmbeddingInputText(input_=TEXTS), OpenAIEmbeddingInputText(input_=TEXTS, model=MODEL)):
         answer = embeddings.sync(client=client, body=body)
         assert [item.index for item in answer.data] == list(range(len(TEXTS)))
-        # infinity takes the blanks off either end of a text.
+        # infinity strips both ends of a text.
         assert_same_vectors([item.embedding for item in answer.data], own.embed([text.strip() for text in TEXTS]))
         assert answer.usage.total_tokens == own.count_tokens([text.strip() for text in TEXTS])
 
 
-def test_long_texts_are_cut(client, own):
-    """As infinity does, without being asked."""
+def test_long_texts_are_truncated(client, own):
+    """As in infinity, by default."""
     answer = embeddings.sync(client=client, body=OpenAIEmbeddingInputText(input_=TOO_LONG))
     assert_same_vectors([answer.data[0].embedding], own.embed([TOO_LONG], truncate=True))
 
 
-def test_a_ranked_document_is_a_bare_string(client, own):
-    """And is left out unless it is asked for; scores are probabilities unless they are asked for raw."""
+def test_a_ranked_document_is_a_plain_string(client, own):
+    """Only on request; scores are probabilities by default."""
     answer = rerank.sync(client=client, body=RerankInput(query=QUERY, documents=PASSAGES))
     expected = own.rank(QUERY, PASSAGES)
     assert [result.index for result in answer.results] == [at for at, _ in expected]
@@ -68,8 +68,8 @@ def test_classify(client, own):
         assert labels == pytest.approx(expected, abs=1e-3)
 
 
-def test_a_fault_of_the_body_is_a_value(client):
-    """422 is not raised but returned, and its detail has to be a list."""
+def test_an_invalid_body_is_a_return_value(client):
+    """422 is returned instead of raised, and its detail must be a list."""
     fault = embeddings.sync(client=client, body=OpenAIEmbeddingInputText(input_=[]))
     assert isinstance(fault, HTTPValidationError)
     assert fault.detail[0].loc == ["body", "input"]
@@ -77,7 +77,7 @@ def test_a_fault_of_the_body_is_a_value(client):
 
 
 def test_other_errors_are_unexpected_statuses(client):
-    """An unknown model, and a picture, which no model here reads: both are 400, as infinity has it."""
+    """An unknown model, and a picture, which no model here supports: both are 400, as in infinity."""
     picture = OpenAIEmbeddingInputImage(
         input_="http://example.invalid/x.png", modality=OpenAIEmbeddingInputImageModality.IMAGE
     )
@@ -89,7 +89,7 @@ def test_other_errors_are_unexpected_statuses(client):
 
 @pytest.mark.parametrize("as_infinity", [True, False], ids=["profile", "its own door"])
 def test_models_and_health(serve, server, as_infinity):
-    """The client insists that models are owned by "infinity"; under another profile they are so at infinity's door."""
+    """The client requires models owned by "infinity"; under another profile /dialects/infinity has them."""
     url = serve(MODEL, "--profile", "infinity") if as_infinity else f"{server}/dialects/infinity"
     client = Client(base_url=url, raise_on_unexpected_status=True)
     listed = models.sync(client=client)
@@ -98,13 +98,13 @@ def test_models_and_health(serve, server, as_infinity):
 
 
 def test_the_vision_client_embeds_texts(server, own):
-    """Written by hand over requests: it asks once for floats, to know the width, and then for base64."""
+    """Hand-written with requests: it requests floats once, to learn the width, and then base64."""
     ((vectors, tokens),) = [InfinityVisionAPI(server, model=MODEL).embed(MODEL, TEXTS[:3]).result()]
     assert_same_vectors(np.concatenate(vectors), own.embed(TEXTS[:3]))
     assert tokens == own.count_tokens(TEXTS[:3])
 
 
-def test_a_key_lets_in(guarded_server, key):
+def test_a_key_is_required(guarded_server, key):
     """A wrong one is 401."""
     body = OpenAIEmbeddingInputText(input_="x")
     allowed = AuthenticatedClient(base_url=guarded_server, token=key)

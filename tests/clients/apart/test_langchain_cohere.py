@@ -15,14 +15,14 @@ def asked(request: pytest.FixtureRequest, server: str) -> dict[str, str]:
 
 
 def test_documents_and_queries(asked, own):
-    """By v1's route and by type; a query is asked for as one, and this model has no words for that."""
+    """With v1's route and input types; this model has no prompt for queries."""
     embeddings = CohereEmbeddings(model=MODEL, **asked)
     assert_same_vectors(embeddings.embed_documents(TEXTS), own.embed(TEXTS))
     assert_same_vectors([embeddings.embed_query(TEXTS[0])], own.embed(TEXTS[:1]))
 
 
 def test_truncation_reaches_the_server(asked, own):
-    """Nothing said, a long text is cut; NONE is a bad request, which is not tried again."""
+    """By default a long text is truncated; NONE is a bad request, without retries."""
     assert_same_vectors(
         CohereEmbeddings(model=MODEL, **asked).embed_documents([TOO_LONG]), own.embed([TOO_LONG], truncate=True)
     )
@@ -31,7 +31,7 @@ def test_truncation_reaches_the_server(asked, own):
 
 
 def test_documents_are_compressed_to_the_best(asked, own):
-    """By v2's route, where no model of vectors is in the way: each keeps its text and gets its score."""
+    """With v2's route: each document keeps its text and gets a score."""
     reranker = CohereRerank(model="tiny-reranker", top_n=2, **asked)
     best = reranker.compress_documents([Document(text, metadata={"at": at}) for at, text in enumerate(PASSAGES)], QUERY)
     expected = own.rank(QUERY, PASSAGES)[:2]
@@ -48,7 +48,7 @@ def test_an_unknown_model_is_not_found(asked):
         CohereRerank(model="no-such-model", **asked).rerank(PASSAGES, QUERY)
 
 
-async def test_the_async_methods_get_the_same(asked, own):
+async def test_the_async_methods_return_the_same(asked, own):
     """aembed_documents."""
     vectors = await CohereEmbeddings(model=MODEL, **asked).aembed_documents(TEXTS[:3])
     assert_same_vectors(vectors, own.embed(TEXTS[:3]))
