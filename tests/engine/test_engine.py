@@ -29,12 +29,12 @@ from tests.engine.fakes import (
 from vectord.compute.backends import fake
 from vectord.compute.backends.base import BackendOptions, TokenBatch
 from vectord.config import EngineConfig
+from vectord.engine.cache.lookup import TEXTS_PER_STEP
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.admission import Speed
 from vectord.engine.queue.batch import Item
 from vectord.engine.queue.job import Job
-from vectord.engine.queue.runner import TEXTS_PER_TURN
 from vectord.errors import (
     EmptyInput,
     InferenceFailed,
@@ -716,7 +716,7 @@ async def test_a_request_that_has_failed_queues_no_more_of_its_texts():
         runner._worker.put = lambda items: (puts.append(len(items)), runner.stop())
         with pytest.raises(Unavailable):
             await engine.answer(embed(*[f"{n:05}" for n in range(2000)]), ANYONE)
-    assert puts == [TEXTS_PER_TURN]
+    assert puts == [TEXTS_PER_STEP]
 
 
 async def test_an_idle_server_refuses_nothing_for_its_size():
@@ -765,7 +765,7 @@ async def test_a_hundred_thousand_tiny_inputs_in_one_request():
         counting.cancel()
     np.testing.assert_array_equal(rows(result)[:, 0], numbers)
     assert queries > 20
-    assert max(taken.values()) <= TEXTS_PER_TURN + 1  # and a query
+    assert max(taken.values()) <= TEXTS_PER_STEP + 1  # and a query
 
 
 async def test_a_request_leaves_nothing_to_the_garbage_collector():

@@ -16,6 +16,7 @@ from typing import cast
 from vectord.compute.backends.base import Backend
 from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
+from vectord.engine.cache.lookup import ModelCache
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.deadlines import before, earliest, passed, within
@@ -143,8 +144,9 @@ class Engine:
             backends,
             config=self._config,
             max_batch_texts=self._max_batch_texts,
-            cache=self._cache,
-            shared=self._shared,
+            cache=ModelCache(
+                served.name, served.spec, backends[0].facts.dtype, self._cache, self._shared, self._observe
+            ),
             observer=self._observe,
             stalled_changed=lambda stalled: self._observe(
                 ModelStateChanged(served.name, "stalled" if stalled else served.state)

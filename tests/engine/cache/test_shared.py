@@ -131,7 +131,7 @@ async def test_answers_from_memory_store_and_model_come_in_order(store: FakeStor
 
 async def test_many_texts_take_several_round_trips(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """One after the other."""
-    monkeypatch.setattr("vectord.engine.queue.runner.TEXTS_PER_LOOKUP", 3)
+    monkeypatch.setattr("vectord.engine.cache.lookup.TEXTS_PER_LOOKUP", 3)
     texts = [f"t{n}" for n in range(10)]
     async with replica(store) as (engine, _, _):
         await ask(engine, *texts)

@@ -23,6 +23,7 @@ from tests.engine.fakes import (
 )
 
 from vectord.config import EngineConfig
+from vectord.engine.cache.lookup import ModelCache
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import discard
@@ -98,7 +99,7 @@ def make_runner(served: ServedModel, encoder: ByteEncoder, backends: Sequence[Fa
         backends,
         config=EngineConfig(),
         max_batch_texts=None,
-        cache=AnswerCache(0),
+        cache=ModelCache(served.name, served.spec, "float32", AnswerCache(0), None, discard),
         observer=discard,
         stalled_changed=lambda stalled: None,
         queue_changed=lambda: None,

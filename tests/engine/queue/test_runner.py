@@ -27,6 +27,7 @@ from tests.engine.fakes import sequence_of as text
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.config import EngineConfig
+from vectord.engine.cache.lookup import ModelCache
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.events import discard
 from vectord.engine.queue.runner import ModelRunner
@@ -51,7 +52,7 @@ async def running(
         [backend],
         config=EngineConfig(),
         max_batch_texts=max_batch_texts,
-        cache=AnswerCache(0) if cache is None else cache,
+        cache=ModelCache("m", model, "float32", AnswerCache(0) if cache is None else cache, None, discard),
         observer=discard,
         stalled_changed=lambda stalled: None,
         queue_changed=lambda: None,

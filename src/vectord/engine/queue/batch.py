@@ -1,7 +1,6 @@
-"""What waits and what runs: one text's tokens (Item), and the items that go to the device together (Batch).
+"""An Item is a queued sequence; a Batch is the items that a device runs together. Plain values.
 
-runner.py makes Items on the event loop, scheduler.py turns them into Batches, worker.py runs those. Plain values:
-nothing here has a thread or a clock.
+runner.py makes Items on the event loop, scheduler.py makes Batches of them, worker.py runs those.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from vectord.errors import VectordError
 from vectord.schema import Float32, Lane, Sparse
 from vectord.text.sequence import TokenSequence
 
-# What a text is asked for. dense (M, D), scores (M, L): a row a span, usually one; colbert and tokens (n, .): a row a
-# token; sparse: a Sparse.
+# The kinds of answers. dense (M, D), scores (M, L): one row per span, usually one; colbert and tokens (n, .): one row
+# per token; sparse: a Sparse.
 Kind: TypeAlias = Literal["dense", "sparse", "colbert", "tokens", "scores"]
 Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
 Key: TypeAlias = tuple[str, bytes, bytes, bytes, frozenset[Kind]]  # fingerprint, ids, type ids, spans and keys, kinds
 
 
 class Waiter(Protocol):
-    """Who gets an item's answer; lives on the event loop."""
+    """Receives an item's answer, on the event loop."""
 
     def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None: ...
 
@@ -49,5 +48,5 @@ class Item:
 class Batch:
     items: Sequence[Item]
     tokens: int
-    alone: bool  # one text, no other stream at work, nothing waiting: the whole device may work on it
-    pressed: bool  # more was waiting: the device was running at the speed of a busy server
+    alone: bool  # one text, no other stream busy, empty queue: the whole device may work on it
+    pressed: bool  # more texts were queued: its duration measures the device's speed under load

@@ -1,4 +1,4 @@
-"""One request's texts under way, and how their answers come back together in order. Lives on the event loop."""
+"""One request's texts in the queue; collects their answers in order. Belongs to the event loop."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Job:
     def __init__(self, texts: int, now_s: float, *, partial: bool = False) -> None:
         """partial: a text's error is one of the answers, and does not end the job."""
         self.failures: dict[int, VectordError] = {}
-        self.items: list[Item] = []  # what this job waits for, its own and those it shares
-        self.queue_s = 0.0  # sums over the texts, of the time since this job began
+        self.items: list[Item] = []  # what this job waits for: its own items and shared ones
+        self.queue_s = 0.0  # sum over the texts since the start of the job, as inference_s
         self.inference_s = 0.0
         self.began_s = now_s
-        self.started_s = math.inf  # of its first forward
-        self.ended_s = -math.inf  # of its last one
+        self.started_s = math.inf  # start of its first forward
+        self.ended_s = -math.inf  # end of its last forward
         self._answers: list[Answer] = [{}] * texts
         self._missing = texts
         self._partial = partial
@@ -36,7 +36,7 @@ class Job:
         self.items.append(item)
 
     def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
-        """started_s, ended_s: of the forward, which a job that joined late did not wait for from its start."""
+        """started_s, ended_s: of the forward. A job that joined a running item did not wait for all of it."""
         started_s = max(started_s, self.began_s)
         self.queue_s += started_s - self.began_s
         self.inference_s += max(0.0, ended_s - started_s)
@@ -45,7 +45,7 @@ class Job:
         self.fill_known(index, answer)
 
     def fill_known(self, index: int, answer: Answer) -> None:
-        """An answer that took no time."""
+        """An answer from a cache."""
         self._answers[index] = answer
         self._missing -= 1
         if not self._missing and not self._done.done():
@@ -65,15 +65,15 @@ class Job:
             self._done.set_exception(error)
 
     async def answers(self) -> Sequence[Answer]:
-        """One a text, in input order. They may be views on what a whole batch gave."""
+        """One per text, in input order."""
         await self._done
         return self._answers
 
     def leave(self) -> list[Item]:
-        """Wait no more; returns the items that nobody waits for now."""
+        """Stop waiting; returns the items without any waiter."""
         if not self._done.cancel() and not self._done.cancelled():
-            self._done.exception()  # seen: asyncio need not warn that nobody looked
-        self._answers = []  # an error's traceback may keep this job alive for a while, and answers are large
+            self._done.exception()  # marks it as retrieved, or asyncio would log a warning
+        self._answers = []  # an error's traceback may keep this job alive, and answers are large
         for item in self.items:
             item.waiters = [waiter for waiter in item.waiters if waiter[0] is not self]
         return [item for item in self.items if not item.waiters]

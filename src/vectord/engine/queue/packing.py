@@ -1,4 +1,4 @@
-"""Items end to end as a backend reads them, and each item's part of what it gave. Pure; called by execution.py."""
+"""Packs items into the arrays that a backend reads, and finds each item's rows of its output. Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Packed:
         return int(self.spans[-1].stop)
 
     def part(self, answers: Answers, output: Output, index: int) -> Float32:
-        """What belongs to one item: a view."""
+        """One item's rows of an output: a view."""
         return answers[output][(self.spans if output in POOLED else self.rows)[index]]
 
 
 def pack(items: Sequence[Item], outputs: Mapping[Kind, Output], alone: bool) -> Packed:
-    """All tokens of all items end to end; a prefix that several share comes once, as a text before them."""
+    """All tokens of all items, concatenated. A shared prefix occurs once, as a text before those that share it."""
     places: dict[Prefix, int] = {}
     ids: list[Int32] = []
     types: list[Int32] = []

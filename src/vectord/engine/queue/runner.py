@@ -1,6 +1,6 @@
-"""One loaded model at work: texts in, answers out. Lives on the event loop; engine.py calls it.
+"""One loaded model: token sequences in, answers out. Belongs to the event loop; operations call `run`.
 
-run ──> cache, shared cache ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
+run ──> ModelCache.look_up ──> admission ──> Items ──> Worker ~~> deliver ──> Job ──> answers
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import Backend, BackendFacts
 from vectord.config import EngineConfig
-from vectord.engine.cache.answer_codec import Shapes
-from vectord.engine.cache.memory import KEPT_KINDS, AnswerCache, cache_key
-from vectord.engine.cache.shared import TEXTS_PER_LOOKUP, SharedCache, name_of
-from vectord.engine.events import BatchRan, CacheLookedUp, Observer
+from vectord.engine.cache.lookup import TEXTS_PER_STEP, Miss, ModelCache
+from vectord.engine.events import BatchRan, Observer
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.queue.batch import Answer, Item, Key, Kind
+from vectord.engine.queue.batch import Answer, Item, Kind
 from vectord.engine.queue.devices import Device
-from vectord.engine.queue.execution import Execution, output_of, widths_of
+from vectord.engine.queue.execution import Execution, output_of
 from vectord.engine.queue.job import Job
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import Outcome, Worker
@@ -36,30 +34,26 @@ from vectord.text.sequence import Encoder, TokenSequence
 
 logger = logging.getLogger("vectord.engine")
 
-CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a forward that runs, or a backend that compiles
-WATCH_S = 1.0  # how often, at most, it is looked whether a forward hangs
-TEXTS_PER_TURN = 512  # texts the loop handles at a stretch before others get their turn: 2 to 3 ms
-
-
-Unknown: TypeAlias = tuple[int, TokenSequence, Key | None]  # index, sequence, key
+CLOSE_TIMEOUT_S = 5.0  # how long closing waits for a running forward or a compiling backend
+WATCH_S = 1.0  # the longest time between two checks for hung forwards
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    answers: Sequence[Answer]  # one a text, in order
-    queue_s: float  # means over the texts
+    answers: Sequence[Answer]  # one per text, in order
+    queue_s: float  # mean over the texts, as inference_s
     inference_s: float
-    failures: Mapping[int, VectordError] = field(default_factory=dict)  # by text, whose answer is empty then
-    began_s: float = math.inf  # when it began to wait, and its first forward; both inf if nothing had to run
-    started_s: float = math.inf
-    ended_s: float = -math.inf  # of its last forward
+    failures: Mapping[int, VectordError] = field(default_factory=dict)  # index -> error; that answer is empty
+    began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
+    started_s: float = math.inf  # start of the first forward
+    ended_s: float = -math.inf  # end of the last forward
 
     def rows(self, kind: Kind) -> Float32:
-        """The dense vectors or scores of all spans of all texts, in an array of their own: (M, D)."""
+        """The dense vectors or scores of all spans of all texts, in a new array: (M, D)."""
         return np.concatenate([answer[kind] for answer in self.answers])
 
     def each(self, kind: Kind) -> list[Any]:
-        """That kind of answer for each text."""
+        """The answers of one kind, one per text."""
         return [answer[kind] for answer in self.answers]
 
 
@@ -67,7 +61,7 @@ NOTHING_RAN = RunResult(answers=(), queue_s=0.0, inference_s=0.0)
 
 
 class ModelRunner:
-    """Owns the model's worker, its measured speed, and its share of the common cache."""
+    """Owns the model's worker, its measured speed, and the requests that wait for it."""
 
     def __init__(
         self,
@@ -78,29 +72,24 @@ class ModelRunner:
         *,
         config: EngineConfig,
         max_batch_texts: int | None,
-        cache: AnswerCache,
-        shared: SharedCache | None = None,
+        cache: ModelCache,
         observer: Observer,
         stalled_changed: Callable[[bool], None],
         queue_changed: Callable[[], None],
     ) -> None:
-        """backends: one a device, of one kind and dtype. queue_changed: called on the loop when texts came or went;
-        stalled_changed: see Worker."""
+        """backends: one per device, of one kind and dtype. queue_changed: called on the loop after each change of the
+        queue; stalled_changed: see Worker."""
         self.encoder = encoder
         self.backends = backends
         self.facts = _together([backend.facts for backend in backends])
         self.spec = spec
-        self._outputs = output_of(spec)
-        self.kinds = frozenset(self._outputs)  # what the model can be asked for
+        self.kinds = frozenset(output_of(spec))
         self._name = name
         self._config = config
         self._cache = cache
-        self._shared = shared
-        self._widths = widths_of(spec)
         self._observer = observer
         self._queue_changed = queue_changed
         self._jobs: set[Job] = set()
-        self._under_way: dict[Key, Item] = {}  # texts that whoever asks for them too may wait for
         self._stopped = False
         self._stalled_changed = stalled_changed
         self._speed = Speed(self.facts.streams)
@@ -139,30 +128,30 @@ class ModelRunner:
 
     @property
     def devices(self) -> Mapping[str, DeviceState]:
-        """By name."""
+        """Device name -> state."""
         return self._worker.states
 
     def queued(self) -> tuple[int, int]:
-        """Texts and tokens that wait."""
+        """The number of queued texts and tokens."""
         return self._worker.queued()
 
     def queued_by_lane(self) -> dict[Lane, int]:
-        """Tokens that wait."""
+        """Queued tokens, by lane."""
         return self._worker.queued_by_lane()
 
     def wait_s(self) -> float:
-        """How long all that waits will take; 0 until the device was busy once and its speed is known."""
+        """How long the queue will take; 0 until the device was busy once and its speed is known."""
         _, tokens = self._worker.queued()
         return tokens / self._speed.tokens_per_s
 
     def check_wait(self, caller: Caller) -> None:
-        """Raises Overloaded if even one token more would wait too long: asked before tokens are made of the texts."""
+        """Raises Overloaded if even one token would wait too long. Called before the texts are tokenized."""
         self._admit(caller.lane or "interactive", caller, 1)
 
     def truncates(self, options: TextOptions) -> bool:
-        """Whether an over-long text is cut: as the request says, else the server, else the dialect."""
-        said = (options.truncate, self._config.auto_truncate, options.truncate_by_default)
-        return next(choice for choice in said if choice is not None)
+        """Whether a long text is truncated: the request's choice, else the server's, else the product's default."""
+        choices = (options.truncate, self._config.auto_truncate, options.truncate_by_default)
+        return next(choice for choice in choices if choice is not None)
 
     async def run(
         self,
@@ -175,46 +164,46 @@ class ModelRunner:
         partial: bool = False,
         device: int | None = None,
     ) -> RunResult:
-        """The answers to all texts, in order. Cancelling takes what still waits out of the queue.
+        """The answers to all texts, in order. Cancelling removes queued texts.
 
-        kinds: some of `self.kinds`; fresh: run every text, whatever the cache knows or others wait for; entered: the
-        caller has been let in already, however long the wait; partial: a text that fails is among `RunResult.failures`;
-        device: that one runs them, alone and before all others.
-        Raises Overloaded, InferenceFailed with the index, and Unavailable when the engine closes first.
+        kinds: some of `self.kinds`; fresh: run every text, without caches and without sharing runs; entered: the
+        request is already admitted, so its wait is not checked; partial: failed texts become `RunResult.failures`;
+        device: run on that device, before the queue and without retries elsewhere.
+        Raises Overloaded, InferenceFailed with an index, and Unavailable if the engine closes.
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
         job = Job(len(texts), self._worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
-            shares = kinds <= KEPT_KINDS and (self._cache.enabled or self._shared is not None) and not fresh
-            unknown = await self._fill_from_cache(job, texts, kinds) if shares else _all_unknown(texts)
-            if shares and unknown and self._shared is not None:
-                unknown = await self._fill_from_shared(job, unknown, self._shared)
-            if unknown:
-                lane = caller.lane or self._lane(texts)
-                tokens = sum(len(text.ids) for _, text, _ in unknown)
-                self._admit(lane, caller, tokens, entered=entered)
-                await self._queue(job, unknown, kinds, lane, caller.client, device)
+            if fresh or not self._cache.covers(kinds):
+                misses = [Miss(index, text, None) for index, text in enumerate(texts)]
+            else:
+                misses = await self._cache.look_up(texts, kinds, job.fill_known)
+            if misses:
+                is_bulk = sum(len(text.ids) for text in texts) > self._config.bulk_tokens
+                lane = caller.lane or ("bulk" if is_bulk else "interactive")
+                self._admit(lane, caller, sum(len(miss.sequence.ids) for miss in misses), entered=entered)
+                await self._queue(job, misses, kinds, lane, caller.client, device)
             answers = await job.answers()
         except BaseException:
             self._abandon(job)
             raise
         finally:
             self._jobs.discard(job)
-            job.items.clear()  # they point back here: without this the answers would wait for the garbage collector
+            job.items.clear()  # breaks the reference cycle: otherwise the answers wait for the garbage collector
         return RunResult(
             answers,
             job.queue_s / len(texts),
             job.inference_s / len(texts),
             job.failures,
-            began_s=job.began_s if unknown else math.inf,
+            began_s=job.began_s if misses else math.inf,
             started_s=job.started_s,
             ended_s=job.ended_s,
         )
 
     def stop(self) -> None:
-        """Run nothing more; whoever still waits gets Unavailable."""
+        """Run nothing more; waiting requests fail with Unavailable."""
         self._stopped = True
         if self._watching is not None:
             self._watching.cancel()
@@ -223,9 +212,9 @@ class ModelRunner:
             job.end(Unavailable(SHUT_DOWN))
 
     def close(self, timeout_s: float) -> bool:
-        """Blocks until the threads have ended and the backends are closed; False where either takes longer.
+        """Blocks until the threads have ended and the backends are closed; False if that takes longer.
 
-        A backend that still compiles waits for that, which nobody can end, and goes on closing behind us.
+        A compiling backend cannot be interrupted: a thread closes it later.
         """
         deadline_s = self._worker.now_s() + timeout_s
         if not self._worker.join(timeout_s):
@@ -243,78 +232,21 @@ class ModelRunner:
         for backend in self.backends:
             try:
                 backend.close()
-            except Exception:  # whatever the device's library says, the others' lives go on
+            except Exception:  # the device's library may raise anything; the others must close as well
                 logger.exception("closing the backend of %s failed", self._name)
 
     def _devices_changed(self, stalled: bool) -> None:
         self._speed.streams = max(1, self._worker.living_streams)
         self._stalled_changed(stalled)
 
-    # --- on the way in ----------------------------------------------------------------------------------------
-
-    def _lane(self, texts: Sequence[TokenSequence]) -> Lane:
-        return "bulk" if sum(len(text.ids) for text in texts) > self._config.bulk_tokens else "interactive"
-
-    async def _fill_from_cache(self, job: Job, texts: Sequence[TokenSequence], kinds: frozenset[Kind]) -> list[Unknown]:
-        """What the cache does not know."""
-        unknown: list[Unknown] = []
-        for index, text in enumerate(texts):
-            if index and index % TEXTS_PER_TURN == 0:
-                await asyncio.sleep(0)
-            key = cache_key(self.spec.fingerprint, text.ids, text.type_ids, _layout(text), kinds)
-            answer = self._cache.get(key)
-            if answer is None:
-                unknown.append((index, text, key))
-            else:
-                job.fill_known(index, answer)
-        hits = len(texts) - len(unknown)
-        self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(unknown)))
-        return unknown
-
-    async def _fill_from_shared(self, job: Job, texts: Sequence[Unknown], shared: SharedCache) -> list[Unknown]:
-        """What the shared cache does not know either."""
-        unknown: list[Unknown] = []
-        rejected = 0
-        for start in range(0, len(texts), TEXTS_PER_LOOKUP):
-            if start:
-                await asyncio.sleep(0)
-            part = texts[start : start + TEXTS_PER_LOOKUP]
-            found, refused = await self._find_shared(part, shared)
-            rejected += refused
-            for index, text, key in part:
-                answer = None if key is None else found.get(key) or self._cache.get(key)  # found elsewhere meanwhile
-                if answer is None:
-                    unknown.append((index, text, key))
-                else:
-                    job.fill_known(index, answer)
-        hits = len(texts) - len(unknown)
-        self._observer(CacheLookedUp(model=self._name, hits=hits, misses=len(unknown), shared=True, rejected=rejected))
-        return unknown
-
-    async def _find_shared(self, texts: Sequence[Unknown], shared: SharedCache) -> tuple[dict[Key, Answer], int]:
-        """Into the cache in memory, too. What is under way here is not looked for there."""
-        wanted = {key: text for _, text, key in texts if key is not None and key not in self._under_way}
-        names = {self._shared_name(key): key for key in wanted}
-        shapes = {name: self._shapes(wanted[key], key[-1]) for name, key in names.items()}
-        stored = await shared.find(shapes)
-        found = {names[name]: answer for name, answer in stored.answers.items()}
-        for key, answer in found.items():
-            self._cache.keep(key, answer)
-        return found, stored.rejected
-
-    def _shared_name(self, key: Key) -> bytes:
-        return name_of(key, self.facts.dtype)
-
-    def _shapes(self, text: TokenSequence, kinds: frozenset[Kind]) -> Shapes:
-        """Of an answer to this text, as execution.py makes it."""
-        return {kind: None if kind == "sparse" else (text.pooled, self._widths[self._outputs[kind]]) for kind in kinds}
+    # --- before the queue -------------------------------------------------------------------------------------
 
     def _admit(self, lane: Lane, caller: Caller, tokens: int, *, entered: bool = False) -> None:
         _, queued_tokens = self._worker.queued()
         speed = self._speed.tokens_per_s
         check_room(queued_tokens, tokens, speed)
         max_wait_s = self._config.max_queue_wait_s
-        if caller.deadline_s is not None:  # what would be too late is not begun
+        if caller.deadline_s is not None:  # a request that would be late is refused
             max_wait_s = max(0.0, min(max_wait_s, caller.deadline_s - self._worker.now_s()))
         if not entered and queued_tokens / speed > max_wait_s:
             check_wait(self._worker.tokens_ahead(lane, caller.client, tokens), speed, max_wait_s)
@@ -322,25 +254,26 @@ class ModelRunner:
     async def _queue(
         self,
         job: Job,
-        texts: Sequence[Unknown],
+        misses: Sequence[Miss],
         kinds: frozenset[Kind],
         lane: Lane,
         client: str,
         device: int | None,
     ) -> None:
-        for start in range(0, len(texts), TEXTS_PER_TURN):
+        for start in range(0, len(misses), TEXTS_PER_STEP):
             if start:
                 await asyncio.sleep(0)
             if job.over:  # one of the first texts has failed already
                 return
             items: list[Item] = []
-            for index, text, key in texts[start : start + TEXTS_PER_TURN]:
-                item = self._join(key, lane, client)
+            for index, sequence, key in misses[start : start + TEXTS_PER_STEP]:
+                item = self._cache.running(key)
                 if item is None:
-                    item = Item(text, kinds, client, lane, key)
+                    item = Item(sequence, kinds, client, lane, key)
                     items.append(item)
-                    if key is not None:
-                        self._under_way[key] = item
+                    self._cache.started(item)
+                elif item.lane == "bulk" and lane == "interactive":
+                    self._worker.promote(item, client)
                 job.wait_for(item, index)
             if items and device is None:
                 self._worker.put(items)
@@ -348,38 +281,34 @@ class ModelRunner:
                 self._worker.put_on(device, items)
         self._queue_changed()
 
-    def _join(self, key: Key | None, lane: Lane, client: str) -> Item | None:
-        """The same text under way, if there is one; drawn into the interactive lane by a caller who is there."""
-        item = None if key is None else self._under_way.get(key)
-        if item is not None and item.lane == "bulk" and lane == "interactive":
-            self._worker.promote(item, client)
-        return item
-
     def _abandon(self, job: Job) -> None:
         cancelled = self._worker.cancel(job.leave())
-        for item in cancelled:  # what runs already goes on, and the cache keeps its answer
-            self._settle(item)
+        for item in cancelled:  # running items continue, and the cache keeps their answers
+            self._cache.ended(item)
         if cancelled:
             self._queue_changed()
 
-    # --- on the way back --------------------------------------------------------------------------------------
+    # --- after a batch ----------------------------------------------------------------------------------------
 
     def _deliver(self, outcome: Outcome) -> None:
         failed = False
         for item, answer in zip(outcome.batch.items, outcome.answers, strict=True):
+            self._cache.ended(item)
             if isinstance(answer, InferenceFailed):
                 failed = True
-                self._fail(item, answer)
-            else:
-                self._fill(item, answer, outcome)
+                for waiter, index in item.waiters:
+                    waiter.fail(index, answer)
+                continue
+            self._cache.keep(item, answer)
+            for waiter, index in item.waiters:
+                waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
         batch = outcome.batch
-        seconds = outcome.ended_s - outcome.started_s
         if batch.pressed and not failed:
             self._speed.ran(batch.tokens, outcome.ended_s - outcome.free_s)
-        self._observer(self._report(outcome, seconds, failed))
+        self._observer(self._report(outcome, failed))
         self._queue_changed()
 
-    def _report(self, outcome: Outcome, seconds: float, failed: bool) -> BatchRan:
+    def _report(self, outcome: Outcome, failed: bool) -> BatchRan:
         batch, device = outcome.batch, outcome.device
         facts = self.facts if device is None else self.backends[device.index].facts
         padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens
@@ -392,33 +321,14 @@ class ModelRunner:
             max_tokens=facts.max_batch_tokens,
             device="" if device is None else device.name,
             scores="scores" in batch.items[0].kinds,
-            seconds=seconds,
+            seconds=outcome.ended_s - outcome.started_s,
             streams=sum(1 if one.facts.pipelined else one.facts.streams for one in self.backends),
             failed=failed,
         )
 
-    def _fill(self, item: Item, answer: Answer, outcome: Outcome) -> None:
-        self._settle(item)
-        if item.key is not None:
-            self._cache.keep(item.key, answer)
-            if self._shared is not None:
-                self._shared.keep(self._shared_name(item.key), answer)
-        for waiter, index in item.waiters:
-            waiter.fill(index, answer, outcome.started_s, outcome.ended_s)
-
-    def _fail(self, item: Item, error: InferenceFailed) -> None:
-        self._settle(item)
-        for waiter, index in item.waiters:
-            waiter.fail(index, error)
-
-    def _settle(self, item: Item) -> None:
-        """Nobody joins it any more: it has its answer, or nobody wants it."""
-        if item.key is not None:
-            self._under_way.pop(item.key, None)
-
 
 def _together(facts: Sequence[BackendFacts]) -> BackendFacts:
-    """What is true of the model on all its devices: `max_batch_tokens` of any of them, all their streams."""
+    """The facts of the model on all its devices: the smallest limits, the sum of the streams."""
     first = facts[0]
     return replace(
         first,
@@ -440,7 +350,7 @@ def _limits(facts: BackendFacts, max_batch_texts: int | None) -> BatchLimits:
 
 
 def _names(devices: Sequence[str]) -> list[str]:
-    """`cuda:0`, or where there are several on one device `cuda:0/0`, `cuda:0/1`."""
+    """`cuda:0`; with several copies on one device `cuda:0/0`, `cuda:0/1`."""
     count = Counter(devices)
     seen: Counter[str] = Counter()
     names = []
@@ -451,15 +361,5 @@ def _names(devices: Sequence[str]) -> list[str]:
 
 
 def _least(*limits: int | None) -> int | None:
-    """Of those that are limits."""
+    """The smallest limit that is not None."""
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _all_unknown(texts: Sequence[TokenSequence]) -> list[Unknown]:
-    return [(index, text, None) for index, text in enumerate(texts)]
-
-
-def _layout(sequence: TokenSequence) -> bytes:
-    """What decides an answer besides the tokens, for the cache's key."""
-    spans = b"" if sequence.spans is None else sequence.spans.tobytes()
-    return spans if sequence.keys is None else b"%d:%b" % (sequence.keys, spans)
