@@ -1,6 +1,6 @@
-"""What this machine's processor offers this process. Read once when a backend loads; opens nothing but small files.
+"""The processors and instructions available to this process. Read once when a backend loads; opens small files only.
 
-Called by the backends that run on the processor and by compose, which sizes its thread pools by it.
+Called by the CPU backends, and by compose for the sizes of its thread pools.
 """
 
 from __future__ import annotations
@@ -9,33 +9,33 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Where the processor controller may be mounted: cgroup version 2 alone or beside version 1, and version 1.
+# Possible mounts of the processor controller: cgroup version 2 alone or next to version 1, and version 1.
 _MOUNTS_V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
 _MOUNTS_V1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
 # Instructions that multiply bfloat16. Without them it is emulated, a hundred times slower than float32.
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
-# Instructions that multiply int8 and add up in 32 bits. Without them int8 is no faster than float32, and two products
-# are added up in 16 bits, which overflow.
+# Instructions that multiply int8 and sum in 32 bits. Without them int8 is no faster than float32, and sums of two
+# products in 16 bits overflow.
 _INT8_FLAGS = {"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"}
 
 
 def thread_budget(root: Path = Path("/")) -> int:
-    """Threads that can run at once: the smaller of affinity and cgroup quota, rounded down, at least 1.
+    """Return the threads that can run at once: the smaller of affinity and cgroup quota, rounded down, at least 1.
 
-    Rounded down because a thread more than the quota pays for is stopped by the kernel in mid-batch, and its whole
-    stream with it. root: where /proc and /sys are.
+    Rounded down because the kernel stops a thread beyond the quota in mid-batch, and its whole stream waits.
+    root: the folder of /proc and /sys.
     """
     return max(1, min([_affinity(), *(int(quota) for quota in _quotas(root))]))
 
 
 def multiplies_bfloat16(root: Path = Path("/")) -> bool | None:
-    """Whether the processor has instructions for bfloat16 products; None where the system does not say."""
+    """Return whether the processor has instructions for bfloat16 products; None if the system does not report it."""
     flags = _flags(root)
     return None if flags is None else not _BFLOAT16_FLAGS.isdisjoint(flags)
 
 
 def multiplies_int8(root: Path = Path("/")) -> bool | None:
-    """Whether it has instructions for sums of int8 products; None where the system does not say."""
+    """Return whether it has instructions for sums of int8 products; None if the system does not report it."""
     flags = _flags(root)
     return None if flags is None else not _INT8_FLAGS.isdisjoint(flags)
 
@@ -55,14 +55,14 @@ def _affinity() -> int:
 
 
 def _quotas(root: Path) -> Iterator[float]:
-    """Processors that this process's cgroup and each one around it may use, for those with a limit."""
+    """The processors of this process's cgroup and each enclosing one, for those with a limit."""
     lines = _read(root / "proc/self/cgroup").splitlines()  # "hierarchy:controllers:path"
     for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
         if controllers and "cpu" not in controllers.split(","):
             continue
         group = Path(path.lstrip("/"))
         for mount in _MOUNTS_V1 if controllers else _MOUNTS_V2:
-            # In a container the named path may not exist there: the mount itself is then the container's own group.
+            # In a container the named path may be missing there: the mount itself is then the container's own group.
             for folder in (group, *group.parents):
                 yield from _quota(root / mount / folder)
 

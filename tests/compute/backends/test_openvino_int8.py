@@ -50,7 +50,7 @@ def test_answers_are_near_those_in_float32(tmp_path: Path, caplog: pytest.LogCap
     assert backend.facts.int8_cosine is not None
     assert re.search(
         r"int8: mean cosine [01]\.\d{4}, least [01]\.\d{3}, 12 of 12 linears in int8, "
-        r"calibrated on 32 own texts in \d+\.\d s; at the next start anew, for no calibration_folder is set",
+        r"calibrated on 32 own texts in \d+\.\d s; repeated at the next start, because no calibration_folder is set",
         caplog.text,
     )
 
@@ -118,7 +118,7 @@ def test_a_model_that_bears_no_int8_stays_as_it_is(
         backend = loaded(write_plain(tmp_path))
     assert backend.facts.dtype in {"float32", "bfloat16"}
     assert backend.facts.int8_cosine is None
-    assert "no layer of this model bears it" in caplog.text
+    assert "no layer of this model tolerates it" in caplog.text
 
 
 def test_without_texts_there_is_no_int8(tmp_path: Path) -> None:

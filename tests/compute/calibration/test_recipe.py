@@ -55,7 +55,7 @@ def test_a_spoilt_file_is_not_believed(
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with caplog.at_level(logging.WARNING):
         assert read_recipe(tmp_path, "key") is None
-    assert "is spoilt" in caplog.text
+    assert "is damaged" in caplog.text
 
 
 def test_a_folder_that_cannot_be_written_to_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

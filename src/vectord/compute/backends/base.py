@@ -1,4 +1,4 @@
-"""The seam between engine and devices: load a ModelSpec, run packed batches of it.
+"""The interface between engine and devices: load a ModelSpec, run packed batches of it.
 
 One module of this folder is one backend, and `--backend NAME` names the module. A backend knows no request, no
 queue and no tokenizer. `forward` is called by the device's worker threads, at most `facts.streams` at a time.
@@ -20,21 +20,21 @@ from vectord.schema import DeviceMemory, Float32
 __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend", "PackedTexts", "TokenBatch"]
 
 
-ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where a text's answer is as wide as the vocabulary
-POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # a row a span; the others have a row a token
+ANSWER_LIMIT_BYTES = 32 * 2**20  # of one output of one batch, where each text's output is as wide as the vocabulary
+POOLED: frozenset[Output] = frozenset({"dense", "splade", "scores"})  # one row a span; the others have one row a token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendOptions:
     device: str = "auto"  # auto, cpu, cuda, cuda:N, mps; of several devices each has options of its own
-    sharers: int = 1  # how many of the model share that device, this one included
+    sharers: int = 1  # how many models share that device, this one included
     dtype: str = "auto"  # auto, float32, bfloat16, float16, int8
     threads: int | None = None  # None: from cgroup quota and affinity, rounded down
     streams: int | None = None  # None: chosen by the backend from the threads
-    max_batch_tokens: int | None = None  # None: the backend's measured best
+    max_batch_tokens: int | None = None  # None: the backend's measured optimum
     sample: Sample | None = None  # texts to fit int8 by
     tf32: bool = False  # CUDA: float32 products in TF32
-    device_memory_mib: int | None = None  # CUDA: what the process may take; None: all there is
+    device_memory_mib: int | None = None  # CUDA: limit for this process; None: all of it
     graph_memory_mib: int = 512  # CUDA: for the graphs of one model; 0: none
     capacity_s: float = 10.0  # CUDA: for the warm-up that finds max_batch_tokens; 0: none
     texts_by_memory: bool = False  # CUDA: texts per forward from a table by device memory
@@ -42,36 +42,36 @@ class BackendOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFacts:
-    """What the scheduler must know of a loaded model, and what `/info` shows."""
+    """Facts of a loaded model for the scheduler and `/info`."""
 
     name: str
     device: str
     dtype: str
     streams: int  # forwards that may run at once
     cost: Literal["packed", "padded"]  # packed: a batch costs its tokens; padded: longest text x texts
-    max_batch_tokens: int  # by that cost
+    max_batch_tokens: int  # in that unit
     max_batch_texts: int | None = None  # None: any number; see max_batch_texts below
-    pipelined: bool = False  # streams prepare batches beside each other, and the device runs them one by one
-    int8_cosine: float | None = None  # mean, of answers in int8 to the same model's without; None: not in int8
+    pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
+    int8_cosine: float | None = None  # mean, of int8 outputs to those of the same model without int8; None: not in int8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """N texts end to end, and what is asked about them. A parent's own answers are given too, and nobody's."""
+    """N texts end to end and the requested outputs. Parents get outputs too, which the engine ignores."""
 
     texts: PackedTexts
     outputs: frozenset[Output]  # some of the model's
-    alone: bool = False  # nothing else runs or waits: the whole device may work on this batch
+    alone: bool = False  # nothing else runs or is queued: the whole device may work on this batch
 
 
-Answers: TypeAlias = dict[Output, Float32]  # for each output asked for, its array; shapes: artifacts/spec.py, Output
+Answers: TypeAlias = dict[Output, Float32]  # each requested output's array; shapes: checkpoints/spec.py, Output
 
 
 class Backend(Protocol):
     facts: BackendFacts
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """Blocks. Nothing that was not asked for leaves the device.
+        """Blocks. Returns the requested outputs only.
 
         stream: 0 <= stream < facts.streams; two threads never share one at a time. Raises MemoryError when the
         device has no room for the batch; anything else means this batch failed.
@@ -79,14 +79,14 @@ class Backend(Protocol):
         ...
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """`forward` in float32, for what is not finite in fewer bits. Slow the first time; any thread, one at a time.
+        """`forward` in float32, for outputs that are not finite in fewer bits. Slow at first; one thread at a time.
 
         Raises MemoryError, as `forward`.
         """
         ...
 
     def renew(self, stream: int) -> None:
-        """Let another thread use a stream on which a forward hangs, and may go on to. Blocks; other streams run on."""
+        """Let another thread use a stream whose forward hangs and may never end. Blocks; other streams continue."""
         ...
 
     def close(self) -> None: ...
@@ -94,19 +94,19 @@ class Backend(Protocol):
 
 @runtime_checkable
 class OwnMemory(Protocol):
-    """A backend that can tell of its device's memory; None: of this device it cannot. Any thread; takes no time."""
+    """A backend that reports its device's memory; None: not available for this device. Any thread; takes no time."""
 
     def device_memory(self) -> DeviceMemory | None: ...
 
 
 class LoadBackend(Protocol):
-    """Every module of this folder but this one has a function `load` of this type."""
+    """Every other module of this folder has a function `load` of this type."""
 
     def __call__(self, spec: ModelSpec, options: BackendOptions) -> Backend: ...
 
 
 def max_batch_texts(spec: ModelSpec) -> int | None:
-    """How many texts a batch may have, so that no answer is larger than ANSWER_LIMIT_BYTES. Raises ModelUnavailable."""
+    """Return the maximum texts of a batch so that no output exceeds ANSWER_LIMIT_BYTES. Raises ModelUnavailable."""
     if "splade" not in spec.outputs:
         return None
     row_bytes = size(spec.config, "vocab_size") * np.dtype(np.float32).itemsize

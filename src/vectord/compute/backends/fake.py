@@ -1,4 +1,4 @@
-"""Deterministic vectors from token ids alone: no weights, no device. `--backend fake`, and most of the tests.
+"""Deterministic vectors from token ids: no weights, no device. For `--backend fake`, and most of the tests.
 
 Serves any ModelSpec with all its outputs in their true dimensions, so that clients, routes and load tools can be tried
 without a model. A text has the same answers alone and in any batch; different texts have unrelated ones.
@@ -25,7 +25,7 @@ UInt64 = npt.NDArray[np.uint64]
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> FakeBackend:
-    """A fake of this model's dimensions. Opens nothing; of the options, streams and max_batch_tokens count.
+    """Return a fake with this model's dimensions. Opens no file; the options streams and max_batch_tokens apply.
 
     Raises ModelUnavailable if a SPLADE model's config names no vocabulary.
     """
@@ -48,7 +48,7 @@ class FakeBackend:
         max_batch_tokens: int = MAX_BATCH_TOKENS,
         max_batch_texts: int | None = None,
     ) -> None:
-        """widths: of each output the model has, its second dimension."""
+        """widths: the second dimension of each output of the model."""
         self.facts = BackendFacts(
             name="fake",
             device="cpu",
@@ -61,7 +61,7 @@ class FakeBackend:
         self._widths = dict(widths)
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """Each row about 1 long but not normalised; lexical weights between 0 and 2."""
+        """Each row has a norm of about 1 but is not normalized; lexical weights lie between 0 and 2."""
         assert 0 <= stream < self.facts.streams, "no such stream"
         return self.forward_exact(batch)
 
@@ -80,14 +80,14 @@ class FakeBackend:
         return np.abs(numbers) if output == "lexical" else numbers
 
     def renew(self, stream: int) -> None:
-        """Nothing is held."""
+        """The fake has no state."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """The fake has no state."""
 
 
 def _texts(texts: PackedTexts) -> list[Int32]:
-    """Each text's ids, its parent's before them."""
+    """Each text's ids, after its parent's."""
     own = np.split(texts.ids, texts.cu_seqlens[1:-1])
     if texts.parents is None:
         return own
@@ -98,7 +98,7 @@ def _texts(texts: PackedTexts) -> list[Int32]:
 
 
 def _spans(texts: PackedTexts) -> list[Int32]:
-    """What decides a span's answer: all ids of its text, and where it lies there if it is not the whole."""
+    """The input of each span's hash: all ids of its text, and its place there if it is not the whole text."""
     whole = _texts(texts)
     if texts.spans is None:
         return whole
@@ -139,7 +139,7 @@ def _mix(x: UInt64) -> UInt64:
 
 
 def _expand(keys: UInt64, width: int) -> Float32:
-    """(M,) keys to (M, width) numbers, uniform, of a spread that makes a row about 1 long."""
+    """(M,) keys to (M, width) numbers, uniform, with a row norm of about 1."""
     steps = np.arange(1, width + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     bits = _mix(keys[:, None] + steps)  # (M, width)
     uniform = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # -1 to 1

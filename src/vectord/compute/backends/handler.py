@@ -1,8 +1,8 @@
 """The backend that runs the operator's own class for dense vectors: `handler` of a model in the catalogue file.
 
-models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. Tokens,
-truncation, prompts, cache and scheduling stay vectord's; the class turns token ids into vectors (docs/own-models.md).
-It is imported from where Python finds modules anyway, because the operator named it: never from a model's folder.
+engine/models calls `load` in the loading thread; one worker thread calls `forward`. Tokenization, truncation, prompts,
+cache and scheduling stay vectord's; the class turns token ids into vectors (docs/own-models.md). It is imported from
+Python's usual path because the operator named it, and never from a model's folder.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _DOTTED_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+", re.ASCII)
 
 
 class Handler(Protocol):
-    """What an operator writes. A `close()` is called at the end, where there is one."""
+    """The interface of the operator's class. An optional `close()` is called at the end."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        """folder: of the model's files; device: the option as it was given: auto, cpu, cuda, cuda:N or mps."""
+        """folder: the model's files; device: the option, unchanged: auto, cpu, cuda, cuda:N or mps."""
 
     def embed(self, texts: Sequence[Int32]) -> npt.NDArray[Any]:
-        """One row a text, in order, not normalised: (N, D), finite. texts: token ids, specials included."""
+        """Return one row a text, in order, not normalized: (N, D), finite. texts: token ids, specials included."""
         ...
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
-    """Raises ModelUnavailable: no such class, one that takes or gives something else, one that fails."""
+    """Raises ModelUnavailable: no such class, another signature or output, or an exception in it."""
     if spec.handler is None or "dense" not in spec.outputs:
         raise ModelUnavailable("backend handler: it is for embedding models whose catalogue entry names a handler")
     facts = BackendFacts(
@@ -78,15 +78,15 @@ class HandlerBackend:
         return {"dense": rows[texts_of_spans(batch.texts)]}
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """The same once more: which numbers it computes in is the class's own affair."""
+        """The same once more: the class chooses its own numbers."""
         return self.forward(batch, stream=0)
 
     def renew(self, stream: int) -> None:
-        """Raises RuntimeError: one thread at a time calls the class, and one is still in its call."""
+        """Raises RuntimeError: only one thread may call the class, and its call has not returned."""
         raise RuntimeError("the class has not come back from a call, and is called by one thread at a time")
 
     def embed(self, texts: Sequence[Int32]) -> Float32:
-        """What the class makes of the texts. Raises ValueError if that is not (N, D) numbers."""
+        """Return the rows of the class. Raises ValueError unless they are (N, D) floats."""
         rows = np.asarray(self._handler.embed(texts))
         expected = (len(texts), self._dimensions)
         if rows.shape != expected or rows.dtype.kind != "f":
@@ -94,7 +94,7 @@ class HandlerBackend:
         return rows.astype(np.float32)
 
     def close(self) -> None:
-        """Let the class give back what it holds. No forward may follow."""
+        """Close the class. No forward may follow."""
         close = getattr(self._handler, "close", None)
         if close is not None:
             close()
@@ -102,7 +102,7 @@ class HandlerBackend:
 
 
 def make_handler(name: str, folder: Path, device: str) -> Handler:
-    """An instance of the class that `name` is the path of, package.module.Class. Raises ModelUnavailable."""
+    """Return an instance of the class at the path `name`, package.module.Class. Raises ModelUnavailable."""
     if not _DOTTED_PATH.fullmatch(name):
         raise ModelUnavailable(f"handler {name[:200]!r}: expected the path of a class, such as package.module.Class")
     handler_class = _find(name)
@@ -135,7 +135,7 @@ def _find(name: str) -> type:
 
 
 def _separate(texts: PackedTexts) -> list[Int32]:
-    """Each text's ids, as copies: what the class does to them is its own affair."""
+    """Each text's ids, as copies that the class may modify."""
     return np.split(texts.ids.copy(), texts.cu_seqlens[1:-1])
 
 

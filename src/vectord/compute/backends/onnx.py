@@ -1,9 +1,9 @@
-"""The backend for models that ship an ONNX graph alone: OpenVINO runs it on the processor, our heads stand behind it.
+"""The backend for models that have only an ONNX graph: OpenVINO runs it on the processor, with our heads.
 
-models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
-`forward`. The graph reads padded batches, so a batch costs its longest text times its texts (onnx_graph.py).
+engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The graph reads padded
+batches, so a batch costs its longest text times its texts (onnx_graph.py). checkpoints/files/onnx_file.py checks the
+file first, because the runtime opens every file that the graph names.
 
-artifacts/onnx_file.py looks through the file first, for the runtime opens whatever files it names.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from vectord.errors import ModelUnavailable
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH_TOKENS = 1024  # padded ones; that many packed ones are the openvino backend's
+MAX_BATCH_TOKENS = 1024  # padded tokens; the openvino backend has as many packed ones
 
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OnnxBackend:
-    """Raises ConfigError for an unknown dtype, ModelUnavailable for a graph that is not safe, or not this model's."""
+    """Raises ConfigError for an unknown dtype, ModelUnavailable for a graph that is unsafe or of another model."""
     if options.device not in {"auto", "cpu"}:
         logger.warning("the onnx backend runs on the cpu, not on %s", options.device)
     path = spec.weights[0]
@@ -70,19 +70,19 @@ class OnnxBackend:
         return self._answer(self._plan, batch, stream)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. Its plan is compiled when it is first needed, which few servers ever see."""
+        """See Backend.forward_exact. Its plan is compiled on first use, which is rare."""
         with self._exact_lock:
             if self._exact is None:
                 self._exact = self._compiler.compile("f32", streams=1)
             return self._answer(self._exact, batch, stream=0)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. A plan anew: the hung forward keeps the runtime's own threads."""
+        """See Backend.renew. Compiles a new plan: the hung forward keeps the runtime's threads."""
         self._plan = self._compiler.compile(self._precision, self.facts.streams)
         self._exact, self._exact_lock = None, threading.Lock()
 
     def close(self) -> None:
-        """Give everything back. No forward may be under way or follow."""
+        """Free everything. No forward may be running or follow."""
         del self._plan, self._exact
 
     def _answer(self, plan: Plan, batch: TokenBatch, stream: int) -> Answers:
@@ -95,7 +95,7 @@ class OnnxBackend:
 
 
 class Plan:
-    """The graph compiled, and an infer request for each of its streams."""
+    """The compiled graph, with one infer request for each stream."""
 
     def __init__(self, compiled: ov.CompiledModel, outputs: Sequence[str], streams: int) -> None:
         self._outputs = tuple(outputs)
@@ -107,7 +107,7 @@ class Plan:
         }
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
-        """The graph's answers by name, valid until the stream's next run. Raises MemoryError."""
+        """Return the graph's outputs by name, valid until the stream's next run. Raises MemoryError."""
         try:
             answers = self._requests[stream].infer(feeds(self._inputs, texts, padded), share_outputs=True)
         except RuntimeError as error:
@@ -118,17 +118,17 @@ class Plan:
 
 
 class Compiler:
-    """Makes plans of one graph that give `outputs`, and nothing it has beside them."""
+    """Compiles plans of one graph with these `outputs` only."""
 
     def __init__(self, core: ov.Core, path: Path, outputs: Sequence[str], threads: int) -> None:
-        """The file must be one that read_onnx has let pass."""
+        """path: a file that read_onnx has accepted."""
         self._core = core
         self._path = path
         self._outputs = outputs
         self._threads = threads
 
     def compile(self, precision: Precision, streams: int) -> Plan:
-        """Blocks, seconds for a large model. Raises ModelUnavailable for what OpenVINO has no idea of."""
+        """Blocks, seconds for a large model. Raises ModelUnavailable for a graph that OpenVINO cannot run."""
         config = {
             "INFERENCE_PRECISION_HINT": precision,
             "NUM_STREAMS": streams,
@@ -138,9 +138,9 @@ class Compiler:
         try:
             whole = self._core.read_model(self._path)
             self._check_inputs(whole)
-            wanted = [whole.output(name).get_node().input_value(0) for name in self._outputs]
-            compiled = self._core.compile_model(ov.Model(wanted, whole.get_parameters()), "CPU", config)
-        except RuntimeError as error:  # OpenVINO's only one
+            results = [whole.output(name).get_node().input_value(0) for name in self._outputs]
+            compiled = self._core.compile_model(ov.Model(results, whole.get_parameters()), "CPU", config)
+        except RuntimeError as error:  # OpenVINO's only exception
             reason = " ".join(str(error).split())[-300:]
             raise ModelUnavailable(f"{self._path}: OpenVINO cannot run this graph ({reason})") from error
         return Plan(compiled, self._outputs, streams)

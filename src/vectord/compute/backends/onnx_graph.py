@@ -1,7 +1,7 @@
-"""What an ONNX graph reads, and what is made of its answers, whichever runtime runs it.
+"""The inputs of an ONNX graph and the use of its outputs, for either runtime.
 
-backends/onnx.py and backends/onnxruntime.py use it, on the threads that call their `load` and `forward`. The graph
-reads padded batches; pooling, and what follows it, is ours wherever the graph gives its hidden states.
+backends/onnx.py and backends/onnxruntime.py use it in `load` and `forward`. The graph reads padded batches; pooling
+and the heads are ours if the graph returns its hidden states.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from vectord.errors import ModelUnavailable
 
 Array: TypeAlias = npt.NDArray[Any]
 
-LENGTH_STEP = 16  # places a batch's length is rounded up to: runtimes keep memory for every shape they meet
+LENGTH_STEP = 16  # a batch's length is rounded up to a multiple: runtimes keep memory for every shape
 
-# What graphs read, each (N, L), under the names that transformers' exporters give.
+# Inputs, each (N, L), under the names of transformers' exporters.
 _INPUTS: Mapping[str, Callable[[PackedTexts, Padded], Array]] = {
     "input_ids": lambda texts, padded: np.where(padded.filled, texts.ids[padded.rows], 0),
     "attention_mask": lambda texts, padded: padded.seen,
@@ -32,13 +32,13 @@ _INPUTS: Mapping[str, Callable[[PackedTexts, Padded], Array]] = {
     "position_ids": lambda texts, padded: np.broadcast_to(np.arange(padded.rows.shape[1]), padded.rows.shape),
 }
 _NEEDED = frozenset({"input_ids", "attention_mask"})
-# What they give.
+# Outputs.
 _HIDDEN = ("last_hidden_state", "token_embeddings", "hidden_states")  # (N, L, H)
 _MADE: Mapping[Output, str] = {"dense": "sentence_embedding", "scores": "logits"}  # (N, D), (N, labels)
 
 
 def check_inputs(path: Path, shapes: Mapping[str, Sequence[int | None]]) -> None:
-    """shapes: of what the graph reads; None: any size. Raises ModelUnavailable if that is not what can be given."""
+    """shapes: of the graph's inputs; None: any size. Raises ModelUnavailable for unsupported inputs."""
     if not _NEEDED <= shapes.keys() <= _INPUTS.keys():
         raise ModelUnavailable(
             f"{path}: the graph reads {', '.join(sorted(shapes))[:300]}; "
@@ -51,15 +51,15 @@ def check_inputs(path: Path, shapes: Mapping[str, Sequence[int | None]]) -> None
 
 
 def feeds(dtypes: Mapping[str, npt.DTypeLike], texts: PackedTexts, padded: Padded) -> dict[str, Array]:
-    """The batch as the graph reads it. dtypes: of its inputs, by name."""
+    """Return the batch as the graph's inputs. dtypes: of the inputs, by name."""
     return {name: _INPUTS[name](texts, padded).astype(dtype) for name, dtype in dtypes.items()}
 
 
 class Answerer:
-    """What is made of a graph's answers, on the thread that calls `forward`."""
+    """Computes the model's outputs from the graph's, on the thread that calls `forward`."""
 
     def __init__(self, spec: ModelSpec, given: Collection[str]) -> None:
-        """given: the graph's outputs. Raises ModelUnavailable if one of the model's cannot be made of them."""
+        """given: the graph's outputs. Raises ModelUnavailable if the model needs others."""
         self._hidden = next((name for name in _HIDDEN if name in given), None)
         self._heads = heads_of(spec, NumpyOps()) if self._hidden is not None else {}
         self._made = {
@@ -79,7 +79,7 @@ class Answerer:
             self._widths[self._hidden] = spec.hidden_size
 
     def check(self, widths: Mapping[str, int | None]) -> None:
-        """widths: of what the graph gives, where it says so. Raises ModelUnavailable if another is expected."""
+        """widths: of the graph's outputs; None: unknown. Raises ModelUnavailable if another width is expected."""
         for name, expected in self._widths.items():
             if widths[name] not in {expected, None}:
                 raise ModelUnavailable(
@@ -87,7 +87,7 @@ class Answerer:
                 )
 
     def answer(self, batch: TokenBatch, padded: Padded, given: Mapping[str, Array]) -> Answers:
-        """given: the graph's answers to the padded batch, by name."""
+        """given: the graph's outputs for the padded batch, by name."""
         answers: Answers = {}
         for output in batch.outputs & self._made.keys():
             if not spans_are_whole(batch.texts):

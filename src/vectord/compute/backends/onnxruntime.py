@@ -1,8 +1,7 @@
-"""The backend on ONNX Runtime, for models that ship a graph and for those who ask. Needs the onnxruntime extra.
+"""The backend on ONNX Runtime, for models with a graph. Needs the onnxruntime extra.
 
-models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
-`forward`. The graph reads padded batches, so a batch costs its longest text times its texts (onnx_graph.py). Which file
-of the model is run is settled before (artifacts/graphs.py).
+engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The graph reads padded
+batches, so a batch costs its longest text times its texts (onnx_graph.py). checkpoints/graphs.py has chosen the file.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from vectord.errors import ConfigError, ModelUnavailable
 
 logger = logging.getLogger(__name__)
 
-CPU_BATCH_TOKENS = 1024  # padded ones, as of the onnx backend
-GPU_BATCH_TOKENS = 16_384  # as of the torch backend
+CPU_BATCH_TOKENS = 1024  # padded tokens, as in the onnx backend
+GPU_BATCH_TOKENS = 16_384  # as in the torch backend
 CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 SHRINK = "memory.enable_memory_arena_shrinkage"
 
 _DTYPES: Mapping[str, np.dtype[Any]] = {"tensor(int64)": np.dtype(np.int64), "tensor(int32)": np.dtype(np.int32)}
-# What a graph that the runtime cannot run ends in, and what a batch does; they have no class in common.
+# Exceptions for graphs that the runtime cannot run, and for failed batches; they have no common class.
 _FAULTS = (
     state.EPFail,
     state.Fail,
@@ -46,7 +45,7 @@ _FAULTS = (
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
-    """Raises ConfigError for an unknown device, ModelUnavailable for a graph that is not safe, or not this model's."""
+    """Raises ConfigError for an unknown device, ModelUnavailable for a graph that is unsafe or of another model."""
     path = spec.weights[0]
     answerer = Answerer(spec, read_onnx(path).outputs)
     threads = options.threads or thread_budget()
@@ -69,7 +68,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
 
 
 def choose_provider(device: str) -> str:
-    """CUDA where it is asked for, or may be used, and this build of the runtime has it; else the processor."""
+    """Return CUDA if it is requested or allowed and this build of the runtime has it, else the processor."""
     kind = device.partition(":")[0]
     if kind not in {"auto", "cpu", "cuda", "mps"}:
         raise ConfigError("device must be auto, cpu, cuda, cuda:N or mps")
@@ -106,15 +105,15 @@ class OnnxruntimeBackend:
         return self._answer(batch)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. A file of float16 or int8 has no other numbers: the same again."""
+        """See Backend.forward_exact. A file of float16 or int8 has no other numbers, so the result is the same."""
         return self._answer(batch)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. A session anew: the hung forward keeps the runtime's own threads until it ends."""
+        """See Backend.renew. Opens a new session: the hung forward keeps the runtime's threads until it ends."""
         self._graph = self._graph.again()
 
     def close(self) -> None:
-        """Give everything back. No forward may be under way or follow."""
+        """Free everything. No forward may be running or follow."""
         del self._graph
 
     def _answer(self, batch: TokenBatch) -> Answers:
@@ -130,10 +129,10 @@ class OnnxruntimeBackend:
 
 
 class Graph:
-    """A session, which any number of threads may run at once."""
+    """A session that any number of threads may run at once."""
 
     def __init__(self, path: Path, outputs: Sequence[str], provider: str, device: str, threads: int) -> None:
-        """path: a file that read_onnx has let pass. Raises ModelUnavailable for what the runtime has no idea of."""
+        """path: a file that read_onnx has accepted. Raises ModelUnavailable for a graph that the runtime cannot run."""
         self._arguments = (path, outputs, provider, device, threads)
         self._outputs = list(outputs)
         try:
@@ -151,7 +150,7 @@ class Graph:
         self._arenas = arenas(self.providers, device)
 
     def run(self, arrays: Mapping[str, Array], *, places: int, shrink: bool) -> dict[str, Array]:
-        """The graph's answers by name. shrink: give the memory that it took back afterwards. Raises MemoryError."""
+        """Return the graph's outputs by name. shrink: free the memory of this run afterwards. Raises MemoryError."""
         options = ort.RunOptions()
         if shrink:
             options.add_run_config_entry(SHRINK, self._arenas)
@@ -168,7 +167,7 @@ class Graph:
 
 
 def arenas(providers: Sequence[str], device: str) -> str:
-    """Those of a session, as SHRINK takes them: a batch that names another is refused by the runtime."""
+    """Return a session's arenas in the form of SHRINK: the runtime refuses a batch that names another arena."""
     return f"cpu:0;gpu:{_gpu_number(device)}" if CUDA in providers else "cpu:0"
 
 
@@ -176,16 +175,16 @@ def _session_options(threads: int) -> ort.SessionOptions:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_mem_pattern = False  # it keeps a plan for every shape, and texts have all shapes
-    options.log_severity_level = 3  # errors: what it warns of is its own business
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the server needs the processor, too
+    options.enable_mem_pattern = False  # it keeps a plan for every shape, and texts have many shapes
+    options.log_severity_level = 3  # errors only
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # the server needs the processor too
     return options
 
 
 def _providers(provider: str, device: str) -> list[Any]:
     if provider == CPU:
         return [CPU]
-    # By default the arena doubles, and would hold up to twice of what the longest text needed.
+    # By default the arena doubles and would hold up to twice the memory of the longest text.
     return [(CUDA, {"device_id": _gpu_number(device), "arena_extend_strategy": "kSameAsRequested"}), CPU]
 
 
@@ -194,5 +193,5 @@ def _gpu_number(device: str) -> str:
 
 
 def _size(size: object) -> int | None:
-    """Of a dimension: None where it is a name, or nothing."""
+    """A dimension's size; None if it is symbolic or unknown."""
     return size if isinstance(size, int) else None

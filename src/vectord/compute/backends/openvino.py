@@ -1,11 +1,11 @@
-"""The CPU backend: one model, compiled by OpenVINO into two plans, one for throughput and one for a lone text.
+"""The CPU backend: one model, compiled by OpenVINO into two plans, for throughput and for single texts.
 
-models/opening.py calls `load`, in the thread that engine/loading.py starts; the engine's worker threads call
-`forward`. The **wide** plan runs one text on all threads, the **narrow** plan gives each stream a few threads of its
-own (measured on 2 cores: a lone 61-token text takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide
-and 32 k narrow). Wide is compiled first, in the thread that calls `load`, so that the model can answer early; narrow
-follows in a thread of its own. A plan holds all weights laid out anew, so a large model has one plan alone, with few
-streams (BGE-M3's shape: 0.75 GB, and 0.7 GB more for a second plan).
+engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The **wide** plan runs one
+text on all threads, the **narrow** plan gives each stream a few threads of its own (measured on 2 cores: a single text
+of 61 tokens takes 2.1 ms wide and 3.6 narrow; many texts run at 22 k tokens/s wide and 32 k narrow). Wide is compiled
+first, in the thread that calls `load`, so that the model answers early; narrow follows in a thread of its own. A plan
+holds a copy of all weights in its own layout, so a large model has one plan only, with few streams (with BGE-M3's
+shape: 0.75 GB, and 0.7 GB more for a second plan).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from vectord.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory, and how long a batch holds its stream, grow with it
-ONE_PLAN_BYTES = 400_000_000  # a model whose plan is larger has no second one
-ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, of 8,192 tokens 80
-NARROW_GROUPS = 4  # length groups of a plan for many texts: with 3 it is 4 % slower; a 5th gains 1 % and costs 15 MB
+MAX_BATCH_TOKENS = 1024  # 512 to 2,048 are equally fast; memory and the duration of a batch grow with it
+ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
+ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, or 80 with 8,192 tokens
+NARROW_GROUPS = 4  # length groups of the narrow plan: 3 are 4 % slower; a 5th gains 1 % and costs 15 MB
 
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
-    """The model, able to answer; its narrow plan may still be compiling.
+    """Return the model, ready to run; its narrow plan may still be compiling.
 
     Raises ConfigError for a device or dtype with an unknown name, ModelUnavailable if the model's files do not fit.
     """
@@ -64,30 +64,30 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
 
 
 def choose_streams(threads: int) -> int:
-    """How many batches run at once on so many threads.
+    """Return how many batches run at once on this many threads.
 
-    The threads of one stream wait for each other many times in every layer, and for whichever of them the system has
-    stopped to run something else, such as the server itself (measured with MiniLM: 2 streams of 1 thread and 1 of 2
-    are equal on idle cores, 30.8 and 26.3 k tokens/s on busy ones). So each of the first four threads has a stream
-    of its own. Beyond, streams get up to four threads, lest batches take long and every thread need a stream's memory.
+    The threads of one stream wait for each other several times a layer, and for any thread that the system preempts for
+    other work, such as the server itself (measured with MiniLM: 2 streams of 1 thread and 1 stream of 2 are equal on
+    idle cores, 30.8 and 26.3 k tokens/s on busy ones). So each of the first four threads has its own stream. Beyond,
+    streams get up to four threads, because batches would take long and every stream needs memory.
     """
     return min(threads, max(4, threads // 4))
 
 
 def choose_wide_streams(threads: int) -> int:
-    """The same for a model with one plan, which must answer a lone text fast, too.
+    """Return the same for a model with one plan, which must be fast for single texts too.
 
-    Measured with BGE-M3's shape on 2 cores: 1 stream of 2 threads answers 60 tokens in 55 ms, 2 of 1 in 93; for many
-    texts 2 are up to 7 % faster on busy cores, and cost 130 MB more.
+    Measured with BGE-M3's shape on 2 cores: 1 stream of 2 threads computes 60 tokens in 55 ms, 2 of 1 in 93; for many
+    texts 2 streams are up to 7 % faster on busy cores, and cost 130 MB more.
     """
     return max(1, threads // 4)
 
 
 def choose_precision(dtype: str, core: ov.Core) -> Precision:
-    """What products are computed in. bfloat16 only where the processor has it: emulated it is a disaster.
+    """Return the precision of products. bfloat16 only if the processor supports it: emulation is very slow.
 
-    int8 is of linear layers alone: what is between them is computed as for auto. So it is for float16, in which no
-    processor here computes. Raises ConfigError for an unknown name.
+    int8 applies to linear layers; the other ops compute as for auto. float16 computes as auto too, because no processor
+    supports it. Raises ConfigError for an unknown name.
     """
     if dtype not in {"auto", "float32", "bfloat16", "float16", "int8"}:
         raise ConfigError("dtype must be auto, float32, bfloat16, float16 or int8")
@@ -111,7 +111,7 @@ def _check_device(device: str) -> None:
 
 
 def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
-    """As many tokens as a batch may have, in texts as long as the model reads."""
+    """A batch of the maximum number of tokens, in texts of the model's maximum length."""
     length = min(spec.max_tokens, facts.max_batch_tokens)
     cu_seqlens = np.arange(0, facts.max_batch_tokens + 1, length, dtype=np.int32)
     ids = np.zeros(int(cu_seqlens[-1]), np.int32)
@@ -124,7 +124,7 @@ class OpenvinoBackend:
     def __init__(
         self, facts: BackendFacts, compiler: Compiler, largest_batch: TokenBatch, *, one_plan: bool = False
     ) -> None:
-        """Returns as soon as one plan can run. A single stream has all the threads: no wide plan is made beside it."""
+        """Returns as soon as one plan can run. A single stream has all threads, so it needs no wide plan."""
         self._groups = ONE_PLAN_GROUPS if one_plan else NARROW_GROUPS
         self.facts = facts
         self._compiler = compiler
@@ -151,15 +151,15 @@ class OpenvinoBackend:
         return narrow.run(batch, stream)
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. Its plan is compiled when it is first needed, which few servers ever see."""
+        """See Backend.forward_exact. Its plan is compiled on first use, which is rare."""
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         with self._exact_lock:
             self._exact = self._exact or self._make_exact()
             return self._exact.run(batch, stream=0)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. Plans and locks anew: the hung forward keeps the runtime's own threads, and may hold a
-        lock. Costs what compiling costs, in memory too; the old plans go with the last forward that is on them."""
+        """See Backend.renew. Makes new plans and locks: the hung forward keeps threads and may hold a lock.
+        Costs the time and memory of compiling; the old plans go with their last forward."""
         wide = None if self._wide is None else self._compiler.compile(streams=1, groups=1)
         narrow = self._compiler.compile(self.facts.streams, self._groups)
         self._wide, self._wide_lock = wide, threading.Lock()
@@ -168,11 +168,11 @@ class OpenvinoBackend:
         self._narrow.set_result(narrow)
 
     def wait(self) -> None:
-        """Until nothing compiles any more, whether it went well or not."""
+        """Block until no plan is compiling, whether it succeeded or not."""
         wait([self._narrow])
 
     def close(self) -> None:
-        """Wait for what is compiling, then give everything back. No forward may be under way or follow."""
+        """Wait for the compiler, then free everything. No forward may be running or follow."""
         self._background.shutdown()
         del self._wide, self._narrow, self._exact
         self._compiler.close()
@@ -180,18 +180,18 @@ class OpenvinoBackend:
     def _make_exact(self) -> Plan:
         plan = self._wide or self._narrow.result()
         if plan is not None and self._compiler.precision == "f32" and self._compiler.recipe is None:
-            return plan.beside()
+            return plan.with_own_request()
         return self._compiler.compile(streams=1, groups=1, precision="f32")
 
     def _compile_narrow(self) -> Plan | None:
-        """None if it cannot be made or does not work: with the wide plan the model serves on, slower, and says so."""
+        """The plan; None if it cannot be made or does not work: the model then serves on the wide plan and logs it."""
         try:
             plan = self._compiler.compile(self.facts.streams, self._groups)
             plan.warm_up(self._largest_batch)
         except Exception:
             if self._wide is None:
                 raise
-            logger.exception("no plan for many texts could be made: they run one batch at a time")
+            logger.exception("the plan for many texts could not be made: batches run one at a time")
             return None
         self._compiler.release()
         return plan

@@ -1,8 +1,8 @@
 """int8 on the processor: how a model's linear layers are rounded, found now or by an earlier start.
 
-backends/openvino.py calls `find_recipe` in the loading thread, before it compiles what serves. The sample's texts run
-once as they are, and each place's input is looked at (calibration/fit.py); then held-out texts run in int8, with more
-and more places left as they are until their cosines are good enough.
+backends/openvino.py calls `find_recipe` in the loading thread, before it compiles the serving plans. The sample's texts
+run once without int8 while each place's input is recorded (calibration/fit.py); then held-out texts run in int8, with
+ever more places left in the usual precision until the cosines are good enough.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ from vectord.schema import Float32, Int32
 
 logger = logging.getLogger(__name__)
 
-BATCH_TOKENS = 256  # of the sample: every layer's input is given, 700 KB a token with BGE-M3's shape
+BATCH_TOKENS = 256  # of the sample: every layer's input is an output, 700 KB a token with BGE-M3's shape
 GROUPS = 2  # length groups of these graphs
-ROWS = 128  # of each place that it is fitted by
-FORMAT = 1  # raised when kept recipes mean something else
+ROWS = 128  # of each place, for the fit
+FORMAT = 1  # to be raised when the meaning of stored recipes changes
 
 
 def find_recipe(compiler: Compiler, sample: Sample | None) -> Recipe | None:
-    """How to compute the compiler's model in int8; None if no layer of it can be. Blocks, seconds.
+    """Return how to compute the compiler's model in int8; None if no layer of it can be. Blocks for seconds.
 
     Raises ConfigError without a sample, ModelUnavailable if the model's files do not fit.
     """
     if sample is None:
-        raise ConfigError("dtype int8 needs texts to fit it by")
+        raise ConfigError("dtype int8 needs calibration texts")
     if multiplies_int8() is False:
-        logger.warning("int8: this processor adds up no int8 products (VNNI): it will be no faster than float32")
+        logger.warning(
+            "int8: this processor has no instructions for int8 sums (VNNI): it will be no faster than float32"
+        )
     key = _key(compiler.spec, sample)
     recipe = None if sample.folder is None else read_recipe(sample.folder, key)
     if recipe is not None:
-        logger.info("int8: %s, as found by an earlier start", _told(recipe))
+        logger.info("int8: %s, found by an earlier start", _summary(recipe))
     else:
         recipe = _find(compiler, sample)
         if sample.folder is not None:
@@ -66,17 +68,17 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
     fitted = [fit_place(seen[name], [as_float32(weight) for weight in matrices[name]], steps) for name in seen]
     counts = [len(matrices[name]) for name in seen]
     recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
-    kept = "" if sample.folder is not None else "; at the next start anew, for no calibration_folder is set"
+    kept = "" if sample.folder is not None else "; repeated at the next start, because no calibration_folder is set"
     elapsed_s = time.perf_counter() - start
-    told = f"{_told(recipe)}, calibrated on {len(sample.ids)} {sample.source} texts in {elapsed_s:.1f} s{kept}"
+    summary = f"{_summary(recipe)}, calibrated on {len(sample.ids)} {sample.source} texts in {elapsed_s:.1f} s{kept}"
     if recipe.places:
-        logger.info("int8: %s", told)
+        logger.info("int8: %s", summary)
     else:
-        logger.warning("int8: no layer of this model bears it, so all stay as they are: %s", told)
+        logger.warning("int8: no layer of this model tolerates it, so none uses it: %s", summary)
     return recipe
 
 
-def _told(recipe: Recipe) -> str:
+def _summary(recipe: Recipe) -> str:
     return (
         f"mean cosine {recipe.mean_cosine:.4f}, least {recipe.least_cosine:.3f}, "
         f"{recipe.linears} of {recipe.all_linears} linears in int8"
@@ -84,13 +86,13 @@ def _told(recipe: Recipe) -> str:
 
 
 def _weight_steps() -> int:
-    """How many steps weights have on either side. Without instructions for it two products of 8 by 8 bits are added up
-    in 16, which overflow; with one bit less they do not."""
+    """Steps of weights in each direction. Without int8 instructions, products of 8 by 8 bits are summed in 16 bits,
+    which overflows; with one bit less it does not."""
     return 63 if multiplies_int8() is False else 127
 
 
 def _key(spec: ModelSpec, sample: Sample) -> str:
-    """All that a recipe depends on, as 16 hex digits."""
+    """All inputs of a recipe, as 16 hex digits."""
     parts = [FORMAT, spec.fingerprint, sample.digest, len(sample.ids), _weight_steps(), GOAL, version("openvino")]
     return sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
@@ -100,7 +102,7 @@ def _key(spec: ModelSpec, sample: Sample) -> str:
 
 @dataclass
 class _Seen:
-    """What came by at one place so far."""
+    """The recorded inputs of one place."""
 
     rows: list[Float32] = field(default_factory=list)
     low: Float32 | None = None
@@ -121,7 +123,7 @@ class _Seen:
 def _observe(
     compiler: Compiler, texts: Sequence[Int32]
 ) -> tuple[Mapping[str, Observed], Mapping[str, Sequence[Weight]]]:
-    """By place, in their order: what it reads, and the matrices that it is multiplied with."""
+    """By place, in order: its input, and the matrices that multiply it."""
     ops = Observer()
     spec = _answering(compiler.spec, "tokens")
     network = compiler.network(ops, spec)
@@ -166,7 +168,7 @@ def _choose(
 
 
 def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Sequence[Int32]) -> Float32:
-    """(N, D) each of length 1: of each text, or of each token."""
+    """(N, D), each row of norm 1: one for each text, or for each token."""
     graph = compiler.graph(ops, spec, GROUPS)
     plan = Plan(compiler.compile_graph(graph, streams=1), graph, ops, streams=1)
     (output,) = spec.outputs
@@ -177,12 +179,12 @@ def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Seque
 
 
 def _answering(spec: ModelSpec, output: Output) -> ModelSpec:
-    """The model with one answer alone, so that a graph has nothing else in it."""
+    """The model with one output only, so that a graph contains nothing else."""
     return replace(spec, outputs=frozenset({output}))
 
 
 def _batches(texts: Sequence[Int32]) -> Iterator[PackedTexts]:
-    """The texts in their order, some BATCH_TOKENS at a time."""
+    """The texts in order, about BATCH_TOKENS at a time."""
     waiting: list[Int32] = []
     for ids in texts:
         waiting.append(ids)

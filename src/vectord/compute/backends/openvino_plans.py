@@ -1,4 +1,4 @@
-"""Graphs compiled, and run: what the openvino backend serves with, and fits its int8 by.
+"""Compiled graphs and their execution, for serving and for fitting int8.
 
 backends/openvino.py decides which plans there are; backends/openvino_int8.py compiles others while a model loads.
 """
@@ -19,13 +19,13 @@ from vectord.compute.networks.network import Network
 from vectord.compute.ops.int8 import Int8Ops
 from vectord.compute.ops.openvino import Graph, OpenvinoOps, build, ov
 
-LONG_TOKENS = 4096  # after a batch of more, its memory is given back
+LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
-Precision = Literal["bf16", "f32"]  # as OpenVINO calls them
+Precision = Literal["bf16", "f32"]  # OpenVINO's names
 
 
 class Plan:
-    """One compiled graph, and an infer request for each of its streams."""
+    """One compiled graph, with one infer request for each stream."""
 
     def __init__(self, compiled: ov.CompiledModel, graph: Graph, ops: OpenvinoOps, streams: int) -> None:
         self._ops = ops  # owns the memory of the graph's constants
@@ -34,7 +34,7 @@ class Plan:
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
 
     def run(self, batch: TokenBatch, stream: int) -> Answers:
-        """What is asked of the graph's answers, for the caller to keep. No two threads may share a stream at a time.
+        """Return the requested outputs; the caller owns them. Two threads never share a stream at a time.
 
         Raises MemoryError.
         """
@@ -46,22 +46,22 @@ class Plan:
             if "bad_alloc" in str(error) or "out_of_memory" in str(error):
                 raise MemoryError(f"no room for a batch of {batch.texts.ids.size} tokens") from error
             raise
-        del arrays  # the request reads them in place: they had to live until here
+        del arrays  # the request reads them in place
         asked = {output: answers[self._graph.outputs.index(output)] for output in batch.outputs}
         if batch.texts.ids.size > LONG_TOKENS:
             self._forget(stream)
-            return asked  # in memory that was the request's, and is theirs alone now
+            return asked  # the request's memory, which now belongs to them
         return {name: rows.copy() for name, rows in asked.items()}
 
-    def beside(self) -> Plan:
-        """The same graph with one request of its own, for a stream that no worker has."""
+    def with_own_request(self) -> Plan:
+        """Return the same graph with a separate request, for a stream that no worker uses."""
         return Plan(self._compiled, self._graph, self._ops, streams=1)
 
     def warm_up(self, batch: TokenBatch) -> None:
-        """Run `batch` on all streams at once. No other call may be under way.
+        """Run `batch` on all streams at once. No other call may be running.
 
-        What a stream runs first should be its largest batch: its buffers then have their final size, where growing
-        to it step by step leaves the outgrown ones behind in the heap.
+        A stream should run its largest batch first: its buffers then have their final size, while growing step by step
+        would leave the outgrown buffers in the heap.
         """
         arrays = [self._set_inputs(request, batch) for request in self._requests]
         for request in self._requests:
@@ -73,9 +73,9 @@ class Plan:
         del arrays
 
     def _forget(self, stream: int) -> None:
-        """Give back the memory that a long batch took: with BGE-M3's shape 250 MB for 8,192 tokens."""
+        """Free the memory of a long batch: with BGE-M3's shape 250 MB for 8,192 tokens."""
         self._requests[stream] = self._compiled.create_infer_request()
-        self._compiled.release_memory()  # of streams that are idle; the others' is of the usual size
+        self._compiled.release_memory()  # of idle streams; the others' has the usual size
         trim_heap()
 
     def _set_inputs(self, request: ov.InferRequest, batch: TokenBatch) -> list[npt.NDArray[np.generic]]:
@@ -85,27 +85,27 @@ class Plan:
 
 
 class Compiler:
-    """Makes plans of one model, over one checkpoint."""
+    """Compiles plans of one model over one checkpoint."""
 
     def __init__(self, spec: ModelSpec, core: ov.Core, precision: Precision, threads: int) -> None:
         self.spec = spec
         self.precision = precision
-        self.recipe: Recipe | None = None  # for int8; what the rest is computed in is `precision`
+        self.recipe: Recipe | None = None  # for int8; everything else is computed in `precision`
         self._threads = threads
         self._core = core
         self._checkpoint = open_checkpoint(spec.weights)
 
     @property
     def plan_bytes(self) -> int:
-        """About what each plan holds for itself: all weights, laid out anew, but for the table of word vectors."""
+        """The approximate size of a plan's own copy of the weights, without the table of word vectors."""
         sizes = [weight.array.size for weight in self._checkpoint.values()]
         bytes_each = 1 if self.recipe is not None else {"bf16": 2, "f32": 4}[self.precision]
         return (sum(sizes) - max(sizes, default=0)) * bytes_each
 
     def compile(self, streams: int, groups: int, precision: Precision | None = None) -> Plan:
-        """A plan that gives all of the model's outputs: beside the body, what was not asked for costs next to nothing.
+        """Return a plan with all outputs of the model: computing all of them costs little more than the body.
 
-        precision: instead of the model's own and of its int8.
+        precision: replaces the model's own precision and int8.
         Blocks, seconds for a large model. Raises ModelUnavailable if the checkpoint does not fit the config.
         """
         ops = OpenvinoOps() if self.recipe is None or precision is not None else Int8Ops(self.recipe)
@@ -113,7 +113,7 @@ class Compiler:
         return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
 
     def graph(self, ops: OpenvinoOps, spec: ModelSpec, groups: int) -> Graph:
-        """What gives the spec's outputs, which may be others than the model's own."""
+        """Return a graph of the spec's outputs, which may differ from the model's."""
         network = self.network(ops, spec)
         return build(lambda tokens: network(tokens, spec.outputs), groups, by_token=spec.outputs - POOLED)
 
@@ -125,16 +125,16 @@ class Compiler:
             "INFERENCE_PRECISION_HINT": precision or self.precision,
             "NUM_STREAMS": streams,
             "INFERENCE_NUM_THREADS": self._threads,
-            "ENABLE_CPU_PINNING": False,  # no faster here, and two servers would be pinned to the same processors
+            "ENABLE_CPU_PINNING": False,  # no faster here, and it would pin two servers to the same processors
         }
         compiled = self._core.compile_model(graph.model, "CPU", config)
         self.release()
         return compiled
 
     def release(self) -> None:
-        """Give back the pages of the checkpoint that were read, and those that the heap has free.
+        """Free the pages of the checkpoint, and the heap's free pages.
 
-        Compiling reads all of it, and a plan's first batch all matrices, to lay them out as it needs them.
+        Compiling reads all of the checkpoint, and a plan's first batch reads all matrices to lay them out.
         """
         self._checkpoint.release()
         trim_heap()

@@ -1,11 +1,11 @@
-"""The backend for what networks/ does not know: transformers' own class as the body, our heads behind it.
+"""The backend for architectures that networks/ lacks: transformers' own class as the body, with our heads.
 
-models/opening.py calls `load`, in the thread that engine/loading.py starts; one worker thread calls `forward`. The
-body reads padded batches, so a batch costs its longest text times its texts.
+engine/models calls `load` in the loading thread; one worker thread calls `forward`. The body reads padded batches, so a
+batch costs its longest text times its texts.
 
-The model's folder is never given to transformers, which would look in it for code, adapters and names of other
-models, and has been made to run what it found there more than once. It gets a config rebuilt from fields that its
-class knows, and tensors that artifacts/checkpoint.py has read.
+transformers never gets the model's folder, in which it would look for code, adapters and names of other models; it
+has repeatedly had bugs that executed such code. It gets a config rebuilt from the fields of its class, and tensors
+that checkpoints/checkpoint.py has read.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from vectord.errors import ModelUnavailable
 
 logger = logging.getLogger(__name__)
 
-MAX_SIZE = 2**24  # of any number in a config, as networks/facts.py has it
+MAX_SIZE = 2**24  # of any number in a config, as in networks/facts.py
 MAX_LAYERS = 1024
-MAX_BUFFER_ITEMS = 2**28  # tables that a class computes, such as positions: 16,384 squared
-_GPU_BATCH_TOKENS = 16_384  # padded ones; that many packed ones are the torch backend's default
+MAX_BUFFER_ITEMS = 2**28  # of tables that a class computes, such as positions: 16,384 squared
+_GPU_BATCH_TOKENS = 16_384  # padded tokens; the torch backend's default has as many packed ones
 _CPU_BATCH_TOKENS = 2048
 
-# Keys of old configs that the classes have no field for and still understand.
+# Keys of old configs without a field in the classes, which still understand them.
 _OLD_KEYS = frozenset(
     {
         "global_rope_theta",
@@ -61,7 +61,9 @@ _OLD_KEYS = frozenset(
         "sliding_window_pattern",
     }
 )
-_OBJECTS = frozenset({"rope_parameters", "rope_scaling"})  # what may be an object; elsewhere it is another model
+_OBJECTS = frozenset(
+    {"rope_parameters", "rope_scaling"}
+)  # keys that may be an object; any other object is another model
 
 ModelClass: TypeAlias = type[PreTrainedModel]
 
@@ -70,7 +72,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
     """Blocks while weights move to the device. Raises ConfigError (device, dtype) and ModelUnavailable."""
     device = choose_device(options.device)
     dtype = choose_dtype(options.dtype, device, spec.architecture)
-    if device.type == "cpu":  # torch's own default sees no cgroup quota
+    if device.type == "cpu":  # torch's default ignores the cgroup quota
         torch.set_num_threads(options.threads or thread_budget())
     default_batch_tokens = _CPU_BATCH_TOKENS if device.type == "cpu" else _GPU_BATCH_TOKENS
     facts = BackendFacts(
@@ -103,10 +105,10 @@ class TransformersBackend:
         return _run(self._exact, batch)
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. A forward holds nothing that the next one needs."""
+        """See Backend.renew. A forward has no state that the next one needs."""
 
     def close(self) -> None:
-        """Give the weights back. No forward may follow."""
+        """Free the weights. No forward may follow."""
         del self._model
         self.__dict__.pop("_exact", None)
         if self.facts.device.startswith("cuda"):
@@ -130,7 +132,7 @@ class Model:
     """Body and heads on one device in one dtype."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
-        """Raises ModelUnavailable: a type transformers does not know, or a config or tensors that do not fit it."""
+        """Raises ModelUnavailable: a type that transformers lacks, or a config or tensors that do not fit it."""
         ops = TorchOps(device, dtype)
         self._classifies = "scores" in spec.outputs
         self._heads = heads_of(spec, ops)
@@ -142,10 +144,10 @@ class Model:
         self._filler = int(config.pad_token_id or 0)
         self._device = device
         body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype)
-        self._body = body.to(device)  # the tables that the class computed; the tensors are there
+        self._body = body.to(device)  # moves the computed tables; the tensors are there already
 
     def __call__(self, texts: PackedTexts, outputs: Collection[Output]) -> dict[Output, Tensor]:
-        """The answers asked for, on the device."""
+        """Return the requested outputs, on the device."""
         padded = pad(texts)
         rows, filled, seen, places = (
             torch.tensor(array, device=self._device)
@@ -170,9 +172,9 @@ class Model:
 
 
 def read_config(spec: ModelSpec) -> PreTrainedConfig:
-    """config.json in transformers' class for it, from those keys alone that the class has fields for.
+    """Return config.json as transformers' class, with only those keys that the class has fields for.
 
-    Raises ModelUnavailable: a type transformers does not know, one made of several models, a value out of bounds.
+    Raises ModelUnavailable: an unknown type, a type made of several models, a value out of bounds.
     """
     if spec.model_type not in CONFIG_MAPPING:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is known neither here nor to transformers")
@@ -184,7 +186,7 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
         known["id2label"] = dict(enumerate(spec.labels))
     try:
         config = config_class(**known)
-    except Exception as error:  # each class checks its own, with whatever exception
+    except Exception as error:  # each class raises its own exceptions
         raise ModelUnavailable(f"config.json: transformers' {config_class.__name__} refuses it ({error})") from error
     if getattr(config, "hidden_size", spec.hidden_size) != spec.hidden_size:
         raise ModelUnavailable(
@@ -212,7 +214,7 @@ def _known_facts(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> dict[
 
 
 def _check_size(key: str, value: Any) -> None:
-    """A network is built before its weights are looked at: no number may make that endless."""
+    """Bound all numbers: the network is built before its weights are checked."""
     counts = any(part in key for part in ("layer", "group", "block"))
     limit = MAX_LAYERS if counts else MAX_SIZE
     if isinstance(value, list) and len(value) > MAX_LAYERS:
@@ -225,7 +227,7 @@ def _check_size(key: str, value: Any) -> None:
 
 
 def _model_class(spec: ModelSpec, config: PreTrainedConfig) -> ModelClass:
-    """The class that reads ids and a mask and gives states, or logits. Raises ModelUnavailable if there is none."""
+    """Return the class from ids and mask to states, or logits. Raises ModelUnavailable if there is none."""
     found = _find(spec, type(config))
     if found is None:
         what = "classifier" if "scores" in spec.outputs else "encoder"
@@ -239,7 +241,7 @@ def _find(spec: ModelSpec, config_class: type[PreTrainedConfig]) -> ModelClass |
     mappings = [MODEL_FOR_TEXT_ENCODING_MAPPING, MODEL_MAPPING]
     if "scores" in spec.outputs:
         mappings = [MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING]
-    if config_class.is_encoder_decoder:  # of the encoder alone
+    if config_class.is_encoder_decoder:  # only the encoder
         mappings = [mapping for mapping in mappings if mapping is MODEL_FOR_TEXT_ENCODING_MAPPING]
     found = next((mapping[config_class] for mapping in mappings if config_class in mapping), None)
     return found[0] if isinstance(found, tuple) else found
@@ -265,9 +267,9 @@ def _load_body(
                 output_loading_info=True,
             ),
         )
-    except Exception as error:  # whatever a class finds wrong
+    except Exception as error:  # exceptions differ between classes
         raise ModelUnavailable(f"transformers' {model_class.__name__} refuses the weights ({error})"[:500]) from error
-    # transformers would serve on, with random numbers. The pooler may be missing: nobody asks for what it makes.
+    # transformers would continue with random numbers. The pooler may be missing, because its output is not used.
     if missing := sorted(name for name in report["missing_keys"] if not name.startswith("pooler.")):
         raise ModelUnavailable(f"the checkpoint has no tensor {missing[0]}, and lacks {len(missing)} in all")
     if wrong := sorted(report["mismatched_keys"]):
@@ -277,7 +279,7 @@ def _load_body(
 
 
 def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint) -> None:
-    """What config.json describes is no larger than its weights: for what they lack, transformers makes random ones."""
+    """Check that config.json describes no more than the weights hold: transformers would invent the rest."""
     try:
         with torch.device("meta"):  # shapes without memory
             model = model_class(config)

@@ -1,7 +1,7 @@
-"""The arithmetic of int8: how one place is rounded best, and which places are better left as they are.
+"""The arithmetic of int8: the best rounding of one place, and which places stay unrounded.
 
-Plain numpy over what a backend observed; called in the thread that loads the model. The smoothing is SmoothQuant's
-(Xiao et al. 2023, arXiv:2211.10438): what is large in a few columns of x moves into the weights.
+Plain numpy over a backend's recorded inputs; called in the loading thread. The smoothing is SmoothQuant's (Xiao et al.
+2023, arXiv:2211.10438): it moves the magnitude of large columns of x into the weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from vectord.compute.calibration.recipe import Place
 from vectord.schema import Float32
 
-GOAL = 0.996  # of the held-out texts, on average; others came out up to 0.0005 below, and 0.995 is what is promised
+GOAL = 0.996  # mean of the held-out texts; other texts were up to 0.0005 lower, and 0.995 is documented
 STRENGTHS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9)  # of the smoothing; 0: none
 STEPS = 255  # between the lowest and the highest number
 LEAST = np.float32(1e-6)
@@ -22,7 +22,7 @@ LEAST = np.float32(1e-6)
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What came by at one place."""
+    """The recorded inputs of one place."""
 
     rows: Float32  # (R, H) some of the rows
     low: Float32  # (H,) over all of them
@@ -32,11 +32,11 @@ class Observed:
 @dataclass(frozen=True, slots=True)
 class Fitted:
     place: Place
-    loss: float  # of the products of the rows: squared error against squared size
+    loss: float  # of the products of the rows: squared error relative to squared size
 
 
 def fit_place(observed: Observed, matrices: Sequence[Float32], weight_steps: int) -> Fitted:
-    """The strength under which the products lose least. matrices: (O, H) each, all that read the place."""
+    """Return the smoothing strength with the least loss. matrices: (O, H) each, all that read the place."""
     weights = np.concatenate(matrices)  # (O, H)
     products = observed.rows @ weights.T
     size = float(np.square(products).sum()) or 1.0
@@ -49,7 +49,7 @@ def fit_place(observed: Observed, matrices: Sequence[Float32], weight_steps: int
 
 
 def round_rows(rows: Float32, place: Place) -> Float32:
-    """(R, H) as int8 holds them, divided by the smoothing."""
+    """(R, H) as int8 represents them, divided by the smoothing."""
     step = np.float32((place.high - place.low) / STEPS)
     zero = np.round(-place.low / step)
     rounded: Float32 = (np.clip(np.round(rows / place.smooth / step) + zero, 0, STEPS) - zero) * step
@@ -57,7 +57,7 @@ def round_rows(rows: Float32, place: Place) -> Float32:
 
 
 def weight_scales(weights: Float32, weight_steps: int) -> Float32:
-    """(O, H) -> (O, 1): each row's largest number is `weight_steps` of them."""
+    """(O, H) -> (O, 1): each row's largest number is `weight_steps` scales."""
     scales: Float32 = np.maximum(np.abs(weights).max(axis=1, keepdims=True), LEAST) / np.float32(weight_steps)
     return scales
 
@@ -70,10 +70,10 @@ def round_weights(weights: Float32, weight_steps: int) -> Float32:
 def choose_places(
     losses: Sequence[float], cosines: Callable[[frozenset[int]], Float32]
 ) -> tuple[frozenset[int], Float32]:
-    """The places to have in int8, and the cosines then.
+    """Return the places to compute in int8, and the resulting cosines.
 
-    losses: each place's own. cosines: of the held-out texts against float32, for the places in int8. As few as
-    possible are left out, the worst first, so that the mean is GOAL or more; if need be, all.
+    losses: each place's own. cosines: of the held-out texts against float32, for these places in int8. As few places as
+    possible are left out, the worst first, so that the mean reaches GOAL; all of them if necessary.
     """
     worst_first = sorted(range(len(losses)), key=lambda number: -losses[number])
     enough, found = 0, cosines(frozenset(worst_first))

@@ -1,7 +1,7 @@
-"""How a model is computed in int8, as values and as a file: `Recipe`.
+"""How a model is computed in int8, as a value and as a file: `Recipe`.
 
-A **place** is an input that one or several linear layers share, numbered as the network comes by it. backends/ finds a
-recipe while a model loads, or reads the one that an earlier start has kept.
+A **place** is an input that one or more linear layers share, numbered in the order of the network. A backend finds a
+recipe while a model loads, or reads the stored one of an earlier start.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ WIDTH_LIMIT = 2**17
 class Place:
     """x is divided by `smooth` and then rounded to one of 256 steps from `low` to `high`."""
 
-    smooth: Float32  # (H,) above 0: what the weights are multiplied with in return
+    smooth: Float32  # (H,) above 0: the weights are multiplied by it
     low: float  # at most 0
     high: float  # above 0
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    places: Mapping[int, Place]  # those in int8; all others stay as they are
+    places: Mapping[int, Place]  # those in int8; all others are unchanged
     weight_steps: int  # weights are whole numbers from -this to this
-    linears: int  # how many are in int8
+    linears: int  # number in int8
     all_linears: int
-    mean_cosine: float  # against float32, of the texts that were held out
+    mean_cosine: float  # against float32, of the held-out texts
     least_cosine: float
 
 
@@ -61,7 +61,7 @@ class _RecipeFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def keep_recipe(folder: Path, key: str, recipe: Recipe) -> None:
-    """Write it for read_recipe; a folder that cannot be written to is told of in the log."""
+    """Write the recipe for read_recipe; an unwritable folder is logged."""
     places = {
         str(number): _PlaceFile(b64encode(place.smooth.astype("<f4").tobytes()).decode(), place.low, place.high)
         for number, place in recipe.places.items()
@@ -76,11 +76,11 @@ def keep_recipe(folder: Path, key: str, recipe: Recipe) -> None:
             opened.write(msgspec.json.encode(file))
         Path(written).replace(_path(folder, key))
     except OSError as error:
-        logger.warning("int8: %s cannot be written to (%s): fitted anew at each start", folder, error.strerror)
+        logger.warning("int8: %s cannot be written to (%s): fitting at each start", folder, error.strerror)
 
 
 def read_recipe(folder: Path, key: str) -> Recipe | None:
-    """What keep_recipe wrote under this key; None if nothing, and where it is spoilt, which is told of in the log."""
+    """Return the recipe of this key; None if there is none, or if the file is damaged, which is logged."""
     path = _path(folder, key)
     try:
         with path.open("rb") as opened:
@@ -88,12 +88,12 @@ def read_recipe(folder: Path, key: str) -> Recipe | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        logger.warning("int8: %s cannot be read (%s): fitting anew", path, error.strerror)
+        logger.warning("int8: %s cannot be read (%s): fitting again", path, error.strerror)
         return None
     try:
         return _decoded(data, key)
     except (ValueError, msgspec.DecodeError) as error:
-        logger.warning("int8: %s is spoilt (%s): fitting anew", path, error)
+        logger.warning("int8: %s is damaged (%s): fitting again", path, error)
         return None
 
 
@@ -107,7 +107,7 @@ def _decoded(data: bytes, key: str) -> Recipe:
         raise ValueError(f"more than {FILE_LIMIT_BYTES:,} bytes")
     file = msgspec.json.decode(data, type=_RecipeFile)
     if file.key != key:
-        raise ValueError("it is another model's")
+        raise ValueError("it belongs to another model")
     if not 1 <= file.weight_steps <= 127:
         raise ValueError("weight_steps is not from 1 to 127")
     places = {int(number): _place(place) for number, place in file.places.items()}
@@ -117,7 +117,7 @@ def _decoded(data: bytes, key: str) -> Recipe:
 def _place(file: _PlaceFile) -> Place:
     smooth = np.frombuffer(b64decode(file.smooth, validate=True), "<f4").astype(np.float32)
     if not (0 < smooth.size <= WIDTH_LIMIT and np.isfinite(smooth).all() and (smooth > 0).all()):
-        raise ValueError("smooth is no row of numbers above 0")
+        raise ValueError("smooth is not a row of numbers above 0")
     if not (np.isfinite((file.low, file.high)).all() and file.low <= 0 < file.high):
-        raise ValueError("low and high are no range around 0")
+        raise ValueError("low and high are not a range around 0")
     return Place(smooth, file.low, file.high)

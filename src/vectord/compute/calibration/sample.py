@@ -1,4 +1,4 @@
-"""What int8 is fitted by: texts as tokens, and where the outcome is kept. models/ makes it, backends read it."""
+"""The texts that int8 is fitted to, as tokens, and the folder for the result. engine/models makes it for backends."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from vectord.schema import Int32
 
-HELD_OUT = 4  # every so many-th text is not fitted by: on those the loss is measured
+HELD_OUT = 4  # every n-th text is held out of the fit, to measure the loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Sample:
     ids: tuple[Int32, ...]  # (L,) of each text, specials included
     source: str
     digest: str
-    folder: Path | None  # that keeps what was found; None: nothing is kept
+    folder: Path | None  # for stored recipes; None: nothing is stored
 
     @property
     def fitted(self) -> Sequence[Int32]:

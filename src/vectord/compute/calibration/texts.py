@@ -1,6 +1,6 @@
-"""The texts by which int8 is fitted to a model: built-in ones, or the operator's.
+"""The texts that int8 is fitted to: built-in ones, or the operator's.
 
-models/ reads them at start, on the main thread, where int8 was asked for.
+engine/models reads them at start, on the main thread, if int8 is requested.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from vectord.errors import ConfigError
 
 FILE_LIMIT_BYTES = 4 * 2**20
 TEXTS_LEAST, TEXTS_MOST = 16, 512
-TEXT_LIMIT_CHARACTERS = 4000  # a longer one is cut: ranges are those of words, not of length
+TEXT_LIMIT_CHARACTERS = 4000  # a longer one is cut: ranges depend on words, not on length
 
 
 def read_calibration_texts(path: str | None) -> CalibrationTexts:
-    """The texts of the operator's file, one a line, or those built in. Raises ConfigError, naming file and limit."""
+    """Return the operator's texts, one a line, or the built-in ones. Raises ConfigError with file and limit."""
     if path is None:
         return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes())
     file = Path(path).expanduser()

@@ -1,6 +1,6 @@
 """`model_type: bert`: BERT, MiniLM, BGE v1.5, E5, GTE v1. Names as in transformers/models/bert/modeling_bert.py.
 
-RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) read the same keys and call much the same, and take it from here.
+RoBERTa (roberta.py) and JinaBERT (jina_bert_v2.py) share most keys and tensor names, and use these functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TYPES = "embeddings.token_type_embeddings.weight"
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     spec, weights = encoder_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
     width = spec.hidden_size
@@ -39,12 +39,12 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """BertForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of BertForSequenceClassification. Raises ModelUnavailable."""
     return classify_pooled(body(weights), weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """BertForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of BertForMaskedLM. Raises ModelUnavailable."""
     spec, name = encoder_spec(config), "cls.predictions"
     width = spec.hidden_size
     dense = weights.linear(f"{name}.transform.dense", width, width)
@@ -57,12 +57,12 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
 
 
 def body(weights: WeightReader[T]) -> WeightReader[T]:
-    """The tensors of the encoder, without its heads'."""
+    """Return the tensors of the encoder, without those of its heads."""
     return weights.after_prefix(("", "bert."), WORDS)
 
 
 def encoder_spec(config: Mapping[str, Any], *, types: int = 0) -> EncoderSpec:
-    """What BERT's keys say, for so many types of tokens. Raises ModelUnavailable."""
+    """Read BERT's keys; types: number of token types. Raises ModelUnavailable."""
     facts.require(config, "is_decoder", False)
     return EncoderSpec(
         vocab_size=facts.size(config, "vocab_size"),
@@ -78,7 +78,7 @@ def encoder_spec(config: Mapping[str, Any], *, types: int = 0) -> EncoderSpec:
 
 
 def encoder_layer(spec: EncoderSpec, weights: WeightReader[T], name: str) -> EncoderLayer[T]:
-    """One layer under BERT's names. Raises ModelUnavailable."""
+    """Return one layer under BERT's names. Raises ModelUnavailable."""
     width = spec.hidden_size
     return EncoderLayer(
         query=weights.linear(f"{name}.attention.self.query", width, width),

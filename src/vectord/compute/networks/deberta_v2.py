@@ -1,8 +1,8 @@
 """`model_type: deberta-v2`: DeBERTa v2 and v3, and the rerankers and classifiers made of them.
 
-Names as in transformers/models/deberta_v2/modeling_deberta_v2.py. It has a body of its own: how far apart two tokens
-are reaches attention by vectors of relative places, which are projected like tokens. Those projections depend on no
-text, so they are made once, with the constants.
+Names as in transformers/models/deberta_v2/modeling_deberta_v2.py. It has its own body: attention depends on the
+distance of two tokens through vectors of relative places, which are projected like tokens. Those projections are
+independent of the text, so they are made once, with the constants.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from vectord.errors import ModelUnavailable
 
 WORDS = "embeddings.word_embeddings.weight"
 PREFIXES = ("", "deberta.")
-MAX_POSITIONS = 2**20  # distances need no table in the checkpoint that would bound them
+MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebertaSpec:
-    """What the config says. H: hidden_size, F: intermediate_size, E: word_size."""
+    """Values of the config. H: hidden_size, F: intermediate_size, E: word_size."""
 
     vocab_size: int
     max_tokens: int
@@ -41,12 +41,12 @@ class DebertaSpec:
     heads: int
     activation: Activation
     norm_eps: float
-    place_keys: bool  # "c2p": a query looks at places
-    place_queries: bool  # "p2c": places look at a key
+    place_keys: bool  # "c2p": queries attend to places
+    place_queries: bool  # "p2c": places attend to keys
     share_projections: bool  # places are projected by the layer's own query and key
-    span: int  # relative places on either side
-    buckets: int | None  # None: a place a distance, up to the span
-    far: int  # the distance that the last bucket begins at
+    span: int  # relative places in each direction
+    buckets: int | None  # None: one place a distance, up to the span
+    far: int  # the distance at which the last bucket begins
 
     @property
     def attention(self) -> AttentionSpec:
@@ -126,13 +126,13 @@ class Deberta(Generic[T]):
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Deberta[T]:
-    """The encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
     spec = _spec(config)
     return Deberta(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """The head of DebertaV2ForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of DebertaV2ForSequenceClassification. Raises ModelUnavailable."""
     width = facts.size(config, "hidden_size")
     facts.require(config, "pooler_hidden_size", width)
     kind = facts.activation({"pooler_hidden_act": "gelu", **config}, "pooler_hidden_act")
@@ -170,7 +170,7 @@ def _spec(config: Mapping[str, Any]) -> DebertaSpec:
 
 
 def _positive(config: Mapping[str, Any], key: str) -> int | None:
-    """The size at `key`, None where there is none: published configs say -1 or 0 for that. Raises ModelUnavailable."""
+    """The size at `key`; None if missing, -1 or 0, as published configs write it. Raises ModelUnavailable."""
     value = config.get(key)
     return None if value is None or (type(value) is int and value < 1) else facts.size(config, key)
 
@@ -235,7 +235,7 @@ def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, 
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """The head of DebertaV2ForMaskedLM: that of transformers, or the one DeBERTa came with. Raises ModelUnavailable."""
+    """Return the head of DebertaV2ForMaskedLM, in transformers' or the original form. Raises ModelUnavailable."""
     facts.require(config, "tie_word_embeddings", True)
     spec, old = _spec(config), facts.flag(config, "legacy", True)
     name = "cls.predictions" if old else "lm_predictions.lm_head"
@@ -251,9 +251,9 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
 
 
 def relative_places(spec: DebertaSpec) -> npt.NDArray[np.int32]:
-    """(2 * max_tokens - 1,): which place a distance of query less key has, from -(max_tokens - 1) on.
+    """(2 * max_tokens - 1,): the place of each distance of query less key, from -(max_tokens - 1) on.
 
-    Near distances have a place each; with buckets, far ones share places that widen with the logarithm.
+    Near distances have one place each; with buckets, far ones share places that widen logarithmically.
     """
     distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
     places = distances if spec.buckets is None else log_buckets(distances, spec.buckets, spec.far)

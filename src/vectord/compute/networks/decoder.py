@@ -1,10 +1,10 @@
 """The only body of a decoder (Qwen, Mistral, Gemma), written over ops on packed rows.
 
 An architecture file fills in a DecoderSpec and DecoderWeights and returns a Decoder; a backend calls it on its worker
-threads or, for a graph, once. Every activation is (T, H). Norms are RMS norms before each half of a layer, positions
-are rotary, the layer in between is gated; nothing is generated, so there is no cache of keys.
+threads or, for a graph, once. Every activation is (T, H). RMS norms come before each half of a layer, positions are
+rotary, and the MLP is gated. Nothing is generated, so there is no cache of keys.
 
-Below the body is how all of them write their configs and name their tensors, as the first of the family, Llama, did.
+The second part reads configs and tensors in the form of Llama, the first of the family.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """What the config says. H: hidden_size, F: intermediate_size, Q: heads * head_size, K: kv_heads * head_size."""
+    """Values of the config. H: hidden_size, F: intermediate_size, Q: heads * head_size, K: kv_heads * head_size."""
 
     vocab_size: int
-    max_tokens: int  # positions there are
+    max_tokens: int  # number of positions
     hidden_size: int
     intermediate_size: int
     layers: int
@@ -44,7 +44,7 @@ class DecoderSpec:
     norm_eps: float
     causal: bool = True
     attention_scale: float | None = None  # None: head_size ** -0.5
-    word_scale: float = 1.0  # what word vectors are multiplied with
+    word_scale: float = 1.0  # factor of the word vectors
 
     @property
     def query_width(self) -> int:
@@ -164,7 +164,7 @@ def _head_size(config: Mapping[str, Any]) -> int:
 
 
 def read_decoder_rotary(config: Mapping[str, Any], spec: DecoderSpec) -> Rotary:
-    """rope_theta beside rope_scaling, or since transformers 5 both in rope_parameters. Raises ModelUnavailable."""
+    """rope_theta next to rope_scaling or, since transformers 5, both in rope_parameters. Raises ModelUnavailable."""
     section = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
     theta = facts.number(config, "rope_theta", 10_000.0)
     return read_rotary(config, (section,), theta=theta, positions=spec.max_tokens)
@@ -173,7 +173,7 @@ def read_decoder_rotary(config: Mapping[str, Any], spec: DecoderSpec) -> Rotary:
 def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
     """AttentionSpec.window of a layer that slides. Raises ModelUnavailable.
 
-    A token is in its own sliding_window where attention is causal, and beside it where it is not
+    Causal attention includes a token itself in its sliding_window, bidirectional attention does not
     (transformers/masking_utils.py).
     """
     size = facts.size(config, "sliding_window")
@@ -181,7 +181,7 @@ def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
 
 
 def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool, ...]:
-    """Which layers see a window only: by layer_types, or as `usual` where there are none. Raises ModelUnavailable."""
+    """Return which layers attend to a window: by layer_types, else `usual`. Raises ModelUnavailable."""
     kinds = config.get("layer_types")
     if kinds is None:
         return tuple(usual)
@@ -193,7 +193,7 @@ def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What Qwen's and Mistral's layers have that others' have not."""
+    """Options in which the layers of Qwen and Mistral differ."""
 
     qkv_bias: bool
     out_bias: bool
@@ -204,7 +204,7 @@ class Family:
 def load_decoder(
     config: Mapping[str, Any], spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]
 ) -> Decoder[T]:
-    """A decoder with Llama's names. Raises ModelUnavailable."""
+    """Return a decoder with Llama's names. Raises ModelUnavailable."""
     weights = weights.after_prefix(PREFIXES, WORDS)
     rotary = rotary_table(weights, read_decoder_rotary(config, spec), spec.head_size, spec.max_tokens)
     return Decoder(
@@ -241,16 +241,16 @@ def _layer(
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """The head of ...ForSequenceClassification. Raises ModelUnavailable."""
+    """Return the head of ...ForSequenceClassification. Raises ModelUnavailable."""
     score = weights.tensor("score.weight", labels, facts.size(config, "hidden_size"))
     return Classifier("last", (Projection(Linear(score, None)),))
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
-    """(len(ids), H): what the language model's head has for these words. Raises ModelUnavailable.
+    """(len(ids), H): the rows of the language model's head for these words. Raises ModelUnavailable.
 
-    Each row is read by itself and put in its place by a product with ones and zeros: nothing else of a table of some
-    300 MB is touched.
+    Each row is read separately and moved to its place by a product with ones and zeros, so that the rest of a table of
+    about 300 MB is not read.
     """
     shape = facts.size(config, "vocab_size"), facts.size(config, "hidden_size")
     if max(ids) >= shape[0]:

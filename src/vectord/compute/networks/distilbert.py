@@ -16,7 +16,7 @@ from vectord.compute.ops.base import Ops, T
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
     return Encoder(
@@ -32,14 +32,14 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """DistilBertForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of DistilBertForSequenceClassification. Raises ModelUnavailable."""
     width = facts.size(config, "dim")
     dense = Projection(weights.linear("pre_classifier", width, width), "relu")
     return Classifier("cls", (dense, Projection(weights.linear("classifier", width, labels))))
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """DistilBertForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of DistilBertForMaskedLM. Raises ModelUnavailable."""
     spec = _spec(config)
     shape = spec.vocab_size, spec.hidden_size
     dense = weights.linear("vocab_transform", spec.hidden_size, spec.hidden_size)
@@ -64,7 +64,7 @@ def _spec(config: Mapping[str, Any]) -> EncoderSpec:
         layers=facts.size(config, "n_layers", at_most=1024),
         heads=facts.heads(config, "n_heads", "dim"),
         activation=facts.activation(config, "activation"),
-        norm_eps=1e-12,  # no config has it
+        norm_eps=1e-12,  # not in any config
     )
 
 

@@ -1,8 +1,8 @@
-"""The only body of an encoder (BERT and its kin), written over ops on packed rows.
+"""The only body of an encoder (BERT and its relatives), written over ops on packed rows.
 
 An architecture file fills in an EncoderSpec and EncoderWeights and returns an Encoder; a backend calls it on its
-worker threads or, for a graph, once. Every activation is (T, H). What the members of the family do differently, in
-positions, norms and the layer in between, is a value of the spec or a weight that is None.
+worker threads or, for a graph, once. Every activation is (T, H). Differences of the family in positions, norms and
+the MLP are values of the spec, or weights that may be None.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderSpec:
-    """What the config says. H: hidden_size, F: intermediate_size."""
+    """Values of the config. H: hidden_size, F: intermediate_size."""
 
     vocab_size: int
-    max_tokens: int  # as far as positions reach
+    max_tokens: int  # number of positions
     hidden_size: int
     intermediate_size: int
     layers: int
     heads: int
     activation: Activation
     norm_eps: float
-    types: int = 0  # of tokens, such as first and second text of a pair
-    norm_first: bool = False  # norms before attention and the layer in between, instead of after the sum
+    types: int = 0  # token types, such as first and second text of a pair
+    norm_first: bool = False  # norms come before attention and MLP, not after the sum
 
     @property
     def head_size(self) -> int:
@@ -42,9 +42,9 @@ class EncoderLayer(Generic[T]):
     value: Linear[T]  # (H, H)
     attention_out: Linear[T]  # (H, H)
     attention_norm: Norm[T] | None  # None: this layer has none
-    input_norm: Norm[T] | None = None  # of that norm's answer and, once more, the layer's input
+    input_norm: Norm[T] | None = None  # of the sum of that norm's output and the layer's input
     up: Linear[T]  # (F, H)
-    gate: Linear[T] | None = None  # (F, H) its activation is multiplied with what `up` gives; None: `up` is activated
+    gate: Linear[T] | None = None  # (F, H) its activation multiplies the output of `up`; None: `up` is activated
     down: Linear[T]  # (H, F)
     output_norm: Norm[T]
     query_norm: Norm[T] | None = None
@@ -58,7 +58,7 @@ class EncoderWeights(Generic[T]):
     words: T  # (vocab_size, H)
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
-    norm: Norm[T] | None  # of the sum of these
+    norm: Norm[T] | None  # of their sum
     layers: tuple[EncoderLayer[T], ...]
     final_norm: Norm[T] | None = None
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
@@ -91,7 +91,7 @@ class Encoder(Generic[T]):
         if weights.positions is not None:
             x = ops.add(x, ops.embed(weights.positions, tokens.positions))
         if weights.types is not None:
-            # The only type is every token's, whatever the tokenizer says: there is no second row to take.
+            # A model with one type gives it to every token: the table has no second row.
             only = self._spec.types == 1
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
         return x if weights.norm is None else self._norm(x, weights.norm)

@@ -1,4 +1,4 @@
-"""Checked facts of a config.json. Architecture files read theirs through these functions, once, at load."""
+"""Checked values of a config.json. Architecture files read theirs through these functions, once, at load."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from vectord.compute.ops.base import Activation
 from vectord.errors import ModelUnavailable
 
-MAX_SIZE = 2**24  # more than any vocabulary or width there is: a larger figure is a broken file
+MAX_SIZE = 2**24  # larger than any existing vocabulary or width: a larger number is a broken file
 
-# transformers' names (transformers/activations.py, ACT2CLS) for what the ops can do.
+# transformers' names (transformers/activations.py, ACT2CLS) for the activations of the ops.
 ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -28,7 +28,7 @@ ACTIVATIONS: Mapping[str, Activation] = {
 def size(
     config: Mapping[str, Any], key: str, default: int | None = None, *, at_least: int = 1, at_most: int = MAX_SIZE
 ) -> int:
-    """The whole number at `key`, from `at_least` to `at_most`, or `default`. Raises ModelUnavailable."""
+    """Return the whole number at `key`, from `at_least` to `at_most`, or `default`. Raises ModelUnavailable."""
     value = config.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
@@ -37,7 +37,7 @@ def size(
 
 
 def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
-    """The number of attention heads at `key`, which divides the width at `width_key`. Raises ModelUnavailable."""
+    """Return the attention heads at `key`, a divisor of the width at `width_key`. Raises ModelUnavailable."""
     count, width = size(config, key), size(config, width_key)
     if width % count:
         raise ModelUnavailable(f"config.json: {width_key} {width} is no multiple of {key} {count}")
@@ -45,7 +45,7 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
 
 
 def number(config: Mapping[str, Any], key: str, default: float, *, at_most: float = 1e9) -> float:
-    """The number above 0 at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the positive number at `key`, or `default` if there is none. Raises ModelUnavailable."""
     value = config.get(key)
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= at_most:
@@ -54,7 +54,7 @@ def number(config: Mapping[str, Any], key: str, default: float, *, at_most: floa
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
-    """The true or false at `key`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the boolean at `key`, or `default` if there is none. Raises ModelUnavailable."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, bool):
@@ -63,7 +63,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
 
 
 def epsilon(config: Mapping[str, Any], key: str) -> float:
-    """The small positive number at `key` that keeps a norm from dividing by zero. Raises ModelUnavailable."""
+    """Return the small positive number at `key` that keeps a norm from dividing by zero. Raises ModelUnavailable."""
     value = config.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not 0 < value < 1:
         raise _wrong(key, "a number between 0 and 1", value)
@@ -71,12 +71,12 @@ def epsilon(config: Mapping[str, Any], key: str) -> float:
 
 
 def activation(config: Mapping[str, Any], key: str, kinds: Mapping[str, Activation] = ACTIVATIONS) -> Activation:
-    """The op for the activation named at `key`, one of the names in `kinds`. Raises ModelUnavailable."""
+    """Return the activation named at `key`, one of `kinds`. Raises ModelUnavailable."""
     return kinds[choice(config, key, tuple(kinds))]
 
 
 def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default: str | None = None) -> str:
-    """The name at `key`, one of `options`, or `default` if there is none. Raises ModelUnavailable."""
+    """Return the name at `key`, one of `options`, or `default` if there is none. Raises ModelUnavailable."""
     value = config.get(key)
     value = default if value is None else value
     if not isinstance(value, str) or value not in options:
@@ -85,7 +85,7 @@ def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default:
 
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The object at `key`, empty if there is none. Raises ModelUnavailable."""
+    """Return the object at `key`, empty if there is none. Raises ModelUnavailable."""
     value = config.get(key)
     value = {} if value is None else value
     if not isinstance(value, dict):
@@ -94,7 +94,7 @@ def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def require(config: Mapping[str, Any], key: str, expected: object) -> None:
-    """Pass if `key` is absent or as expected: for options that would change the network. Raises ModelUnavailable."""
+    """Check that `key` is absent or as expected, for options that would change the network. Raises ModelUnavailable."""
     value = config.get(key)
     if value is not None and value != expected:
         raise _wrong(key, repr(expected), value)

@@ -1,7 +1,7 @@
 """`model_type: gemma3_text`: EmbeddingGemma. Names as in transformers/models/gemma3/modeling_gemma3.py.
 
-Unlike Llama's kin it norms what each half of a layer adds too, keeps norms as their difference from 1, and has
-layers of two kinds: most see a window, with quick rotary positions, some see all, with slow ones.
+Differences from Llama: norms also after each half of a layer, norm weights stored as difference from 1, and two
+kinds of layers. Most attend to a window, with fast rotary positions; some attend to all, with slow ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], 
 
 def _spec(config: Mapping[str, Any]) -> DecoderSpec:
     facts.require(config, "attn_logit_softcapping", None)
-    facts.require(config, "is_causal", True)  # what says so here is use_bidirectional_attention
+    facts.require(config, "is_causal", True)  # use_bidirectional_attention decides instead
     spec = decoder.read_spec(config, activation_key="hidden_activation")
     return replace(
         spec,
@@ -44,7 +44,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderSpec:
 
 
 def _weights(config: Mapping[str, Any], spec: DecoderSpec, weights: WeightReader[T]) -> DecoderWeights[T]:
-    usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer sees all
+    usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
     sliding = decoder.read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
     window = _window(config, spec) if any(sliding) else None
     slow, quick = (rotary_table(weights, rotary, spec.head_size, spec.max_tokens) for rotary in _rotary(config, spec))
@@ -60,12 +60,12 @@ def _weights(config: Mapping[str, Any], spec: DecoderSpec, weights: WeightReader
 
 
 def _window(config: Mapping[str, Any], spec: DecoderSpec) -> int:
-    """AttentionSpec.window: as for others if causal; else half of sliding_window lies before a token, half behind."""
+    """AttentionSpec.window: as for others if causal; else half of sliding_window on each side of a token."""
     return decoder.read_window(config, causal=True) if spec.causal else facts.size(config, "sliding_window") // 2
 
 
 def _rotary(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Rotary, Rotary]:
-    """Of layers that see all, and of those that see a window. Before transformers 5, rope_scaling is the former's."""
+    """Of layers that attend to all, and to a window. Before transformers 5, rope_scaling applies to the former."""
     full = ("rope_scaling",) if config.get("rope_scaling") else ("rope_parameters", "full_attention")
     theta = facts.number(config, "rope_theta", 1e6)
     local_theta = facts.number(config, "rope_local_base_freq", 1e4)
@@ -99,5 +99,5 @@ def _layer(
 
 
 def _norm(weights: WeightReader[T], name: str, width: int) -> T:
-    """The checkpoint has what is to be added to 1."""
+    """The checkpoint stores the difference from 1."""
     return weights.constant(f"{name}.weight", 1 + weights.array(f"{name}.weight", width))

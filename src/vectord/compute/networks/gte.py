@@ -1,6 +1,6 @@
-"""`model_type: gte`, and `new`, its name before transformers knew it: GTE v1.5, multilingual GTE, Arctic Embed v2.
+"""`model_type: gte`, and `new`, its former name: GTE v1.5, multilingual GTE, Arctic Embed v2.
 
-Tensors under the models' own names, and under those of transformers/models/gte. new.py hands on what is here.
+Tensors under the models' own names, and under those of transformers/models/gte. new.py uses these functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ONLY: Mapping[str, object] = {  # other values would be another network
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
     table = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
@@ -44,12 +44,12 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """GteForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of GteForSequenceClassification. Raises ModelUnavailable."""
     return classify_pooled(_body(weights), weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """GteForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of GteForMaskedLM. Raises ModelUnavailable."""
     spec = _spec(config)
     width = spec.hidden_size
     norm = weights.norm("lm_head.norm" if "lm_head.norm.weight" in weights else "lm_head.layer_norm", width)
@@ -76,7 +76,7 @@ def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
     if scaling.get("type") == "ntk":
         facts.require(scaling, "mixed_b", None)
         factor = facts.number(scaling, "factor", 1.0)
-        # Fixed, at every length: a larger base, and all frequencies a little lower.
+        # Fixed at every length: a larger base, and slightly lower frequencies.
         return Rotary(theta * factor, factor=factor ** (2 / spec.head_size))
     section = "rope_scaling" if scaling else "rope_parameters"
     return read_rotary(config, (section,), theta=theta, positions=spec.max_tokens)

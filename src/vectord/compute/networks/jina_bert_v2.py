@@ -1,9 +1,9 @@
-"""JinaBERT v2: jina-embeddings-v2 and jina-reranker-v1. A BERT without positions: what is far counts less (ALiBi).
+"""JinaBERT v2: jina-embeddings-v2 and jina-reranker-v1. A BERT with ALiBi instead of positions: distance lowers scores.
 
-artifacts/reader.py calls it so: config.json says `model_type: bert` and `position_embedding_type: alibi`. There is no
-class of transformers; names and formulas are those of the models' descriptions and of their other servers. Two
-layouts, told apart by their tensors: the common one, and that of the code models, with norms of queries and keys and
-one norm more in each layer.
+checkpoints/reader.py chooses it: config.json has `model_type: bert` and `position_embedding_type: alibi`. transformers
+has no class for it; names and formulas come from the models' descriptions and other servers. There are two layouts,
+distinguished by their tensors: the common one, and that of the code models, with norms of queries and keys and one
+more norm in each layer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from vectord.errors import ModelUnavailable
 __all__ = ["classifier", "load", "masked_lm", "slopes"]  # the heads are BERT's
 
 GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_forward_type
-MAX_BIASES = 2**21  # heads times positions: 16 MB, and 20 times jina-embeddings-v2-base
+MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-embeddings-v2-base
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), body(weights)
     width = spec.hidden_size
     gated = _feed_forward(config) in GATED
@@ -47,10 +47,10 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def slopes(heads: int) -> npt.NDArray[np.float64]:
-    """How much a score falls with each token of distance, (heads,). Source: the paper on ALiBi and its own code.
+    """Return the decrease of a score a token of distance, (heads,). Source: the paper on ALiBi and its own code.
 
-    For 8 heads 1/2, 1/4 ... 1/256. For a number that is no power of 2, those of the power below, and the first, third,
-    fifth ... of twice that power.
+    For 8 heads: 1/2, 1/4 ... 1/256. For other numbers: those of the next lower power, then the first,
+    third, fifth ... of twice that power.
     """
     power = 1 << (heads.bit_length() - 1)
     first = 2.0 ** (-8 * np.arange(1, power + 1) / power)

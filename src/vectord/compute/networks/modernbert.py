@@ -1,7 +1,7 @@
 """`model_type: modernbert`: GTE-ModernBERT, nomic ModernBERT. Names as in transformers/models/modernbert.
 
-Every third layer sees the whole text, the others a window around each token; each kind turns by its own base. Norms
-come first, and the layer in between is gated.
+Every third layer attends to the whole text, the others to a window; each kind has its own rotary base. Norms come
+first, and the MLP is gated.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ WORDS = "embeddings.tok_embeddings.weight"
 
 LayerKind = Literal["full_attention", "sliding_attention"]
 KINDS: tuple[LayerKind, ...] = ("full_attention", "sliding_attention")
-THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_parameters, and the value if there is neither
+THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_parameters, and the default
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width, norm_bias = spec.hidden_size, facts.flag(config, "norm_bias", False)
     kinds = _layer_kinds(config, spec.layers)
@@ -50,14 +50,14 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """ModernBertForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of ModernBertForSequenceClassification. Raises ModelUnavailable."""
     pooling = cast(Literal["cls", "mean"], facts.choice(config, "classifier_pooling", ("cls", "mean"), "cls"))
     scores = weights.linear("classifier", facts.size(config, "hidden_size"), labels)
     return Classifier(pooling, (_head(config, weights), Projection(scores)))
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """ModernBertForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of ModernBertForMaskedLM. Raises ModelUnavailable."""
     spec = _spec(config)
     shape = spec.vocab_size, spec.hidden_size
     has_bias = facts.flag(config, "decoder_bias", True)
@@ -89,7 +89,7 @@ def _spec(config: Mapping[str, Any]) -> EncoderSpec:
 
 
 def _layer_kinds(config: Mapping[str, Any], layers: int) -> Sequence[LayerKind]:
-    """What each layer sees: as listed, or by the older key every so many layers the whole text."""
+    """The window of each layer: as listed, or by the older key, where every n-th layer attends to the whole text."""
     kinds = config.get("layer_types")
     if kinds is None:
         whole_every = facts.size(config, "global_attn_every_n_layers", 3)
@@ -125,20 +125,20 @@ def _layer(
         key=key,
         value=value,
         attention_out=weights.linear(f"{name}.attn.Wo", width, width, bias=attention_bias),
-        # The first layer's input has just been through the embeddings' norm.
+        # The embeddings' norm has already normalized the first layer's input.
         attention_norm=weights.norm(f"{name}.attn_norm", width, bias=norm_bias) if i > 0 else None,
         up=up,
         gate=gate,
         down=weights.linear(f"{name}.mlp.Wo", spec.intermediate_size, width, bias=mlp_bias),
         output_norm=weights.norm(f"{name}.mlp_norm", width, bias=norm_bias),
         rotary=rotary,
-        # local_attention counts both sides; transformers' window is its half, inclusive.
+        # local_attention counts both sides; transformers' window is half of it, inclusive.
         window=facts.size(config, "local_attention", 128) // 2 if kind == "sliding_attention" else None,
     )
 
 
 def _head(config: Mapping[str, Any], weights: WeightReader[T]) -> Projection[T]:
-    """`head`, which stands before the classifier and before the words alike."""
+    """`head`, which precedes both the classifier and the words."""
     width = facts.size(config, "hidden_size")
     return Projection(
         weights.linear("head.dense", width, width, bias=facts.flag(config, "classifier_bias", False)),

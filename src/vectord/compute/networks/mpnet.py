@@ -1,6 +1,6 @@
-"""`model_type: mpnet`: all-mpnet-base-v2 and its kin. Names as in transformers/models/mpnet/modeling_mpnet.py.
+"""`model_type: mpnet`: all-mpnet-base-v2 and related models. Names as in transformers/models/mpnet/modeling_mpnet.py.
 
-A score of attention has a number added that depends on how far apart query and key are, one of 32 a head.
+Each attention score gets a bias that depends on the distance of query and key, with 32 buckets a head.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
-FIRST_POSITION = 2  # of the table of positions: transformers counts from behind padding's 1, whatever the config says
+FIRST_POSITION = 2  # first position: transformers counts from after padding's id 1 for every config
 BUCKETS = 32
-FARTHEST = 128  # this far apart and farther is one bucket
+FARTHEST = 128  # larger distances share one bucket
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
     width, positions = spec.hidden_size, spec.max_tokens + FIRST_POSITION
@@ -49,20 +49,20 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """MPNetForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of MPNetForSequenceClassification. Raises ModelUnavailable."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """MPNetForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of MPNetForMaskedLM. Raises ModelUnavailable."""
     return lm_head(config, _spec(config), weights, _body(weights))
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The bucket of each distance, key's position less query's: 0 to 15 up to the query, 16 to 31 behind it.
+    """The bucket of each distance of key less query: 0 to 15 up to the query, 16 to 31 after it.
 
-    A bucket each for distances below 8, then ever wider ones. In float32, in transformers' order: at 16, 32 and 64 a
-    bucket begins, and another rounding would put those distances into the one before.
+    Distances below 8 have one bucket each, larger ones share ever wider buckets. Computed in float32 in transformers'
+    order: buckets begin at 16, 32 and 64, and another rounding would move these distances.
     """
     half, exact = BUCKETS // 2, BUCKETS // 4
     apart = abs(distances)

@@ -1,8 +1,7 @@
 """A model as a function of packed tokens: body and heads, over any op set.
 
-A backend makes one per loaded model and calls it per batch (eager op sets) or per plan (a graph). Which body is
-decided by config.json's model_type, which names a module of this folder; which heads, by what the spec says the
-model gives.
+A backend makes one per loaded model and calls it per batch (eager op sets) or per plan (a graph). config.json's
+model_type decides the body, a module of this folder; the outputs of the spec decide the heads.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
-# Modules of this folder that are parts, not architectures.
+# Modules of this folder that are not architectures.
 _PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "weights"})
 
 
 class Body(Protocol[T]):
-    """What an architecture module's `load(config, weights, ops)` returns: tokens to last hidden states (T, H)."""
+    """The result of an architecture module's `load(config, weights, ops)`: tokens to last hidden states (T, H)."""
 
     hidden_size: int
-    max_tokens: int  # tokens of one text, as far as positions reach
-    causal: bool  # no token sees what comes after it
+    max_tokens: int  # maximum tokens of one text
+    causal: bool  # no token attends to later ones
 
     def __call__(self, tokens: Tokens[T]) -> T: ...
 
 
 class Network(Generic[T]):
-    """One model. Has no state but its constants, which are made once, here."""
+    """One model. Its only state is its constants, which are made here."""
 
     def __init__(self, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]) -> None:
-        """Raises ModelUnavailable: an unknown architecture, a config nobody here reads, a tensor that does not fit."""
+        """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
         module = _architecture(spec)
         reader = WeightReader(weights, ops)
         self._body: Body[T] = module.load(spec.config, reader, ops)
@@ -49,13 +48,13 @@ class Network(Generic[T]):
         self._heads = heads_of(spec, ops) | _own_heads(module, spec, reader, ops)
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
-        """The answers asked for; their shapes stand with `Output` in artifacts/spec.py."""
+        """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
         x = self._body(tokens)
         return {output: self._heads[output](x, tokens) for output in sorted(outputs)}
 
 
 def architectures() -> tuple[str, ...]:
-    """The names of this folder's architecture modules, sorted."""
+    """Return the names of this folder's architecture modules, sorted."""
     return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _PARTS))
 
 
@@ -74,14 +73,16 @@ def _check(body: Body[T], spec: ModelSpec) -> None:
         raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
     if body.max_tokens < spec.max_tokens:
         raise ModelUnavailable(f"the network reads {body.max_tokens} tokens, fewer than the {spec.max_tokens} promised")
-    if spec.yes_no is not None and not body.causal:  # the engine reads what several pairs begin with only once
+    if (
+        spec.yes_no is not None and not body.causal
+    ):  # the engine computes the shared beginning of several pairs only once
         raise ModelUnavailable(
             "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
         )
 
 
 def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
-    """The heads whose weights every architecture keeps under names of its own."""
+    """The heads whose weights have other names in each architecture."""
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
         heads["splade"] = SpladeHead(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
@@ -99,7 +100,7 @@ def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], 
 
 
 def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., T]:
-    """`classifier`, `masked_lm` or `head_rows` of an architecture module, which not every one has."""
+    """`classifier`, `masked_lm` or `head_rows` of an architecture module, if it has one."""
     part = getattr(module, name, None)
     if part is None:
         raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} that this version knows")

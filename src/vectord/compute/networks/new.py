@@ -1,4 +1,4 @@
-"""`model_type: new`: what GTE v1.5 and multilingual GTE call themselves."""
+"""`model_type: new`: the name of GTE v1.5 and multilingual GTE in their own configs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`model_type: nomic_bert`: nomic-embed-text v1 and v1.5, Snowflake's m-long.
 
-The models' own config keys and tensor names, and those of transformers/models/nomic_bert, which reads and writes the
-same tensors under either. Not served: v2, a mixture of experts.
+Reads the models' own config keys and tensor names, and those of transformers/models/nomic_bert. Not supported: v2, a
+mixture of experts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vectord.compute.networks.rotary import RotaryTable, read_rotary, rotary_tab
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
-# The models' own keys, by transformers'.
+# The models' own keys by transformers' keys.
 OWN_KEYS: Mapping[str, str] = {
     "hidden_size": "n_embd",
     "intermediate_size": "n_inner",
@@ -43,7 +43,7 @@ ONLY: Mapping[str, object] = {  # other values would be another network
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
     theta = facts.number(config, "rotary_emb_base", 1000.0)
@@ -62,12 +62,12 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """NomicBertForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of NomicBertForSequenceClassification. Raises ModelUnavailable."""
     return classify_pooled(_body(weights), weights, facts.size(config, _key(config, "hidden_size")), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """NomicBertForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of NomicBertForMaskedLM. Raises ModelUnavailable."""
     spec, name = _spec(config), "cls.predictions"
     width = spec.hidden_size
     dense = weights.linear(f"{name}.transform.dense", width, width)

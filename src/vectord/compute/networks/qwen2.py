@@ -22,7 +22,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> De
 
 
 def windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:
-    """AttentionSpec.window of each layer: those from max_window_layers on slide, if any does."""
+    """AttentionSpec.window of each layer: if any slides, those from max_window_layers on do."""
     usual = [False] * spec.layers
     if facts.flag(config, "use_sliding_window", False):
         first = facts.size(config, "max_window_layers", 28, at_least=0)

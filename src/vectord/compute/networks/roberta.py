@@ -1,7 +1,7 @@
 """`model_type: roberta`, and XLM-R and CamemBERT with it: BGE-M3, multilingual E5, BGE rerankers.
 
 The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py; xlm_roberta.py and camembert.py
-hand on what is here.
+use these functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vectord.errors import ModelUnavailable
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
-    """The encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
+    """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
@@ -43,19 +43,19 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
-    """RobertaForSequenceClassification's head. Raises ModelUnavailable."""
+    """Return the head of RobertaForSequenceClassification. Raises ModelUnavailable."""
     return classify_first(weights, facts.size(config, "hidden_size"), labels)
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
-    """RobertaForMaskedLM's head. Raises ModelUnavailable."""
+    """Return the head of RobertaForMaskedLM. Raises ModelUnavailable."""
     return lm_head(config, _spec(config), weights, _body(weights))
 
 
 def lm_head(
     config: Mapping[str, Any], spec: EncoderSpec, weights: WeightReader[T], body: WeightReader[T]
 ) -> MaskedLM[T]:
-    """The head under RoBERTa's names, which MPNet keeps. Raises ModelUnavailable."""
+    """Return the head under RoBERTa's names, which MPNet has too. Raises ModelUnavailable."""
     width = spec.hidden_size
     dense, norm = weights.linear("lm_head.dense", width, width), weights.norm("lm_head.layer_norm", width)
     return MaskedLM(
@@ -79,5 +79,5 @@ def _spec(config: Mapping[str, Any]) -> EncoderSpec:
 
 
 def _first_position(config: Mapping[str, Any]) -> int:
-    """The row of a text's first token in the table of positions: they count from behind the padding token's id."""
+    """The first token's row in the position table: positions count from after the padding token's id."""
     return facts.size(config, "pad_token_id", 1, at_least=0) + 1

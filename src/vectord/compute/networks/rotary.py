@@ -1,7 +1,7 @@
 """Rotary positions: tables of cosines and sines, made once a model and gathered by position once a batch.
 
-Encoders and decoders share this. Tables instead of cosines in the graph: a backend that computes in bfloat16 would
-take the cosine of a rounded angle, while a rounded cosine is good to three digits.
+Encoders and decoders share it. A backend that computes in bfloat16 would take the cosine of a rounded angle; a
+rounded cosine from a table is accurate to three digits.
 Source: transformers/modeling_rope_utils.py, which names the kinds of scaling.
 """
 
@@ -22,8 +22,8 @@ from vectord.errors import ModelUnavailable
 
 MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 64 MB a table
 
-# The kinds of scaling, each with the keys it may have beside rope_type and rope_theta. "dynamic" changes nothing up to
-# max_position_embeddings, and no text is longer.
+# The kinds of scaling, each with its further keys. "dynamic" changes nothing up to max_position_embeddings, and no
+# text is longer.
 _SCALINGS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
     "dynamic": frozenset({"factor"}),
@@ -36,21 +36,21 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """Frequencies that turn often are kept, those that turn seldom are divided, what is between in between."""
+    """High frequencies are kept, low ones are divided, and those between are interpolated."""
 
     factor: float
     trained_positions: int
-    fast_turns: float = 32.0  # within the trained positions: what turns more often is kept
-    slow_turns: float = 1.0  # what turns less often is divided by the whole factor
-    amplitude: float | None = None  # what cosines and sines are multiplied with; None: by the factor
+    fast_turns: float = 32.0  # within the trained positions: frequencies with more turns are kept
+    slow_turns: float = 1.0  # frequencies with fewer turns are divided by the whole factor
+    amplitude: float | None = None  # factor of cosines and sines; None: derived from the scaling factor
 
 
 @dataclass(frozen=True, slots=True)
 class Rotary:
-    """What the config says. A frequency is theta ** (-2 i / head_size)."""
+    """Values of the config. A frequency is theta ** (-2 i / head_size)."""
 
     theta: float
-    factor: float = 1.0  # linear scaling: positions are divided by this
+    factor: float = 1.0  # linear scaling: positions are divided by it
     yarn: Yarn | None = None
 
 
@@ -69,9 +69,9 @@ class Turns(Generic[T]):
 
 
 def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
-    """What the mapping says that the keys `section` lead to; there need be none. Raises ModelUnavailable.
+    """Read the mapping that the keys `section` lead to, if there is one. Raises ModelUnavailable.
 
-    theta: if the mapping has no rope_theta of its own. positions: max_position_embeddings.
+    theta: used if the mapping has no rope_theta. positions: max_position_embeddings.
     """
     name = ".".join(section)
     found = _section(config, section)
@@ -91,7 +91,7 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
 
 
 def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, positions: int) -> RotaryTable[T]:
-    """The table for so many positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large."""
+    """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large."""
     if head_size % 2:
         raise ModelUnavailable(f"config.json: rotary positions turn pairs, and heads are {head_size} wide")
     if positions * head_size > MAX_TABLE_SIZE:
@@ -105,18 +105,18 @@ def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, posit
 
 
 def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[np.float32]:
-    """In place: of the largest table allowed, each copy in float64 takes 128 MB."""
+    """In place: for the largest allowed table each copy in float64 takes 128 MB."""
     numbers *= amplitude
     return numbers.astype(np.float32)
 
 
 def turns(ops: Ops[T], table: RotaryTable[T], tokens: Tokens[T]) -> Turns[T]:
-    """The rows of this batch's positions."""
+    """Return the rows of this batch's positions."""
     return Turns(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
 
 
 def _section(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
-    """The mapping's entries by their full names, so that an error can name them; nulls are left out."""
+    """The mapping's entries under their full names, for error messages; nulls are left out."""
     found = config
     for key in path:
         found = facts.section(found, key)
@@ -143,7 +143,7 @@ def _yarn(name: str, found: Mapping[str, Any], positions: int) -> Yarn:
 
 
 def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64], float]:
-    """(head_size / 2,) angles a position, and what their cosines and sines are multiplied with."""
+    """(head_size / 2,) angles a position, and the factor of their cosines and sines."""
     frequencies = rotary.theta ** -(np.arange(0, head_size, 2) / head_size)
     if rotary.yarn is None:
         return frequencies / rotary.factor, 1.0
@@ -154,7 +154,7 @@ def _frequencies(rotary: Rotary, head_size: int) -> tuple[npt.NDArray[np.float64
 
 
 def _divided_share(yarn: Yarn, theta: float, head_size: int) -> npt.NDArray[np.float64]:
-    """From 0, kept, at the frequency that makes fast_turns to 1, divided, at the one that makes slow_turns."""
+    """From 0 (kept) at the frequency with fast_turns to 1 (divided) at the one with slow_turns."""
 
     def index(turns: float) -> float:
         logarithm = math.log(yarn.trained_positions) - math.log(turns) - math.log(2 * math.pi)

@@ -1,4 +1,4 @@
-"""A checkpoint as a network reads it: tensors by name, checked against the shape the config promises."""
+"""A checkpoint as networks read it: tensors by name, checked against the shape that the config requires."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Norm(Generic[T]):
 
 
 class WeightReader(Generic[T]):
-    """Hands out constants of one op set; `prefix` comes before every name."""
+    """Makes constants of one op set; `prefix` precedes every name."""
 
     def __init__(self, weights: Mapping[str, Weight], ops: Ops[T], prefix: str = "") -> None:
         self._weights = weights
@@ -35,7 +35,7 @@ class WeightReader(Generic[T]):
         self._prefix = prefix
 
     def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
-        """A reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
+        """Return a reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
         for prefix in prefixes:
             if self._prefix + prefix + name in self._weights:
                 return WeightReader(self._weights, self._ops, self._prefix + prefix)
@@ -46,41 +46,41 @@ class WeightReader(Generic[T]):
         return self._prefix + name in self._weights
 
     def first_of(self, *names: str) -> str:
-        """The first of `names` there is a tensor of; the last of them if there is none, for `tensor` to complain."""
+        """Return the first of `names` that the checkpoint has; else the last, which `tensor` will report."""
         return next((name for name in names if name in self), names[-1])
 
     def tensor(self, name: str, *shape: int, rows: slice | None = None) -> T:
-        """The constant `name`. Raises ModelUnavailable if it is missing or not of this shape.
+        """Return the constant `name`. Raises ModelUnavailable if it is missing or of another shape.
 
-        rows: only these rows of it, without a copy: parts of a fused product, or a table from some row on.
+        rows: only these rows, without a copy: parts of a fused product, or the end of a table.
         """
         return self._ops.constant(self._rows(name, shape, rows))
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
-        """A copy of the tensor in float32, for constants that are computed from it. Raises ModelUnavailable."""
+        """Return a float32 copy of the tensor, to compute other constants from. Raises ModelUnavailable."""
         weight = self._checked(name, shape)
         if weight.dtype == "BF16":  # the upper half of a float32
             return (weight.array.astype(np.uint32) << 16).view(np.float32)
         return weight.array.astype(np.float32)
 
     def constant(self, name: str, array: npt.NDArray[np.floating]) -> T:
-        """A constant that is in no checkpoint: a table of positions, or what was made of `array`."""
+        """Return a constant that is not in the checkpoint, such as a table of positions."""
         return self._ops.constant(Weight(name, "F32", np.ascontiguousarray(array, np.float32)))
 
     def linear(
         self, name: str, inputs: int, outputs: int, *, bias: bool = True, rows: slice | None = None
     ) -> Linear[T]:
-        """`name.weight` (outputs, inputs) and, unless the layer has none, `name.bias` (outputs,); or these rows."""
+        """Return `name.weight` (outputs, inputs) and, if the layer has one, `name.bias` (outputs,); or these rows."""
         weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
 
     def linears(self, name: str, inputs: int, outputs: int, count: int, *, bias: bool) -> tuple[Linear[T], ...]:
-        """`count` layers of `outputs` rows each that the checkpoint keeps one below the other as `name`; no copies."""
+        """Return `count` layers of `outputs` rows each that the checkpoint stacks as `name`; no copies."""
         parts = [slice(i * outputs, (i + 1) * outputs) for i in range(count)]
         return tuple(self.linear(name, inputs, count * outputs, bias=bias, rows=part) for part in parts)
 
     def norm(self, name: str, width: int, *, bias: bool = True) -> Norm[T]:
-        """`name.weight` and `name.bias`; `gamma` and `beta` in checkpoints that came from TensorFlow."""
+        """Return `name.weight` and `name.bias`; `gamma` and `beta` in checkpoints from TensorFlow."""
         weight_name, bias_name = ("gamma", "beta") if f"{name}.gamma" in self else ("weight", "bias")
         weight = self.tensor(f"{name}.{weight_name}", width)
         return Norm(weight, self.tensor(f"{name}.{bias_name}", width) if bias else None)

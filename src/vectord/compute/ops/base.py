@@ -1,9 +1,9 @@
-"""The ops a network is written in, and what tells them where one text ends.
+"""The ops that networks are written in, and the form of a packed batch.
 
 One module of this folder is one op set: `openvino` builds a symbolic graph (CPU), `torch` runs eagerly (CUDA, MPS,
-CPU), `numpy` computes in float64 and is what the others are tested against. Every activation is (T, H): the tokens
-of all texts of a batch, end to end. Only attention and the pooling ops look at `tokens.layout`, which the op set's
-own `pack` makes for each batch. Networks see this module alone; a backend brings network and op set together.
+CPU), `numpy` computes in float64 as the reference for the others. Every activation is (T, H): the tokens of all texts
+of a batch, end to end. Only attention and the pooling ops read `tokens.layout`, which the op set's own `pack` makes
+for each batch. Networks import this module only; a backend combines network and op set.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "tanh", "identity"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackedTexts:
-    """N texts end to end, T rows in all, nothing padded: what every op set's `pack` starts from.
+    """N texts end to end, T rows in all, without padding: the input of every op set's `pack`.
 
-    A text's rows attend to its own rows, or to the first `keys` of them, and before those to all rows of its parent:
-    an earlier text, itself without a parent, that several texts of a causal model begin with. Positions count on from
-    the parent's.
+    A text's rows attend to its own rows, or to the first `keys` of them, and before those to all rows of its parent. A
+    parent is an earlier text, itself without a parent, that is the common beginning of several texts of a causal model.
+    Positions continue from the parent's.
     """
 
     ids: Int32  # (T,)
     type_ids: Int32  # (T,)
     cu_seqlens: Int32  # (N + 1,) from 0 to T, no text empty
-    spans: Int32 | None = None  # (M, 2) first and last + 1 row of what is pooled; None: one span a text
-    keys: Int32 | None = None  # (N,) how many of a text's own first rows are attended to; None: all
-    parents: Int32 | None = None  # (N,) -1: none; None: nobody has one
+    spans: Int32 | None = None  # (M, 2) first and last + 1 row of each pooled span; None: one span a text
+    keys: Int32 | None = None  # (N,) how many of a text's first rows are attended to; None: all
+    parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
 
     @property
     def pooled(self) -> Int32:
-        """`spans`, or those of the texts. (M, 2)"""
+        """`spans`, or one span for each text. (M, 2)"""
         return np.stack([self.cu_seqlens[:-1], self.cu_seqlens[1:]], axis=1) if self.spans is None else self.spans
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Generic[T]):
-    """One packed batch as the op set sees it."""
+    """One packed batch in the op set's form."""
 
     ids: T  # (T,) int32
     type_ids: T  # (T,) int32
-    positions: T  # (T,) int32, from 0 in each text, behind its parent's
+    positions: T  # (T,) int32, from 0 in each text, after its parent's
     layout: Any  # where texts and spans begin and end, in the op set's own form
 
 
@@ -60,24 +60,24 @@ class AttentionSpec:
     head_size: int
     kv_heads: int | None = None  # None: as many as heads; else heads / kv_heads queries share a key and a value
     scale: float | None = None  # None: head_size ** -0.5
-    causal: bool = False  # a token sees itself and what is before it
-    window: int | None = None  # a token sees those whose position differs from its own by at most this
+    causal: bool = False  # a token attends to itself and to earlier ones
+    window: int | None = None  # a token attends to those whose position differs by at most this
 
     @property
     def width(self) -> int:
-        """Of q and of the answer."""
+        """The width of q and of the output."""
         return self.heads * self.head_size
 
 
 class Ops(Protocol[T]):
     """Shapes: T tokens, N texts, M spans, H width of the input, O width of the output, V words.
 
-    Sizes were checked when the weights were read: an op is free to fail in any way on what does not fit.
-    What each op computes, to the last digit: ops/numpy.py.
+    Sizes were checked when the weights were read, so an op may fail in any way on other sizes.
+    ops/numpy.py defines each op exactly.
     """
 
     def constant(self, weight: Weight) -> T: ...
-    def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be kept in fewer bits
+    def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be stored in fewer bits
     def embed(self, table: T, ids: T) -> T: ...  # (V, H), (T,) -> (T, H)
     def add(self, a: T, b: T) -> T: ...
     def multiply(self, a: T, b: T) -> T: ...

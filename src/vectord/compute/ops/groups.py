@@ -1,10 +1,10 @@
-"""Length groups: how an op set that can only attend over rectangles sees a packed batch.
+"""Length groups: a packed batch as a few rectangles, for op sets whose attention needs rectangles.
 
-A packed batch is one row of T tokens; attention wants (texts, length). Padding every text to the longest wastes
-most of the work on mixed lengths, so the texts go into a few groups of like length and are padded only inside
-their group (measured: 24 k tokens/s against 6.6 k). Where attention sees no further than a window, long texts are cut
-into pieces that attend to their neighbourhood alone. Pure index arithmetic in numpy, shared by the op sets; runs on
-the thread that calls `forward`, once a batch.
+A packed batch is one row of T tokens; attention needs (texts, length). Padding every text to the longest wastes most
+of the work on mixed lengths, so the texts go into a few groups of similar length and are padded inside their group
+only (measured: 24 k tokens/s against 6.6 k). Where attention has a window, long texts are cut into pieces that attend
+to their surroundings only. Index arithmetic in numpy, shared by the op sets; runs on the thread that calls
+`forward`, once a batch.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import numpy.typing as npt
 from vectord.compute.ops.base import PackedTexts
 from vectord.schema import Int32
 
-PAIRS_A_PLACE = (
-    64  # scoring so many pairs costs what bringing one place there and back does (measured: 32 and 128 also)
+PAIRS_A_PLACE = 64  # scores with the cost of moving one place there and back (measured: 32 and 128 are worse)
+PIECE_ROWS = (
+    256  # length of the pieces of a text under a narrow window: shorter pieces mostly reread their surroundings
 )
-PIECE_ROWS = 256  # what a text is cut into where a window is narrow: shorter pieces mostly reread their neighbours
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """P runs of neighbouring rows."""
+    """P runs of adjacent rows."""
 
     starts: Int32  # (P,) row numbers
     lengths: Int32  # (P,)
@@ -34,11 +34,11 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """P runs of rows and what each attends to."""
+    """P runs of rows, and the rows that each attends to."""
 
     queries: Runs
-    keys: Runs  # `queries` itself where every piece attends to itself
-    parents: Runs | None = None  # rows attended to before `keys`, of length 0 where there are none
+    keys: Runs  # `queries` itself if every piece attends to itself
+    parents: Runs | None = None  # rows attended to before `keys`; length 0: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Rectangle:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """n pieces of like length."""
+    """n pieces of similar length."""
 
     pieces: Int32  # (n,) which pieces of the batch
     queries: Rectangle
-    keys: Rectangle  # `queries` itself where every piece attends to itself
+    keys: Rectangle  # `queries` itself if every piece attends to itself
 
 
 def positions(texts: PackedTexts) -> Int32:
-    """Each row's place in its text, behind the text's parent. (T,)"""
+    """Each row's position in its text, after the text's parent. (T,)"""
     shift = texts.cu_seqlens[:-1]
     if texts.parents is not None:
         shift = shift - _parents(texts, texts.parents).lengths
@@ -67,14 +67,14 @@ def positions(texts: PackedTexts) -> Int32:
 
 
 def pooled_pieces(texts: PackedTexts) -> Pieces:
-    """The spans that are pooled."""
+    """The pooled spans."""
     spans = texts.pooled
     runs = Runs(spans[:, 0], spans[:, 1] - spans[:, 0])
     return Pieces(runs, runs)
 
 
 def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
-    """Every row as a query, in whole texts or, where a window lets most of a text's keys out, in pieces of it."""
+    """Every row as a query, in whole texts or, where a window excludes most keys of a text, in pieces of it."""
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
     queries = Runs(starts, lengths)
     keys = queries if texts.keys is None else Runs(starts, texts.keys)
@@ -85,7 +85,7 @@ def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
     counts = -(-lengths // piece_rows)
     text = np.repeat(np.arange(lengths.size), counts)  # (P,) which text a piece is of
     nth = np.arange(text.size) - np.repeat(np.cumsum(counts) - counts, counts)  # (P,) which piece of its text
-    rows = -(-lengths // counts)  # (N,) of each piece but the last: even parts, for few lengths
+    rows = -(-lengths // counts)  # (N,) of each piece but the last: even parts, for few distinct lengths
     begin = (nth * rows[text]).astype(np.int32)
     end = np.minimum(begin + rows[text], lengths[text])
     first = np.minimum(np.maximum(begin - window, 0), keys.lengths[text] - 1)
@@ -103,10 +103,10 @@ def _parents(texts: PackedTexts, parents: Int32) -> Runs:
 
 
 def length_groups(pieces: Pieces, max_groups: int, length_step: int) -> list[Group]:
-    """Put P >= 1 pieces into at most `max_groups` groups, so that padding costs as little as it can.
+    """Put P >= 1 pieces into at most `max_groups` groups with the least total cost of padding.
 
-    The places of a group's queries, and those of its keys, are those of its longest rounded up to `length_step`.
-    Groups come in the order of their queries' lengths, and so do pieces inside a group.
+    A group's queries have as many places as the longest of them, rounded up to `length_step`; so have its keys.
+    Groups are sorted by the length of their queries, and so are pieces inside a group.
     """
     lengths = pieces.queries.lengths
     assert lengths.size, "a batch has at least one text"
@@ -122,7 +122,7 @@ def length_groups(pieces: Pieces, max_groups: int, length_step: int) -> list[Gro
 
 
 def keys_end_to_end(texts: PackedTexts) -> tuple[Int32, Int32]:
-    """The rows that each text attends to, one text's behind another's, and where they end: (K,), (N + 1,) from 0."""
+    """The rows that each text attends to, all texts end to end, and where each ends: (K,), (N + 1,) from 0."""
     pieces = attending_pieces(texts, None)
     lengths = _key_lengths(pieces)
     rectangle = _rectangle(pieces.keys, pieces.parents, np.arange(lengths.size, dtype=np.int32), int(lengths.max()))
@@ -146,10 +146,10 @@ def _group(pieces: Pieces, chosen: Int32, query_places: Int32, key_places: Int32
 
 
 def _rectangle(runs: Runs, before: Runs | None, chosen: Int32, places: int) -> Rectangle:
-    """The `chosen` runs, each behind the one of `before` if there is one, padded to so many places."""
+    """The `chosen` runs, each after its run of `before` if there is one, padded to `places`."""
     starts, lengths = runs.starts[chosen, None], runs.lengths[chosen, None]
     place = np.arange(places, dtype=np.int32)
-    # Padding repeats the text's own first row: another text's could carry its NaN over, mask or no mask.
+    # Padding repeats the text's own first row: a NaN of another text would pass through the mask.
     if before is None:
         valid = place < lengths
         rows = starts + np.where(valid, place, 0)
@@ -162,10 +162,10 @@ def _rectangle(runs: Runs, before: Runs | None, chosen: Int32, places: int) -> R
 
 
 def _cuts(queries: Int32, keys: Int32, max_groups: int) -> list[tuple[int, int]]:
-    """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups cost the least together.
+    """The slices of `queries` (P,), which ascend, and `keys` (P,) whose groups have the least total cost.
 
-    Exact, by dynamic programming over the distinct sizes, of which rounding leaves few: best[j] is the least
-    that g groups cost for the sizes 0..j.
+    Exact, by dynamic programming over the distinct sizes, which rounding keeps few: best[j] is the least cost of g
+    groups for the sizes 0..j.
     """
     changes = (np.diff(queries) != 0) | (np.diff(keys) != 0)
     ends = np.append(np.flatnonzero(changes) + 1, queries.size)  # (U,) one past the last piece of a size
@@ -194,7 +194,7 @@ def _cuts(queries: Int32, keys: Int32, max_groups: int) -> list[tuple[int, int]]
 
 
 def unpack_rows(groups: Sequence[Group], total: int) -> Int32:
-    """Where each packed row lies among the groups' query places, laid end to end: the way back after attention.
+    """The place of each packed row among the groups' query places, laid end to end: the way back after attention.
 
     Returns (total,), total >= T; rows from T on belong to no text and point to place 0.
     """
@@ -208,7 +208,7 @@ def unpack_rows(groups: Sequence[Group], total: int) -> Int32:
 
 
 def piece_order(groups: Sequence[Group]) -> Int32:
-    """Where each piece lies among the groups' pieces, laid end to end. Returns (P,)."""
+    """The place of each piece among the groups' pieces, laid end to end. Returns (P,)."""
     pieces = np.concatenate([group.pieces for group in groups])
     order = np.empty_like(pieces)
     order[pieces] = np.arange(pieces.size, dtype=np.int32)

@@ -1,8 +1,8 @@
-"""The OpenVINO op set twice more: one that shows what its linear layers read, one that computes them in int8.
+"""Two variants of the OpenVINO op set: one exposes the inputs of linear layers, one computes them in int8.
 
 backends/openvino_int8.py builds a graph over `Observer` to fit a recipe, backends/openvino.py over `Int8Ops` to serve.
-A place is an input that linear layers share, numbered in the order in which the network comes by it: the same in every
-graph of one model, for the body comes before all heads.
+A place is an input that linear layers share, numbered in the order of the network. The numbers are the same in every
+graph of one model, because the body comes before all heads.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ LEVELS = 256
 
 
 class _PlacedOps(OpenvinoOps):
-    """Knows the places."""
+    """Numbers the places."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._numbers: dict[str, int] = {}  # by the name of the node that is read
+        self._numbers: dict[str, int] = {}  # by the name of the input's node
 
     def place_of(self, x: ov.Node) -> int | None:
-        """None where the rows are not those of a batch: of tables that the network works on."""
+        """The number of the input; None if its rows are not those of a batch, such as a table."""
         if x.get_output_partial_shape(0)[0].is_static:
             return None
         return self._numbers.setdefault(x.get_friendly_name(), len(self._numbers))
@@ -37,7 +37,7 @@ class _PlacedOps(OpenvinoOps):
 
 
 class Observer(_PlacedOps):
-    """Computes as always; `observed` and `matrices` have a place's input and what it is multiplied with."""
+    """Computes as usual; `observed` and `matrices` have each place's input and its matrices."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Observer(_PlacedOps):
 
 
 class Int8Ops(_PlacedOps):
-    """Linear layers at the recipe's places multiply int8. The runtime looks for just these nodes and fuses them."""
+    """Linear layers at the recipe's places multiply int8. The runtime recognizes exactly these nodes and fuses them."""
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
@@ -78,14 +78,14 @@ def as_float32(weight: Weight) -> Float32:
 
 
 def _rounded(x: ov.Node, place: Place) -> ov.Node:
-    """x (T, H), smoothed and rounded. Each column has a range of its own going in, and all have one coming out."""
+    """x (T, H), smoothed and rounded. Each column has its own input range, and all share one output range."""
     going_in = [_row(place.low * place.smooth), _row(place.high * place.smooth)]
     coming_out = [_row(np.array([place.low])), _row(np.array([place.high]))]
     return op.fake_quantize(x, *going_in, *coming_out, LEVELS)
 
 
 def _in_int8(weights: Float32, weight_steps: int) -> ov.Node:
-    """(O, H) as whole numbers with a scale a row."""
+    """(O, H) as whole numbers with one scale a row."""
     scales = weight_scales(weights, weight_steps)
     whole = np.round(weights / scales).astype(np.int8)
     return op.multiply(op.convert(op.constant(whole), "f32"), op.constant(scales))

@@ -1,7 +1,7 @@
-"""The reference op set: float64, one text after another, written to be plainly right.
+"""The reference op set: float64, one text after another, written to be obviously correct.
 
-Every other op set is tested against it, and it against transformers (tests/ops, tests/networks). Nothing is served
-by it. Runs in the caller's thread.
+Every other op set is tested against it, and it is tested against transformers (tests/compute). It serves no
+requests and runs in the caller's thread.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Array], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Where one text's rows are, and those it attends to."""
+    """The rows of one text, and the rows that it attends to."""
 
     queries: slice
     keys: Array  # (K,) row numbers: the parent's, then its own
@@ -49,7 +49,7 @@ class Layout:
 
 
 def pack(texts: PackedTexts) -> Tokens[Array]:
-    """A packed batch for NumpyOps."""
+    """Return a packed batch for NumpyOps."""
     rows = [slice(int(start), int(stop)) for start, stop in pairwise(texts.cu_seqlens)]
     layout = Layout(
         texts=tuple(Text(queries, _keys(texts, rows, i)) for i, queries in enumerate(rows)),
@@ -207,9 +207,9 @@ def _take(scores: Array, places: Array) -> Array:
 
 
 def _mix(scores: Array, distances: Array, v: Array, spec: AttentionSpec) -> Array:
-    """scores (heads, L, K), v (K, kv_heads * head_size) -> (L, heads * head_size): softmax of what may be seen.
+    """scores (heads, L, K), v (K, kv_heads * head_size) -> (L, heads * head_size): softmax over the visible keys.
 
-    A query that may see nothing gets zeros. Source: torch's scaled_dot_product_attention.
+    A query without visible keys gets zeros. Source: torch's scaled_dot_product_attention.
     """
     hidden = np.zeros(distances.shape, bool)
     if spec.causal:

@@ -1,8 +1,8 @@
-"""The op set that builds an OpenVINO graph: what the CPU backend runs.
+"""The op set that builds an OpenVINO graph, for the CPU backend.
 
-The ops make nodes, nothing is computed here: `build` calls a network once with symbolic tokens and returns a Graph:
-the model to compile, and `pack`, which makes that model's inputs of one batch. Attention runs by length groups
-(ops/groups.py). Called by backends/openvino.py; `pack` on the thread that calls `forward`.
+The ops make nodes and compute nothing: `build` calls a network once with symbolic tokens and returns a Graph, which
+has the model to compile and `pack`, which makes the model's inputs of one batch. Attention runs by length groups
+(ops/groups.py). backends/openvino.py calls it; `pack` runs on the thread that calls `forward`.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from vectord.schema import Float32, Int32
 
 @contextmanager
 def _without_telemetry() -> Iterator[None]:
-    """Keep `import openvino` from calling home: nothing may leave the machine.
+    """Keep `import openvino` from contacting its maker: nothing may leave the machine.
 
-    The package ends by importing its model converter, if that is there, and the converter's import reports itself to
-    Google Analytics and writes to the user's home (openvino/tools/ovc/__init__.py of 2026.4). None makes Python
-    raise the ImportError that the package expects. It also saves 60 ms.
+    The package ends by importing its model converter, if installed, whose import reports to Google Analytics and writes
+    to the user's home (openvino/tools/ovc/__init__.py of 2026.4). None makes Python raise the ImportError that the
+    package expects. It also saves 60 ms.
     """
     converter = "openvino.tools.ovc"
     hide = converter not in sys.modules
@@ -54,17 +54,17 @@ with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
 
-__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "op", "ov"]  # op, ov: nobody else imports openvino
+__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "op", "ov"]  # op, ov: no other module imports openvino
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Name = TypeVar("Name", bound=str)
 
-MASKED = np.float32(-1e30)  # the score of what may not be seen; finite, so a row of padding stays finite
-FAR = np.int32(2**30)  # the position of a padded key: behind every query and outside every window
-LENGTH_STEP = 16  # places a group's length is rounded up to: the runtime keeps memory for every shape it meets
-WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words of 1,024 tokens would be 125 MB
-# The runtime's own mark on a conversion that it should not carry out ahead of time: without it weights of 16 bits are
-# held in 32 bits, too (measured with Qwen3's shape: 2.8 GB against 1.1).
+MASKED = np.float32(-1e30)  # the score of hidden keys; finite, so that a row of padding stays finite
+FAR = np.int32(2**30)  # the position of a padded key: after every query and outside every window
+LENGTH_STEP = 16  # a group's length is rounded up to a multiple: the runtime keeps memory for every shape
+WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 1,024 tokens would take 125 MB
+# The runtime's own mark on a conversion that must not be folded: without it, weights of 16 bits are also held in 32
+# bits (measured with Qwen3's shape: 2.8 GB against 1.1).
 KEEP_PACKED = "decompression_0"
 _TYPES = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16, "I32": ov.Type.i32}
 
@@ -78,9 +78,9 @@ class Places:
 
 
 class Layout:
-    """Where texts and spans begin and end, as the graph's parameters, each made when an op first asks for it.
+    """Where texts and spans begin and end, as parameters of the graph, each made when an op first needs it.
 
-    A group's parameters end in its number and, where texts are cut for a window, in "w" and the window.
+    The name of a group's parameter ends in its number and, where texts are cut for a window, in "w" and the window.
     """
 
     def __init__(self, groups: int) -> None:
@@ -94,11 +94,11 @@ class Layout:
 
     @property
     def parameters(self) -> list[ov.Node]:
-        """Those that something in the graph uses."""
+        """Those that the graph uses."""
         return [node for node in self._parameters.values() if node.output(0).get_target_inputs()]
 
     def parameter(self, name: str, shape: Sequence[int], dtype: npt.DTypeLike = np.int32) -> ov.Node:
-        """The parameter of this name. -1 in `shape`: any size."""
+        """Return the parameter of this name. -1 in `shape`: any size."""
         if name not in self._parameters:
             node = op.parameter(list(shape), dtype, name=name)
             node.output(0).set_names({name})
@@ -106,7 +106,7 @@ class Layout:
         return self._parameters[name]
 
     def places(self, window: int | None) -> list[Places]:
-        """Of each group."""
+        """Return the places of each group."""
         self.windows.add(window)
         return [
             Places(self.parameter(f"queries{ending}", [-1, -1]), self.parameter(f"keys{ending}", [-1, -1]))
@@ -118,19 +118,19 @@ class Layout:
         return self.parameter(f"unpack{_ending(window)}", [-1])
 
     def padding(self) -> list[ov.Node]:
-        """Of each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
+        """For each group: (n, 1, 1, K) 0, and MASKED on padded keys."""
         return [self.parameter(f"padding{ending}", [-1, 1, 1, -1], np.float32) for ending in self._endings(None)]
 
     def hidden(self, causal: bool, window: int | None) -> list[ov.Node]:
-        """Of each group: (n, 1, Q, K) whether the query may not see the key, padding included. All layers share it."""
+        """For each group: (n, 1, Q, K) whether the key is hidden from the query or padded. All layers share it."""
         if (causal, window) not in self._hidden:
             self._hidden[causal, window] = [self._hide(ending, causal, window) for ending in self._endings(window)]
         return self._hidden[causal, window]
 
     def sighted(self, causal: bool, window: int) -> list[ov.Node]:
-        """Of each group: (n, 1, Q, 1) 1, and 0 for a query that may see no key. All layers share it.
+        """For each group: (n, 1, Q, 1) 1, and 0 for a query without visible keys. All layers share it.
 
-        There are such where some rows of a text are no keys, and the window of another holds no others.
+        There are such queries if some rows of a text are not keys, and a window contains no others.
         """
         if (causal, window) not in self._sighted:
             self._sighted[causal, window] = [
@@ -149,11 +149,11 @@ class Layout:
         return op.logical_or(ahead, op.less(keys, op.subtract(queries, reach)))
 
     def distances(self) -> list[ov.Node]:
-        """Of each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
+        """For each group: (Q + K - 1,) key place less query place, from 1 - Q to K - 1."""
         return [self.parameter(f"distances{ending}", [-1]) for ending in self._endings(None)]
 
     def biases(self, bias: ov.Node) -> list[ov.Node]:
-        """Of each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
+        """For each group: (1, heads, Q, K), laid out from `bias` (heads, 2 * M - 1). Layers with one bias share it."""
         name = bias.get_friendly_name()
         if name not in self._biases:
             pairs = zip(self.places(None), self.distances(), strict=True)
@@ -161,14 +161,14 @@ class Layout:
         return self._biases[name]
 
     def apart(self) -> list[ov.Node]:
-        """Of each group: (1, 1, Q, K) how many places query and key are apart. All layers share it."""
+        """For each group: (1, 1, Q, K) the distance of query and key. All layers share it."""
         if not self._apart:
             pairs = zip(self.places(None), self.distances(), strict=True)
             self._apart = [_pairwise(distances, _length(at.queries)) for at, distances in pairs]
         return self._apart
 
     def span_rows(self) -> list[ov.Node]:
-        """Of each group of spans: (n, L) row numbers; padding repeats the span's first row."""
+        """For each group of spans: (n, L) row numbers; padding repeats the span's first row."""
         return [self.parameter(f"span_rows{ending}", [-1, -1]) for ending in self._endings(None)]
 
     def _endings(self, window: int | None) -> list[str]:
@@ -182,7 +182,7 @@ def _ending(window: int | None) -> str:
 _NO_PLACES = Rectangle(np.zeros((0, LENGTH_STEP), np.int32), np.zeros((0, LENGTH_STEP), np.bool_))
 _NO_PIECES = Group(np.zeros(0, np.int32), _NO_PLACES, _NO_PLACES)
 
-# A group's parameters, made from the group and the positions of all rows.
+# How each parameter of a group is made from the group and the positions of all rows.
 _PARTS: Mapping[str, Callable[[Group, Int32], Array]] = {
     "queries": lambda group, at: group.queries.rows,
     "keys": lambda group, at: group.keys.rows,
@@ -195,7 +195,7 @@ _PARTS: Mapping[str, Callable[[Group, Int32], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A network to compile, and what makes its inputs."""
+    """A network to compile, and the packing of its inputs."""
 
     model: ov.Model
     inputs: tuple[str, ...]  # names of its parameters, in their order
@@ -204,10 +204,10 @@ class Graph:
     windows: tuple[int | None, ...]  # of its attentions
 
     def pack(self, texts: PackedTexts, outputs: Collection[str]) -> list[Array]:
-        """One batch as the model's inputs, in their order.
+        """Return one batch as the model's inputs, in their order.
 
-        outputs: those of the results by token that get rows. Rows are added up to a round number (they belong to no
-        text), and groups that the batch does not need get no pieces.
+        outputs: the per-token results to return. Rows are padded to a round number (they belong to no text), and unused
+        groups get no pieces.
         """
         rows = _round_rows(texts.ids.size)
         at = positions(texts)
@@ -227,7 +227,7 @@ class Graph:
         return [arrays[name] for name in self.inputs]
 
     def _attending(self, texts: PackedTexts, window: int | None, at: Int32, rows: int) -> dict[str, Array]:
-        """What attention with this window reads. at (T,): positions."""
+        """The inputs of attention with this window. at (T,): positions."""
         found = length_groups(attending_pieces(texts, window), self.groups, LENGTH_STEP)
         arrays: dict[str, Array] = {f"unpack{_ending(window)}": unpack_rows(found, rows)}
         for g, group in enumerate(self._filled(found)):
@@ -242,10 +242,10 @@ class Graph:
 def build(
     network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]], groups: int, by_token: Collection[str] = ()
 ) -> Graph:
-    """The graph of one network: `network` is called once, its answers become the results, in float32.
+    """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
-    groups: how many length groups attention may use; each costs a little in compile time and in every forward.
-    by_token: answers of a row a token, which leave the graph only when `pack` is told so.
+    groups: the number of length groups; each costs a little in compile time and in every forward.
+    by_token: outputs with a row a token, which are returned only if `pack` requests them.
     """
     layout = Layout(groups)
     ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
@@ -260,12 +260,12 @@ def build(
 
 
 def _answered(output: str) -> str:
-    """Name of the parameter that says which rows of an answer by token are wanted."""
+    """Name of the parameter with the requested rows of a per-token output."""
     return f"{output}_rows"
 
 
 def _spans(spans: Int32) -> dict[str, Array]:
-    """What the pooling ops read. spans (M, 2)"""
+    """The inputs of the pooling ops. spans (M, 2)"""
     starts, lengths = spans[:, 0], spans[:, 1] - spans[:, 0]
     begins = np.cumsum(lengths, dtype=np.int32) - lengths
     members = np.arange(lengths.sum(), dtype=np.int32) + np.repeat(starts - begins, lengths)
@@ -273,7 +273,7 @@ def _spans(spans: Int32) -> dict[str, Array]:
 
 
 def _round_rows(total: int) -> int:
-    # Few shapes keep memory small, but a step of 64 makes a text of 65 tokens as dear as one of 128.
+    # Few shapes keep memory small, but a step of 64 would make 65 tokens as expensive as 128.
     step = 16 if total < 256 else 64
     return -(-total // step) * step
 
@@ -285,7 +285,7 @@ def _extend(values: Int32, rows: int) -> Int32:
 
 
 class OpenvinoOps:
-    """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it for as long as what was compiled from it."""
+    """Ops[ov.Node]. Its constants lie over the checkpoint's map: keep it alive as long as the compiled graph."""
 
     def __init__(self) -> None:
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
@@ -323,7 +323,7 @@ class OpenvinoOps:
         return normed if bias is None else op.add(normed, bias)
 
     def rms_norm(self, x: ov.Node, weight: ov.Node, eps: float) -> ov.Node:
-        """Written as the runtime looks for it: it makes one kernel of these nodes."""
+        """In the form that the runtime recognizes and fuses into one kernel."""
         runs = op.reshape(x, _ints(0, -1, _size(weight, 0)), True)  # (T, k, W)
         squares = op.reduce_mean(op.power(runs, op.constant(np.float32(2))), _ints(-1), True)
         length = op.sqrt(op.add(squares, op.constant(np.float32(eps))))
@@ -355,7 +355,7 @@ class OpenvinoOps:
         spec: AttentionSpec,
         bias: ov.Node | None = None,
     ) -> ov.Node:
-        """A bias goes by places in a text: there is no parent and no window beside one."""
+        """A bias depends on positions in a text, so it excludes parents and windows."""
         layout: Layout = tokens.layout
         assert bias is None or spec.window is None
         scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
@@ -364,8 +364,8 @@ class OpenvinoOps:
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: Layout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
 
-        Where it falls evenly with the distance (ALiBi), that is laid out once instead of once a head: for 8,192
-        tokens 0.3 GB instead of 3.
+        A bias that falls evenly with the distance (ALiBi) is laid out once instead of once a head: for 8,192 tokens
+        0.3 GB instead of 3.
         """
         slopes = _slopes(self._weights[bias.get_friendly_name()].array.astype(np.float32))
         if slopes is None:
@@ -387,10 +387,10 @@ class OpenvinoOps:
         tokens: Tokens[ov.Node],
         spec: AttentionSpec,
     ) -> ov.Node:
-        """It goes by places in a text: there is no parent and no window beside it.
+        """It depends on positions in a text, so it excludes parents and windows.
 
-        All queries against the places of all distances, of which a group has Q + K - 1, is one product for each term;
-        that row i begins i places further left in it is _skew's.
+        All queries with the places of all distances (Q + K - 1 a group) are one product for each term; _skew then
+        shifts row i by i places.
         """
         layout: Layout = tokens.layout
         assert spec.window is None
@@ -427,7 +427,7 @@ class OpenvinoOps:
         return _rows(_end_to_end(maxima), layout.parameter("span_order", [-1]))
 
     def max_linear(self, x: ov.Node, weight: ov.Node, bias: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
-        """weight and bias: what `constant` made."""
+        """weight and bias: results of `constant`."""
         starts = range(0, _size(weight, 0), WORDS_AT_ONCE)
         parts = [(self._part(weight, start), self._part(bias, start)) for start in starts]
         return op.concat([self.max(self.linear(x, *part), tokens) for part in parts], 1)
@@ -439,7 +439,7 @@ class OpenvinoOps:
 
 
 def _slopes(bias: Float32) -> Float32 | None:
-    """bias (heads, 2 * M - 1): by how much each head's falls a place, (heads, 1, 1), if it falls evenly."""
+    """bias (heads, 2 * M - 1): the slope of each head, (heads, 1, 1), if it falls evenly."""
     distances = np.abs(np.arange(bias.shape[1], dtype=np.float32) - bias.shape[1] // 2)
     slopes: Float32 = -bias[:, -1:] / np.float32(max(1, bias.shape[1] // 2))
     if not slopes.all() or not np.allclose(slopes * -distances, bias, rtol=1e-5, atol=1e-6):
@@ -454,8 +454,8 @@ def _scale(spec: AttentionSpec) -> float:
 def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
     """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K).
 
-    The scale is not q's: right behind the product that makes q the runtime would multiply the weights with it, and
-    keep a copy of them in float32, 96 MB of BGE-M3's.
+    The scale is not applied to q: right after the product that makes q the runtime would fold it into the weights and
+    keep a float32 copy of them, 96 MB with BGE-M3.
     """
     score = op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
     return op.multiply(score, op.constant(np.float32(_scale(spec))))
@@ -464,9 +464,9 @@ def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
 def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionSpec) -> ov.Node:
     """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
 
-    Written out, as are the scores, because the runtime takes `scaled_dot_product_attention` apart and then copies k
-    to turn it; from this form it makes one kernel, which turns k as it reads (measured: 4 % of the whole forward)
-    and holds the scores of a few queries at a time, so that 8,192 tokens need no more memory than others.
+    Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From
+    this form it makes one kernel, which transposes k while reading (measured: 4 % of the whole forward) and holds the
+    scores of a few queries at a time, so that 8,192 tokens need no extra memory.
     """
     if spec.causal or spec.window is not None:
         hidden = layout.hidden(spec.causal, spec.window)
@@ -505,7 +505,7 @@ def _place_heads(x: ov.Node, spec: AttentionSpec) -> ov.Node:
 
 def _spread(bias: ov.Node, distances: ov.Node, at: Places) -> ov.Node:
     """bias (heads, 2 * M - 1), distances (Q + K - 1,) -> (1, heads, Q, K), the bias of each pair."""
-    # By rows: along columns of large tables the runtime's gather reads past their end (OpenVINO 2026.4).
+    # By rows: along columns of large tables the runtime's gather reads beyond their end (OpenVINO 2026.4).
     by_distance = _rows(op.transpose(bias, _ints(1, 0)), op.add(distances, op.constant(np.int32(_size(bias, 1) // 2))))
     x = op.unsqueeze(op.transpose(by_distance, _ints(1, 0)), _ints(0, 2))  # (1, heads, 1, Q + K - 1)
     return _skew(
@@ -514,7 +514,7 @@ def _spread(bias: ov.Node, distances: ov.Node, at: Places) -> ov.Node:
 
 
 def _pairwise(distances: ov.Node, q: ov.Node) -> ov.Node:
-    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (1, 1, Q, K): |j - i|, whole until the end."""
+    """distances (Q + K - 1,) from 1 - Q to K - 1, q (1,) -> (1, 1, Q, K): |j - i|, as integers until the end."""
     one, zero = _ints(1), _ints(0)
     rows = _reverse(op.slice(distances, zero, q, one, zero))  # (Q,) -i
     columns = op.slice(distances, op.subtract(q, one), _ints(2**31), one, zero)  # (K,) j
@@ -526,7 +526,7 @@ def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
     """x (n, heads, Q, Q + K - 1) -> (n, heads, Q, K), entry (i, j) taken from (i, j - i + Q - 1).
 
     rows (., Q) and columns (., K) give the lengths. In the flat rows of x the entry is at Q - 1 + i * (Q + K - 2) + j,
-    so from Q - 1 on they are rows that are one shorter.
+    so from Q - 1 on the rows are one shorter.
     """
     q, k = _length(rows), _length(columns)
     one, two = _ints(1), _ints(2)
@@ -538,7 +538,7 @@ def _skew(x: ov.Node, rows: ov.Node, columns: ov.Node) -> ov.Node:
 
 
 def _reverse(x: ov.Node) -> ov.Node:
-    """(n,), the last first."""
+    """(n,) in reverse order."""
     return op.slice(x, _ints(-1), _ints(-(2**31)), _ints(-1), _ints(0))
 
 
@@ -551,7 +551,7 @@ def _rows(x: ov.Node, index: ov.Node) -> ov.Node:
 
 
 def _size(x: ov.Node, axis: int) -> int:
-    """Of an axis that is known when the graph is built."""
+    """The size of an axis that is known when the graph is built."""
     size: int = x.get_output_partial_shape(0)[axis].get_length()
     return size
 

@@ -1,7 +1,7 @@
-"""A packed batch as one rectangle: how what was not written over packed rows reads it.
+"""A packed batch as one rectangle, for networks that need padded input.
 
-backends/transformers.py and backends/onnx.py run foreign networks, which take (texts, length) and a mask. Pure index
-arithmetic in numpy; runs on the thread that calls `forward`, once a batch.
+The backends of foreign networks use it, which take (texts, length) and a mask. Index arithmetic in numpy; runs on the
+thread that calls `forward`, once a batch.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from vectord.schema import Int32
 
 @dataclass(frozen=True, slots=True)
 class Padded:
-    """N texts, each behind its parent if it has one, padded at the end to L places."""
+    """N texts, each after its parent if it has one, padded at the end to L places."""
 
     rows: Int32  # (N, L) row numbers into (T, H); a padded place repeats its text's first row
     filled: npt.NDArray[np.bool_]  # (N, L) False on padded places
     seen: npt.NDArray[np.bool_]  # (N, L) which places are attended to
-    places: Int32  # (T,) where each row lies among the N * L places: the way back
+    places: Int32  # (T,) the place of each row among the N * L places: the way back
 
 
 def pad(texts: PackedTexts, length_step: int = 1, most: int = 2**31 - 1) -> Padded:
-    """All texts at the length of the longest, which is rounded up to `length_step`, though not beyond `most`."""
+    """Pad all texts to the longest length, rounded up to `length_step` but at most `most`."""
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
     before = _parent_lengths(texts, lengths)
     longest = int((before + lengths).max())
@@ -44,13 +44,13 @@ def pad(texts: PackedTexts, length_step: int = 1, most: int = 2**31 - 1) -> Padd
 
 
 def texts_of_spans(texts: PackedTexts) -> Int32:
-    """Which text each span lies in. (M,)"""
+    """Return the text of each span. (M,)"""
     found: Int32 = (np.searchsorted(texts.cu_seqlens, texts.pooled[:, 0], side="right") - 1).astype(np.int32)
     return found
 
 
 def spans_are_whole(texts: PackedTexts) -> bool:
-    """Whether each span is all of a text: what is pooled elsewhere is nothing else."""
+    """Return whether each span is a whole text: networks with their own pooling support nothing else."""
     found = texts_of_spans(texts)
     return np.array_equal(texts.pooled, np.stack([texts.cu_seqlens[found], texts.cu_seqlens[found + 1]], axis=1))
 

@@ -1,6 +1,6 @@
 """The backend on torch: CUDA and MPS, or the CPU when asked for. Needs the torch extra.
 
-What is computed is networks/, over the op set ops/torch/; this folder chooses device and numbers (device.py), moves
+networks/ defines the computation, over the op set ops/torch/. This folder chooses device and dtype (device.py), moves
 batches in and answers out (slot.py, backend.py), and finds out what the device can do (capacity.py, graphs.py).
 """
 

@@ -1,7 +1,7 @@
 """TorchBackend: a network on one device, with a Slot for each stream.
 
 `forward` is called by the model's worker threads, one a stream. On CUDA there are two: a thread packs its batch while
-the other's computes, and only the launching of kernels is one thread's at a time (slot.py). A batch that has a flat
+the other's computes, and only launching kernels is limited to one thread at a time (slot.py). A batch with a flat
 form (ops/torch/flat.py) runs in it, small ones as a CUDA graph (graphs.py); any other by length groups.
 """
 
@@ -40,7 +40,7 @@ class TorchBackend:
     ) -> None:
         """make_exact: the model in float32, None where `network` is that. flat: whether the network has a flat form.
 
-        streams: what the slots' kernels and copies run on.
+        streams: the CUDA streams of the slots' kernels and copies.
         """
         self.facts = facts
         self._network = network
@@ -51,21 +51,21 @@ class TorchBackend:
         self._slots = [self._make_slot() for _ in range(facts.streams)]
         self._flat = flat
         self._graphs = Graphs()
-        self._launching = threading.Lock()  # who launches kernels, or writes where a graph reads
+        self._launching = threading.Lock()  # held while launching kernels, or writing a graph's inputs
         self._exact: Network[torch.Tensor] | None = network if make_exact is None else None
         self._exact_lock = threading.Lock()
 
     def limit(self, max_batch_tokens: int) -> None:
-        """Before the first forward that counts: how many tokens one runs at most."""
+        """Set the maximum tokens of a forward, before the first real one."""
         self.facts = replace(self.facts, max_batch_tokens=max_batch_tokens)
 
     @property
     def graphs(self) -> Graphs:
-        """Those in use."""
+        """The graphs in use."""
         return self._graphs
 
     def use(self, graphs: Graphs) -> None:
-        """Before the first forward that counts: run what fits as one of these."""
+        """Run batches that fit as one of these graphs; before the first real forward."""
         self._graphs = graphs
 
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
@@ -77,15 +77,15 @@ class TorchBackend:
         raise MemoryError("the device has no room for this batch")
 
     def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. The second set of weights, unless the first is float32, stays from then on."""
+        """See Backend.forward_exact. The second set of weights, unless the first is float32, stays loaded."""
         with self._exact_lock, self._on_device(), contextlib.suppress(torch.OutOfMemoryError):
             return self._run_exact(batch)
         raise MemoryError("the device has no room for this batch in float32")
 
     def renew(self, stream: int) -> None:
-        """See Backend.renew. The hung thread keeps the lock, the graphs it may be writing to, and its slot.
+        """See Backend.renew. The hung thread keeps the lock, its slot, and the graphs that it may be writing to.
 
-        Of the streams, which it may be using, no other model gets any.
+        No other model gets its streams, which it may be using.
         """
         self._graphs = Graphs()
         self._launching = threading.Lock()
@@ -100,7 +100,7 @@ class TorchBackend:
         return memory_of(self._device) if self._device.type == "cuda" else None
 
     def close(self) -> None:
-        """Give the weights and streams back. No forward may follow."""
+        """Free weights and streams. No forward may follow."""
         if self._streams is not None:
             self._streams.give_back()
         del self._network, self._exact, self._make_exact, self._graphs
@@ -108,7 +108,7 @@ class TorchBackend:
             torch.cuda.empty_cache()
 
     def _on_device(self) -> contextlib.AbstractContextManager[object]:
-        """A thread begins on the first GPU, where whatever does not name a device would go, pinned memory too."""
+        """A new thread uses the first GPU, where pinned memory and every op without a device would go."""
         return torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext()
 
     @torch.inference_mode()

@@ -1,7 +1,7 @@
-"""How many tokens a forward runs: found by a short measured warm-up at load, not guessed.
+"""The number of tokens a forward, found by a short measured warm-up at load.
 
-`measure` runs ever larger batches until that no longer pays, memory would not do, or the time is up; `choose_budget`
-says what follows from the points. Neither knows torch: what runs a batch is a Probe.
+`measure` runs ever larger batches until the speed stops growing, memory runs short, or the time is up;
+`choose_budget` decides by the points. Neither imports torch: a Probe runs the batches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vectord.compute.ops.base import PackedTexts
 
 FIRST_TOKENS = 1024
 MOST_TOKENS = 131_072
-LEAST_GAIN = 1.05  # in tokens a second, for twice the tokens: less is not worth twice the wait
+LEAST_GAIN = 1.05  # gain in tokens a second for twice the tokens: less does not justify twice the latency
 GIB = 2**30
 
 # Texts per forward by device memory: (GiB exceeded, texts), for models of at most 512 tokens and for longer ones.
@@ -31,20 +31,20 @@ class Point:
 
     tokens: int
     seconds: float
-    peak_bytes: int  # what the batch took beside what was held before
+    peak_bytes: int  # memory of the batch on top of the model's
 
     @property
     def tokens_per_s(self) -> float:
         return self.tokens / self.seconds
 
 
-Probe: TypeAlias = Callable[[int], Point]  # runs a batch of so many tokens; raises MemoryError
+Probe: TypeAlias = Callable[[int], Point]  # runs a batch of this many tokens; raises MemoryError
 
 
 def measure(
     probe: Probe, room_bytes: int, time_s: float, *, now_s: Callable[[], float] = time.monotonic
 ) -> list[Point]:
-    """Batches of 1,024 tokens, 2,048 and so on, each at least one probe long, until one of the reasons to stop."""
+    """Run batches of 1,024 tokens, 2,048 and so on, at least one, until there is a reason to stop."""
     begun_s = now_s()
     points: list[Point] = []
     tokens = FIRST_TOKENS
@@ -63,9 +63,9 @@ def measure(
 
 
 def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> int:
-    """The tokens of the last point, in ascending order, that was worth it and fits `room_bytes`.
+    """Return the tokens of the last point, in ascending order, that was worthwhile and fits `room_bytes`.
 
-    Where even the first does not fit, the part of it that would; without points, `otherwise`.
+    If not even the first fits, a proportional part of it; without points, `otherwise`.
     """
     if not points:
         return otherwise
@@ -80,7 +80,7 @@ def choose_budget(points: Sequence[Point], room_bytes: int, otherwise: int) -> i
 
 
 def sample_texts(tokens: int, longest: int, vocabulary: int) -> PackedTexts:
-    """A batch of exactly so many tokens, in texts of any length up to `longest`; the same each time."""
+    """Return a batch of exactly this many tokens, in texts of any length up to `longest`; the same each time."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, longest + 1, size=1 + 4 * tokens // longest)
     while lengths.sum() < tokens:

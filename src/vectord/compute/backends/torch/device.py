@@ -1,7 +1,7 @@
-"""Which device computes, in which numbers, and how much of its memory: what the operator says, and what there is.
+"""The device, its dtype and its share of memory: from the operator's options and the hardware.
 
-Called by `load`, in the thread that loads models. TF32 and the cap on memory are the process's: all models have the
-same settings, so that the last to load changes nothing for the others.
+`load` calls it in the loading thread. TF32 and the memory limit belong to the process: all models have the same
+settings, so that the last one to load changes nothing for the others.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ MIB = 2**20
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`. auto: the first there is of cuda, mps, cpu.
+    """Return the device for `auto`, `cpu`, `cuda`, `cuda:N` or `mps`. auto: the first available of cuda, mps, cpu.
 
-    A GPU that this machine lacks becomes the CPU, with a warning. Raises ConfigError for any other name.
+    A missing GPU becomes the CPU, with a warning. Raises ConfigError for any other name.
     """
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
         raise ConfigError(f"device must be auto, cpu, cuda, cuda:N or mps; found {name[:40]!r}", field="device")
@@ -33,16 +33,18 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(name)
     if (device.index or 0) < _count(device.type):
         return device
-    logger.warning("%s requested but not available, falling back to CPU", name.upper())  # as seed 003 has it
+    logger.warning(
+        "%s requested but not available, falling back to CPU", name.upper()
+    )  # Embedding Inference API's words
     return torch.device("cpu")
 
 
 def choose_dtype(name: str, device: torch.device, architecture: str = "") -> torch.dtype:
-    """auto: 16 bits on CUDA, bfloat16 where it computes in that, and float32 elsewhere.
+    """Return the dtype. auto: 16 bits on CUDA (bfloat16 if supported), and float32 elsewhere.
 
-    What the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before Ampere by
-    float16. So is float16 for an architecture that overflows in it, by bfloat16 or float32. Raises ConfigError for an
-    unknown name.
+    A dtype that the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before
+    Ampere by float16. For an architecture that overflows in float16 it is replaced by bfloat16 or float32. Raises
+    ConfigError for an unknown name.
     """
     if name != "auto" and name not in DTYPES:
         raise ConfigError(f"dtype must be auto, {', '.join(DTYPES)}; found {name[:40]!r}", field="dtype")
@@ -65,20 +67,20 @@ def name_of(dtype: torch.dtype) -> str:
 
 
 def set_products(*, tf32: bool) -> None:
-    """How CUDA multiplies: float32 in TF32 or as it is; 16 bits always with sums in float32."""
+    """Set CUDA's products: float32 in TF32 or unchanged; 16 bits always with float32 sums."""
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
 
 
 def cap_memory(device: torch.device, cap_mib: int) -> None:
-    """What this process's tensors and graphs may take of the device; the driver's own part comes on top."""
+    """Limit this process's tensors and graphs on the device; the driver's own memory is not included."""
     total = torch.cuda.get_device_properties(device).total_memory
     torch.cuda.set_per_process_memory_fraction(min(1.0, cap_mib * MIB / total), device.index or 0)
 
 
 def memory_of(device: torch.device) -> DeviceMemory:
-    """Of a CUDA device."""
+    """Return the memory of a CUDA device."""
     free, total = torch.cuda.mem_get_info(device)
     return DeviceMemory(
         allocated=torch.cuda.memory_allocated(device),
@@ -89,7 +91,7 @@ def memory_of(device: torch.device) -> DeviceMemory:
 
 
 def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:
-    """What further tensors may take: what nobody holds, as far as the cap goes, and what this process holds unused."""
+    """Return the room for further tensors: free memory within the limit, plus this process's unused memory."""
     unheld = memory.free
     if cap_mib is not None:
         unheld = max(0, min(unheld, cap_mib * MIB - memory.reserved))
@@ -101,12 +103,12 @@ def _fastest(device: torch.device) -> torch.dtype:
 
 
 def _computes_bfloat16(device: torch.device) -> bool:
-    """From Ampere on; what torch says of older ones counts emulation."""
+    """From Ampere on; torch's own answer for older ones includes emulation."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def _count(kind: str) -> int:
-    """How many devices of this kind the machine has."""
+    """Return the number of devices of this kind."""
     if kind == "cuda":
         return torch.cuda.device_count()
     return int(kind == "cpu" or torch.backends.mps.is_available())

@@ -1,10 +1,10 @@
 """CUDA graphs of small batches, whose kernels take longer to launch than to run.
 
-A graph is captured at load for each of a few shapes, largest first, so that the smaller ones lie in the memory of the
-larger; it gives all outputs of the model, and only what was asked for is copied out. A batch goes into the smallest
-shape that holds it. What makes a graph is a Capture, so that the tests run all but CudaCapture on the processor.
-Nothing here is captured after load. Graphs of one model share memory and must never run at once: slot.py's one stream
-of kernels and the backend's lock see to that.
+Graphs are captured at load for a few shapes, largest first, so that smaller ones reuse the memory of larger ones. A
+graph computes all outputs of the model, and only the requested ones are copied out. A batch uses the smallest shape
+that holds it. A Capture makes the graph, so that tests run everything except CudaCapture on the processor.
+Nothing is captured after load. Graphs of one model share memory and must never run at once: slot.py's single kernel
+stream and the backend's lock ensure that.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from vectord.compute.ops.torch.flat import FlatShape, fill
 
 logger = logging.getLogger(__name__)
 
-TOKENS = (2048, 1024, 512, 256, 128, 64, 32, 16)  # above, kernels run longer than their launches take
-SHORT = 128  # texts up to this are one block of rows to the attention kernel
-MOST_PADDING = 4  # a batch goes into no shape of more than so many times its tokens
+TOKENS = (2048, 1024, 512, 256, 128, 64, 32, 16)  # beyond, kernels run longer than their launches take
+SHORT = 128  # texts up to this are one block of rows of the attention kernel
+MOST_PADDING = 4  # a shape has at most this many times the tokens of its batch
 
 Program: TypeAlias = Callable[[], Mapping[Output, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    replay: Callable[[], None]  # compute again what is in the inputs now
-    answers: Mapping[Output, Tensor]  # where `replay` puts them, each time
+    replay: Callable[[], None]  # computes the current inputs again
+    answers: Mapping[Output, Tensor]  # where `replay` writes them each time
 
 
 Capture: TypeAlias = Callable[[Program], Captured]
 
 
 class CudaCapture:
-    """Captures on the stream of kernels; all graphs in one pool of memory."""
+    """Captures on the kernel stream; all graphs share one memory pool."""
 
     def __init__(self, kernels: torch.cuda.Stream) -> None:
         self._kernels = kernels
@@ -53,8 +53,8 @@ class CudaCapture:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._kernels.device):
             with torch.cuda.stream(self._kernels):
-                program()  # what libraries do on their first call, such as take workspace, must not be captured
-            # thread_local: the threads of other models go on allocating memory meanwhile.
+                program()  # the first call of a library, which may allocate workspace, must not be captured
+            # thread_local: the threads of other models allocate memory meanwhile.
             with torch.cuda.graph(graph, self._pool, self._kernels, capture_error_mode="thread_local"):
                 answers = program()
         return Captured(graph.replay, answers)
@@ -63,11 +63,11 @@ class CudaCapture:
 @dataclass(frozen=True, slots=True)
 class Graph:
     shape: FlatShape
-    numbers: Tensor  # (shape.size,) int32: where it reads a batch
+    numbers: Tensor  # (shape.size,) int32: its input
     captured: Captured
 
     def run(self, sent: Tensor, outputs: Collection[Output], tokens: int, spans: int) -> dict[Output, Tensor]:
-        """The answers, without those of padding. sent: a batch of so many tokens and spans in this graph's shape."""
+        """Return the outputs without padding. sent: a batch in this graph's shape, with this many tokens and spans."""
         self.numbers.copy_(sent)
         self.captured.replay()
         rows = {output: spans if output in POOLED else tokens for output in outputs}
@@ -75,7 +75,7 @@ class Graph:
 
 
 class Graphs:
-    """The graphs of one model, by what they hold."""
+    """The graphs of one model, sorted by shape."""
 
     def __init__(self, graphs: Sequence[Graph] = ()) -> None:
         self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest))
@@ -84,7 +84,7 @@ class Graphs:
         return len(self._graphs)
 
     def find(self, shape: FlatShape) -> Graph | None:
-        """The smallest that holds a batch of this shape; None where that would be mostly padding."""
+        """Return the smallest graph that holds a batch of this shape; None if it would be mostly padding."""
         largest = max(MOST_PADDING * shape.tokens, TOKENS[-1] * MOST_PADDING)
         fitting = (graph for graph in self._graphs if graph.shape.holds(shape) and graph.shape.tokens <= largest)
         return next(fitting, None)
@@ -92,17 +92,17 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much a load may spend on graphs."""
+    """Limits of a load's graphs."""
 
     memory_bytes: int
     time_s: float
 
 
 def graph_shapes(longest: int) -> list[FlatShape]:
-    """The shapes to capture for texts of at most so many tokens, largest first.
+    """Return the shapes to capture for texts of at most `longest` tokens, largest first.
 
-    Attention starts a block for every 128 rows that a text of the shape could have, so there are two of each larger
-    size: many texts that are all short, and few that may be long.
+    Attention starts a block for every 128 rows that a text of the shape may have, so each larger size has two shapes:
+    many short texts, and few long ones.
     """
     shapes = []
     for tokens in TOKENS:
@@ -122,9 +122,9 @@ def capture_graphs(
     held_bytes: Callable[[], int],
     now_s: Callable[[], float] = time.monotonic,
 ) -> Graphs:
-    """Graphs of the first of `shapes`, as far as time and memory go; what cannot be captured is told in the log.
+    """Return graphs of the first of `shapes`, within the limits of time and memory; failed captures are logged.
 
-    program_of: the network over a batch's numbers in a shape. held_bytes: what the process holds of the device.
+    program_of: the network over a batch's numbers in a shape. held_bytes: this process's memory on the device.
     """
     begun_s, begun_bytes = now_s(), held_bytes()
     graphs: list[Graph] = []
@@ -136,7 +136,7 @@ def capture_graphs(
 
         try:
             captured = capture(program)
-        except RuntimeError:  # out of memory is one; the batches run without, as all larger ones do
+        except RuntimeError:  # such as out of memory; those batches run without a graph
             logger.warning("a CUDA graph for %d tokens cannot be captured", shape.tokens, exc_info=True)
             break
         taken_bytes = held_bytes() - begun_bytes
@@ -155,7 +155,7 @@ def _shape(tokens: int, texts: int, longest: int) -> FlatShape:
 
 
 def _sample(shape: FlatShape) -> Tensor:
-    """As many whole texts of the longest as there is room for."""
+    """As many whole texts of the maximum length as fit."""
     count = max(1, min(shape.texts, shape.tokens // shape.longest))
     ends = np.arange(count + 1, dtype=np.int32) * shape.longest
     ids = np.zeros(ends[-1], np.int32)

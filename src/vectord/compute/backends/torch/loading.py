@@ -1,7 +1,7 @@
 """`load`: a ModelSpec to a TorchBackend. Runs in the thread that loads models, one model at a time.
 
-On CUDA, behind the weights: whether the network has a flat form, how many tokens a forward runs (capacity.py), and the
-graphs of small batches (graphs.py). What other models compute meanwhile is measured with it.
+On CUDA, after the weights: whether the network has a flat form, the tokens of a forward (capacity.py), and the
+graphs of small batches (graphs.py). Other models' concurrent work is part of the measurement.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 CPU_BATCH_TOKENS = 2048  # measured with MiniLM: 1,300 and 2,600 are equally fast, 5,300 a fifth to two fifths slower
 GPU_BATCH_TOKENS = 16_384  # used if the best size is not measured
 CUDA_STREAMS = 2  # one batch computes, one is prepared
-ROOM_SHARE = 0.8  # of what is free at load: the rest is for fragments, and for what runs in float32 once more
-CAPTURE_S = 20.0  # after which no further graph is captured
+ROOM_SHARE = 0.8  # of the free memory at load: the rest is for fragmentation and for float32 reruns
+CAPTURE_S = 20.0  # after this time no further graph is captured
 WARMUP_LONGEST = 512  # tokens of the longest text of the warm-up
-COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # of what int8 is compared on where nobody gives texts
+COMPARED_TOKENS, COMPARED_LONGEST = 512, 128  # the comparison of int8 if there are no calibration texts
 
 
 class MakeNetwork(Protocol):
@@ -58,7 +58,7 @@ class MakeNetwork(Protocol):
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
-    """Blocks while weights move to the device, and on CUDA for some `capacity_s` and CAPTURE_S more.
+    """Blocks while weights move to the device, and on CUDA for up to `capacity_s` and CAPTURE_S more.
 
     Raises ConfigError (device, dtype) and ModelUnavailable.
     """
@@ -91,7 +91,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
     if device.type != "cuda":
         return TorchBackend(facts, network, make_exact, device)
     with torch.cuda.device(device):
-        torch.cuda.synchronize()  # the weights came on this thread's stream, and are read on another
+        torch.cuda.synchronize()  # the weights were copied on this thread's stream and are read on another
         streams = Streams(device)
         kernels = streams.take("kernels")
         flat = varlen is not None and runs_flat(network, device, spec.outputs)
@@ -113,13 +113,13 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
 def load_int8(
     spec: ModelSpec, sample: Sample | None, make_network: MakeNetwork, dtype: torch.dtype, device: torch.device
 ) -> tuple[Network[torch.Tensor], float]:
-    """The network with its matrices in int8, and the mean cosine of its answers to those without.
+    """Return the network with int8 matrices, and the mean cosine of its outputs to those without int8.
 
-    Asked of the sample's held-out texts, or where there is none of tokens drawn by chance: text by text where an answer
-    is a vector, else of all together.
+    Compared on the sample's held-out texts, or on random tokens: text by text if an output is a vector, else over all
+    texts.
     """
     texts = _chance(spec) if sample is None else _end_to_end(sample.held_out)
-    want = _compared(make_network(dtype), texts, spec.outputs, device)  # gone before the other comes
+    want = _compared(make_network(dtype), texts, spec.outputs, device)  # freed before the next one is loaded
     network = make_network(dtype, int8=True)
     got = _compared(network, texts, spec.outputs, device)
     cosine = float(torch.nn.functional.cosine_similarity(got, want, dim=-1).mean())
@@ -128,7 +128,7 @@ def load_int8(
 
 
 def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Collection[Output]) -> bool:
-    """Whether every op of the network has a flat form, which its own attention may not: tried with a text."""
+    """Return whether every op of the network has a flat form, by running a text: not all attention has one."""
     ids = np.zeros(3, np.int32)
     texts = PackedTexts(ids=ids, type_ids=ids, cu_seqlens=np.array([0, 3], np.int32))
     shape = shape_of(texts)
@@ -144,17 +144,17 @@ def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Col
 
 
 def probe(backend: TorchBackend, spec: ModelSpec, peak_of: Callable[[Callable[[], object]], int], tokens: int) -> Point:
-    """Run a batch of so many tokens and say what it took. peak_of: runs a call, and says the bytes it took at most."""
+    """Run a batch of this many tokens and measure it. peak_of: runs a call and returns its peak bytes."""
     texts = sample_texts(tokens, min(WARMUP_LONGEST, spec.max_tokens), size(spec.config, "vocab_size"))
     batch = TokenBatch(texts=texts, outputs=spec.outputs - {"tokens"} or spec.outputs)
-    backend.forward(batch, 0)  # the first of its size chooses kernels and takes memory
+    backend.forward(batch, 0)  # the first of its size chooses kernels and allocates memory
     begun_s = time.monotonic()
     peak_bytes = peak_of(lambda: backend.forward(batch, 0))
     return Point(tokens, time.monotonic() - begun_s, peak_bytes)
 
 
 def _prepare(device: torch.device, options: BackendOptions) -> None:
-    if device.type == "cpu":  # torch's own default sees no cgroup quota
+    if device.type == "cpu":  # torch's default ignores the cgroup quota
         torch.set_num_threads(options.threads or thread_budget())
     if device.type == "cuda":
         set_products(tf32=options.tf32)
@@ -212,7 +212,7 @@ def _capture(
 
 
 def _held_bytes(device: torch.device) -> int:
-    """As the driver counts, whose own part of a graph torch does not; without what torch keeps unused."""
+    """The driver's count, which includes its own memory for graphs, without torch's unused memory."""
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total - free
@@ -231,7 +231,7 @@ def _end_to_end(texts: Sequence[Int32]) -> PackedTexts:
 def _compared(
     network: Network[torch.Tensor], texts: PackedTexts, outputs: Collection[Output], device: torch.device
 ) -> torch.Tensor:
-    """What is compared of one network's answers: (M, D), or (1, M * L) of scores."""
+    """The compared output of one network: (M, D), or (1, M * L) for scores."""
     output: Output = next((name for name in ("dense", "splade", "tokens") if name in outputs), min(outputs))
     with torch.inference_mode():
         answer = network(pack(texts, device), (output,))[output].float()

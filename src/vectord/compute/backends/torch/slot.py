@@ -1,9 +1,9 @@
 """A batch's way to the device and back: one Slot for each of the backend's streams, used by one worker thread.
 
-All kernels of a model run on one CUDA stream, in the order in which threads launch them; copies run on a stream of each
-slot's own. So while one thread's batch computes, the other packs the next one into pinned memory, sends it, and queues
-its kernels behind the first's: the device goes from one to the other without a pause. Nothing here waits for the whole
-device. torch keeps pinned memory that was used and lends it again, once the copies that used it are done.
+All kernels of a model run on one CUDA stream, in launch order; copies run on a separate stream for each slot. While
+one thread's batch computes, the other packs the next one into pinned memory, sends it, and queues its kernels after
+the first's, so that the device goes from one to the other without a pause. Nothing here waits for the whole device.
+torch caches pinned memory and reuses it once its copies are done.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from vectord.compute.backends.base import Answers
 
 class Slot(Protocol):
     def buffer(self, size: int) -> Tensor:
-        """(size,) int32 on the host, from which `send` copies fastest."""
+        """Return (size,) int32 on the host, from which `send` copies fastest."""
         ...
 
     def send(self, numbers: Tensor) -> Tensor:
-        """Begin to copy them to the device; what is launched within `computing` finds them there."""
+        """Start to copy them to the device; kernels launched within `computing` wait for them."""
         ...
 
     def computing(self) -> AbstractContextManager[None]:
-        """Kernels are launched within this, by one thread at a time."""
+        """Kernels are launched within this context, by one thread at a time."""
         ...
 
     def fetch(self, answers: Mapping[Output, Tensor]) -> Answers:
-        """What was computed, in float32. Blocks until it is."""
+        """Return the outputs in float32. Blocks until they are computed."""
         ...
 
 
 class PlainSlot:
-    """The CPU, MPS, and what has no hurry on CUDA: one thing after the other, on the thread's current stream."""
+    """For the CPU, MPS, and rare work on CUDA: sequential, on the thread's current stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -58,7 +58,7 @@ class PlainSlot:
 
 
 class CudaSlot:
-    """Copies beside another slot's kernels."""
+    """Copies concurrently with another slot's kernels."""
 
     def __init__(self, kernels: torch.cuda.Stream, copies: torch.cuda.Stream) -> None:
         """kernels: the stream that all slots of a model share. copies: this slot's own."""
@@ -66,7 +66,7 @@ class CudaSlot:
         self._copies = copies
         self._sent = _new_event()
         self._computed = _new_event()
-        self._fetched = _new_event(blocking=True)  # the thread sleeps: one that asks again and again takes a core
+        self._fetched = _new_event(blocking=True)  # the thread sleeps: polling would take a core
 
     def buffer(self, size: int) -> Tensor:
         return torch.empty(size, dtype=torch.int32, pin_memory=True)
@@ -75,7 +75,9 @@ class CudaSlot:
         with torch.cuda.stream(self._copies):
             sent = numbers.to(self._kernels.device, non_blocking=True)
             self._sent.record(self._copies)
-        sent.record_stream(self._kernels)  # its memory is the copies' stream's, and in use until the kernels are done
+        sent.record_stream(
+            self._kernels
+        )  # its memory belongs to the copy stream, and is in use until the kernels are done
         return sent
 
     @contextmanager
@@ -94,7 +96,7 @@ class CudaSlot:
         return {output: answer.float().numpy() for output, answer in fetched.items()}
 
     def _copy(self, answer: Tensor) -> Tensor:
-        """In its own 16 bits: they become float32 on this side."""
+        """In its own 16 bits; the host converts to float32."""
         answer.record_stream(self._copies)
         return torch.empty(answer.shape, dtype=answer.dtype, pin_memory=True).copy_(answer, non_blocking=True)
 
@@ -105,15 +107,15 @@ def _new_stream(device: torch.device) -> torch.cuda.Stream:
 
 Use = Literal["kernels", "copies"]
 
-# Of the process, by device and use. Loading and closing threads meet here: a list's append and pop are whole.
+# Of the process, by device and use. Loading and closing threads share it: a list's append and pop are atomic.
 _idle: defaultdict[tuple[torch.device, Use], list[torch.cuda.Stream]] = defaultdict(list)
 
 
 class Streams:
-    """The streams of one model, which the next model gets when this one is closed.
+    """The streams of one model, which are reused by the next model after this one is closed.
 
-    torch makes 32 and then hands out the first again: two models on one would wait for each other, and one's kernels
-    would land in the other's capture. And what cuBLAS takes for a stream, 32 MiB on Hopper, it never gives back.
+    torch makes 32 streams and then returns the first again: two models on one stream would wait for each other, and
+    kernels of one would enter the other's capture. And cuBLAS never frees a stream's memory, 32 MiB on Hopper.
     """
 
     def __init__(self, device: torch.device, make: Callable[[torch.device], torch.cuda.Stream] = _new_stream) -> None:
@@ -122,7 +124,7 @@ class Streams:
         self._taken: list[tuple[Use, torch.cuda.Stream]] = []
 
     def take(self, use: Use) -> torch.cuda.Stream:
-        """One that has been used for the same, if there is any."""
+        """Return a stream that was used for the same purpose, or a new one."""
         try:
             stream = _idle[self._device, use].pop()
         except IndexError:
@@ -131,13 +133,13 @@ class Streams:
         return stream
 
     def give_back(self) -> None:
-        """Nothing may run on them any more."""
+        """Return the streams for reuse. Nothing may run on them any more."""
         for use, stream in self._taken:
             _idle[self._device, use].append(stream)
         self._taken = []
 
     def forget(self) -> None:
-        """Never give back what was taken so far: something may run on it for ever."""
+        """Never return the streams taken so far: something may run on them forever."""
         self._taken = []
 
 

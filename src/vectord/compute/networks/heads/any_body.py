@@ -1,7 +1,7 @@
-"""The heads that need nothing of an architecture but its last hidden states: `heads_of(spec, ops)`.
+"""The heads that need only the last hidden states, whatever the architecture: `heads_of(spec, ops)`.
 
-network.py puts them behind its own bodies, and backends behind those that are not of networks/: transformers' classes,
-an ONNX graph.
+network.py applies them to its own bodies; the backends of foreign networks apply them to transformers' classes and to
+ONNX graphs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from vectord.compute.networks.heads.dense import DenseHead
 from vectord.compute.networks.heads.tokens import ColbertHead, LexicalHead
 from vectord.compute.ops.base import Ops, T, Tokens
 
-Head: TypeAlias = Callable[[T, Tokens[T]], T]  # last hidden states (T, H) to an answer
+Head: TypeAlias = Callable[[T, Tokens[T]], T]  # last hidden states (T, H) to an output
 
 
 def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
-    """Those of the model's outputs that are made so. Raises ModelUnavailable if files do not fit."""
+    """Return the heads of these outputs of the model. Raises ModelUnavailable if files do not fit."""
     heads: dict[Output, Head[T]] = {}
     if "tokens" in spec.outputs:
         heads["tokens"] = lambda x, tokens: x

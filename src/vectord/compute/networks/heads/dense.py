@@ -1,6 +1,6 @@
 """One vector a text: pooling, then sentence-transformers' Dense modules.
 
-any_body.py builds one per model that embeds. Normalising and cutting to `dimensions` are the engine's: they need no
+any_body.py builds one per embedding model. The engine normalizes and cuts to `dimensions`, which needs no
 weights.
 """
 
@@ -33,12 +33,12 @@ class DenseHead(Generic[T]):
 
 
 class DenseModules(Generic[T]):
-    """Linear layers one after the other, each from a file of its own."""
+    """Linear layers in sequence, each from its own file."""
 
     def __init__(self, modules: Sequence[DenseModule], ops: Ops[T]) -> None:
         """Raises ModelUnavailable if files do not fit."""
         self._ops = ops
-        # Held because a graph's constants may lie over these maps without holding them.
+        # kept because a graph's constants may lie over these maps without keeping them alive
         self._checkpoints = tuple(open_checkpoint((module.weights,)) for module in modules)
         self._projections = tuple(
             _project(ops, module, checkpoint) for module, checkpoint in zip(modules, self._checkpoints, strict=True)

@@ -1,4 +1,4 @@
-"""A linear layer with what may follow it: the building block of every head."""
+"""A linear layer with optional activation and norm: the building block of every head."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Scores of a text or a pair: classifiers, cross-encoders, and the yes and no of a language model.
+"""Scores of a text or a pair: classifiers, cross-encoders, and yes-or-no language models.
 
-An architecture file's `classifier(config, weights, ops, labels)` says where its head is; network.py builds the rest.
-Scores are logits: what they become (sigmoid, softmax, nothing) is the engine's.
+An architecture file's `classifier(config, weights, ops, labels)` reads the head's weights; network.py builds the head.
+Scores are logits; the engine applies sigmoid, softmax or nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vectord.compute.ops.base import Ops, T, Tokens
 @dataclass(frozen=True, slots=True)
 class Classifier(Generic[T]):
     pooling: Pooling
-    projections: tuple[Projection[T], ...]  # the last one gives a number a label
+    projections: tuple[Projection[T], ...]  # the last one gives one number a label
 
 
 def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:

@@ -1,6 +1,6 @@
 """One weight a word of the vocabulary: SPLADE, over a masked-language head.
 
-An architecture file's `masked_lm(config, weights, ops)` says where that head is; network.py builds the rest.
+An architecture file's `masked_lm(config, weights, ops)` reads that head's weights; network.py builds the head.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def output_words(
     words: str,
     shape: tuple[int, int],
 ) -> T:
-    """The head's matrix `name`; the body's word vectors `words` where the config says so or there is no other."""
+    """The head's matrix `name`; the body's word vectors `words` if the config ties them or there is no other."""
     tied = facts.flag(config, "tie_word_embeddings", True)
     return body.tensor(words, *shape) if tied or name not in weights else weights.tensor(name, *shape)
 
@@ -38,7 +38,7 @@ def output_words(
 class SpladeHead(Generic[T]):
     """(T, H) to (M, V): the largest logit of each word. Source: sentence-transformers SpladePooling, "max".
 
-    What is left, log(1 + relu), grows with the logit, so it is the same after the maximum, and the engine's to do.
+    log(1 + relu) grows with the logit, so the engine applies it after the maximum.
     """
 
     def __init__(self, head: MaskedLM[T], ops: Ops[T]) -> None:

@@ -1,6 +1,6 @@
 """One vector or one weight a token: ColBERT's vectors and BGE-M3's lexical weights.
 
-any_body.py builds one per model that has them. Which tokens count, and what becomes of them, is the engine's.
+any_body.py builds one per model that has them. The engine selects tokens and uses the vectors.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class LexicalHead(Generic[T]):
 
 
 class BareLayer(Generic[T]):
-    """A layer that has a file to itself: its tensors are called weight and bias."""
+    """A layer with a file of its own: its tensors are called weight and bias."""
 
     def __init__(self, file: Path, inputs: int, outputs: int, ops: Ops[T], activation: Activation = "identity") -> None:
         self._ops = ops
-        self._checkpoint = open_checkpoint((file,))  # held: a graph's constants may lie over its map
+        self._checkpoint = open_checkpoint((file,))  # kept: a graph's constants may lie over its map
         reader = WeightReader(self._checkpoint, ops)
         linear = Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs))
         self._projection = Projection(linear, activation)

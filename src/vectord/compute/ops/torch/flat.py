@@ -1,12 +1,12 @@
-"""A batch as one array of numbers whose sizes follow from a FlatShape alone, so that one CUDA graph fits many batches.
+"""A batch as one array whose sizes follow from a FlatShape, so that one CUDA graph fits many batches.
 
-    shape_of(texts)               the smallest shape that holds a batch, None for a batch that has no flat form
-    fill(texts, shape, numbers)   the batch in any shape that holds it, on the host; what is left over is padding
-    tokens_of(numbers, shape)     the same as the op set sees it, on the device: slices of `numbers`, nothing copied
+    shape_of(texts)               the smallest shape that holds a batch, None for a batch without a flat form
+    fill(texts, shape, numbers)   the batch in any shape that holds it, on the host; the rest is padding
+    tokens_of(numbers, shape)     the same for the op set, on the device: slices of `numbers`, without a copy
 
-Padding is rows behind the last text that no text attends to or pools, and texts and spans without rows. Attention is
-the variable-length kernel's; pooling cuts rows into runs (each span, and what lies between two) and runs into pieces,
-so that no thread of the device adds up a long text alone. No CUDA in it: the tests run it on the processor.
+Padding is rows after the last text that no text attends to or pools, and texts and spans without rows. Attention uses
+the variable-length kernel. Pooling cuts rows into runs (each span, and the rows between two) and runs into pieces, so
+that no thread of the device sums a long text alone. It needs no CUDA: the tests run it on the processor.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from vectord.compute.ops.groups import positions
 from vectord.compute.ops.torch.varlen import Lengths
 from vectord.schema import Int32
 
-PIECE_ROWS = 64  # what one thread adds up; a text of 2,048 tokens is 32 pieces, which one thread adds up again
+PIECE_ROWS = 64  # summed by one thread; a text of 2,048 tokens has 32 pieces, which one thread sums again
 
 
 class NotFlat(Exception):
-    """An op that this layout cannot serve: attention but by the variable-length kernel."""
+    """An op that this layout does not support: attention without the variable-length kernel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatShape:
-    """T rows for N texts, none longer than `longest`, of which M spans are pooled."""
+    """T rows for N texts of at most `longest` rows, with M pooled spans."""
 
     tokens: int
     texts: int
@@ -41,22 +41,22 @@ class FlatShape:
 
     @property
     def runs(self) -> int:
-        """Every span, and what lies before, between and behind them."""
+        """Every span, and the rows before, between and after them."""
         return 2 * self.spans + 1
 
     @property
     def pieces(self) -> int:
-        """As many as the runs can have at most."""
+        """The maximum pieces of these runs."""
         return self.tokens // PIECE_ROWS + self.runs
 
     @property
     def size(self) -> int:
-        """Numbers in the array."""
+        """Length of the array."""
         return sum(self.parts)
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """The sizes of what lies in the array, in the order of `_numbers`."""
+        """The sizes of the array's parts, in the order of `_numbers`."""
         tokens, spans = self.tokens, self.spans
         return tokens, tokens, tokens, self.texts + 1, spans, spans, spans, spans, self.pieces + 1, self.runs + 1
 
@@ -70,7 +70,7 @@ class FlatShape:
 
 
 def shape_of(texts: PackedTexts) -> FlatShape | None:
-    """None for what only the grouped layout can do: parents, rows that nobody attends to, spans that overlap."""
+    """Return the shape; None for batches of the grouped layout: parents, unattended rows, overlapping spans."""
     if texts.parents is not None or texts.keys is not None:
         return None
     if texts.spans is not None and _overlap(texts.spans):
@@ -82,7 +82,7 @@ def shape_of(texts: PackedTexts) -> FlatShape | None:
 
 
 def fill(texts: PackedTexts, shape: FlatShape, numbers: Int32) -> None:
-    """Write the batch into `numbers` (shape.size,), all of it. `shape` must hold it."""
+    """Write the whole of `numbers` (shape.size,). `shape` must hold the batch."""
     bounds = np.cumsum((0, *shape.parts))
     assert numbers.shape == (bounds[-1],), "an array of another shape"
     for (begin, end), (part, padding) in zip(pairwise(bounds), _numbers(texts), strict=True):
@@ -111,7 +111,7 @@ class FlatLayout:
         piece_ends: Tensor,
         run_ends: Tensor,
     ) -> None:
-        """As `_numbers` has them."""
+        """The parts of `_numbers`."""
         self.firsts = firsts
         self.lasts = lasts
         self.lengths = Lengths(ends, ends, longest, longest)
@@ -131,23 +131,27 @@ class FlatLayout:
         return self._reduce(x, "max")
 
     def _reduce(self, x: Tensor, how: str) -> Tensor:
-        """(T, H) to (M, H). Always in the same order, and a row that is not a number spoils its own run alone."""
-        pieces = torch.segment_reduce(x, how, offsets=self._piece_ends, unsafe=True)  # unsafe: without a look at them
+        """(T, H) to (M, H). Always in the same order, and a NaN affects its own run only."""
+        pieces = torch.segment_reduce(x, how, offsets=self._piece_ends, unsafe=True)  # unsafe: without checking them
         runs = torch.segment_reduce(pieces, how, offsets=self._run_ends, unsafe=True)
         return runs.index_select(0, self._order)
 
 
 def _numbers(texts: PackedTexts) -> list[tuple[Int32, int]]:
-    """What lies in the array, each with what fills the rest of its part."""
+    """The parts of the array, each with its padding value."""
     spans, rows = texts.pooled, texts.ids.size
     rank = np.argsort(spans[:, 0], kind="stable")
-    edges = np.concatenate([[0], spans[rank].ravel(), [rows]])  # (2 * M + 2,) where runs begin, and where the last ends
+    edges = np.concatenate(
+        [[0], spans[rank].ravel(), [rows]]
+    )  # (2 * M + 2,) the starts of runs, and the end of the last
     order = np.empty(len(spans), np.int32)
-    order[rank] = 2 * np.arange(len(spans)) + 1  # the runs in between belong to no span
+    order[rank] = 2 * np.arange(len(spans)) + 1  # the runs between belong to no span
     lengths = np.diff(edges)
     counts = -(-lengths // PIECE_ROWS)  # pieces of each run
     nth = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # (P,) which piece of its run
-    piece_ends = np.append(np.repeat(edges[:-1], counts) + PIECE_ROWS * nth, rows)  # each begins where one ended
+    piece_ends = np.append(
+        np.repeat(edges[:-1], counts) + PIECE_ROWS * nth, rows
+    )  # each begins at the end of the one before
     run_ends = np.append(0, np.cumsum(counts))
     numbers = [
         (texts.ids, 0),

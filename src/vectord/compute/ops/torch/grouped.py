@@ -1,6 +1,6 @@
-"""The layout of a batch that comes as it is: length groups (ops/groups.py), and what differs from batch to batch.
+"""The layout of any batch: length groups (ops/groups.py), with sizes that differ from batch to batch.
 
-What an op needs goes to the device when one first asks, in sizes that depend on the batch's texts.
+Data goes to the device when an op first needs it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from vectord.compute.ops.groups import (
 )
 from vectord.compute.ops.torch.varlen import Lengths
 
-MAX_GROUPS = 4  # more cost more calls than the padding they save (measured on CPU)
+MAX_GROUPS = 4  # more groups cost more calls than they save padding (measured on CPU)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class DeviceGroup:
     """n pieces of Q query and K key places."""
 
     queries: DeviceRectangle
-    keys: DeviceRectangle  # `queries` itself where every piece attends to itself
+    keys: DeviceRectangle  # `queries` itself if every piece attends to itself
 
 
 @dataclass(frozen=True, slots=True)
 class Grouped:
-    """How texts, cut or whole, lie in groups."""
+    """Texts, cut or whole, in groups."""
 
     groups: tuple[DeviceGroup, ...]
     unpack: Tensor  # (T,) place of each row among the groups' query places, laid end to end
@@ -56,14 +56,14 @@ class Grouped:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How the spans that are pooled lie in groups."""
+    """The pooled spans in groups."""
 
     rectangles: tuple[DeviceRectangle, ...]
     order: Tensor  # (M,) place of each span among the groups' spans, laid end to end
 
 
 class GroupedLayout:
-    """Where one batch's texts and spans begin and end. What an op needs goes to the device when one first asks."""
+    """Where one batch's texts and spans begin and end. Data goes to the device when an op first needs it."""
 
     def __init__(self, texts: PackedTexts, at: Tensor) -> None:
         """at (T,): positions, on the device."""
@@ -97,7 +97,7 @@ class GroupedLayout:
         return torch.cat(maxima).index_select(0, self.spans.order)
 
     def suits_varlen(self, spec: AttentionSpec) -> bool:
-        """The kernel counts causal and windowed places from the last key, which must be where the last query is."""
+        """The kernel counts causal and windowed places from the last key, which must be at the last query."""
         return self._texts.keys is None or not (spec.causal or spec.window is not None)
 
     @cached_property
@@ -110,7 +110,7 @@ class GroupedLayout:
         return Lengths(self._send(self._texts.cu_seqlens), self._send(ends), longest_query, longest_key, rows)
 
     def grouped(self, window: int | None) -> Grouped:
-        """Texts as groups, cut into pieces where the window is narrow."""
+        """Texts as groups, cut into pieces if the window is narrow."""
         if window not in self._grouped:
             groups = length_groups(attending_pieces(self._texts, window), MAX_GROUPS, length_step=1)
             unpack = self._send(unpack_rows(groups, self._texts.ids.size))
@@ -118,7 +118,7 @@ class GroupedLayout:
         return self._grouped[window]
 
     def ahead(self, window: int | None) -> list[Tensor]:
-        """Of each group: (n, 1, Q, K) the key's position less the query's."""
+        """For each group: (n, 1, Q, K) the key's position less the query's."""
         if window not in self._ahead:
             self._ahead[window] = [
                 gather(self._at, group.keys)[:, None, None, :] - gather(self._at, group.queries)[:, None, :, None]
@@ -127,7 +127,7 @@ class GroupedLayout:
         return self._ahead[window]
 
     def seen(self, causal: bool, window: int | None) -> list[Tensor]:
-        """Of each group: (n, 1, Q or 1, K) whether the query may see the key. All layers share it."""
+        """For each group: (n, 1, Q or 1, K) whether the query may see the key. All layers share it."""
         if (causal, window) not in self._seen:
             masks = [group.keys.valid[:, None, None, :] for group in self.grouped(window).groups]
             if causal:
@@ -149,7 +149,7 @@ class GroupedLayout:
 
 
 def pack(texts: PackedTexts, device: torch.device) -> Tokens[Tensor]:
-    """A packed batch for TorchOps, on `device`."""
+    """Return a packed batch for TorchOps, on `device`."""
     ids, type_ids, at = (_send(rows, device) for rows in (texts.ids, texts.type_ids, positions(texts)))
     return Tokens(ids, type_ids, at, GroupedLayout(texts, at))
 
@@ -160,7 +160,7 @@ def gather(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
 
 
 def _send(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
-    """On CUDA from pinned memory: a copy from other memory would wait for all that the stream has still to run."""
+    """On CUDA from pinned memory: a copy from other memory would wait for all queued work of the stream."""
     if device.type != "cuda":
         return torch.tensor(array, device=device)
     return torch.tensor(array).pin_memory().to(device, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Matrices of 8 bits a weight: each row of a linear layer as int8 with a scale of its own.
+"""Matrices with 8 bits a weight: each row of a linear layer as int8 with its own scale.
 
-They are made whole again in the product's own numbers before each product, so that a model takes half the memory of its
-16-bit self and no less time.
+They are converted to the compute dtype before each product, so a model takes half the memory of its 16-bit form in
+the same time.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ LARGEST = 127  # symmetric: -128 is not used
 
 
 def quantise(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """(O, H) to int8 (O, H) and float32 scales (O, 1) whose product it is, each row to within half its scale."""
+    """(O, H) to int8 (O, H) and float32 scales (O, 1); their product differs by at most half a scale in each row."""
     largest = matrix.float().abs().amax(dim=1, keepdim=True)
     scales = torch.where(largest > 0, largest / LARGEST, 1.0)
     return (matrix.float() / scales).round().clamp(-LARGEST, LARGEST).to(torch.int8), scales
 
 
 def restore(numbers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """The matrix, as near as it was kept. Multiplied in float32: a scale may be too small for float16."""
+    """Return the rounded matrix. Multiplied in float32, because a scale may be too small for float16."""
     return (numbers * scales).to(dtype)

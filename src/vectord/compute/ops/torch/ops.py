@@ -1,7 +1,7 @@
-"""TorchOps: Ops[Tensor], each op as torch has it.
+"""TorchOps: Ops[Tensor], each op by torch's own functions.
 
-Called by backends/torch/ on that device's worker threads. Attention is a variable-length kernel where there is one that
-can do it, and runs by length groups everywhere else.
+backends/torch/ calls them on that device's worker threads. Attention uses the variable-length kernel where it is
+available, and length groups everywhere else.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vectord.compute.ops.torch.grouped import GroupedLayout, gather
 from vectord.compute.ops.torch.int8 import quantise, restore
 from vectord.compute.ops.torch.varlen import Varlen, attend_varlen, takes_heads
 
-WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words of 16,384 tokens would be 1 GB
+WORDS_AT_ONCE = 4096  # of the vocabulary in max_linear: all words for 16,384 tokens would take 1 GB
 
 Layout: TypeAlias = GroupedLayout | FlatLayout
 
@@ -40,15 +40,15 @@ class TorchOps:
     def __init__(
         self, device: torch.device, dtype: torch.dtype, varlen: Varlen | None = None, *, int8: bool = False
     ) -> None:
-        """varlen: the kernel for attention, as find_varlen finds it; None: by groups. int8: matrices in 8 bits."""
+        """varlen: the kernel for attention from find_varlen; None: length groups. int8: matrices in 8 bits."""
         self._device = device
         self._dtype = dtype
         self._varlen = varlen
         self._int8 = int8
-        self._scales: dict[Tensor, Tensor] = {}  # of each matrix that is kept in int8
+        self._scales: dict[Tensor, Tensor] = {}  # of each matrix stored in int8
 
     def constant(self, weight: Weight) -> Tensor:
-        """On the CPU and in the checkpoint's own dtype this is its map, not a copy."""
+        """On the CPU and in the checkpoint's own dtype the constant is the map, not a copy."""
         return self._read(weight).to(self._device, torch.int32 if weight.dtype == "I32" else self._dtype)
 
     def matrix(self, weight: Weight) -> Tensor:

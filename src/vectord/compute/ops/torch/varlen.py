@@ -1,4 +1,4 @@
-"""torch's variable-length attention: where it runs, and how it is told of a packed batch."""
+"""torch's variable-length attention: where it runs, and its arguments for a packed batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Varlen: TypeAlias = Callable[..., Tensor | tuple[Tensor, Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What the kernel reads: N texts as queries, and the keys of each, end to end. A text may be empty."""
+    """The kernel's input: N texts as queries, and the keys of each, end to end. A text may be empty."""
 
-    query_ends: Tensor  # (N + 1,) from 0 to T, or less: rows behind the last text get any numbers
+    query_ends: Tensor  # (N + 1,) from 0 to T, or less: rows after the last text have undefined results
     key_ends: Tensor  # (N + 1,) from 0
     longest_query: int  # or more
     longest_key: int  # or more
-    key_rows: Tensor | None = None  # row numbers of the keys; None: all rows as they are
+    key_rows: Tensor | None = None  # row numbers of the keys; None: all rows in order
 
 
 def find_varlen(device: torch.device, dtype: torch.dtype) -> Varlen | None:
-    """torch's variable-length kernel (FlashAttention), where it runs: on CUDA, 16 bits, Ampere or newer.
+    """Return torch's variable-length kernel (FlashAttention) if it runs here: CUDA, 16 bits, Ampere or newer.
 
-    None in a torch that has none, or whose kernel knows no windows yet (before 2.11).
+    None if torch has none, or one without windows (before 2.11).
     """
     if device.type != "cuda" or dtype not in {torch.float16, torch.bfloat16}:
         return None
@@ -44,7 +44,7 @@ def find_varlen(device: torch.device, dtype: torch.dtype) -> Varlen | None:
     known = signature(varlen_attn).parameters
     if "window_size" not in known:
         return None
-    # 2.11 takes keys of fewer heads as they come, and later ones when told so.
+    # 2.11 accepts keys of fewer heads; later versions need the option.
     return partial(varlen_attn, enable_gqa=True) if "enable_gqa" in known else varlen_attn
 
 
@@ -54,7 +54,7 @@ def takes_heads(spec: AttentionSpec) -> bool:
 
 
 def attend_varlen(varlen: Varlen, q: Tensor, k: Tensor, v: Tensor, lengths: Lengths, spec: AttentionSpec) -> Tensor:
-    """Ops.attention by the kernel, which takes a text's last key to be at its last query's position."""
+    """Ops.attention by the kernel, which assumes that a text's last key is at its last query's position."""
     if lengths.key_rows is not None:
         k, v = (x.index_select(0, lengths.key_rows) for x in (k, v))
     reach = -1 if spec.window is None else spec.window
