@@ -1,4 +1,4 @@
-"""The thread budget follows affinity and cgroup quota; bfloat16 is believed only when the processor says so."""
+"""The thread budget follows affinity and cgroup quota; bfloat16 needs the processor's flags."""
 
 from __future__ import annotations
 
@@ -83,21 +83,21 @@ QUOTAS = {
 
 @pytest.mark.parametrize("case", QUOTAS)
 @pytest.mark.usefixtures("eight_processors")
-def test_budget_is_what_the_quota_pays_for(tmp_path: Path, case: str) -> None:
-    """The tightest limit on the way from our group to the top counts, rounded down, never below one."""
+def test_the_budget_follows_the_quota(tmp_path: Path, case: str) -> None:
+    """The tightest limit from our group to the root counts, rounded down, at least one."""
     files, threads = QUOTAS[case]
     assert thread_budget(write_tree(tmp_path, files)) == threads
 
 
-def test_budget_is_no_more_than_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process pinned to two processors gets two threads whatever its quota."""
+def test_the_budget_is_at_most_the_affinity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process pinned to two processors gets two threads for any quota."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 7}, raising=False)
     files = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "600000 100000"}
     assert thread_budget(write_tree(tmp_path, files)) == 2
 
 
-def test_budget_without_affinity_counts_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """macOS and Windows know no affinity masks."""
+def test_the_budget_without_affinity_counts_processors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS and Windows have no affinity masks."""
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 5)
     assert thread_budget(tmp_path) == 5
@@ -105,7 +105,7 @@ def test_budget_without_affinity_counts_processors(tmp_path: Path, monkeypatch: 
     assert thread_budget(tmp_path) == 1
 
 
-def test_budget_of_this_machine_is_usable() -> None:
+def test_the_budget_of_this_machine_is_valid() -> None:
     """The real files can be read."""
     assert 1 <= thread_budget() <= (os.cpu_count() or 1)
 
@@ -123,8 +123,8 @@ def test_budget_of_this_machine_is_usable() -> None:
     ],
     ids=["AVX-512", "AMX", "without", "Arm", "another line", "no flags", "no cpuinfo"],
 )
-def test_bfloat16_is_by_the_processors_flags(tmp_path: Path, cpuinfo: str | None, answer: bool | None) -> None:
-    """Only x86's instructions count: what the runtime does on Arm is float16. None: the system does not say."""
+def test_bfloat16_follows_the_processors_flags(tmp_path: Path, cpuinfo: str | None, answer: bool | None) -> None:
+    """Only x86's instructions count: the runtime uses float16 on Arm. None: the system does not report them."""
     assert multiplies_bfloat16(write_tree(tmp_path, {"proc/cpuinfo": cpuinfo} if cpuinfo else {})) is answer
 
 
@@ -138,7 +138,7 @@ def test_bfloat16_is_by_the_processors_flags(tmp_path: Path, cpuinfo: str | None
         ("avx2", False),
     ],
 )
-def test_int8_is_by_the_processors_flags(tmp_path: Path, flags: str, answer: bool) -> None:
+def test_int8_follows_the_processors_flags(tmp_path: Path, flags: str, answer: bool) -> None:
     """Without sums of int8 products it is no faster than float32, and overflows."""
     assert multiplies_int8(write_tree(tmp_path, {"proc/cpuinfo": f"flags\t: fpu {flags} sse2\n"})) is answer
     assert multiplies_int8(tmp_path / "nowhere") is None

@@ -1,9 +1,9 @@
-"""What FlagEmbedding answers for BGE-M3 and BGE reranker folders.
+"""FlagEmbedding's results for BGE-M3 and BGE reranker folders.
 
     python flag_embedding.py MODEL_FOLDER INPUTS.json ANSWERS.npz
 
-Run by tests/reference/references.py in the reference environment, never imported. INPUTS.json names the tasks to do
-(embed, score, rerank) and the arguments of each, which are those of the functions here.
+Run by tests/reference/references.py in the reference environment. INPUTS.json has the tasks (embed, score, rerank) and
+the arguments of each function here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Pair = tuple[str, str]
 
 
 def embed(folder: str, texts: list[str], max_length: int = 512) -> dict[str, np.ndarray]:
-    """The three kinds of vectors of every text.
+    """Return the three kinds of vectors of every text.
 
     dense_vecs (N, D); lexical_ids and lexical_weights, ragged, (R,); colbert_vecs, ragged, (R, D).
     """
@@ -49,8 +49,8 @@ def score(
 ) -> dict[str, np.ndarray]:
     """score_dense, score_sparse, score_colbert, score_sparse+dense, score_colbert+sparse+dense, each (N,).
 
-    weights are of dense, sparse and colbert. With a batch_size above 1 the ColBERT scores depend on the neighbours: a
-    passage that is padded gets rows of zeros, and no row of the query can match it worse than 0.
+    weights: of dense, sparse and colbert. With a batch_size above 1 the ColBERT scores depend on the neighbours: a padded
+    passage gets rows of zeros, and no row of the query can match it worse than 0.
     """
     model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")
     scores = model.compute_score(
@@ -66,7 +66,7 @@ def score(
 def rerank(
     folder: str, pairs: list[Pair], max_length: int = 512, query_max_length: int | None = None
 ) -> dict[str, np.ndarray]:
-    """rerank_logits and rerank_scores (their sigmoid), (N,), and the token ids the model was given: rerank_ids, ragged.
+    """Return rerank_logits and rerank_scores (their sigmoid), (N,), and the model's input ids: rerank_ids, ragged.
 
     A pair at a time, so that the ids are neither padded nor sorted by length.
     """

@@ -1,9 +1,8 @@
-"""What pylate answers for a ColBERT folder: vectors of tokens of queries and documents, and their MaxSim scores.
+"""pylate's results for a ColBERT folder: token vectors of queries and documents, and their MaxSim scores.
 
     python pylate_colbert.py MODEL_FOLDER INPUTS.json ANSWERS.npz
 
-Run by tests/reference/references.py in the reference environment, never imported. INPUTS.json holds the arguments of
-`encode`.
+Run by tests/reference/references.py in the reference environment. INPUTS.json has the arguments of `encode`.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from ragged import pack
 def encode(folder: str, queries: list[str], documents: list[str]) -> dict[str, np.ndarray]:
     """For NAME in queries, documents, ragged: NAME (R, D); NAME_ids, NAME_attended and NAME_kept, one for each token.
 
-    _ids is what the model was given, expansion tokens included; _attended is its attention mask; the rows of NAME are
-    those of the tokens that are _kept, in order. scores (queries, documents): each pair alone.
+    _ids are the model's input ids, expansion tokens included; _attended is its attention mask; the rows of NAME belong to
+    the _kept tokens, in order. scores (queries, documents): each pair alone.
     """
     model = ColBERT(folder, device="cpu", local_files_only=True)
     query_rows = model.encode(queries, is_query=True)
@@ -38,7 +37,7 @@ def encode(folder: str, queries: list[str], documents: list[str]) -> dict[str, n
 
 
 def tokens(model: ColBERT, name: str, texts: list[str], *, is_query: bool) -> dict[str, np.ndarray]:
-    """The tokens behind the rows of `name`. A text at a time: in company, shorter ones would be padded."""
+    """Return the tokens of the rows of `name`. One text at a time, because a batch would pad shorter ones."""
     seen = model.encode(texts, is_query=is_query, batch_size=1, output_value=None)
     return {
         **pack(f"{name}_ids", seen["input_ids"]),

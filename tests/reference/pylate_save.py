@@ -1,9 +1,9 @@
-"""Makes a ColBERT folder of a transformers folder, as pylate saves it.
+"""Make a ColBERT folder of a transformers folder, as pylate saves it.
 
     python pylate_save.py TRANSFORMERS_FOLDER SETTINGS.json COLBERT_FOLDER
 
-Run by tests/reference/reference_models.py in the reference environment, never imported. SETTINGS.json holds the
-arguments of `save`.
+Run by tests/reference/reference_models.py in the reference environment. SETTINGS.json has the arguments of
+`save`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the model card of Qwen3-Reranker computes: the probability of "yes" against "no" as the next token.
+"""The computation of Qwen3-Reranker's model card: the probability of "yes" against "no" as the next token.
 
     python qwen3_reranker.py MODEL_FOLDER INPUTS.json ANSWERS.npz
 
-Run by tests/reference/references.py in the reference environment, never imported. INPUTS.json holds the arguments of
-`rerank`. transformers alone; the steps are those of the card: the three parts tokenised one by one, the body cut to
-what the frame leaves, padding on the left, two rows of the logits of the last position.
+Run by tests/reference/references.py in the reference environment. INPUTS.json has the arguments of `rerank`.
+It uses transformers only, in the card's steps: tokenize the three parts separately, cut the body to the remaining length,
+pad on the left, and take two logits of the last position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INSTRUCTION = "Given a web search query, retrieve relevant passages that answer 
 def rerank(
     folder: str, pairs: list[tuple[str, str]], instruction: str = INSTRUCTION, max_length: int = 8192
 ) -> dict[str, np.ndarray]:
-    """scores (N,), the two logits behind each, (N, 2) no and yes, and the token ids without padding: ids, ragged."""
+    """Return scores (N,), their two logits, (N, 2) no and yes, and the token ids without padding: ids, ragged."""
     tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(folder).eval()
     prefix = tokenizer.encode(PREFIX, add_special_tokens=False)

@@ -1,7 +1,7 @@
-"""Tiny random models of the kinds whose known answers come from the reference environment.
+"""Tiny random models of the kinds whose reference results come from the reference environment.
 
-The folders hold the files that the real ones do. torch and transformers of the development environment write them;
-a ColBERT is made of such a folder by pylate itself, in the reference environment.
+The folders have the files of the real ones. torch and transformers of the development environment write them; pylate
+makes ColBERT models of such folders, in the reference environment.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ CORPUS = [
     "今日は天気がいいですね。明日は雨が降るかもしれません。",
     "Given a web search query, retrieve relevant passages that answer the query",
 ]
-# How Qwen's tokenizers cut a text before its bytes are merged.
+# How Qwen's tokenizers split a text before its bytes are merged.
 QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
 
 def write_bge_m3(folder: Path, *, weights: Literal["bin", "safetensors"] = "bin", seed: int = 0) -> Path:
-    """An XLM-RoBERTa with sparse_linear.pt and colbert_linear.pt beside it, as BAAI/bge-m3.
+    """Write an XLM-RoBERTa with sparse_linear.pt and colbert_linear.pt, as BAAI/bge-m3.
 
-    Its weights are in pytorch_model.bin, as there, or in model.safetensors.
+    Its weights are in pytorch_model.bin, as in the original, or in model.safetensors.
     """
     tokenizer = _make_unigram()
     model = XLMRobertaModel(_xlm_roberta_config(tokenizer), add_pooling_layer=True)
@@ -62,14 +62,14 @@ def write_bge_m3(folder: Path, *, weights: Literal["bin", "safetensors"] = "bin"
 
 
 def write_bge_reranker(folder: Path, *, seed: int = 0) -> Path:
-    """An XLM-RoBERTa that gives a pair of texts one logit, as BAAI/bge-reranker-v2-m3."""
+    """Write an XLM-RoBERTa with one logit for a pair of texts, as BAAI/bge-reranker-v2-m3."""
     tokenizer = _make_unigram()
     config = _xlm_roberta_config(tokenizer, num_labels=1)
     return _write(folder, XLMRobertaForSequenceClassification(config), tokenizer, seed)
 
 
 def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> Path:
-    """A Qwen3 with a language model head, as Qwen/Qwen3-Reranker-0.6B. tied: the head is the table of embeddings."""
+    """Write a Qwen3 with a language model head, as Qwen/Qwen3-Reranker-0.6B. tied: the head is the embedding table."""
     tokenizer = _train_qwen_bpe()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -77,7 +77,7 @@ def write_qwen3_reranker(folder: Path, *, tied: bool = True, seed: int = 0) -> P
         num_hidden_layers=2,
         num_attention_heads=4,
         num_key_value_heads=2,
-        head_dim=16,  # as in the real ones, not hidden_size / num_attention_heads
+        head_dim=16,  # as in the real models, not hidden_size / num_attention_heads
         intermediate_size=48,
         max_position_embeddings=1024,
         tie_word_embeddings=tied,
@@ -93,9 +93,9 @@ def write_colbert(
     seed: int = 0,
     **settings: Any,
 ) -> Path:
-    """A ColBERT as pylate saves it. dense: arguments of its Dense modules; settings: arguments of pylate's ColBERT.
+    """Write a ColBERT as pylate saves it. dense: arguments of its Dense modules; settings: arguments of pylate's ColBERT.
 
-    Of the settings, these end up in the folder: query_prefix, document_prefix, query_length, document_length,
+    These settings are saved in the folder: query_prefix, document_prefix, query_length, document_length,
     do_query_expansion, attend_to_expansion_tokens, skiplist_words.
     """
     source = _write_bert(folder / "source", seed) if network == "bert" else _write_modernbert(folder / "source", seed)
@@ -127,7 +127,7 @@ def _write_modernbert(folder: Path, seed: int) -> Path:
         num_attention_heads=4,
         intermediate_size=48,
         max_position_embeddings=MAX_TOKENS,
-        local_attention=16,  # narrower than a text, so that the window shows
+        local_attention=16,  # narrower than a text, so that the window matters
         global_attn_every_n_layers=2,
         pad_token_id=tokenizer.pad_token_id,
         cls_token_id=tokenizer.cls_token_id,
@@ -145,7 +145,7 @@ def _xlm_roberta_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> X
         num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=48,
-        max_position_embeddings=MAX_TOKENS + 2,  # positions begin after the one of padding, which is 1
+        max_position_embeddings=MAX_TOKENS + 2,  # positions begin after padding's id, which is 1
         type_vocab_size=1,
         bos_token_id=0,
         pad_token_id=1,
@@ -157,16 +157,16 @@ def _xlm_roberta_config(tokenizer: PreTrainedTokenizerFast, **changes: Any) -> X
 def _write(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> Path:
     _randomise(model, seed)
     with torch.no_grad():
-        model.get_input_embeddings().weight.mul_(3)  # a vector should tell more of its token than of its place
+        model.get_input_embeddings().weight.mul_(3)  # a vector should depend more on its token than on its place
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
 
 def _randomise(module: torch.nn.Module, seed: int) -> None:
-    """Every parameter, biases and norms too: at their initial 0 and 1 a network that forgot them would pass.
+    """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
 
-    Norms stay near 1: smaller, and the biases drown the tokens, whose vectors would all be alike.
+    Norms stay near 1: with smaller ones the biases would dominate, and all vectors would be similar.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -178,13 +178,13 @@ def _randomise(module: torch.nn.Module, seed: int) -> None:
 def _make_unigram() -> PreTrainedTokenizerFast:
     """As XLM-RoBERTa's: the special tokens have its ids, <mask> is last, and a pair is <s> a </s></s> b </s>.
 
-    Its vocabulary is written down, not trained: training a Unigram model twice gives two vocabularies.
+    Its vocabulary is fixed: training a Unigram model twice gives two vocabularies.
     """
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     words, characters = _pieces_of_corpus(tokenizer)
-    scores = dict.fromkeys(characters, -8.0) | dict.fromkeys(words, -10.0)  # a word is likelier than its letters
+    scores = dict.fromkeys(characters, -8.0) | dict.fromkeys(words, -10.0)  # a word is more likely than its letters
     specials = ["<s>", "<pad>", "</s>", "<unk>"]
     tokenizer.model = models.Unigram([(token, 0.0) for token in specials] + list(scores.items()), unk_id=3)
     tokenizer.decoder = decoders.Metaspace()
@@ -207,7 +207,7 @@ def _make_unigram() -> PreTrainedTokenizerFast:
 
 
 def _make_wordpiece() -> PreTrainedTokenizerFast:
-    """As BERT's. Its vocabulary is written down for the same reason."""
+    """As BERT's. Its vocabulary is fixed for the same reason."""
     tokenizer = Tokenizer(models.WordPiece())
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -219,14 +219,14 @@ def _make_wordpiece() -> PreTrainedTokenizerFast:
 
 
 def _pieces_of_corpus(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """The words and the characters of the corpus as this tokenizer cuts them, each once, always in the same order."""
+    """The words and characters of the corpus as this tokenizer splits them, each once, always in the same order."""
     normal = [tokenizer.normalizer.normalize_str(line) for line in CORPUS]
     words = [word for line in normal for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(line)]
     return list(dict.fromkeys(words)), sorted(set("".join(words)))
 
 
 def _train_modern_bpe() -> PreTrainedTokenizerFast:
-    """As ModernBERT's: bytes under BERT's special tokens, a blank being part of the token after it."""
+    """As ModernBERT's: bytes with BERT's special tokens; a blank is part of the token after it."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,4 +1,4 @@
-"""The known answers themselves: the scripts answer, the answers hang together, and nothing is skipped."""
+"""The reference scripts run, their results are consistent, and nothing is skipped."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def bge_m3(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     return run_reference("flag_embedding", folder, {"embed": {"texts": TEXTS, "max_length": 64}, "score": score})
 
 
-def test_every_text_has_its_three_kinds_of_vectors(bge_m3: dict[str, np.ndarray]) -> None:
-    """Rows come in the order of the texts, whatever their lengths; the empty text has no words and one row, its EOS."""
+def test_every_text_has_three_kinds_of_vectors(bge_m3: dict[str, np.ndarray]) -> None:
+    """Rows keep the order of the texts; the empty text has no words and one row, its EOS."""
     colbert, words = unpack(bge_m3, "colbert_vecs"), unpack(bge_m3, "lexical_ids")
     assert bge_m3["dense_vecs"].shape == (4, 32)
     assert [len(rows) for rows in colbert] == [13, 11, 1, 63]
@@ -40,8 +40,8 @@ def test_every_text_has_its_three_kinds_of_vectors(bge_m3: dict[str, np.ndarray]
     np.testing.assert_allclose(np.linalg.norm(bge_m3["dense_vecs"], axis=1), 1, atol=1e-5)
 
 
-def test_scores_are_those_of_the_vectors(bge_m3: dict[str, np.ndarray]) -> None:
-    """FlagEmbedding's scores of a pair follow from the vectors beside them."""
+def test_scores_follow_from_the_vectors(bge_m3: dict[str, np.ndarray]) -> None:
+    """FlagEmbedding's scores of a pair can be computed from its vectors."""
     colbert = unpack(bge_m3, "colbert_vecs")
     lexical = [
         dict(zip(ids, weights, strict=True))
@@ -73,19 +73,19 @@ def test_reranker_sees_the_pairs_it_scores(tmp_path: Path) -> None:
 
 
 def test_qwen3_reranker_keeps_its_frame(tmp_path: Path) -> None:
-    """A body that is too long is cut at its end; what is before and after it is there whole."""
+    """A body that is too long is cut at its end; prefix and suffix stay whole."""
     answers = run_reference("qwen3_reranker", write_qwen3_reranker(tmp_path), {"pairs": PAIRS, "max_length": 256})
     ids = unpack(answers, "ids")
     shorter = min(map(len, ids))
-    frame = np.argmax(ids[0][:shorter] != ids[1][:shorter])  # the first token of the query, behind the instruction
+    frame = np.argmax(ids[0][:shorter] != ids[1][:shorter])  # the first token of the query, after the instruction
     assert [len(row) for row in ids][2:] == [256, 256]
     assert all((row[:frame] == ids[0][:frame]).all() and (row[-9:] == ids[0][-9:]).all() for row in ids)
     no, yes = answers["logits"].T
     np.testing.assert_allclose(answers["scores"], 1 / (1 + np.exp(no - yes)), atol=1e-6)
 
 
-def test_colbert_rows_are_those_of_the_kept_tokens(tmp_path: Path) -> None:
-    """A query is filled up with tokens nobody attends to, whose rows stay; a document loses its punctuation."""
+def test_colbert_has_a_row_for_each_kept_token(tmp_path: Path) -> None:
+    """A query is filled with unattended tokens, whose rows stay; a document loses its punctuation."""
     folder = write_colbert(tmp_path, query_length=16, document_length=24, skiplist_words=[",", "!"])
     inputs = {"queries": ["the fox", "", "lazy dog " * 30], "documents": ["The quick, brown fox!", "birds " * 60]}
     answers = run_reference("pylate_colbert", folder, inputs)
@@ -102,27 +102,27 @@ def test_colbert_rows_are_those_of_the_kept_tokens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_bge_m3, write_bge_reranker, write_qwen3_reranker])
 def test_a_model_is_the_same_each_time(write: Callable[[Path], Path], tmp_path: Path) -> None:
-    """One seed, one model: weights and vocabulary, so that a failure can be looked at again."""
+    """One seed gives one model, weights and vocabulary, so that a failure can be reproduced."""
     first, second = write(tmp_path / "first"), write(tmp_path / "second")
     for file in first.iterdir():
         assert file.read_bytes() == (second / file.name).read_bytes(), file.name
 
 
-def test_missing_environment_fails_and_says_what_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without .venv-reference a test fails; it is not skipped."""
+def test_a_missing_environment_names_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without .venv-reference a test fails and is not skipped."""
     monkeypatch.setattr(references, "ENVIRONMENT", tmp_path)
     with pytest.raises(ReferenceFailed, match="make reference"):
         run_reference("flag_embedding", tmp_path, {})
 
 
 def test_an_error_of_a_script_is_shown(tmp_path: Path) -> None:
-    """What the script wrote before it ended is in the failure."""
+    """The failure contains the script's traceback, and the process serves the next call."""
     with pytest.raises(ReferenceFailed, match="unexpected keyword argument"):
         run_reference("qwen3_reranker", tmp_path, {"pairs": PAIRS, "nonsense": True})
 
 
-def test_the_same_question_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second test with the same folder and inputs starts no second process."""
+def test_equal_calls_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second test with the same folder and inputs shares the arrays."""
     asked: list[str] = []
 
     def answer(_script: str, _folder: Path, inputs: str, output: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tiny random models with every kind of answer, and a decoder, for the backends' tests."""
+"""Tiny random models with every kind of output, and a decoder, for the backends' tests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LABELS = ("contradiction", "entailment", "neutral")
 
 
 def write_all_kinds(folder: Path) -> ModelSpec:
-    """What BGE-M3 has: one body for dense, lexical and ColBERT vectors, the heads in files of their own."""
+    """BGE-M3's form: one body for dense, lexical and ColBERT vectors, the heads in files of their own."""
     import torch
     from transformers import XLMRobertaConfig, XLMRobertaModel
 
-    # transformers gives no position to a padding token, wherever it stands: the last word is in no text of the tests.
+    # transformers gives padding tokens no position, anywhere: no text of the tests contains the last word.
     padding = {"pad_token_id": VOCABULARY - 1, "max_position_embeddings": 520 + VOCABULARY}
     _save(XLMRobertaModel(XLMRobertaConfig(**{**_facts(), **padding}, type_vocab_size=1)), folder)
     torch.manual_seed(1)
@@ -37,7 +37,7 @@ def write_all_kinds(folder: Path) -> ModelSpec:
 
 
 def write_splade(folder: Path) -> ModelSpec:
-    """A masked-language model, one number a word."""
+    """A masked-language model with one number a word."""
     from transformers import BertConfig, BertForMaskedLM
 
     _save(BertForMaskedLM(BertConfig(**_facts())), folder)
@@ -78,7 +78,7 @@ def _facts() -> dict[str, Any]:
 
 
 def _save(model: Any, folder: Path) -> None:
-    """With every parameter random, biases and norms too."""
+    """Make every parameter random, biases and norms too."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""How many texts a batch may have where an answer is as wide as the vocabulary."""
+"""The maximum texts of a batch if an output is as wide as the vocabulary."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def with_words(spec: ModelSpec, vocab_size: object) -> ModelSpec:
 
 
 @pytest.mark.parametrize(("words", "texts"), [(30_522, 274), (250_002, 33), (ANSWER_LIMIT_BYTES // 4, 1)])
-def test_as_many_texts_as_the_limit_holds(splade: ModelSpec, words: int, texts: int) -> None:
-    """Of float32, and not one more."""
+def test_a_batch_fills_the_limit(splade: ModelSpec, words: int, texts: int) -> None:
+    """In float32 rows, and not one more."""
     assert max_batch_texts(with_words(splade, words)) == texts
     assert 4 * words * texts <= ANSWER_LIMIT_BYTES < 4 * words * (texts + 1)
 
 
-def test_one_text_is_always_served(splade: ModelSpec) -> None:
-    """A vocabulary beyond the limit makes batches of one, not a model that answers nobody."""
+def test_one_text_always_fits(splade: ModelSpec) -> None:
+    """A vocabulary beyond the limit makes batches of one text."""
     assert max_batch_texts(with_words(splade, ANSWER_LIMIT_BYTES // 4 + 1)) == 1
 
 
-def test_other_answers_have_no_such_limit(tmp_path: Path) -> None:
-    """What is as wide as the network is bounded by the batch's tokens."""
+def test_other_outputs_have_no_text_limit(tmp_path: Path) -> None:
+    """Outputs as wide as the network are bounded by the batch's tokens."""
     assert max_batch_texts(write_all_kinds(tmp_path)) is None
 
 
 @pytest.mark.parametrize("words", [None, 0, -5, "many", 10**12], ids=str)
-def test_vocabulary_must_be_known(splade: ModelSpec, words: object) -> None:
-    """A limit is never guessed: a config without a usable number stops the load."""
+def test_the_vocabulary_size_is_required(splade: ModelSpec, words: object) -> None:
+    """A config without a valid size stops the load."""
     with pytest.raises(ModelUnavailable, match="vocab_size"):
         max_batch_texts(with_words(splade, words))

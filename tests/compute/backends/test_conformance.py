@@ -1,4 +1,4 @@
-"""What every backend must do for the engine. Backends are found by listing the folder; each serves tiny models."""
+"""The promises of every backend to the engine. Backends are found by listing the folder; each serves tiny models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 
 NOT_BACKENDS = {"base", "onnx_graph", "openvino_int8", "openvino_plans"}
-OTHER_FILES = {"handler", "onnx", "onnxruntime"}  # these answer from files of other kinds, which their own tests write
+OTHER_FILES = {"handler", "onnx", "onnxruntime"}  # these need files of other formats, which their own tests write
 BACKENDS = sorted({module.name for module in iter_modules(backends.__path__)} - NOT_BACKENDS - OTHER_FILES)
 MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "plain": write_plain,
@@ -41,7 +41,7 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "classifier": write_classifier,
     "decoder": write_decoder,
 }
-NOT_SERVED = {("transformers", "splade")}  # its head is behind an architecture's own names: a network of ours
+NOT_SERVED = {("transformers", "splade")}  # its head has the architecture's own names, so it needs our network
 SERVED = [(name, model) for name in BACKENDS for model in MODELS if (name, model) not in NOT_SERVED]
 WIDTHS: dict[Output, int] = {
     "dense": WIDTH,
@@ -85,8 +85,8 @@ def assert_close(got: Answers, want: Answers, atol: float = 2e-5) -> None:
         np.testing.assert_allclose(got[output], rows, atol=atol, err_msg=output)
 
 
-def test_facts_name_the_backend_and_bound_its_batches(backend: Backend) -> None:
-    """What the scheduler and /info read is complete and true."""
+def test_facts_describe_the_backend(backend: Backend) -> None:
+    """The values that the scheduler and /info read are complete and correct."""
     assert backend.facts.name in BACKENDS
     assert (backend.facts.device, backend.facts.dtype) == ("cpu", "float32")
     assert backend.facts.cost in {"packed", "padded"}
@@ -94,16 +94,16 @@ def test_facts_name_the_backend_and_bound_its_batches(backend: Backend) -> None:
     assert backend.facts.max_batch_tokens >= 1
 
 
-def test_budget_of_the_options_is_kept(spec: ModelSpec, backend: Backend) -> None:
-    """max_batch_tokens of the options is the one that the scheduler sees."""
+def test_the_configured_token_budget_is_used(spec: ModelSpec, backend: Backend) -> None:
+    """The scheduler sees max_batch_tokens of the options."""
     options = BackendOptions(device="cpu", dtype="float32", threads=1, max_batch_tokens=77)
     other = load(backend.facts.name, spec, options)
     assert other.facts.max_batch_tokens == 77
     other.close()
 
 
-def test_answers_as_wide_as_the_vocabulary_are_bounded(spec: ModelSpec, backend: Backend) -> None:
-    """A batch of SPLADE answers fits 32 MiB, however short the texts; nothing else is limited in texts."""
+def test_outputs_as_wide_as_the_vocabulary_are_bounded(spec: ModelSpec, backend: Backend) -> None:
+    """A batch of SPLADE outputs fits into 32 MiB, however short the texts; no other model limits its texts."""
     if "splade" in spec.outputs:
         assert backend.facts.max_batch_texts == ANSWER_LIMIT_BYTES // (4 * VOCABULARY)
     else:
@@ -112,10 +112,10 @@ def test_answers_as_wide_as_the_vocabulary_are_bounded(spec: ModelSpec, backend:
 
 @pytest.mark.parametrize("alone", [False, True], ids=["among others", "alone"])
 @pytest.mark.parametrize("lengths", [LENGTHS, (1,), (500,), (1, 500, 3)], ids=str)
-def test_answers_have_a_row_a_text_or_a_row_a_token(
+def test_outputs_have_a_row_a_text_or_a_row_a_token(
     backend: Backend, spec: ModelSpec, lengths: tuple[int, ...], alone: bool
 ) -> None:
-    """From one token to as many as the model reads, finite float32, and not a row of what was rounded up."""
+    """From one token to the model's maximum, finite float32, without rows of padding."""
     answers = backend.forward(batch_of(*random_texts(lengths), outputs=spec.outputs, alone=alone), 0)
     for output, rows in answers.items():
         assert rows.shape == (len(lengths) if output in POOLED else sum(lengths), WIDTHS[output])
@@ -123,8 +123,8 @@ def test_answers_have_a_row_a_text_or_a_row_a_token(
         assert np.isfinite(rows).all()
 
 
-def test_only_what_is_asked_is_answered(backend: Backend, spec: ModelSpec) -> None:
-    """Each output alone is the one that all together have."""
+def test_only_requested_outputs_are_returned(backend: Backend, spec: ModelSpec) -> None:
+    """Each output alone equals the one from a request for all."""
     texts = random_texts(LENGTHS)
     together = backend.forward(batch_of(*texts, outputs=spec.outputs), 0)
     assert together.keys() == spec.outputs
@@ -132,8 +132,8 @@ def test_only_what_is_asked_is_answered(backend: Backend, spec: ModelSpec) -> No
         assert_close(backend.forward(batch_of(*texts, outputs=[output]), 0), {output: together[output]})
 
 
-def test_a_row_a_span(backend: Backend, spec: ModelSpec) -> None:
-    """Where spans are named, pooled answers are theirs, in their order; those of tokens stay."""
+def test_each_span_has_a_row(backend: Backend, spec: ModelSpec) -> None:
+    """Pooled outputs belong to the spans, in order; token outputs do not change."""
     texts = random_texts(LENGTHS)
     spans = np.array([[0, 9], [12, 20], [10, 40], [20, 21]], np.int32)
     spanned = TokenBatch(texts=pack_texts(*texts, spans=spans), outputs=spec.outputs)
@@ -141,8 +141,8 @@ def test_a_row_a_span(backend: Backend, spec: ModelSpec) -> None:
     for output, rows in got.items():
         if output in POOLED:
             assert rows.shape == (len(spans), WIDTHS[output])
-            np.testing.assert_allclose(rows[[0, 2]], whole[output][[0, 2]], atol=2e-5)  # those are whole texts
-            # transformers' classifiers pool by themselves: a part of a text has the scores of the whole
+            np.testing.assert_allclose(rows[[0, 2]], whole[output][[0, 2]], atol=2e-5)  # these pool whole texts
+            # transformers' classifiers pool by themselves: a span has the scores of its whole text
             same = (backend.facts.name, output) == ("transformers", "scores")
             assert (np.abs(rows[1] - rows[2]).max() <= TOLERANCE) == same
         else:
@@ -150,22 +150,22 @@ def test_a_row_a_span(backend: Backend, spec: ModelSpec) -> None:
 
 
 def test_more_tokens_than_the_budget_still_run(backend: Backend, spec: ModelSpec) -> None:
-    """The scheduler sends a text over the budget alone; other batches than the largest expected must work too."""
+    """The scheduler sends a text over the budget alone."""
     texts = random_texts((500,) * (backend.facts.max_batch_tokens // 500 + 1))
     output = min(spec.outputs)
     assert np.isfinite(backend.forward(batch_of(*texts, outputs=[output]), 0)[output]).all()
 
 
-def test_neighbours_change_nothing(backend: Backend, spec: ModelSpec) -> None:
-    """A text has the same answers alone, in a batch, and beside longer ones."""
+def test_neighbours_do_not_change_a_text(backend: Backend, spec: ModelSpec) -> None:
+    """A text has the same outputs alone, in a batch, and next to longer ones."""
     texts = random_texts(LENGTHS)
     together = backend.forward(batch_of(*texts, outputs=spec.outputs), 0)
     alone = [backend.forward(batch_of(text, outputs=spec.outputs, alone=True), 0) for text in texts]
     assert_close(together, {output: np.concatenate([one[output] for one in alone]) for output in spec.outputs})
 
 
-def test_order_in_is_order_out(backend: Backend, spec: ModelSpec) -> None:
-    """Reversing a batch reverses its answers."""
+def test_the_order_is_kept(backend: Backend, spec: ModelSpec) -> None:
+    """Reversing a batch reverses its outputs."""
     texts = random_texts(LENGTHS)
     output: Output = "dense" if "dense" in spec.outputs else min(spec.outputs & POOLED)
     forwards = backend.forward(batch_of(*texts, outputs=[output]), 0)
@@ -173,8 +173,8 @@ def test_order_in_is_order_out(backend: Backend, spec: ModelSpec) -> None:
     np.testing.assert_allclose(backwards[output], forwards[output][::-1], atol=2e-5)
 
 
-def test_answer_outlives_the_next_forward(backend: Backend, spec: ModelSpec) -> None:
-    """An answer is the caller's own: neither later batches nor writing to it touch any other answer."""
+def test_outputs_survive_the_next_forward(backend: Backend, spec: ModelSpec) -> None:
+    """The caller owns an output: neither later batches nor writing to it changes another output."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
     answers = backend.forward(batch, 0)
     kept = {output: rows.copy() for output, rows in answers.items()}
@@ -186,8 +186,8 @@ def test_answer_outlives_the_next_forward(backend: Backend, spec: ModelSpec) -> 
     assert_close(backend.forward(batch, 0), kept)
 
 
-def test_inputs_are_only_read(backend: Backend, spec: ModelSpec) -> None:
-    """The engine may go on using a batch's arrays, for a retry of its single texts."""
+def test_inputs_are_not_modified(backend: Backend, spec: ModelSpec) -> None:
+    """The engine may use a batch's arrays again, to retry single texts."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
     backend.forward(batch, 0)
     untouched = pack_texts(*random_texts(LENGTHS))
@@ -196,8 +196,8 @@ def test_inputs_are_only_read(backend: Backend, spec: ModelSpec) -> None:
     np.testing.assert_array_equal(batch.texts.cu_seqlens, untouched.cu_seqlens)
 
 
-def test_streams_run_at_once(backend: Backend, spec: ModelSpec) -> None:
-    """Every stream gives the same answers while all the others work."""
+def test_streams_run_concurrently(backend: Backend, spec: ModelSpec) -> None:
+    """Each stream has the same outputs while all others run."""
     streams = backend.facts.streams
     batches = [batch_of(*random_texts(LENGTHS, seed=seed), outputs=spec.outputs) for seed in range(8)]
     want = [backend.forward(batch, 0) for batch in batches]
@@ -211,8 +211,8 @@ def test_streams_run_at_once(backend: Backend, spec: ModelSpec) -> None:
                 assert_close(got, expected)
 
 
-def test_a_stream_that_is_renewed_answers_as_before(backend: Backend, spec: ModelSpec) -> None:
-    """A forward hung on it: another thread uses it now, in float32 too."""
+def test_a_renewed_stream_returns_the_same(backend: Backend, spec: ModelSpec) -> None:
+    """After a hung forward another thread uses it, in float32 too."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
     want = backend.forward(batch, 0)
     backend.renew(0)
@@ -220,8 +220,8 @@ def test_a_stream_that_is_renewed_answers_as_before(backend: Backend, spec: Mode
         assert_close(got, want)
 
 
-def test_float32_again_is_the_same(backend: Backend, spec: ModelSpec) -> None:
-    """Where the model is float32 anyway, asking for it gives what `forward` gives, from any thread."""
+def test_exact_equals_forward_for_a_float32_model(backend: Backend, spec: ModelSpec) -> None:
+    """From any thread."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
     want = backend.forward(batch, 0)
     with ThreadPoolExecutor(3) as pool:
@@ -229,8 +229,8 @@ def test_float32_again_is_the_same(backend: Backend, spec: ModelSpec) -> None:
             assert_close(got, want)
 
 
-def test_impossible_calls_are_our_own_mistake(backend: Backend, spec: ModelSpec) -> None:
-    """No client can cause an empty batch or a stream that is not there, so these are assertions."""
+def test_impossible_calls_are_assertions(backend: Backend, spec: ModelSpec) -> None:
+    """No client can cause an empty batch or an unknown stream."""
     none = np.zeros(0, np.int32)
     empty = PackedTexts(ids=none, type_ids=none, cu_seqlens=np.zeros(1, np.int32))
     with pytest.raises(AssertionError):
@@ -241,8 +241,8 @@ def test_impossible_calls_are_our_own_mistake(backend: Backend, spec: ModelSpec)
         backend.forward(batch_of([1, 2], outputs=spec.outputs), backend.facts.streams)
 
 
-def test_answers_are_those_of_the_reference(backend: Backend, spec: ModelSpec) -> None:
-    """A backend that runs the network gives the float64 reference's numbers within 1e-4; the fake gives its own."""
+def test_outputs_equal_the_reference(backend: Backend, spec: ModelSpec) -> None:
+    """A backend that runs the network is within 1e-4 of the float64 reference; the fake has its own numbers."""
     batch = batch_of(*random_texts(LENGTHS), outputs=spec.outputs)
     want = Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(batch.texts), batch.outputs)
     for output, rows in backend.forward(batch, 0).items():
@@ -252,7 +252,7 @@ def test_answers_are_those_of_the_reference(backend: Backend, spec: ModelSpec) -
 
 @pytest.mark.parametrize("name", sorted({*BACKENDS} - {"fake"}))
 def test_shared_beginnings_are_computed_once(name: str, tmp_path: Path) -> None:
-    """In a causal model a text behind its parent is answered as the whole text would be."""
+    """In a causal model a text after its parent has the outputs of the whole text."""
     spec = write_decoder(tmp_path)
     backend = load(name, spec, BackendOptions(device="cpu", dtype="float32", threads=1))
     start, *ends = random_texts((40, 7, 90, 1))
@@ -265,7 +265,7 @@ def test_shared_beginnings_are_computed_once(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted({*BACKENDS} - {"fake"}))
 def test_keys_may_be_fewer_than_tokens(name: str, tmp_path: Path) -> None:
-    """What a query is filled up with sees the query and is seen by nobody: the query's own rows do not change."""
+    """Expansion tokens attend to the query and are not attended to: the query's own rows do not change."""
     spec = write_all_kinds(tmp_path)
     backend = load(name, spec, BackendOptions(device="cpu", dtype="float32", threads=1))
     query, other = random_texts((9, 20))
@@ -278,7 +278,7 @@ def test_keys_may_be_fewer_than_tokens(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", BACKENDS)
 def test_a_model_without_weights_stops_the_load(name: str, tmp_path: Path) -> None:
-    """What is wrong with the files is said by load, not by a later forward; the fake opens none."""
+    """load reports problems of the files; the fake opens none."""
     from vectord.errors import ModelUnavailable
 
     spec = replace(write_plain(tmp_path), weights=(tmp_path / "missing.safetensors",))

@@ -1,4 +1,4 @@
-"""The fake backend: vectors that tests can count on."""
+"""The fake backend: deterministic vectors for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def answer(texts: PackedTexts, output: Output = "dense", width: int = 384) -> np
 
 @settings(deadline=None, max_examples=60)
 @given(texts=TEXTS)
-def test_a_text_has_one_answer(texts: list[list[int]]) -> None:
+def test_a_text_has_one_result(texts: list[list[int]]) -> None:
     """Alone and in any batch, to the last bit."""
     backend = FakeBackend(WIDTHS)
     together = backend.forward(batch_of(*texts, outputs=WIDTHS), 0)
@@ -41,8 +41,8 @@ def test_a_text_has_one_answer(texts: list[list[int]]) -> None:
         np.testing.assert_array_equal(rows, np.concatenate([one[output] for one in alone]))
 
 
-def test_answers_are_the_same_on_every_machine() -> None:
-    """Other tests, and people trying clients, may write these numbers down."""
+def test_results_are_the_same_on_every_machine() -> None:
+    """Other tests and users may write these numbers down."""
     np.testing.assert_array_equal(answer(pack_texts([101, 7, 102]), width=3), GOLDEN_DENSE)
     np.testing.assert_array_equal(answer(pack_texts([101, 7]), "tokens", width=2), GOLDEN_TOKENS)
 
@@ -50,21 +50,21 @@ def test_answers_are_the_same_on_every_machine() -> None:
 @pytest.mark.parametrize(
     "other", [[1, 2, 4], [1, 3, 2], [1, 2], [1, 2, 3, 3]], ids=["another token", "another order", "shorter", "longer"]
 )
-def test_other_texts_have_other_vectors(other: Sequence[int]) -> None:
-    """No two texts can be taken for each other."""
+def test_different_texts_have_different_vectors(other: Sequence[int]) -> None:
+    """No two texts are confused."""
     a, b = answer(pack_texts([1, 2, 3], other))
     assert abs(a @ b) / np.linalg.norm(a) / np.linalg.norm(b) < 0.3
 
 
-def test_dense_vectors_are_about_one_long_but_not_normalised() -> None:
-    """So that a test can see whether somebody normalised."""
+def test_dense_vectors_have_a_norm_near_one_without_normalization() -> None:
+    """So that a test can detect normalization."""
     lengths = np.linalg.norm(answer(pack_texts(*random_texts(range(1, 40)))), axis=1)
     assert np.abs(lengths - 1).max() < 0.2
     assert np.abs(lengths - 1).min() > 1e-6
 
 
-def test_lexical_weights_are_those_of_a_model() -> None:
-    """Some number a token, none below 0."""
+def test_lexical_weights_are_plausible() -> None:
+    """One number a token, none below 0."""
     weights = answer(pack_texts(*random_texts((9, 1, 30))), "lexical", width=1)
     assert weights.shape == (40, 1)
     assert weights.min() >= 0
@@ -73,7 +73,7 @@ def test_lexical_weights_are_those_of_a_model() -> None:
 
 
 def test_only_a_texts_own_ids_count() -> None:
-    """Type ids, and how the array lies in memory, change nothing."""
+    """Type ids and the array's memory layout change nothing."""
     ids = np.arange(20, dtype=np.int32)
     cu_seqlens = np.array([0, 4, 10], np.int32)
     strided = PackedTexts(ids=ids[::2], type_ids=np.ones(10, np.int32), cu_seqlens=cu_seqlens)
@@ -82,8 +82,8 @@ def test_only_a_texts_own_ids_count() -> None:
 
 
 @pytest.mark.parametrize("output", WIDTHS)
-def test_text_behind_its_parent_is_the_whole_text(output: Output) -> None:
-    """A beginning that texts share changes no answer, and neither does where the rows lie."""
+def test_a_text_after_its_parent_equals_the_whole_text(output: Output) -> None:
+    """A shared beginning changes no result, and neither does the order of rows."""
     shared = pack_texts([1, 2], [3], [4, 5], [6], parents=np.array([-1, 0, 0, -1], np.int32))
     got = answer(shared, output, WIDTHS[output])
     want = answer(pack_texts([1, 2], [1, 2, 3], [1, 2, 4, 5], [6]), output, WIDTHS[output])
@@ -91,8 +91,8 @@ def test_text_behind_its_parent_is_the_whole_text(output: Output) -> None:
     np.testing.assert_array_equal(got, want[per_token] if len(want) > 4 else want)
 
 
-def test_spans_have_their_own_answers() -> None:
-    """A part is told from its text, from the other parts and from a text of the same ids; the whole is the text."""
+def test_spans_have_their_own_results() -> None:
+    """A part differs from its text, other parts, and a text of the same ids; the whole span equals the text."""
     spans = np.array([[0, 2], [2, 4], [0, 4], [4, 6]], np.int32)
     rows = answer(pack_texts([1, 2, 3, 4], [3, 4], spans=spans))
     assert len(np.unique(rows, axis=0)) == 4
@@ -100,7 +100,7 @@ def test_spans_have_their_own_answers() -> None:
 
 
 def test_widths_are_the_models(tmp_path: Path) -> None:
-    """Clients see the numbers of dimensions, words and labels that the true model has."""
+    """Dimensions, words and labels have the real model's numbers."""
     texts = pack_texts([1, 2, 3], [4])
     for spec, widths in (
         (write_classifier(tmp_path / "classifier"), {"scores": (2, len(LABELS))}),
@@ -110,11 +110,11 @@ def test_widths_are_the_models(tmp_path: Path) -> None:
         assert {output: rows.shape for output, rows in answers.items()} == widths
 
 
-# The scripted backend, on which the engine's tests stand, does what it is told.
+# The scripted backend, which the engine's tests use.
 
 
 def test_scripted_failures_hit_the_batch_they_name() -> None:
-    """A batch with the token fails in its way; others are answered like the plain fake's."""
+    """A batch with the token fails as scripted; others have the plain fake's results."""
     scripted = ScriptedBackend(raise_on=13, nan_on=14, kill_on=15, memory_tokens=4)
     good = batch_of([1, 2], [3])
     plain = FakeBackend({"dense": 8}).forward(good, 0)

@@ -1,4 +1,4 @@
-"""The operator's own class as a backend: what it is given, what it may give, and how it is found."""
+"""The operator's own class as a backend: its inputs, its outputs, and its import."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Counting:
     def embed(self, texts: Sequence[np.ndarray]) -> np.ndarray:
         rows = [[len(ids), ids.sum(), ids[0]] for ids in texts]
         for ids in texts:
-            ids[:] = -1  # its own copies
+            ids[:] = -1  # copies of its own
         return np.array(rows, np.float64)
 
     def close(self) -> None:
@@ -41,7 +41,7 @@ class Counting:
 
 
 class Single:
-    """One vector, however many texts; and the ids are whole numbers."""
+    """One vector for any number of texts, and a check that ids are integers."""
 
     def __init__(self, folder: Path, device: str) -> None: ...
 
@@ -88,8 +88,8 @@ def spec(tmp_path: Path) -> ModelSpec:
     return read_tiny_spec(tmp_path, outputs=frozenset({"dense"}), handler=f"{__name__}.Counting")
 
 
-def test_class_turns_ids_into_vectors(spec: ModelSpec) -> None:
-    """Texts arrive one by one, as ids, and a row comes back for each; the batch is left as it was."""
+def test_the_class_turns_ids_into_vectors(spec: ModelSpec) -> None:
+    """Texts arrive as ids, one row a text comes back, and the batch is not modified."""
     backend = load(spec, OPTIONS)
     texts = random_texts((4, 1, 9))
     batch = batch_of(*texts)
@@ -100,35 +100,35 @@ def test_class_turns_ids_into_vectors(spec: ModelSpec) -> None:
     np.testing.assert_array_equal(backend.forward_exact(batch)["dense"], answer)
 
 
-def test_class_is_made_with_folder_and_device(spec: ModelSpec) -> None:
-    """It finds the model's files, and knows what the operator asked for."""
+def test_the_class_gets_folder_and_device(spec: ModelSpec) -> None:
+    """It can read the model's files and the operator's device option."""
     handler = make_handler(f"{__name__}.Counting", spec.folder, "cuda:1")
     assert vars(handler) == {"made_with": (spec.folder, "cuda:1")}
 
 
-def test_facts_are_those_of_one_thread(spec: ModelSpec) -> None:
-    """Nobody has said that the class may be called from two threads at once."""
+def test_facts_have_one_stream(spec: ModelSpec) -> None:
+    """The class is called by one thread at a time."""
     facts = load(spec, replace(OPTIONS, max_batch_tokens=77)).facts
     assert (facts.name, facts.streams, facts.cost, facts.max_batch_tokens) == ("handler", 1, "packed", 77)
 
 
-def test_close_is_called_where_there_is_one(spec: ModelSpec) -> None:
-    """A class may have something to give back, and need not."""
+def test_close_is_optional(spec: ModelSpec) -> None:
+    """It is called if the class has it."""
     load(spec, OPTIONS).close()
     assert Counting.closed
     backend = HandlerBackend(load(spec, OPTIONS).facts, Single(spec.folder, "cpu"), WIDTH)
     backend.close()
 
 
-def test_part_of_a_text_fails(spec: ModelSpec) -> None:
-    """What the class pools is whole texts: late chunking is not for it."""
+def test_a_part_of_a_text_fails(spec: ModelSpec) -> None:
+    """The class pools whole texts, so late chunking is not supported."""
     part = pack_texts(*random_texts((4, 9)), spans=np.array([[0, 2]], np.int32))
     with pytest.raises(ValueError, match="pools whole texts"):
         load(spec, OPTIONS).forward(TokenBatch(texts=part, outputs=frozenset({"dense"})), 0)
 
 
-def test_missing_row_fails_the_batch(spec: ModelSpec) -> None:
-    """A row too few would give a text the vector of another."""
+def test_a_missing_row_fails_the_batch(spec: ModelSpec) -> None:
+    """With a row too few, a text would get the vector of another."""
     backend = load(replace(spec, handler=f"{__name__}.Single"), OPTIONS)
     with pytest.raises(ValueError, match=r"shape \(2, 3\), got float32 of shape \(1, 3\)"):
         backend.forward(batch_of([1], [2]), 0)
@@ -147,29 +147,29 @@ def test_missing_row_fails_the_batch(spec: ModelSpec) -> None:
         ("function", "has no class function"),
     ],
 )
-def test_class_that_does_not_do_stops_the_load(handler: str, message: str, spec: ModelSpec) -> None:
-    """What is wrong with it is said at the start, with its name, not at the first request."""
+def test_an_unsuitable_class_stops_the_load(handler: str, message: str, spec: ModelSpec) -> None:
+    """The problem is reported at start, with the class's name."""
     with pytest.raises(ModelUnavailable, match=message) as caught:
         load(replace(spec, handler=f"{__name__}.{handler}"), OPTIONS)
     assert handler in caught.value.message
 
 
 @pytest.mark.parametrize("name", ["nowhere.at.all.Model", "nowhere_at_all.Model"])
-def test_module_that_is_not_there_stops_the_load(name: str, spec: ModelSpec) -> None:
-    """The message says where modules come from."""
+def test_a_missing_module_stops_the_load(name: str, spec: ModelSpec) -> None:
+    """The message explains where modules are imported from."""
     with pytest.raises(ModelUnavailable, match=r"cannot be imported \(ModuleNotFoundError.*PYTHONPATH"):
         load(replace(spec, handler=name), OPTIONS)
 
 
 @pytest.mark.parametrize("name", ["Model", "a..b", "a.b()", "../a.B", "a.b\n", ""])
-def test_name_must_be_a_path_of_a_class(name: str, spec: ModelSpec) -> None:
-    """Nothing else is looked for."""
+def test_the_name_must_be_a_dotted_path(name: str, spec: ModelSpec) -> None:
+    """Nothing else is imported."""
     with pytest.raises(ModelUnavailable, match="expected the path of a class"):
         load(replace(spec, handler=name), OPTIONS)
 
 
-def test_models_folder_is_no_place_for_code(spec: ModelSpec, tmp_path: Path) -> None:
-    """A module among the model's files is not found, whatever it is called."""
+def test_the_models_folder_is_not_imported_from(spec: ModelSpec, tmp_path: Path) -> None:
+    """A module among the model's files is not found."""
     before = list(sys.path)
     (tmp_path / "own_model.py").write_text("raise SystemExit('ran')")
     with pytest.raises(ModelUnavailable, match="cannot be imported"):
@@ -177,16 +177,16 @@ def test_models_folder_is_no_place_for_code(spec: ModelSpec, tmp_path: Path) -> 
     assert sys.path == before
 
 
-def test_model_without_handler_is_not_for_it(spec: ModelSpec) -> None:
-    """`--backend handler` alone says nothing."""
+def test_a_model_without_handler_is_refused(spec: ModelSpec) -> None:
+    """`--backend handler` needs a handler in the catalogue file."""
     with pytest.raises(ModelUnavailable, match="names a handler"):
         load(replace(spec, handler=None), OPTIONS)
     with pytest.raises(ModelUnavailable, match="names a handler"):
         load(replace(spec, outputs=frozenset({"scores"})), OPTIONS)
 
 
-def test_class_of_the_guide_works(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who copies it from docs/own-models.md has a model."""
+def test_the_class_of_the_guide_works(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The example of docs/own-models.md runs."""
     guide = (Path(__file__).parents[3] / "docs" / "own-models.md").read_text()
     module = ModuleType("my_module")
     exec(guide.partition("```python\n")[2].partition("```")[0], vars(module))

@@ -1,4 +1,4 @@
-"""Models that ship an ONNX graph, on both runtimes: exported by torch, or written by hand where no exporter would."""
+"""ONNX graphs on both runtimes: exported by torch, or handwritten where no exporter would write them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def bert() -> torch.nn.Module:
 
 
 def export(model: torch.nn.Module, answer: Callable[..., torch.Tensor], output: str, folder: Path) -> Path:
-    """onnx/model.onnx of `answer(model, ids, mask, types)`, and config.json, as the hub has them."""
+    """Write onnx/model.onnx of `answer(model, ids, mask, types)`, and config.json, as on the hub."""
     import torch
 
     class Exported(torch.nn.Module):
@@ -59,7 +59,7 @@ def export(model: torch.nn.Module, answer: Callable[..., torch.Tensor], output: 
     axes = {name: {0: "n", 1: "l"} for name in INPUTS} | {output: {0: "n"}}
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The exporter imports onnx here, to add functions that other exporters write.
+        # The exporter imports onnx here, for functions that only other exporters need.
         patch.setattr("torch.onnx._internal.torchscript_exporter.onnx_proto_utils._add_onnxscript_fn", lambda b, _: b)
         torch.onnx.export(
             Exported().eval(),
@@ -81,7 +81,7 @@ def states(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, types:
 
 
 def means(model: torch.nn.Module, ids: torch.Tensor, mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-    """Pooled and normalised, as sentence-transformers' models are exported with all their modules."""
+    """Pooled and normalized, as sentence-transformers' models are exported with all their modules."""
     x = (states(model, ids, mask, types) * mask[:, :, None]).sum(1) / mask.sum(1, keepdim=True)
     return x / x.norm(dim=1, keepdim=True)
 
@@ -93,7 +93,7 @@ def spec_of(folder: Path, **facts: Any) -> ModelSpec:
 
 @pytest.fixture(scope="module", params=[onnx, onnxruntime], ids=["openvino", "onnxruntime"])
 def load(request: pytest.FixtureRequest) -> LoadBackend:
-    """Of the backend that runs the graph."""
+    """Open the backend that runs the graph."""
     found: LoadBackend = request.param.load
     return found
 
@@ -111,11 +111,11 @@ def backend(body: tuple[torch.nn.Module, Path], load: LoadBackend) -> Backend:
 
 @pytest.fixture(scope="module")
 def want(body: tuple[torch.nn.Module, Path], backend: Backend) -> np.ndarray:
-    """(T, H) of TEXTS, by the class that was exported, made double once the graph is written."""
+    """(T, H) of TEXTS, by the exported class, which is made double after the export."""
     return padded_states(body[0], TEXTS)
 
 
-def test_states_and_means_are_those_of_the_model(backend: Backend, want: np.ndarray) -> None:
+def test_states_and_means_equal_the_models(backend: Backend, want: np.ndarray) -> None:
     """The graph's hidden states are packed again and pooled here."""
     assert backend.facts.cost == "padded"
     answers = backend.forward(batch_of(*TEXTS, outputs=("tokens", "dense")), 0)
@@ -124,8 +124,8 @@ def test_states_and_means_are_those_of_the_model(backend: Backend, want: np.ndar
     assert {numbers.dtype for numbers in answers.values()} == {np.dtype(np.float32)}
 
 
-def test_neighbours_and_streams_change_nothing(backend: Backend, want: np.ndarray) -> None:
-    """A text alone, on any stream, has the states it has beside longer ones; so it has in forward_exact."""
+def test_neighbours_and_streams_do_not_change_a_text(backend: Backend, want: np.ndarray) -> None:
+    """Alone, on any stream and in forward_exact, a text has the states that it has next to longer ones."""
     for i, (text, states) in enumerate(zip(TEXTS, np.split(want, STARTS[1:]), strict=True)):
         batch = batch_of(text, outputs=("tokens",), alone=True)
         answer = backend.forward(batch, i % backend.facts.streams)["tokens"]
@@ -134,10 +134,10 @@ def test_neighbours_and_streams_change_nothing(backend: Backend, want: np.ndarra
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
-def test_spans_are_pooled_on_their_own(
+def test_spans_are_pooled_separately(
     pooling: str, body: tuple[torch.nn.Module, Path], want: np.ndarray, load: LoadBackend
 ) -> None:
-    """Parts of a text that has been read whole: late chunking, and prompts that do not count."""
+    """Parts of a whole text, for late chunking and for prompts that are not pooled."""
     loaded = load(spec_of(body[1], pooling=pooling), FLOAT32)
     spans = np.array([[0, 4], [4, 9], [11, 40]], np.int32)
     batch = TokenBatch(texts=pack_texts(*TEXTS, spans=spans), outputs=frozenset({"dense"}))
@@ -146,10 +146,10 @@ def test_spans_are_pooled_on_their_own(
     np.testing.assert_allclose(loaded.forward(batch, 0)["dense"], expected, atol=1e-4)
 
 
-def test_dense_modules_follow(
+def test_dense_modules_are_applied(
     body: tuple[torch.nn.Module, Path], want: np.ndarray, tmp_path: Path, load: LoadBackend
 ) -> None:
-    """A Dense module's own safetensors file beside the graph counts."""
+    """A Dense module's own safetensors file next to the graph is used."""
     from safetensors.numpy import save_file
 
     weight = np.random.default_rng(0).normal(size=(8, 32)).astype(np.float32)
@@ -164,21 +164,21 @@ def test_dense_modules_follow(
 
 
 def test_only_the_keys_are_attended_to(backend: Backend, body: tuple[torch.nn.Module, Path]) -> None:
-    """Rows past a text's keys are computed and seen by nobody, as ColBERT's expansion is."""
+    """Rows after a text's keys are computed and not attended to, as ColBERT's expansion requires."""
     texts = pack_texts(TEXTS[0], keys=np.array([4], np.int32))
     answer = backend.forward(TokenBatch(texts=texts, outputs=frozenset({"tokens"})), 0)["tokens"]
     np.testing.assert_allclose(answer[:4], padded_states(body[0], [TEXTS[0][:4]]), atol=1e-4)
     assert answer.shape == (9, 32)
 
 
-def test_full_length_fits(backend: Backend) -> None:
-    """Lengths are rounded up, though never beyond the positions that the graph has."""
+def test_the_maximum_length_fits(backend: Backend) -> None:
+    """Lengths are rounded up, but never beyond the graph's positions."""
     loaded = backend.forward(batch_of(*texts_of(64, 50)), 0)["dense"]
     assert np.isfinite(loaded).all()
 
 
-def test_graph_that_pools_gives_whole_texts(tmp_path: Path, load: LoadBackend) -> None:
-    """Its vectors are taken as they are, in the batch's order, and a part of a text fails."""
+def test_a_graph_that_pools_returns_whole_texts(tmp_path: Path, load: LoadBackend) -> None:
+    """Its vectors are returned unchanged, in order, and a part of a text fails."""
     exported = bert()
     folder = export(exported, means, "sentence_embedding", tmp_path)
     loaded = load(spec_of(folder, outputs=frozenset({"dense"})), FLOAT32)
@@ -193,7 +193,7 @@ def test_graph_that_pools_gives_whole_texts(tmp_path: Path, load: LoadBackend) -
 
 
 def test_scores_are_the_graphs_logits(tmp_path: Path, load: LoadBackend) -> None:
-    """A cross-encoder: the type ids of a pair reach the graph, and its logits come back."""
+    """A cross-encoder: the type ids of a pair reach the graph."""
     import torch
     from transformers import BertForSequenceClassification
 
@@ -223,7 +223,7 @@ STATES: dict[str, list[str | int]] = {"last_hidden_state": ["n", "l", 4]}
 
 
 def write(folder: Path, data: bytes) -> ModelSpec:
-    """A model of this graph, 4 numbers wide."""
+    """Write a model with this graph, 4 numbers wide."""
     (folder / "onnx").mkdir()
     (folder / "onnx" / "model.onnx").write_bytes(data)
     config = '{"model_type": "handmade", "hidden_size": 4, "max_position_embeddings": 64}'
@@ -232,13 +232,13 @@ def write(folder: Path, data: bytes) -> ModelSpec:
 
 
 def lookup(table: bytes, **options: Any) -> bytes:
-    """A graph that gives each token its row of the table."""
+    """A graph that maps each token to its row of the table."""
     gather = field(1, node("Gather", ["w", "input_ids"], ["last_hidden_state"]))
     return model(graph(gather, field(5, table), **{"inputs": BOTH, "outputs": STATES, **options}))
 
 
-def test_data_beside_the_graph_is_read(tmp_path: Path, load: LoadBackend) -> None:
-    """Large graphs keep their tensors in a file of their own."""
+def test_data_next_to_the_graph_is_read(tmp_path: Path, load: LoadBackend) -> None:
+    """Large graphs keep their tensors in a separate file."""
     spec = write(tmp_path, lookup(external_tensor("w", (40, 4), location="model.onnx_data", offset="16")))
     (tmp_path / "onnx" / "model.onnx_data").write_bytes(bytes(16) + TABLE.tobytes())
     answer = load(spec, FLOAT32).forward(batch_of(*TEXTS, outputs=("tokens",)), 0)["tokens"]
@@ -246,7 +246,7 @@ def test_data_beside_the_graph_is_read(tmp_path: Path, load: LoadBackend) -> Non
 
 
 def test_data_elsewhere_is_refused(tmp_path: Path, load: LoadBackend) -> None:
-    """The runtime would read it: it is not asked."""
+    """The runtime would read such a file, so it does not get the graph."""
     (tmp_path / "secret").write_bytes(TABLE.tobytes())
     spec = write(tmp_path, lookup(external_tensor("w", (40, 4), location="../secret")))
     with pytest.raises(ModelUnavailable, match="only files next to the graph"):
@@ -264,17 +264,17 @@ def test_data_elsewhere_is_refused(tmp_path: Path, load: LoadBackend) -> None:
     ],
     ids=["no mask", "unknown input", "one text", "no length", "unknown output"],
 )
-def test_graph_that_does_not_fit_is_refused(
+def test_a_graph_that_does_not_fit_is_refused(
     options: dict[str, Any], message: str, tmp_path: Path, load: LoadBackend
 ) -> None:
-    """What a graph reads and gives must be what a text is, and what the model's files promise."""
+    """The graph's inputs and outputs must fit texts and the model's files."""
     spec = write(tmp_path, lookup(tensor("w", TABLE), **options))
     with pytest.raises(ModelUnavailable, match=message):
         load(spec, FLOAT32)
 
 
 def test_another_width_is_refused(tmp_path: Path, load: LoadBackend) -> None:
-    """config.json and graph are of one model."""
+    """config.json and graph must belong to one model."""
     spec = write(tmp_path, lookup(tensor("w", TABLE)))
     (tmp_path / "config.json").write_text('{"model_type": "x", "hidden_size": 8, "max_position_embeddings": 64}')
     with pytest.raises(ModelUnavailable, match="last_hidden_state is 4 wide; by the model's files it is 8"):
@@ -282,8 +282,8 @@ def test_another_width_is_refused(tmp_path: Path, load: LoadBackend) -> None:
 
 
 @pytest.mark.parametrize("op", ["SomeonesOwn", "Gather"], ids=["custom op", "wrong inputs"])
-def test_graph_the_runtime_does_not_know_is_refused(op: str, tmp_path: Path, load: LoadBackend) -> None:
-    """Ops that nobody has are not looked for in libraries."""
+def test_an_unknown_op_is_refused(op: str, tmp_path: Path, load: LoadBackend) -> None:
+    """Ops of foreign libraries are not loaded."""
     bad = field(1, node(op, ["input_ids"], ["last_hidden_state"]))
     spec = write(tmp_path, model(graph(bad, inputs=BOTH, outputs=STATES)))
     with pytest.raises(ModelUnavailable, match="cannot run this graph"):

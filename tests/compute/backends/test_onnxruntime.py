@@ -1,4 +1,4 @@
-"""What is ONNX Runtime's own: devices, memory, threads. What it answers: test_onnx.py."""
+"""ONNX Runtime's own behaviour: devices, memory, threads. Its results: test_onnx.py."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ CPU_ONLY = BackendOptions(device="cpu", threads=2)
 
 
 @pytest.mark.parametrize(("device", "warns"), [("cuda", True), ("cuda:1", True), ("auto", False), ("cpu", False)])
-def test_cuda_that_is_not_there_is_the_processor(
+def test_missing_cuda_becomes_the_cpu(
     device: str, warns: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Embedding Inference API's provider `cuda` never fails, and says so in these words."""
+    """Embedding Inference API's provider `cuda` never fails, and logs these words."""
     monkeypatch.setattr(ort, "get_available_providers", lambda: [CPU])
     with caplog.at_level(logging.WARNING):
         assert choose_provider(device) == CPU
@@ -32,13 +32,13 @@ def test_cuda_that_is_not_there_is_the_processor(
 
 
 def test_an_unknown_device_is_refused() -> None:
-    """As by every backend."""
+    """As in every backend."""
     with pytest.raises(ConfigError, match="device must be"):
         choose_provider("tpu")
 
 
-def test_memory_of_a_long_text_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The arena shrinks after a batch beyond the usual size, and only then: to grow anew costs time."""
+def test_memory_of_a_long_text_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arena shrinks only after a batch beyond the usual size, because growing again takes time."""
     asked: list[tuple[str, str]] = []
 
     class Options(ort.RunOptions):
@@ -56,14 +56,14 @@ def test_memory_of_a_long_text_is_given_back(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("auto", "gpu:0"), ("cuda", "gpu:0"), ("cuda:1", "gpu:1")])
-def test_the_arena_that_shrinks_is_its_own_gpus(device: str, gpu: str) -> None:
-    """The runtime refuses a batch that names an arena which its session has not: on cuda:1 there is no gpu:0."""
+def test_the_gpus_own_arena_shrinks(device: str, gpu: str) -> None:
+    """The runtime refuses a batch that names an arena of another session: on cuda:1 there is no gpu:0."""
     assert arenas([CUDA, CPU], device) == f"cpu:0;{gpu}"
     assert arenas([CPU], device) == "cpu:0"
 
 
-def test_float16_answers_are_float32(tmp_path: Path) -> None:
-    """The file's numbers are its own affair."""
+def test_float16_outputs_become_float32(tmp_path: Path) -> None:
+    """The file's own type does not show."""
     cast = field(1, node("Cast", ["x"], ["last_hidden_state"], field(5, field(1, "to") + field(3, 10) + field(20, 2))))
     gather = field(1, node("Gather", ["w", "input_ids"], ["x"]))
     data = model(graph(gather, cast, field(5, tensor("w", TABLE)), inputs=BOTH, outputs=STATES))
@@ -74,5 +74,5 @@ def test_float16_answers_are_float32(tmp_path: Path) -> None:
 
 
 def _state(kind: int) -> bytes:
-    """The beginning of last_hidden_state's type: of float (1) or float16 (10)."""
+    """The bytes before the type of last_hidden_state: float (1) or float16 (10)."""
     return field(1, "last_hidden_state") + b"\x12\x14\x0a\x12" + field(1, kind)

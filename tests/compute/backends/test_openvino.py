@@ -1,4 +1,4 @@
-"""What the CPU backend chooses, how its two plans take turns, and the true vectors. More: test_conformance.py."""
+"""The CPU backend's choices, its two plans, and the real model's vectors. More: test_conformance.py."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     ("threads", "streams"), [(1, 1), (2, 2), (3, 3), (4, 4), (6, 4), (8, 4), (16, 4), (32, 8), (64, 16)]
 )
 def test_streams_follow_the_threads(threads: int, streams: int) -> None:
-    """A stream for each thread up to four; then more threads a stream; from 16 threads on more streams of four."""
+    """One stream a thread up to four; then more threads a stream; from 16 threads on more streams of four."""
     assert choose_streams(threads) == streams
 
 
 @pytest.mark.parametrize(("threads", "streams"), [(1, 1), (2, 1), (4, 1), (7, 1), (8, 2), (16, 4), (64, 16)])
-def test_only_plan_has_wide_streams(threads: int, streams: int) -> None:
-    """A large model's lone text has four threads where there are as many."""
+def test_a_single_plan_has_wide_streams(threads: int, streams: int) -> None:
+    """A large model's single text runs on up to four threads."""
     assert choose_wide_streams(threads) == streams
 
 
@@ -83,14 +83,14 @@ def test_only_plan_has_wide_streams(threads: int, streams: int) -> None:
 def test_bfloat16_is_for_processors_that_have_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, precision: str
 ) -> None:
-    """Nobody is warned about what they asked for or left to us. The runtime, which would emulate it, is not asked."""
+    """auto and supported types bring no warning. The runtime, which would emulate bfloat16, is not asked."""
     monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
     assert choose_precision(dtype, core=None) == precision
     assert not caplog.messages
 
 
 @pytest.mark.parametrize(("capabilities", "precision"), [(["FP32", "BF16"], "bf16"), (["FP32"], "f32")])
-def test_runtime_is_asked_where_the_system_does_not_say(
+def test_the_runtime_is_asked_if_the_system_does_not_know(
     monkeypatch: pytest.MonkeyPatch, capabilities: list[str], precision: str
 ) -> None:
     """Windows and macOS have no /proc/cpuinfo."""
@@ -102,10 +102,10 @@ def test_runtime_is_asked_where_the_system_does_not_say(
     ("has_bfloat16", "dtype", "instead"),
     [(False, "bfloat16", "float32"), (True, "float16", "bfloat16"), (False, "float16", "float32")],
 )
-def test_dtype_the_processor_lacks_becomes_another(
+def test_an_unsupported_dtype_is_replaced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_bfloat16: bool, dtype: str, instead: str
 ) -> None:
-    """It serves, in a type that it can compute in at full speed, and says so in the log."""
+    """The model is served in a type with full speed, and the log reports it."""
     monkeypatch.setattr(backend_module, "multiplies_bfloat16", lambda: has_bfloat16)
     with caplog.at_level(logging.WARNING, "vectord.compute.backends.openvino"):
         assert choose_precision(dtype, core=None) == {"bfloat16": "bf16", "float32": "f32"}[instead]
@@ -116,14 +116,14 @@ def test_dtype_the_processor_lacks_becomes_another(
     "options", [BackendOptions(dtype="int7"), BackendOptions(device="tpu")], ids=["dtype", "device"]
 )
 def test_unknown_names_stop_the_start(spec: ModelSpec, options: BackendOptions) -> None:
-    """A typing error is not turned into a default."""
+    """A typing error does not become a default."""
     with pytest.raises(ConfigError, match="must be auto"):
         load(spec, options)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
 def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture, device: str) -> None:
-    """As with the torch backend on a machine without that GPU: it serves, and says so in the log."""
+    """As in the torch backend: it serves, and logs a warning."""
     with caplog.at_level(logging.WARNING, "vectord.compute.backends.openvino"):
         backend = load(spec, BackendOptions(device=device, threads=1))
     assert backend.facts.device == "cpu"
@@ -131,8 +131,8 @@ def test_gpu_becomes_the_cpu(spec: ModelSpec, caplog: pytest.LogCaptureFixture, 
     backend.close()
 
 
-def test_broken_model_stops_the_load(spec: ModelSpec) -> None:
-    """What is wrong with the files is said by load, not by a later forward."""
+def test_a_broken_model_stops_the_load(spec: ModelSpec) -> None:
+    """load reports problems of the files, not a later forward."""
     with pytest.raises(ModelUnavailable):
         load(read_tiny_spec(spec.folder, architecture="no_such_network"), BackendOptions(threads=2))
 
@@ -141,7 +141,7 @@ def test_broken_model_stops_the_load(spec: ModelSpec) -> None:
 
 
 class SlowCompiler(Compiler):
-    """Holds the narrow plan back until `go` is set; `failure` is then raised instead."""
+    """Delays the narrow plan until `go` is set; `failure` is then raised instead."""
 
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__(spec, ov.Core(), "f32", threads=2)
@@ -170,8 +170,8 @@ def dense(backend: OpenvinoBackend, batch: TokenBatch, stream: int = 0) -> np.nd
     return backend.forward(batch, stream)["dense"]
 
 
-def test_answers_before_the_narrow_plan_is_ready(compiler: SlowCompiler) -> None:
-    """A model answers every batch as soon as it is loaded, and the same once it is fast."""
+def test_batches_run_before_the_narrow_plan_is_ready(compiler: SlowCompiler) -> None:
+    """A model serves as soon as it is loaded, with the same results as later."""
     backend = OpenvinoBackend(FACTS, compiler, LONE)
     early = [dense(backend, batch, 1) for batch in (BATCH, LONE)]
     assert compiler.compiled == [(1, 1, None)]
@@ -187,7 +187,7 @@ WIDE, NARROW = "wide", "narrow"
 
 
 class CountingPlan:
-    """A plan that says who called."""
+    """A plan that records its callers."""
 
     def __init__(self, plan: Plan, calls: list[str], name: str) -> None:
         self._plan, self._calls, self._name = plan, calls, name
@@ -225,8 +225,8 @@ class CountingCompiler(Compiler):
     ],
     ids=["a lone text", "many texts", "one text among others", "a lone text and one stream", "a lone text's tokens"],
 )
-def test_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatch, plan: str) -> None:
-    """All threads for a text that is alone, one stream for everything else; a single stream has them anyway."""
+def test_the_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatch, plan: str) -> None:
+    """All threads for a single text, one stream for all else; a single stream has all threads anyway."""
     compiler = CountingCompiler(spec)
     backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE)
     backend.wait()
@@ -235,8 +235,8 @@ def test_plan_fits_the_batch(spec: ModelSpec, streams: int, batch: TokenBatch, p
     backend.close()
 
 
-def test_without_a_narrow_plan_wide_serves_on(compiler: SlowCompiler, caplog: pytest.LogCaptureFixture) -> None:
-    """When the narrow plan cannot be compiled, every batch is still answered, and the log says why it is slow."""
+def test_without_a_narrow_plan_the_wide_one_serves(compiler: SlowCompiler, caplog: pytest.LogCaptureFixture) -> None:
+    """If the narrow plan cannot be compiled, every batch still runs, and the log explains the speed."""
     compiler.failure = RuntimeError("no such instruction")
     backend = OpenvinoBackend(FACTS, compiler, LONE)
     backend.forward(BATCH, 0)
@@ -244,13 +244,13 @@ def test_without_a_narrow_plan_wide_serves_on(compiler: SlowCompiler, caplog: py
     backend.wait()
     for batch in (BATCH, LONE):
         backend.forward(batch, 1)
-    assert "one batch at a time" in caplog.text
+    assert "one at a time" in caplog.text
     backend.close()
 
 
 @pytest.mark.parametrize(("streams", "one_plan"), [(1, False), (2, True)], ids=["one stream", "one plan"])
-def test_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
-    """There is no wide plan to begin with, so load itself fails."""
+def test_a_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
+    """There is no wide plan, so load fails."""
     compiler.failure = RuntimeError("no such instruction")
     compiler.go.set()
     with pytest.raises(RuntimeError, match="no such instruction"):
@@ -258,7 +258,7 @@ def test_failure_of_the_only_plan_stops_the_load(compiler: SlowCompiler, streams
 
 
 def test_close_waits_for_the_compiler(compiler: SlowCompiler) -> None:
-    """Closing gives the checkpoint's memory back only when nobody reads it any more."""
+    """The checkpoint's memory is freed after its last reader."""
     backend = OpenvinoBackend(FACTS, compiler, LONE)
     order: list[str] = []
     compiler.close = lambda: order.append(f"closed after {len(compiler.compiled)} plans")  # type: ignore[method-assign]
@@ -269,8 +269,8 @@ def test_close_waits_for_the_compiler(compiler: SlowCompiler) -> None:
     assert order == ["closed after 2 plans"]
 
 
-def test_exact_plan_is_compiled_once_and_late(compiler: SlowCompiler) -> None:
-    """When somebody first needs it; two that do at the same time share it, and it is float32's."""
+def test_the_exact_plan_is_compiled_once_on_first_use(compiler: SlowCompiler) -> None:
+    """Two concurrent callers share it, and it computes in float32."""
     compiler.go.set()
     exact = OpenvinoBackend(FACTS, compiler, LONE)
     want = dense(exact, BATCH)
@@ -289,8 +289,8 @@ def test_exact_plan_is_compiled_once_and_late(compiler: SlowCompiler) -> None:
 @pytest.mark.parametrize(
     ("streams", "one_plan"), [(2, False), (1, False), (2, True)], ids=["two plans", "one", "large"]
 )
-def test_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
-    """What it has is exact already: only a request is added, which no worker shares."""
+def test_a_float32_model_needs_no_exact_plan(compiler: SlowCompiler, streams: int, one_plan: bool) -> None:
+    """Its plan is exact already: only a request is added, which no worker shares."""
     compiler.go.set()
     backend = OpenvinoBackend(replace(FACTS, streams=streams), compiler, LONE, one_plan=one_plan)
     backend.wait()
@@ -313,8 +313,8 @@ def plan_bytes(spec: ModelSpec, precision: Precision = "f32") -> int:
     return size
 
 
-def test_a_plans_size_is_that_of_all_weights_but_the_words(spec: ModelSpec) -> None:
-    """The largest tensor is the table of word vectors, or of positions, which no plan lays out anew."""
+def test_a_plans_size_excludes_the_word_vectors(spec: ModelSpec) -> None:
+    """The largest tensor is the table of word vectors, or of positions, which no plan copies."""
     sizes = [int(tensor.size) for tensor in load_file(spec.weights[0]).values()]
     assert plan_bytes(spec) == 4 * (sum(sizes) - max(sizes))
     assert plan_bytes(spec, "bf16") == 2 * (sum(sizes) - max(sizes))
@@ -324,7 +324,7 @@ def test_a_plans_size_is_that_of_all_weights_but_the_words(spec: ModelSpec) -> N
 def test_large_models_have_one_plan(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, room: int, plans: set[str]
 ) -> None:
-    """A second one would cost its weights again: the one there is answers lone texts too, with wider streams."""
+    """A second plan would copy the weights again: the only one serves single texts too, with wider streams."""
     made: list[CountingCompiler] = []
 
     def make(*arguments: Any) -> CountingCompiler:
@@ -343,7 +343,7 @@ def test_large_models_have_one_plan(
     backend.close()
 
 
-def test_streams_of_the_options_count_for_large_models_too(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_configured_streams_apply_to_large_models(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several streams, and still one plan, ready when load returns."""
     monkeypatch.setattr(backend_module, "ONE_PLAN_BYTES", 0)
     backend = load(spec, BackendOptions(dtype="float32", threads=2, streams=2))
@@ -357,7 +357,7 @@ def test_streams_of_the_options_count_for_large_models_too(spec: ModelSpec, monk
 def test_streams_begin_with_their_largest_batch(
     spec: ModelSpec, monkeypatch: pytest.MonkeyPatch, budget: int, lengths: list[int]
 ) -> None:
-    """As many tokens as a batch may have, in texts no longer than the model reads, and all it can be asked."""
+    """The maximum tokens of a batch, in texts of the maximum length, with all outputs."""
     made: list[CountingCompiler] = []
 
     def make(*arguments: Any) -> CountingCompiler:
@@ -376,8 +376,8 @@ def test_streams_begin_with_their_largest_batch(
 # --- long batches ---------------------------------------------------------------------------------------------
 
 
-def test_long_batches_leave_no_memory_behind(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their stream starts anew; their answers stay the caller's, and the next batches' are right."""
+def test_long_batches_free_their_memory(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their stream is replaced; their outputs stay valid, and the next batches' are correct."""
     compiler = Compiler(spec, ov.Core(), "f32", threads=1)
     plan = compiler.compile(streams=1, groups=1)
     wants = {batch.texts.ids.size: plan.run(batch, 0)["dense"] for batch in (BATCH, LONE)}
@@ -385,7 +385,7 @@ def test_long_batches_leave_no_memory_behind(spec: ModelSpec, monkeypatch: pytes
     monkeypatch.setattr(openvino_plans, "trim_heap", lambda: trims.append(None))
     monkeypatch.setattr(openvino_plans, "LONG_TOKENS", LONE.texts.ids.size)
     answers = [(batch, plan.run(batch, 0)["dense"]) for batch in (BATCH, LONE, BATCH, LONE)]
-    assert len(trims) == 2  # one for each that is longer
+    assert len(trims) == 2  # once for each longer batch
     for batch, rows in answers:
         np.testing.assert_allclose(rows, wants[batch.texts.ids.size], atol=1e-5)
     del plan
@@ -414,7 +414,7 @@ class FailingRequest:
         ("Shape inference failed", RuntimeError),
     ],
 )
-def test_lack_of_memory_is_told_from_other_failures(message: str, error: type[Exception]) -> None:
+def test_lack_of_memory_is_a_memory_error(message: str, error: type[Exception]) -> None:
     """OpenVINO raises RuntimeError for everything; the engine halves a batch only for lack of memory."""
     compiled = SimpleNamespace(create_infer_request=lambda: FailingRequest(message))
     graph = SimpleNamespace(pack=lambda texts, outputs: [], outputs=("dense",))
@@ -422,8 +422,8 @@ def test_lack_of_memory_is_told_from_other_failures(message: str, error: type[Ex
         Plan(compiled, graph, OpenvinoOps(), streams=1).run(BATCH, 0)
 
 
-def test_plan_that_answers_no_numbers_stops_the_load(spec: ModelSpec, tmp_path: Path) -> None:
-    """Weights that are broken, or a processor that computes wrong, are seen before the first request."""
+def test_a_plan_with_invalid_numbers_stops_the_load(spec: ModelSpec, tmp_path: Path) -> None:
+    """Broken weights, or a faulty processor, are detected before the first request."""
     state = {name: tensor * np.float32("nan") for name, tensor in load_file(spec.weights[0]).items()}
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(RuntimeError, match="first answer is not finite"):
@@ -455,10 +455,10 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 0.99999), ("auto", 0.9999)])
-def test_the_true_vectors(
+def test_the_real_vectors(
     minilm: ModelSpec, reference: SentenceTransformer, texts: list[list[int]], dtype: str, least: float
 ) -> None:
-    """Real weights give sentence-transformers' vectors, on both plans, alone and beside longer texts."""
+    """Real weights give sentence-transformers' vectors, on both plans, alone and next to longer texts."""
     backend = load(minilm, BackendOptions(dtype=dtype, threads=2))
     want = reference.encode(TEXTS)
     early = dense(backend, batch_of(*texts))
@@ -472,8 +472,8 @@ def test_the_true_vectors(
     backend.close()
 
 
-def test_dtype_of_the_facts_is_that_of_the_products(minilm: ModelSpec) -> None:
-    """/info says bfloat16 exactly when the vectors show its rounding."""
+def test_the_dtype_of_the_facts_is_used(minilm: ModelSpec) -> None:
+    """/info reports bfloat16 exactly if the vectors show its rounding."""
     batch = batch_of(*random_texts((30,), vocab_size=1000))
     exact, chosen = (load(minilm, BackendOptions(dtype=dtype, threads=1)) for dtype in ("float32", "auto"))
     assert exact.facts.dtype == "float32"

@@ -1,4 +1,4 @@
-"""int8 of the openvino backend: linear layers multiply it, what was found is kept, and the loss is told."""
+"""int8 of the openvino backend: linear layers use it, recipes are stored, and the loss is reported."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def loaded(spec: ModelSpec, folder: Path | None = None) -> OpenvinoBackend:
     return backend
 
 
-def test_answers_are_near_those_in_float32(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Close and not the same, alone as in a batch; forward_exact is in float32; one line says what was lost."""
+def test_vectors_are_close_to_float32(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Close and not equal, alone and in a batch; forward_exact is in float32; one log line reports the loss."""
     spec = write_plain(tmp_path)
     with caplog.at_level(logging.INFO):
         backend = loaded(spec)
@@ -56,7 +56,7 @@ def test_answers_are_near_those_in_float32(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_the_runtime_multiplies_int8(tmp_path: Path) -> None:
-    """It looks for a pattern of nodes; were it not found, it would multiply float32 and be slower than before."""
+    """It must recognize a pattern of nodes; otherwise it would multiply float32 and be slower."""
     compiler = Compiler(write_plain(tmp_path), ov.Core(), "f32", threads=1)
     recipe = openvino_int8.find_recipe(compiler, SAMPLE)
     assert recipe is not None
@@ -67,8 +67,8 @@ def test_the_runtime_multiplies_int8(tmp_path: Path) -> None:
     assert sum(precision in {"u8", "i8"} for precision in products) == recipe.linears
 
 
-def test_layers_that_hurt_stay_in_the_models_own_numbers(tmp_path: Path) -> None:
-    """A place that the recipe leaves out multiplies what it would without int8, and all others int8."""
+def test_sensitive_layers_keep_the_models_numbers(tmp_path: Path) -> None:
+    """Places without a recipe multiply as without int8, and all others in int8."""
     compiler = Compiler(write_plain(tmp_path), ov.Core(), "f32", threads=1)
     recipe = openvino_int8.find_recipe(compiler, SAMPLE)
     assert recipe is not None
@@ -86,7 +86,7 @@ def _kind(fact: ov.RTMap) -> str:
 
 @pytest.mark.parametrize("write", [write_classifier, write_decoder])
 def test_other_models_are_fitted_too(write: Callable[[Path], ModelSpec], tmp_path: Path) -> None:
-    """By their hidden states where they give no dense vectors, and in all their layers' shapes."""
+    """By their hidden states if they have no dense vectors, and in all shapes of layers."""
     spec = write(tmp_path)
     backend = loaded(spec)
     (output,) = sorted(spec.outputs)[:1]
@@ -95,8 +95,8 @@ def test_other_models_are_fitted_too(write: Callable[[Path], ModelSpec], tmp_pat
     assert backend.facts.dtype == "int8"
 
 
-def test_what_was_found_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next start observes nothing and gives the very same answers; other texts are fitted anew."""
+def test_a_stored_recipe_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start fits nothing and has equal vectors; other texts are fitted again."""
     spec = write_plain(tmp_path)
     first = loaded(spec, tmp_path / "kept").forward(BATCH, 0)["dense"]
 
@@ -109,10 +109,10 @@ def test_what_was_found_is_used_again(tmp_path: Path, monkeypatch: pytest.Monkey
         load(spec, replace(OPTIONS, sample=Sample(IDS, "own", "1" * 16, tmp_path / "kept")))
 
 
-def test_a_model_that_bears_no_int8_stays_as_it_is(
+def test_a_model_that_tolerates_no_int8_is_served_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is served, in the processor's usual numbers, with a warning."""
+    """In the processor's usual numbers, with a warning."""
     monkeypatch.setattr("vectord.compute.calibration.fit.GOAL", 0.9999999)
     with caplog.at_level(logging.WARNING):
         backend = loaded(write_plain(tmp_path))
@@ -121,14 +121,14 @@ def test_a_model_that_bears_no_int8_stays_as_it_is(
     assert "no layer of this model tolerates it" in caplog.text
 
 
-def test_without_texts_there_is_no_int8(tmp_path: Path) -> None:
-    """Whoever loads a backend must bring some."""
+def test_int8_needs_calibration_texts(tmp_path: Path) -> None:
+    """The caller of load must pass them."""
     with pytest.raises(ConfigError, match="dtype int8 needs texts"):
         load(write_plain(tmp_path), replace(OPTIONS, sample=None))
 
 
-def test_weights_have_a_bit_less_where_sums_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without instructions for int8 sums the runtime adds two products up in 16 bits: then 7 bits, with a warning."""
+def test_weights_have_a_bit_less_if_sums_overflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without int8 instructions the runtime sums two products in 16 bits: then 7 bits, with a warning."""
     found = []
     for has_int8 in (True, False):
         monkeypatch.setattr(openvino_int8, "multiplies_int8", lambda has_int8=has_int8: has_int8)

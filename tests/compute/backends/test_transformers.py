@@ -1,4 +1,4 @@
-"""Architectures that networks/ has no file for, run by transformers' own classes behind our heads."""
+"""Architectures that networks/ lacks, run by transformers' own classes with our heads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def electra() -> torch.nn.Module:
 
 
 def llama() -> torch.nn.Module:
-    """Causal, with rotary positions that config.json says under a key of its own."""
+    """Causal, with rotary positions under a key of its own."""
     from transformers import LlamaConfig, LlamaModel
 
     rope = {"rope_type": "default", "rope_theta": 500.0}
@@ -71,7 +71,7 @@ def spec_of(folder: Path, **facts: Any) -> ModelSpec:
 
 
 def edit(folder: Path, **entries: Any) -> Path:
-    """config.json with these entries changed."""
+    """Change these entries of config.json."""
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, **entries}))
     return folder
@@ -82,8 +82,8 @@ def tokens_of(backend: TransformersBackend, texts: Sequence[Sequence[int]], **op
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_states_are_those_of_the_class(name: str, tmp_path: Path) -> None:
-    """Read through our checkpoint and config, a model answers as where it was saved."""
+def test_states_equal_the_classes(name: str, tmp_path: Path) -> None:
+    """Read through our checkpoint and config, a model has the states of the saved one."""
     model = MODELS[name]()
     backend = load(spec_of(write(tmp_path, model)), FLOAT32)
     assert backend.facts.cost == "padded"
@@ -91,8 +91,8 @@ def test_states_are_those_of_the_class(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_neighbours_change_nothing(name: str, tmp_path: Path) -> None:
-    """Padding is seen by nobody: a text alone has the states it has beside longer ones."""
+def test_neighbours_do_not_change_a_text(name: str, tmp_path: Path) -> None:
+    """Padding is not attended to: a text alone has the states that it has next to longer ones."""
     backend = load(spec_of(write(tmp_path, MODELS[name]())), FLOAT32)
     together = np.split(tokens_of(backend, TEXTS), STARTS[1:])
     for text, states in zip(TEXTS, together, strict=True):
@@ -100,7 +100,7 @@ def test_neighbours_change_nothing(name: str, tmp_path: Path) -> None:
 
 
 def test_heads_are_ours(tmp_path: Path) -> None:
-    """Pooling over the texts' own rows, and a Dense module behind it, whatever the body."""
+    """Pooling over the texts' own rows, and a Dense module after it."""
     from safetensors.numpy import save_file
 
     model = albert()
@@ -122,7 +122,7 @@ def test_heads_are_ours(tmp_path: Path) -> None:
 
 
 def test_only_the_keys_are_attended_to(tmp_path: Path) -> None:
-    """Rows past a text's keys are computed and seen by nobody, as ColBERT's expansion is."""
+    """Rows after a text's keys are computed and not attended to, as ColBERT's expansion requires."""
     from tests.models import pack_texts
 
     model = albert()
@@ -134,7 +134,7 @@ def test_only_the_keys_are_attended_to(tmp_path: Path) -> None:
 
 
 def test_scores_are_the_classifiers_logits(tmp_path: Path) -> None:
-    """A classifier is transformers' own, head and all; every span gets its text's logits."""
+    """The classifier with its head is transformers'; every span has its text's logits."""
     import torch
     from transformers import AlbertConfig, AlbertForSequenceClassification
 
@@ -150,7 +150,7 @@ def test_scores_are_the_classifiers_logits(tmp_path: Path) -> None:
 
 
 def test_exact_is_float32(tmp_path: Path) -> None:
-    """forward_exact computes in float32 whatever the model is served in."""
+    """forward_exact computes in float32 whatever the served dtype."""
     model = albert()
     backend = load(spec_of(write(tmp_path, model)), BackendOptions(device="cpu", dtype="bfloat16", threads=1))
     batch = batch_of(*TEXTS, outputs=("tokens",))
@@ -180,7 +180,7 @@ HOSTILE: dict[str, Any] = {
 
 
 def test_nothing_in_the_folder_runs(tmp_path: Path) -> None:
-    """Code in the folder, and every key of a config that ever led to some, is never looked at."""
+    """Code in the folder, and every config key that ever led to code, is ignored."""
     model = albert()
     marker = tmp_path / "ran"
     folder = edit(write(tmp_path / "model", model), **HOSTILE)
@@ -193,14 +193,14 @@ def test_nothing_in_the_folder_runs(tmp_path: Path) -> None:
 
 
 def test_hostile_keys_reach_no_config(tmp_path: Path) -> None:
-    """transformers' config is the one it is without those keys, in its hidden attributes too."""
+    """transformers' config equals the one without those keys, in its hidden attributes too."""
     folder = write(tmp_path, albert())
     clean = vars(read_config(spec_of(folder)))
     assert vars(read_config(spec_of(edit(folder, **HOSTILE)))) == clean
 
 
-def test_old_rotary_keys_count(tmp_path: Path) -> None:
-    """A config of before version 5 says rope_theta at the top, where the class has no field any more."""
+def test_old_rotary_keys_are_read(tmp_path: Path) -> None:
+    """A config from before version 5 has rope_theta at the top level, where the class has no field any more."""
     model = llama()
     folder = write(tmp_path, model)
     config = json.loads((folder / "config.json").read_text())
@@ -226,16 +226,15 @@ def test_old_rotary_keys_count(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_config_that_does_not_fit_stops_the_load(entries: dict[str, Any], message: str, tmp_path: Path) -> None:
-    """A type nobody runs, a size that would never end, a network that is not that of the weights: said before it
-    costs anything."""
+def test_an_unsuitable_config_stops_the_load(entries: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """An unknown type, an endless size, a network that does not fit the weights: refused before it costs anything."""
     folder = edit(write(tmp_path, albert()), **entries)
     with pytest.raises(ModelUnavailable, match=message):
         load(spec_of(folder), FLOAT32)
 
 
-def test_missing_tensor_stops_the_load(tmp_path: Path) -> None:
-    """transformers would make up what is missing. The pooler may be: nothing that is served reads it."""
+def test_a_missing_tensor_stops_the_load(tmp_path: Path) -> None:
+    """transformers would invent it. The pooler may be missing, because no output uses it."""
     from safetensors.numpy import load_file, save_file
 
     model = albert()
@@ -259,7 +258,7 @@ def test_missing_tensor_stops_the_load(tmp_path: Path) -> None:
     ],
     ids=["splade", "no pad_token_id", "another width"],
 )
-def test_what_cannot_be_given_is_refused(facts: dict[str, Any], tmp_path: Path) -> None:
+def test_an_impossible_output_is_refused(facts: dict[str, Any], tmp_path: Path) -> None:
     """An output that needs parts of the architecture, or that the config leaves open."""
     folder = edit(write(tmp_path, albert()), pad_token_id=None)
     spec = spec_of(folder, **{name: fact for name, fact in facts.items() if name != "config"})
@@ -267,8 +266,8 @@ def test_what_cannot_be_given_is_refused(facts: dict[str, Any], tmp_path: Path) 
         load(spec, FLOAT32)
 
 
-def test_full_device_is_a_memory_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine halves a batch on MemoryError, and on nothing else."""
+def test_a_full_device_is_a_memory_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine halves a batch on MemoryError only."""
     import torch
 
     from vectord.compute.backends.transformers import Model

@@ -1,4 +1,4 @@
-"""calibration/fit.py: rounding loses little, and what loses much stays as it is."""
+"""calibration/fit.py: rounding loses little, and sensitive places stay unrounded."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def observed(rows: np.ndarray) -> Observed:
 
 
 @pytest.mark.parametrize("weight_steps", [63, 127])
-def test_even_numbers_lose_little(weight_steps: int) -> None:
-    """Of normal numbers a product in int8 keeps all but a thousandth of its square."""
+def test_normal_numbers_lose_little(weight_steps: int) -> None:
+    """A product in int8 has a squared error of at most a thousandth."""
     fitted = fit_place(observed(RNG.normal(size=(64, 32))), [RNG.normal(size=(8, 32)).astype(np.float32)], weight_steps)
     assert fitted.loss < 1e-3
 
 
-def test_columns_that_are_large_move_into_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise one column's size sets the steps of all."""
+def test_large_columns_move_into_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise one column's magnitude would decide the steps of all."""
     rows = RNG.normal(size=(64, 32))
     rows[:, 5] *= 200
     weights = RNG.normal(size=(8, 32)).astype(np.float32)
@@ -36,8 +36,8 @@ def test_columns_that_are_large_move_into_the_weights(monkeypatch: pytest.Monkey
     assert not (plain.place.smooth - 1).any()
 
 
-def test_rounding_is_by_the_steps_between_the_ends() -> None:
-    """0 stays 0, so that padding stays padding, and nothing leaves the range."""
+def test_rounding_uses_the_steps_of_the_range() -> None:
+    """0 stays 0, so that padding does, and nothing leaves the range."""
     place = fit_place(observed(RNG.normal(size=(64, 4)) + 1), [np.eye(4, dtype=np.float32)], 127).place
     rounded = round_rows(np.array([[0, 0, 0, 0], [99, -99, 0, 0]], np.float32), place)
     assert not rounded[0].any()
@@ -65,8 +65,8 @@ def cosines_of(costs: list[float]) -> object:
     ],
     ids=["none", "one", "three", "all"],
 )
-def test_the_worst_places_stay_as_they_are(costs: list[float], kept: set[int]) -> None:
-    """As few as possible, until the mean cosine is the goal's or better."""
+def test_the_worst_places_stay_unrounded(costs: list[float], kept: set[int]) -> None:
+    """As few as possible, until the mean cosine reaches the goal."""
     chosen, found = choose_places(costs, cosines_of(costs))  # type: ignore[arg-type]
     assert chosen == set(range(len(costs))) - kept
     assert found.mean() >= GOAL

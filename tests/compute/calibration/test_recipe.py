@@ -1,4 +1,4 @@
-"""calibration/recipe.py: what one start found the next one has, or finds anew."""
+"""calibration/recipe.py: a later start reads the stored recipe, or fits again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vectord.compute.calibration.recipe import Place, Recipe, keep_recipe, read_
 RECIPE = Recipe({3: Place(np.array([1, 2.5], np.float32), -0.5, 2.0)}, 63, 2, 4, 0.9971, 0.981)
 
 
-def test_what_was_kept_is_read(tmp_path: Path) -> None:
-    """Every number of it; the folder is made."""
+def test_a_stored_recipe_is_read(tmp_path: Path) -> None:
+    """Every number of it; the folder is created."""
     keep_recipe(tmp_path / "new", "key", RECIPE)
     found = read_recipe(tmp_path / "new", "key")
     assert found is not None
@@ -26,7 +26,7 @@ def test_what_was_kept_is_read(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["int8-key.json"]
 
 
-def test_nothing_is_kept_under_another_key(tmp_path: Path) -> None:
+def test_another_key_has_no_recipe(tmp_path: Path) -> None:
     """Another model, other texts, another processor."""
     keep_recipe(tmp_path, "key", RECIPE)
     assert read_recipe(tmp_path, "other") is None
@@ -46,10 +46,8 @@ def test_nothing_is_kept_under_another_key(tmp_path: Path) -> None:
     ],
     ids=["key", "steps", "type", "field", "number", "no floats", "zero", "range"],
 )
-def test_a_spoilt_file_is_not_believed(
-    change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is told of, and the model is fitted anew."""
+def test_a_damaged_file_is_ignored(change: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, and the model is fitted again."""
     keep_recipe(tmp_path, "key", RECIPE)
     file = tmp_path / "int8-key.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -58,7 +56,7 @@ def test_a_spoilt_file_is_not_believed(
     assert "is damaged" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unwritable_folder_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The server starts all the same."""
     (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):

@@ -1,4 +1,4 @@
-"""calibration/texts.py: what int8 is fitted by must be enough, and bounded."""
+"""calibration/texts.py: enough texts, and not too many."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from vectord.errors import ConfigError
 
 
 def test_the_built_in_texts_are_many_and_varied() -> None:
-    """At least a hundred, none twice, some in other scripts."""
+    """At least a hundred, without repetitions, some in other scripts."""
     found = read_calibration_texts(None)
     assert found.source == "built-in"
     assert len(set(found.texts)) == len(found.texts) >= 100
     assert sum(not text.isascii() for text in found.texts) >= 20
 
 
-def test_a_file_has_a_text_a_line(tmp_path: Path) -> None:
-    """Empty lines do not count, and a long line is cut; other texts have another digest."""
+def test_a_file_has_one_text_a_line(tmp_path: Path) -> None:
+    """Empty lines are skipped, and a long line is cut; other texts have another digest."""
     file = tmp_path / "texts"
     file.write_text("\n\n".join(f"text {i} " + "x" * 5000 for i in range(20)))
     found = read_calibration_texts(str(file))
@@ -43,7 +43,7 @@ def test_a_file_has_a_text_a_line(tmp_path: Path) -> None:
     ],
     ids=["few", "many", "bytes", "large"],
 )
-def test_a_file_that_is_no_sample_stops_the_start(data: bytes, message: str, tmp_path: Path) -> None:
+def test_an_unsuitable_file_stops_the_start(data: bytes, message: str, tmp_path: Path) -> None:
     """The error names the setting and the limit."""
     file = tmp_path / "texts"
     file.write_bytes(data)
@@ -51,7 +51,7 @@ def test_a_file_that_is_no_sample_stops_the_start(data: bytes, message: str, tmp
         read_calibration_texts(str(file))
 
 
-def test_a_file_that_is_not_there_stops_the_start(tmp_path: Path) -> None:
-    """As any other setting that names a file."""
+def test_a_missing_file_stops_the_start(tmp_path: Path) -> None:
+    """As for every setting that names a file."""
     with pytest.raises(ConfigError, match="cannot be read"):
         read_calibration_texts(str(tmp_path / "nothing"))

@@ -1,7 +1,7 @@
-"""What a test needs of an architecture: a tiny random model of it, and what that model should answer.
+"""A test case of an architecture: a tiny random model, and the expected hidden states.
 
 tiny_encoders.py and tiny_decoders.py each have `CASES`, by the name of the module in networks/; test_conformance.py
-runs them all. torch is imported only by the functions that need it.
+runs them all. Only functions that need torch import it.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ if TYPE_CHECKING:
     import torch
 
 VOCABULARY = 40  # tokens of a tiny model
-FIRST_WORD = 5  # below are padding and its like, which no text has
+FIRST_WORD = 5  # the lower ids are padding and specials, which no text has
 
 Texts = Sequence[Sequence[int]]
 
 
-MAX_TOKENS = 64  # of the specs here: fewer than any tiny model has positions
+MAX_TOKENS = 64  # of the specs here: fewer than the positions of any tiny model
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One architecture."""
 
-    write: Callable[[Path], Path]  # config.json and model.safetensors into the folder, which it returns
+    write: Callable[[Path], Path]  # writes config.json and model.safetensors into the folder, which it returns
     reference: Callable[[Path, Texts], np.ndarray]  # last hidden states of the texts, end to end, (T, H) float64
-    facts: Mapping[str, Any] = field(default_factory=dict)  # what read_tiny_spec does not find in config.json
+    facts: Mapping[str, Any] = field(default_factory=dict)  # values that read_tiny_spec does not find in config.json
 
     def spec(self, folder: Path, **facts: Any) -> ModelSpec:
-        """The model as one that gives last hidden states, unless `facts` say otherwise."""
+        """The model with last hidden states as output, unless `facts` change it."""
         defaults = {"outputs": frozenset({"tokens"}), "pooling": None, "max_tokens": MAX_TOKENS}
         return read_tiny_spec(folder, **{**defaults, **self.facts, **facts})
 
 
 def numpy_answer(spec: ModelSpec, texts: Texts, output: Output = "tokens", **options: Any) -> np.ndarray:
-    """What the reference op set answers, in float64. options: further fields of PackedTexts."""
+    """Results of the reference op set, in float64. options: further fields of PackedTexts."""
     network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
     return np.asarray(network(pack(pack_texts(*texts, **options)), {output})[output])
 
 
 def texts_of(*lengths: int, seed: int = 0) -> list[list[int]]:
-    """Token ids of ordinary words, reproducible, of the given lengths."""
+    """Reproducible token ids of ordinary words, with these lengths."""
     rng = np.random.default_rng(seed)
     return [rng.integers(FIRST_WORD, VOCABULARY, length).tolist() for length in lengths]
 
 
 def randomize(model: torch.nn.Module, *, seed: int = 0, size: float = 0.3, norm: float = 0.0) -> torch.nn.Module:
-    """Every parameter random, biases and norms too: at their initial 0 and 1 a network that forgot them would pass.
+    """Make every parameter random, biases and norms too: with their initial 0 and 1 a missing one would not show.
 
-    size: of 0.2, scores of attention are as mild as a trained model's, and bfloat16 does as well. norm: what the
-    weights of norms vary around; where a norm ends each layer, 0 leaves little of what tells one token from another.
+    size: with 0.2, attention scores are as mild as a trained model's, and bfloat16 works. norm: mean of norm weights;
+    where a norm ends each layer, 0 leaves little that distinguishes one token from another.
     """
     import torch
 
@@ -85,7 +85,7 @@ def pad(texts: Texts, filler: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def padded_states(model: torch.nn.Module, texts: Texts, filler: int = 0, **inputs: Any) -> np.ndarray:
-    """(T, H): the last hidden states a transformers model gives for a padded batch, without the padding's."""
+    """(T, H): the last hidden states of a transformers model for a padded batch, without the padding's."""
     import torch
 
     ids, mask = pad(texts, filler)
@@ -97,7 +97,7 @@ def padded_states(model: torch.nn.Module, texts: Texts, filler: int = 0, **input
 def rename(
     weights: Mapping[str, Weight], parts: Mapping[str, str], fused: Mapping[str, Sequence[str]]
 ) -> dict[str, Weight]:
-    """The same tensors under other names. parts: old to new; fused: of one tensor, the names of its equal parts."""
+    """Rename tensors. parts: old to new; fused: names of the equal parts of one tensor."""
     renamed: dict[str, Weight] = {}
     for old_name, weight in weights.items():
         name = reduce(lambda name, part: name.replace(*part), parts.items(), old_name)

@@ -1,8 +1,8 @@
-"""JinaBERT v2 in plain torch, padded and in float64, for want of a class in transformers.
+"""JinaBERT v2 in plain torch, padded and in float64, because transformers has no class for it.
 
-Written from the description: BERT whose scores have -slope * |i - j| added (ALiBi), with a gated layer in between; in
-the code models also norms of queries and keys, and one more of the attention's answer and the layer's input.
-torch is imported only by the functions that need it.
+Written from the description: BERT whose scores have -slope * |i - j| added (ALiBi), with a gated MLP; the code models
+also have norms of queries and keys, and one more of the sum of attention's output and the layer's input.
+Only functions that need torch import it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.compute.networks.case import VOCABULARY, Texts, pad
 if TYPE_CHECKING:
     from torch import Tensor
 
-WIDTH, HEADS, BETWEEN, LAYERS = 48, 6, 40, 2  # 6 heads: no power of 2
+WIDTH, HEADS, BETWEEN, LAYERS = 48, 6, 40, 2  # 6 heads: not a power of 2
 SLOPES = [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3]  # of 4 heads, then every other of 8
 
 CONFIG: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""BERT on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+"""BERT on the reference op set against transformers, and errors for configs and checkpoints that do not fit."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def transformers_states(folder: Path, texts: Texts, type_ids: Texts) -> np.ndarr
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu"])
-def test_hidden_states_are_those_of_transformers(tmp_path: Path, activation: str) -> None:
-    """Every activation a BERT may name gives transformers' numbers, far below any tolerance that matters."""
+def test_hidden_states_equal_transformers(tmp_path: Path, activation: str) -> None:
+    """For every activation of a BERT."""
     folder = write_bert(tmp_path, hidden_act=activation)
     texts = random_texts(LENGTHS)
     type_ids = [[0] * len(text) for text in texts]
@@ -45,8 +45,8 @@ def test_hidden_states_are_those_of_transformers(tmp_path: Path, activation: str
     np.testing.assert_allclose(hidden_states(folder, texts), want, atol=1e-8)
 
 
-def test_token_types_reach_the_network(folder: Path) -> None:
-    """The second text of a pair has type 1, as transformers reads it."""
+def test_token_types_are_used(folder: Path) -> None:
+    """The second text of a pair has type 1, as in transformers."""
     texts = random_texts((12, 6))
     type_ids = [[0] * 5 + [1] * 7, [0] * 6]
     flat = np.array(type_ids[0] + type_ids[1], np.int32)
@@ -54,8 +54,8 @@ def test_token_types_reach_the_network(folder: Path) -> None:
     np.testing.assert_allclose(hidden_states(folder, texts, type_ids=flat), want, atol=1e-8)
 
 
-def test_checkpoint_under_a_head_is_read(folder: Path) -> None:
-    """Names that begin with "bert.", as in a model saved with a head, give the same network."""
+def test_a_checkpoint_under_a_head_is_read(folder: Path) -> None:
+    """Names with "bert.", as in a model saved with a head, give the same network."""
     spec = read_tiny_spec(folder)
     weights = open_checkpoint(spec.weights)
     prefixed = {f"bert.{name}": weight for name, weight in weights.items()}
@@ -63,7 +63,7 @@ def test_checkpoint_under_a_head_is_read(folder: Path) -> None:
 
 
 def test_tensorflow_norm_names_are_read(folder: Path) -> None:
-    """gamma and beta, as in the checkpoints of bert-base-uncased, are weight and bias."""
+    """gamma and beta, as in bert-base-uncased, are weight and bias."""
     spec = read_tiny_spec(folder)
     weights = open_checkpoint(spec.weights)
     old = {
@@ -108,8 +108,8 @@ CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
-def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+def test_an_unsuitable_config_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key and the expected value."""
     spec = read_tiny_spec(folder)
     wrong = read_tiny_spec(folder, config={**spec.config, **change})
     with pytest.raises(ModelUnavailable, match=message):
@@ -129,23 +129,23 @@ def without(name: str, weights: Mapping[str, Weight]) -> Iterator[tuple[str, Wei
         "encoder.layer.0.output.dense.weight",
     ],
 )
-def test_missing_tensor_is_named(folder: Path, name: str) -> None:
-    """An incomplete checkpoint stops the load and names the tensor."""
+def test_a_missing_tensor_is_named(folder: Path, name: str) -> None:
+    """An incomplete checkpoint stops the load."""
     spec = read_tiny_spec(folder)
     with pytest.raises(ModelUnavailable, match=f"no tensor (named )?{name}"):
         Network(spec, dict(without(name, open_checkpoint(spec.weights))), NumpyOps())
 
 
 @pytest.mark.parametrize("model_type", ["roberto", "encoder", "network", "../bert", "bert.py", "os", ""])
-def test_unknown_architecture_lists_the_folder(folder: Path, model_type: str) -> None:
-    """Only an architecture's module can be named; the error lists those there are."""
+def test_an_unknown_architecture_lists_the_known_ones(folder: Path, model_type: str) -> None:
+    """Parts of the folder are not architectures."""
     spec = read_tiny_spec(folder, model_type=model_type, architecture=model_type)
     with pytest.raises(ModelUnavailable, match=r"is not supported; supported are .*bert"):
         Network(spec, open_checkpoint(spec.weights), NumpyOps())
 
 
-def test_every_architecture_listed_can_load() -> None:
-    """The folder is the registry: a module in it is a part known by name, or has `load`."""
+def test_every_listed_architecture_can_load() -> None:
+    """The folder is the registry: each module is a known part, or has `load`."""
     from importlib import import_module
 
     assert "bert" in architectures()
@@ -153,8 +153,8 @@ def test_every_architecture_listed_can_load() -> None:
         assert callable(import_module(f"vectord.compute.networks.{name}").load)
 
 
-def test_promises_of_the_spec_are_checked(folder: Path) -> None:
-    """A width or length that the network cannot keep stops the load."""
+def test_the_specs_sizes_are_checked(folder: Path) -> None:
+    """A width or length that the network does not have stops the load."""
     weights = open_checkpoint(read_tiny_spec(folder).weights)
     with pytest.raises(ModelUnavailable, match="512 tokens, fewer than the 513 promised"):
         Network(read_tiny_spec(folder, max_tokens=513), weights, NumpyOps())
@@ -162,8 +162,8 @@ def test_promises_of_the_spec_are_checked(folder: Path) -> None:
         Network(read_tiny_spec(folder, hidden_size=64, dimensions=64), weights, NumpyOps())
 
 
-def test_the_only_type_is_every_token_s(tmp_path: Path) -> None:
-    """A tokenizer that marks the second text of a pair cannot reach behind a table of one row."""
+def test_a_single_type_belongs_to_every_token(tmp_path: Path) -> None:
+    """A tokenizer that marks the second text of a pair cannot read beyond a table of one row."""
     folder = write_bert(tmp_path, type_vocab_size=1)
     texts = random_texts((12, 6))
     types = np.repeat(np.array([0, 1], np.int32), 9)

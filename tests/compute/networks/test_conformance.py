@@ -1,4 +1,4 @@
-"""What every architecture must do: its own class's numbers, on every backend, whatever stands beside a text.
+"""The promises of every architecture: its own class's numbers, on every backend, whatever the neighbours.
 
 Architectures are found by listing the folder. A new one needs a Case in tiny_encoders.py or tiny_decoders.py.
 """
@@ -62,18 +62,18 @@ def forward(backend: Backend, texts: Texts) -> np.ndarray:
 
 
 def test_every_architecture_has_a_case() -> None:
-    """No file of networks/ is served that was never compared with the class it stands for."""
+    """Every file of networks/ is compared with the class that it implements."""
     assert set(architectures()) == set(CASES)
 
 
-def test_states_are_those_of_its_own_class(tiny: Tiny) -> None:
-    """The numbers of transformers in float64. What differs is that it turns rotary positions in float32."""
+def test_states_equal_its_own_class(tiny: Tiny) -> None:
+    """transformers in float64, which still computes rotary positions in float32."""
     assert np.abs(tiny.reference).max() > 0.1
     np.testing.assert_allclose(tiny.ours, tiny.reference, atol=1e-5)
 
 
 def test_backends_agree_with_the_reference(tiny: Tiny, backend: Backend) -> None:
-    """float32 on every backend is the reference's answer."""
+    """In float32 on every backend."""
     np.testing.assert_allclose(forward(backend, TEXTS), tiny.ours, atol=1e-4)
 
 
@@ -87,8 +87,8 @@ def test_a_text_is_the_same_alone_and_among_others(tiny: Tiny, backend: Backend)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
-def test_bfloat16_points_the_same_way(tiny: Tiny, name: str) -> None:
-    """The mean of a text's states in bfloat16 has the direction it has in float64."""
+def test_bfloat16_keeps_the_direction(tiny: Tiny, name: str) -> None:
+    """The mean of a text's states in bfloat16 has the direction of float64."""
     if name == "openvino" and not multiplies_bfloat16():
         pytest.skip("this processor does not compute in bfloat16")
     loaded = load(name, tiny.spec, "bfloat16")
@@ -96,8 +96,8 @@ def test_bfloat16_points_the_same_way(tiny: Tiny, name: str) -> None:
     loaded.close()
 
 
-def test_float16_points_the_same_way(tiny: Tiny) -> None:
-    """On torch's op set, which a GPU may run so; no processor here is asked to. Gemma is never served in it."""
+def test_float16_keeps_the_direction(tiny: Tiny) -> None:
+    """On torch's op set, for GPUs; no processor computes in it here. Gemma is never served in it."""
     if tiny.spec.architecture in NEVER_FLOAT16:
         pytest.skip("it overflows in float16")
     cpu = torch.device("cpu")
@@ -109,7 +109,7 @@ def test_float16_points_the_same_way(tiny: Tiny) -> None:
 
 
 def least_cosine(states: np.ndarray, reference: np.ndarray) -> float:
-    """Of the texts' means, to those of the reference."""
+    """Cosines of the texts' means to those of the reference."""
     starts = np.cumsum([0, *(len(text) for text in TEXTS[:-1])])
     got, want = (np.add.reduceat(rows.astype(float), starts) for rows in (states, reference))
     cosines = (got * want).sum(axis=1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)

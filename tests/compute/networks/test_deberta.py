@@ -1,4 +1,4 @@
-"""DeBERTa on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+"""DeBERTa on the reference op set against transformers, and errors for configs and checkpoints that do not fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.errors import ModelUnavailable
 
-LENGTHS = (9, 1, 60, 2, 17)  # beyond the far end of the buckets too
+LENGTHS = (9, 1, 60, 2, 17)  # beyond the last bucket too
 DEBERTA = "deberta-v2"
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -56,15 +56,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(DEBERTA, tmp_path_factory.mktemp("deberta"))
 
 
-def test_hidden_states_are_those_of_transformers(folder: Path) -> None:
-    """A model as DeBERTa v3 is made has transformers' numbers, near and far."""
+def test_hidden_states_equal_transformers(folder: Path) -> None:
+    """A model in DeBERTa v3's form, for near and far tokens."""
     texts = random_texts(LENGTHS)
     np.testing.assert_allclose(hidden_states(folder, texts), reference(folder, texts), atol=1e-7)
 
 
 @pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
-def test_what_a_config_changes_is_changed(tmp_path: Path, folder: Path, config: dict[str, Any]) -> None:
-    """Each option gives transformers' numbers, and not those of the model without it, unless it says the same."""
+def test_each_option_has_its_effect(tmp_path: Path, folder: Path, config: dict[str, Any]) -> None:
+    """Each option gives transformers' numbers, and changes them unless it means the default."""
     changed, texts = write(DEBERTA, tmp_path, **config), random_texts(LENGTHS)
     states = hidden_states(changed, texts)
     np.testing.assert_allclose(states, reference(changed, texts), atol=1e-7)
@@ -72,8 +72,8 @@ def test_what_a_config_changes_is_changed(tmp_path: Path, folder: Path, config: 
     assert np.allclose(states, hidden_states(folder, texts), atol=1e-3) is same
 
 
-def test_token_types_reach_the_network(tmp_path: Path) -> None:
-    """The second text of a pair has type 1 where the model knows types."""
+def test_token_types_are_used(tmp_path: Path) -> None:
+    """The second text of a pair has type 1 if the model has types."""
     folder, texts = write(DEBERTA, tmp_path, type_vocab_size=2), random_texts((12, 6))
     types = [[0] * 5 + [1] * 7, [0] * 6]
     texts_and_types = pack_texts(*texts, type_ids=np.concatenate(types).astype(np.int32))
@@ -83,7 +83,7 @@ def test_token_types_reach_the_network(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("config", [{}, {"pooler_hidden_act": "tanh"}], ids=["gelu", "tanh"])
-def test_classes_are_those_of_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_classes_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
     """Rerankers and NLI models: the pooled first token, then a number a label."""
     head = "AutoModelForSequenceClassification"
     folder, texts = write(DEBERTA, tmp_path, head=head, num_labels=3, **config), random_texts(LENGTHS)
@@ -95,8 +95,8 @@ def test_classes_are_those_of_transformers(tmp_path: Path, config: dict[str, Any
 
 
 @pytest.mark.parametrize("config", [{}, {"embedding_size": 20}, {"legacy": False}], ids=["old", "narrow", "new"])
-def test_words_are_those_of_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
-    """Both heads that say which word a token could be: the largest logit of each word of a text."""
+def test_words_equal_transformers(tmp_path: Path, config: dict[str, Any]) -> None:
+    """Both masked-language heads: the largest logit of each word of a text."""
     folder, texts = write(DEBERTA, tmp_path, head="AutoModelForMaskedLM", **config), random_texts(LENGTHS)
     spec = read_tiny_spec(folder, outputs=frozenset({"splade"}))
     model = load_reference(folder, "AutoModelForMaskedLM")
@@ -106,8 +106,8 @@ def test_words_are_those_of_transformers(tmp_path: Path, config: dict[str, Any])
 
 
 @pytest.mark.parametrize(("buckets", "far"), [(256, 512), (32, 64), (4, 20), (256, 8192), (2, 3)])
-def test_buckets_are_those_of_transformers(buckets: int, far: int) -> None:
-    """Every distance falls into the bucket it was trained in, though ours are computed in float64."""
+def test_buckets_equal_transformers(buckets: int, far: int) -> None:
+    """Every distance falls into its trained bucket, though ours are computed in float64."""
     distances = np.arange(-2 * far, 2 * far + 1)
     want = make_log_bucket_position(torch.tensor(distances), buckets, far).long().numpy()
     np.testing.assert_array_equal(log_buckets(distances, buckets, far), want)
@@ -143,8 +143,8 @@ CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
-def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+def test_an_unsuitable_config_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key and the expected value."""
     spec = read_tiny_spec(folder)
     wrong = read_tiny_spec(folder, config={**spec.config, **change}, max_tokens=16)
     with pytest.raises(ModelUnavailable, match=message):

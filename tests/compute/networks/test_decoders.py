@@ -1,4 +1,4 @@
-"""Decoders on the reference op set against transformers, and what happens when config or checkpoint do not fit."""
+"""Decoders on the reference op set against transformers, and errors for configs and checkpoints that do not fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DECODERS = sorted(CONFIGS.keys() - {"deberta-v2"})
 NO, YES = 21, 4
 YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 16}
 
-# Each with what makes it differ from CONFIGS.
+# Each with its differences from CONFIGS.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2 by layer_types": (
         "qwen2",
@@ -75,15 +75,15 @@ def assert_same(got: np.ndarray, want: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_hidden_states_are_those_of_transformers(tmp_path: Path, model_type: str) -> None:
-    """Short and long texts of a batch have transformers' numbers, beyond the windows too."""
+def test_hidden_states_equal_transformers(tmp_path: Path, model_type: str) -> None:
+    """Short and long texts of a batch, beyond the windows too."""
     folder, texts = write(model_type, tmp_path), random_texts(LENGTHS)
     assert_same(hidden_states(folder, texts), reference(folder, texts))
 
 
 @pytest.mark.parametrize(("model_type", "config"), VARIANTS.values(), ids=VARIANTS)
-def test_what_a_config_changes_is_changed(tmp_path: Path, model_type: str, config: dict[str, Any]) -> None:
-    """Each option gives transformers' numbers, and not those of the model without it."""
+def test_each_option_has_its_effect(tmp_path: Path, model_type: str, config: dict[str, Any]) -> None:
+    """Each option gives transformers' numbers, and changes them."""
     folder, texts = write(model_type, tmp_path / "with", **config), random_texts(LENGTHS)
     states = hidden_states(folder, texts)
     assert_same(states, reference(folder, texts))
@@ -93,7 +93,7 @@ def test_what_a_config_changes_is_changed(tmp_path: Path, model_type: str, confi
 
 @pytest.mark.parametrize("model_type", DECODERS)
 def test_padding_on_the_left_is_no_different(tmp_path: Path, model_type: str) -> None:
-    """Models that are trained with padding before a text see the same distances."""
+    """Models that are trained with left padding have the same distances."""
     folder, texts = write(model_type, tmp_path), random_texts(LENGTHS)
     ids, mask = pad([text[::-1] for text in texts], VOCAB_SIZE - 1)
     ids, mask = ids.flip(1), mask.flip(1)
@@ -136,10 +136,10 @@ OLD_FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
 
 
 @pytest.mark.parametrize(("model_type", "config", "old", "new_keys"), OLD_FORMS.values(), ids=OLD_FORMS)
-def test_configs_of_older_transformers_say_the_same(
+def test_configs_of_older_transformers_are_read(
     tmp_path: Path, model_type: str, config: dict[str, Any], old: dict[str, Any], new_keys: Collection[str]
 ) -> None:
-    """The keys that published models have, from before transformers 5, are read as transformers reads them."""
+    """The keys of published models from before transformers 5 have their meaning in transformers."""
     folder, texts = write(model_type, tmp_path, **config), random_texts(LENGTHS)
     want = hidden_states(folder, texts)
     saved = json.loads((folder / "config.json").read_text())
@@ -150,8 +150,8 @@ def test_configs_of_older_transformers_say_the_same(
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_checkpoint_under_a_head_is_read(tmp_path: Path, model_type: str) -> None:
-    """Names that begin with "model.", as in a model saved with a head, give the same network."""
+def test_a_checkpoint_under_a_head_is_read(tmp_path: Path, model_type: str) -> None:
+    """Names with "model.", as in a model saved with a head, give the same network."""
     folder = write(model_type, tmp_path, head="AutoModelForCausalLM")
     texts = random_texts(LENGTHS)
     assert any(name.startswith("model.") for name in open_checkpoint((folder / "model.safetensors",)))
@@ -159,8 +159,8 @@ def test_checkpoint_under_a_head_is_read(tmp_path: Path, model_type: str) -> Non
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_sequence_classes_are_those_of_transformers(tmp_path: Path, model_type: str) -> None:
-    """The head of ...ForSequenceClassification looks at the last token of each text."""
+def test_sequence_classes_equal_transformers(tmp_path: Path, model_type: str) -> None:
+    """The head of ...ForSequenceClassification reads the last token of each text."""
     head = "AutoModelForSequenceClassification"
     folder, texts = write(model_type, tmp_path, head=head, num_labels=3), random_texts(LENGTHS)
     spec = read_tiny_spec(folder, outputs=frozenset({"scores"}), labels=("a", "b", "c"))
@@ -172,8 +172,8 @@ def test_sequence_classes_are_those_of_transformers(tmp_path: Path, model_type: 
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_no_and_yes_are_what_the_language_model_would_say_next(tmp_path: Path, model_type: str, tied: bool) -> None:
-    """Two numbers a text: the logits of those two words behind its last token."""
+def test_no_and_yes_equal_the_language_models_logits(tmp_path: Path, model_type: str, tied: bool) -> None:
+    """Two numbers a text: the logits of those two words after its last token."""
     head = "AutoModelForCausalLM"
     folder, texts = (
         write(model_type, tmp_path, head=head, tie_word_embeddings=tied, **causal(model_type)),
@@ -187,7 +187,7 @@ def test_no_and_yes_are_what_the_language_model_would_say_next(tmp_path: Path, m
 
 
 def causal(model_type: str) -> dict[str, bool]:
-    """What a config says of a model that reads forwards: of Gemma's, the tiny ones read both ways."""
+    """Config entries of a causal model; the tiny Gemmas are bidirectional."""
     return {"use_bidirectional_attention": False} if model_type == "gemma3_text" else {}
 
 
@@ -196,8 +196,8 @@ def yes_no_spec(folder: Path, token_ids: tuple[int, int] = (NO, YES), **facts: A
     return read_tiny_spec(folder, outputs=frozenset({"scores"}), yes_no=yes_no, **facts)
 
 
-def test_gemma_says_words_by_its_word_vectors_unless_it_says_otherwise(tmp_path: Path) -> None:
-    """Published configs of Gemma leave tie_word_embeddings out, whose default differs from that of the others."""
+def test_gemma_ties_its_word_vectors_by_default(tmp_path: Path) -> None:
+    """Published configs of Gemma omit tie_word_embeddings, whose default differs from that of other models."""
     folder = write("gemma3_text", tmp_path, **causal("gemma3_text"))
     config = dict(read_tiny_spec(folder).config)
     assert config.pop("tie_word_embeddings")
@@ -207,15 +207,15 @@ def test_gemma_says_words_by_its_word_vectors_unless_it_says_otherwise(tmp_path:
 
 
 def test_a_word_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    """A tokenizer that does not belong to the model is found at load, not by a wrong score."""
+    """A tokenizer of another model is detected at load, not by a wrong score."""
     spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM"), (NO, VOCAB_SIZE))
     with pytest.raises(ModelUnavailable, match=f"vocab_size {VOCAB_SIZE} has no word {VOCAB_SIZE}"):
         run(spec, pack_texts([1]), "scores")
 
 
 @pytest.mark.parametrize("model_type", DECODERS)
-def test_texts_that_begin_alike_share_what_they_begin_with(tmp_path: Path, model_type: str) -> None:
-    """In a causal model a beginning that is computed once serves all its texts, as if each had its own."""
+def test_texts_share_their_common_beginning(tmp_path: Path, model_type: str) -> None:
+    """In a causal model a beginning that is computed once gives all its texts the same states."""
     folder = write(model_type, tmp_path, **causal(model_type))
     prefix, *rests = random_texts((2 * WINDOW, 5, 20, 1))
     shared = pack_texts(prefix, *rests, parents=np.array([-1, 0, 0, 0], np.int32))
@@ -226,15 +226,15 @@ def test_texts_that_begin_alike_share_what_they_begin_with(tmp_path: Path, model
     np.testing.assert_allclose(got, want, atol=1e-9)
 
 
-def test_a_judge_that_reads_both_ways_is_refused(tmp_path: Path) -> None:
-    """The engine runs what several pairs begin with once: the numbers would be plausible and wrong."""
+def test_a_bidirectional_yes_no_model_is_refused(tmp_path: Path) -> None:
+    """The engine computes the common beginning of several pairs once: scores would be plausible and wrong."""
     spec = yes_no_spec(write("qwen3", tmp_path, head="AutoModelForCausalLM", is_causal=False))
     with pytest.raises(ModelUnavailable, match="reads both ways"):
         Network(spec, open_checkpoint(spec.weights), NumpyOps())
 
 
-def test_only_a_causal_body_says_so(tmp_path: Path) -> None:
-    """By that a judge is refused which reads both ways."""
+def test_only_causal_bodies_are_marked(tmp_path: Path) -> None:
+    """A bidirectional yes-or-no model is refused by this mark."""
     from vectord.compute.networks import gemma3_text, qwen3
     from vectord.compute.networks.weights import WeightReader
 
@@ -247,8 +247,8 @@ def test_only_a_causal_body_says_so(tmp_path: Path) -> None:
     assert not body(gemma3_text, write("gemma3_text", tmp_path / "gemma")).causal
 
 
-def test_embedding_gemma_is_that_of_sentence_transformers(tmp_path: Path) -> None:
-    """Mean pooling, two Dense layers without bias or activation: the pipeline of EmbeddingGemma."""
+def test_embedding_gemma_equals_sentence_transformers(tmp_path: Path) -> None:
+    """Mean pooling, and two Dense layers without bias or activation."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.base.modules import Dense, Normalize, Transformer
     from sentence_transformers.sentence_transformer.modules import Pooling
@@ -320,18 +320,18 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 @pytest.mark.parametrize(("model_type", "change", "message"), CONFIG_FAULTS.values(), ids=CONFIG_FAULTS)
-def test_config_that_does_not_fit_is_refused(
+def test_an_unsuitable_config_is_refused(
     folders: Mapping[str, Path], model_type: str, change: dict[str, Any], message: str
 ) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+    """The error names the key and the expected value."""
     spec = read_tiny_spec(folders[model_type])
     wrong = read_tiny_spec(folders[model_type], config={**spec.config, **change}, max_tokens=16)
     with pytest.raises(ModelUnavailable, match=message):
         Network(wrong, open_checkpoint(spec.weights), NumpyOps())
 
 
-def test_softcapped_words_are_refused_only_where_words_are_scored(folders: Mapping[str, Path]) -> None:
-    """final_logit_softcapping bends what a language model says, and nothing else."""
+def test_softcapped_words_are_refused_only_for_scores(folders: Mapping[str, Path]) -> None:
+    """final_logit_softcapping changes the language model's logits, and nothing else."""
     folder = folders["gemma3_text"]
     config = {**read_tiny_spec(folder).config, **causal("gemma3_text"), "final_logit_softcapping": 30.0}
     weights = open_checkpoint((folder / "model.safetensors",))
@@ -349,8 +349,8 @@ MISSING = {
 
 
 @pytest.mark.parametrize(("model_type", "name"), MISSING.items(), ids=MISSING)
-def test_missing_tensor_is_named(folders: Mapping[str, Path], model_type: str, name: str) -> None:
-    """An incomplete checkpoint stops the load and names the tensor."""
+def test_a_missing_tensor_is_named(folders: Mapping[str, Path], model_type: str, name: str) -> None:
+    """An incomplete checkpoint stops the load."""
     spec = read_tiny_spec(folders[model_type])
     weights = {key: weight for key, weight in open_checkpoint(spec.weights).items() if key != name}
     with pytest.raises(ModelUnavailable, match=f"no tensor {name}"):

@@ -1,4 +1,4 @@
-"""GTE under older configs and both kinds of names; its numbers are compared in test_conformance.py."""
+"""GTE with older configs and both kinds of names; test_conformance.py compares its numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 60)
 
-# What the published configs have beside BERT's keys.
+# The keys of published configs in addition to BERT's.
 PUBLISHED: dict[str, Any] = {
     "rope_parameters": None,
     "rope_theta": 500.0,
@@ -42,8 +42,8 @@ FUSED = {
 
 
 @pytest.mark.parametrize("types", [0, 1, 2])
-def test_token_types_are_as_many_as_the_config_says(tmp_path: Path, types: int) -> None:
-    """None in the English models, one in the multilingual ones, where the tokenizer's marks count for nothing."""
+def test_the_config_decides_the_token_types(tmp_path: Path, types: int) -> None:
+    """None in the English models, one in the multilingual ones, where the tokenizer's types are ignored."""
     folder = write_tiny(tmp_path, "Gte", type_vocab_size=types)
     spec = CASES["gte"].spec(folder)
     want = padded_states(reference_model(folder, "Gte"), TEXTS, filler=1)
@@ -53,8 +53,8 @@ def test_token_types_are_as_many_as_the_config_says(tmp_path: Path, types: int) 
 
 
 @pytest.mark.parametrize("architecture", ["gte", "new"])
-def test_published_config_says_the_same(tmp_path: Path, architecture: str) -> None:
-    """rope_theta without rope_parameters, and without scaling, as Arctic Embed v2 has it."""
+def test_a_published_config_is_equivalent(tmp_path: Path, architecture: str) -> None:
+    """rope_theta without rope_parameters and without scaling, as in Arctic Embed v2."""
     theta = {"rope_type": "default", "rope_theta": 500.0}
     folder = write_tiny(tmp_path, "Gte", rope_parameters=theta)
     case = CASES["gte"]
@@ -64,7 +64,7 @@ def test_published_config_says_the_same(tmp_path: Path, architecture: str) -> No
 
 
 def test_names_of_transformers_are_read(tmp_path: Path) -> None:
-    """Tensors under the names transformers works with, and under a head, are the same network."""
+    """Tensors under transformers' names, and under a head, are the same network."""
     spec = CASES["gte"].spec(write_tiny(tmp_path, "Gte"))
     tokens = pack(pack_texts(*TEXTS))
     want = numpy_answer(spec, TEXTS)
@@ -86,8 +86,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key and the expected value."""
     folder = change_config(write_tiny(tmp_path, "Gte"), **{**PUBLISHED, **change})
     with pytest.raises(ModelUnavailable, match=message):
         numpy_answer(CASES["gte"].spec(folder), TEXTS)

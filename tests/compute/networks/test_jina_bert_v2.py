@@ -24,20 +24,20 @@ def spec_of(folder: Path, **facts: Any) -> ModelSpec:
 
 @pytest.mark.parametrize("code", [False, True], ids=["common layout", "code layout"])
 @pytest.mark.parametrize("feed_forward", ["geglu", "reglu", "original"])
-def test_states_are_those_of_the_description(tmp_path: Path, feed_forward: str, code: bool) -> None:
-    """Every layout and activation there are tensors of, in texts as long as the model reads."""
+def test_states_equal_the_description(tmp_path: Path, feed_forward: str, code: bool) -> None:
+    """Every layout and activation, in texts of the maximum length."""
     folder = write_jina_bert(tmp_path, code=code, feed_forward_type=feed_forward)
     np.testing.assert_allclose(numpy_answer(spec_of(folder), TEXTS), jina_states(folder, TEXTS), atol=1e-5)
 
 
 def test_names_under_a_head_are_read(tmp_path: Path) -> None:
-    """Names that begin with "bert.", as in the masked-language models that the code models are saved as."""
+    """Names with "bert.", as in the code models, which are saved as masked-language models."""
     folder = write_jina_bert(tmp_path, code=True, prefix="bert.")
     want = jina_states(folder, TEXTS, prefix="bert.")
     np.testing.assert_allclose(numpy_answer(spec_of(folder), TEXTS), want, atol=1e-5)
 
 
-def test_token_types_reach_the_network(tmp_path: Path) -> None:
+def test_token_types_are_used(tmp_path: Path) -> None:
     """The second text of a pair has type 1."""
     folder = write_jina_bert(tmp_path)
     types = [[0] * 4 + [1] * 5, [0], [1] * 128, [0] * 30]
@@ -45,8 +45,8 @@ def test_token_types_reach_the_network(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, jina_states(folder, TEXTS, types), atol=1e-5)
 
 
-def test_slopes_are_the_published_ones() -> None:
-    """Of 8 heads as in the paper; of 12, jina-embeddings-v2-base's number, 8 of 8 and every other of 16."""
+def test_slopes_equal_the_published_ones() -> None:
+    """For 8 heads as in the paper; for 12, as in jina-embeddings-v2-base, 8 of 8 and every other of 16."""
     eight = [2.0**-i for i in range(1, 9)]
     np.testing.assert_allclose(slopes(8), eight)
     np.testing.assert_allclose(slopes(12), [*eight, 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
@@ -64,8 +64,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key and the expected value."""
     folder = write_jina_bert(tmp_path, **change)
     with pytest.raises(ModelUnavailable, match=message):
         numpy_answer(spec_of(folder), TEXTS)

@@ -44,24 +44,24 @@ def cosines(vectors: np.ndarray, reference: SentenceTransformer) -> np.ndarray:
     return (unit * reference.encode(TEXTS, normalize_embeddings=True)).sum(axis=1)
 
 
-def test_numpy_gives_the_true_vectors(spec: ModelSpec, batch: TokenBatch, reference: SentenceTransformer) -> None:
-    """The reference op set is a reference on real weights too."""
+def test_numpy_gives_the_real_vectors(spec: ModelSpec, batch: TokenBatch, reference: SentenceTransformer) -> None:
+    """The reference op set is correct on real weights too."""
     network = Network(spec, open_checkpoint(spec.weights), NumpyOps())
     vectors = network(pack(batch.texts), {"dense"})["dense"]
     assert cosines(vectors, reference).min() > 0.999999
 
 
 @pytest.mark.parametrize(("dtype", "least"), [("float32", 0.999999), ("bfloat16", 0.9995)])
-def test_torch_gives_the_true_vectors(
+def test_torch_gives_the_real_vectors(
     spec: ModelSpec, batch: TokenBatch, reference: SentenceTransformer, dtype: str, least: float
 ) -> None:
-    """float32 to the last digits; bfloat16 within what rounding each step to 8 bits costs."""
+    """float32 to the last digits; bfloat16 within the rounding of each step to 8 bits."""
     backend = load(spec, BackendOptions(device="cpu", dtype=dtype))
     assert cosines(backend.forward(batch, 0)["dense"], reference).min() > least
 
 
 def test_known_similarities(spec: ModelSpec, batch: TokenBatch) -> None:
-    """The model card's example sentences are as alike as everyone finds them."""
+    """The cosines of the model card's example sentences."""
     vectors = load(spec, BackendOptions(device="cpu", dtype="float32")).forward(batch, 0)["dense"]
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(unit[1:4] @ unit[0], [0.695, 0.943, 0.257], atol=5e-4)

@@ -1,4 +1,4 @@
-"""ModernBERT's windows, its configs old and new, and its biases, against transformers."""
+"""ModernBERT's windows, its old and new configs, and its biases, against transformers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ THETAS = {"rope_parameters": {"full_attention": {"rope_theta": 700.0}, "sliding_
 def assert_like_transformers(folder: Path) -> np.ndarray:
     got = numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS)
     want = padded_states(reference_model(folder, "ModernBert"), TEXTS, filler=1)
-    np.testing.assert_allclose(got, want, atol=1e-5)  # it turns queries and keys in float32
+    np.testing.assert_allclose(got, want, atol=1e-5)  # it rotates queries and keys in float32
     return got
 
 
 @pytest.mark.parametrize("local_attention", [2, 7, 8, 64])
-def test_windows_are_those_of_transformers(tmp_path: Path, local_attention: int) -> None:
-    """Half of local_attention on either side, rounded down, the farthest included."""
+def test_windows_equal_transformers(tmp_path: Path, local_attention: int) -> None:
+    """Half of local_attention on either side, rounded down, inclusive."""
     assert_like_transformers(write_tiny(tmp_path, "ModernBert", local_attention=local_attention))
 
 
 def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
-    """With one local layer of half-width 3, the token 3 away matters, and the token 4 away does not."""
+    """With one local layer of half-width 3, the token at distance 3 matters, and the token at distance 4 does not."""
     folder = write_tiny(
         tmp_path, "ModernBert", num_hidden_layers=1, layer_types=["sliding_attention"], local_attention=6
     )
@@ -42,13 +42,13 @@ def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(1, 8))
 
 
-def test_every_bias_there_can_be_is_read(tmp_path: Path) -> None:
-    """The flags of the config say which layers and norms have one."""
+def test_every_possible_bias_is_read(tmp_path: Path) -> None:
+    """The flags of the config decide which layers and norms have one."""
     assert_like_transformers(write_tiny(tmp_path, "ModernBert", attention_bias=True, mlp_bias=True, norm_bias=True))
 
 
-def test_older_configs_say_the_same(tmp_path: Path) -> None:
-    """The published keys, from before transformers 5, give the network of the present ones."""
+def test_older_configs_are_equivalent(tmp_path: Path) -> None:
+    """The published keys, from before transformers 5, give the same network."""
     folder = write_tiny(tmp_path, "ModernBert", **THETAS)
     want = assert_like_transformers(folder)
     older: dict[str, Any] = {"layer_types": None, "rope_parameters": None, "global_attn_every_n_layers": 3}
@@ -56,16 +56,16 @@ def test_older_configs_say_the_same(tmp_path: Path) -> None:
     np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
 
 
-def test_a_config_that_says_nothing_of_positions_has_the_published_ones(tmp_path: Path) -> None:
-    """Both bases, and every third layer seeing the whole text, are transformers' defaults."""
+def test_a_config_without_positions_has_the_published_ones(tmp_path: Path) -> None:
+    """Both bases, and every third layer with full attention, are transformers' defaults."""
     folder = write_tiny(tmp_path, "ModernBert")
     want = assert_like_transformers(folder)
     change_config(folder, layer_types=None, rope_parameters=None)
     np.testing.assert_array_equal(numpy_answer(CASES["modernbert"].spec(folder, max_tokens=128), TEXTS), want)
 
 
-def test_listed_layers_outrank_the_older_key(tmp_path: Path) -> None:
-    """layer_types says it layer by layer."""
+def test_listed_layers_take_precedence(tmp_path: Path) -> None:
+    """layer_types has precedence over the older key."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
     assert_like_transformers(write_tiny(tmp_path, "ModernBert", layer_types=kinds))
 
@@ -86,8 +86,8 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key and what was expected."""
+def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key and the expected value."""
     folder = change_config(write_tiny(tmp_path, "ModernBert"), **change)
     with pytest.raises(ModelUnavailable, match=message):
         numpy_answer(CASES["modernbert"].spec(folder), texts_of(1))

@@ -1,4 +1,4 @@
-"""What MPNet does unlike BERT; its numbers are compared in test_conformance.py."""
+"""MPNet's differences from BERT; test_conformance.py compares its numbers."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from vectord.compute.networks.mpnet import buckets
 from vectord.errors import ModelUnavailable
 
 
-def test_buckets_are_those_of_transformers() -> None:
-    """At every distance, the powers of two where a bucket begins above all."""
+def test_buckets_equal_transformers() -> None:
+    """At every distance, above all at the powers of two where buckets begin."""
     distances = np.arange(-1000, 1001)
     want = MPNetEncoder.relative_position_bucket(torch.from_numpy(distances), num_buckets=32).numpy()
     np.testing.assert_array_equal(buckets(distances), want)
 
 
-def test_long_texts_are_those_of_transformers(tmp_path: Path) -> None:
-    """Distances up to and beyond 128, in a text as long as the model reads."""
+def test_long_texts_equal_transformers(tmp_path: Path) -> None:
+    """Distances up to and beyond 128, in a text of the maximum length."""
     folder = write_tiny(tmp_path, "MPNet", max_position_embeddings=302)
     texts = texts_of(300, 129, 3)
     want = padded_states(reference_model(folder, "MPNet"), texts, filler=1)
@@ -39,8 +39,8 @@ def test_long_texts_are_those_of_transformers(tmp_path: Path) -> None:
         ({"max_position_embeddings": 2}, "max_position_embeddings must be above 2"),
     ],
 )
-def test_config_that_does_not_fit_is_refused(tmp_path: Path, change: dict[str, int], message: str) -> None:
-    """Another number of buckets has no meaning in transformers either; no room for a token has none at all."""
+def test_an_unsuitable_config_is_refused(tmp_path: Path, change: dict[str, int], message: str) -> None:
+    """Another number of buckets is meaningless in transformers too, and so are positions without room for a token."""
     folder = change_config(write_tiny(tmp_path, "MPNet"), **change)
     with pytest.raises(ModelUnavailable, match=message):
         numpy_answer(CASES["mpnet"].spec(folder, max_tokens=1), texts_of(1))

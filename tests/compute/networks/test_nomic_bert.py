@@ -19,7 +19,7 @@ from vectord.errors import ModelUnavailable
 
 TEXTS = texts_of(9, 1, 60)
 
-# config.json as nomic-embed-text-v1.5 has it, but for the sizes.
+# config.json of nomic-embed-text-v1.5, except for the sizes.
 PUBLISHED: dict[str, Any] = {
     "model_type": "nomic_bert",
     "vocab_size": 40,
@@ -61,15 +61,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("nomic"), "NomicBert")
 
 
-def test_published_config_says_the_same(folder: Path) -> None:
+def test_a_published_config_is_equivalent(folder: Path) -> None:
     """The models' own keys give the network of transformers' keys."""
     case = CASES["nomic_bert"]
     want = numpy_answer(case.spec(folder), TEXTS)
     np.testing.assert_array_equal(numpy_answer(case.spec(folder, config=PUBLISHED), TEXTS), want)
 
 
-def test_base_is_1000_where_the_config_has_none(folder: Path) -> None:
-    """transformers' default, which is what the published models have."""
+def test_the_default_base_is_1000(folder: Path) -> None:
+    """transformers' default, and the published models' base."""
     case = CASES["nomic_bert"]
     bare = {key: value for key, value in case.spec(folder).config.items() if key != "rope_parameters"}
     np.testing.assert_array_equal(
@@ -78,7 +78,7 @@ def test_base_is_1000_where_the_config_has_none(folder: Path) -> None:
 
 
 def test_base_and_gate_are_read(tmp_path: Path) -> None:
-    """Another base of rotary positions and another activation, under either config, as transformers computes them."""
+    """Another rotary base and another activation, under either config, as in transformers."""
     theta = {"rope_type": "default", "rope_theta": 50.0}
     folder = write_tiny(tmp_path, "NomicBert", hidden_act="gelu", rope_parameters=theta)
     want = padded_states(reference_model(folder, "NomicBert"), TEXTS, filler=1)
@@ -88,7 +88,7 @@ def test_base_and_gate_are_read(tmp_path: Path) -> None:
 
 
 def test_names_of_transformers_are_read(folder: Path) -> None:
-    """Tensors under the names transformers works with, and under a head, are the same network."""
+    """Tensors under transformers' names, and under a head, are the same network."""
     spec = CASES["nomic_bert"].spec(folder)
     weights = rename(open_checkpoint(spec.weights), NAMES, FUSED)
     tokens = pack(pack_texts(*TEXTS))
@@ -98,8 +98,8 @@ def test_names_of_transformers_are_read(folder: Path) -> None:
         np.testing.assert_array_equal(Network(spec, renamed, NumpyOps())(tokens, {"tokens"})["tokens"], want)
 
 
-def test_token_types_reach_the_network(folder: Path) -> None:
-    """The second text of a pair has type 1, as transformers reads it."""
+def test_token_types_are_used(folder: Path) -> None:
+    """The second text of a pair has type 1, as in transformers."""
     types = [[0] * 4 + [1] * 5, [0], [1] * 60]
     got = numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
     want = padded_states(reference_model(folder, "NomicBert"), TEXTS, filler=1, token_type_ids=pad(types)[0])
@@ -118,14 +118,14 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), FAULTS.values(), ids=FAULTS)
-def test_config_that_does_not_fit_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
-    """A config nobody here can serve stops the load with the key, as the file has it, and what was expected."""
+def test_an_unsuitable_config_is_refused(folder: Path, change: dict[str, Any], message: str) -> None:
+    """The error names the key as in the file, and the expected value."""
     with pytest.raises(ModelUnavailable, match=message):
         numpy_answer(CASES["nomic_bert"].spec(folder, config={**PUBLISHED, **change}), TEXTS)
 
 
 def test_other_positions_are_refused(tmp_path: Path) -> None:
-    """Scaling that no published model has."""
+    """Scaling, which no published model has."""
     folder = change_config(write_tiny(tmp_path, "NomicBert"), rope_parameters={"rope_type": "longrope"})
     with pytest.raises(ModelUnavailable, match=r"rope_parameters\.rope_type must be one of"):
         numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS)

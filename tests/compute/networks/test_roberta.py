@@ -1,4 +1,4 @@
-"""What RoBERTa, XLM-R and CamemBERT do unlike BERT; their numbers are compared in test_conformance.py."""
+"""RoBERTa's, XLM-R's and CamemBERT's differences from BERT; test_conformance.py compares their numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PADDED = {"filler": 1}
 
 
 @pytest.mark.parametrize("padding", [0, 1, 4])
-def test_positions_count_from_behind_padding_s_id(tmp_path: Path, padding: int) -> None:
-    """The first token takes the row after the padding token's id, so that many fewer tokens fit."""
+def test_positions_count_from_after_paddings_id(tmp_path: Path, padding: int) -> None:
+    """The first token takes the row after the padding token's id, so fewer tokens fit."""
     folder = write_tiny(tmp_path, "Roberta", pad_token_id=padding, type_vocab_size=1)
     case = CASES["roberta"]
     want = padded_states(reference_model(folder, "Roberta"), TEXTS, filler=padding)
@@ -31,7 +31,7 @@ def test_positions_count_from_behind_padding_s_id(tmp_path: Path, padding: int) 
         numpy_answer(case.spec(folder, max_tokens=128 - padding), TEXTS)
 
 
-def test_padding_s_id_is_1_where_the_config_has_none(tmp_path: Path) -> None:
+def test_the_default_padding_id_is_1(tmp_path: Path) -> None:
     """transformers' default."""
     folder = write_tiny(tmp_path, "XLMRoberta", type_vocab_size=1)
     spec = CASES["xlm_roberta"].spec(folder)
@@ -40,15 +40,15 @@ def test_padding_s_id_is_1_where_the_config_has_none(tmp_path: Path) -> None:
     np.testing.assert_array_equal(numpy_answer(CASES["xlm_roberta"].spec(folder), TEXTS), want)
 
 
-def test_the_only_type_is_every_token_s(tmp_path: Path) -> None:
-    """A tokenizer that marks the second text of a pair cannot reach behind a table of one row."""
+def test_a_single_type_belongs_to_every_token(tmp_path: Path) -> None:
+    """A tokenizer that marks the second text of a pair cannot read beyond a table of one row."""
     spec = CASES["xlm_roberta"].spec(write_tiny(tmp_path, "XLMRoberta", type_vocab_size=1))
     types = np.repeat(np.array([0, 1], np.int32), 20)
     np.testing.assert_array_equal(numpy_answer(spec, TEXTS, type_ids=types), numpy_answer(spec, TEXTS))
 
 
-def test_types_are_read_where_there_are_several(tmp_path: Path) -> None:
-    """A model trained with two types has them, as in transformers."""
+def test_several_types_are_read(tmp_path: Path) -> None:
+    """A model trained with two types uses them, as in transformers."""
     folder = write_tiny(tmp_path, "Roberta", type_vocab_size=2)
     types = [[0] * 4 + [1] * 5, [0], [1] * 30]
     got = numpy_answer(CASES["roberta"].spec(folder), TEXTS, type_ids=np.concatenate(types).astype(np.int32))
@@ -66,7 +66,7 @@ def test_names_under_a_head_are_read(tmp_path: Path, prefix: str) -> None:
 
 
 def test_no_room_for_a_token_is_refused(tmp_path: Path) -> None:
-    """A padding id behind the last position would leave a table of no rows."""
+    """A padding id after the last position would leave a table without rows."""
     folder = change_config(write_tiny(tmp_path, "Roberta"), pad_token_id=127)
     with pytest.raises(ModelUnavailable, match="max_position_embeddings 128 leaves no room after pad_token_id 127"):
         numpy_answer(CASES["roberta"].spec(folder), TEXTS)

@@ -1,4 +1,4 @@
-"""Tables of rotary positions against transformers' own frequencies, and what a config may say of them."""
+"""Tables of rotary positions against transformers' frequencies, and the config's values."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def test_a_row_is_its_position_times_the_frequencies() -> None:
 
 
 @pytest.mark.parametrize("scaling", SCALINGS.values(), ids=SCALINGS)
-def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any]) -> None:
-    """Every kind of scaling that is served turns as in transformers, as far as float32 frequencies go."""
+def test_scaled_frequencies_equal_transformers(scaling: dict[str, Any]) -> None:
+    """Every supported kind of scaling, within the accuracy of float32 frequencies."""
     config = Qwen3Config(
         head_dim=HEAD_SIZE, max_position_embeddings=POSITIONS, rope_parameters={"rope_theta": 1000.0, **scaling}
     )
@@ -64,14 +64,14 @@ def test_scaled_frequencies_are_those_of_transformers(scaling: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("turns", ["beta_fast", "beta_slow"])
-def test_edges_without_measure_make_a_table(turns: str) -> None:
-    """What a config may say is computed with, however small."""
+def test_extreme_values_make_a_table(turns: str) -> None:
+    """Any value that a config may have is computed with, however small."""
     found = table(read({"rope_type": "yarn", "factor": 2.0, turns: 5e-324}))
     assert np.isfinite(found.cos).all()
 
 
 def test_no_mapping_is_no_scaling() -> None:
-    """Configs say nothing, null, an empty mapping or "default" for the plain positions."""
+    """Plain positions are written as nothing, null, an empty mapping or "default"."""
     plain = Rotary(theta=1000.0)
     assert read_rotary({}, ("rope_parameters", "full_attention"), theta=1000.0, positions=1) == plain
     assert [read(scaling) for scaling in (None, {}, {"type": "default"}, {"rope_type": "default"})] == [plain] * 4
@@ -101,14 +101,14 @@ FAULTS: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize(("scaling", "message"), FAULTS.values(), ids=FAULTS)
-def test_positions_nobody_turns_here_are_refused(scaling: object, message: str) -> None:
-    """What would turn otherwise than we do stops the load, with its key."""
+def test_unsupported_positions_are_refused(scaling: object, message: str) -> None:
+    """Another rotation stops the load, and the error names its key."""
     with pytest.raises(ModelUnavailable, match=message):
         read(scaling)
 
 
 def test_a_table_that_does_not_fit_is_refused_before_it_is_made() -> None:
-    """A config of a few bytes cannot ask for gigabytes."""
+    """A config of a few bytes cannot allocate gigabytes."""
     with pytest.raises(ModelUnavailable, match="262145 positions times a head size of 128 is above the limit"):
         table(Rotary(theta=1e4), head_size=128, positions=2**18 + 1)
     with pytest.raises(ModelUnavailable, match="heads are 7 wide"):

@@ -1,6 +1,6 @@
-"""Tiny random decoders and DeBERTas, in the files transformers saves, and what transformers makes of them.
+"""Tiny random decoders and DeBERTas, in transformers' files, and transformers' results for them.
 
-torch and transformers are imported only by the functions that write or run a model.
+Only functions that write or run a model import torch and transformers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.compute.networks.case import Case, Texts, padded_states, randomize
 from tests.models import WIDTH
 
 VOCAB_SIZE = 96
-WINDOW = 7  # shorter than the texts of tests
+WINDOW = 7  # shorter than the texts of the tests
 Head = Literal["AutoModel", "AutoModelForCausalLM", "AutoModelForSequenceClassification", "AutoModelForMaskedLM"]
 
 _SIZES: Mapping[str, Any] = {
@@ -30,7 +30,7 @@ _SIZES: Mapping[str, Any] = {
 _DECODER: Mapping[str, Any] = {**_SIZES, "num_key_value_heads": 2, "bos_token_id": None, "eos_token_id": None}
 _LAYER_TYPES = ["sliding_attention", "sliding_attention", "full_attention"]
 
-# What a model of each kind has beside the sizes: everything its network does differently is to be seen.
+# The differences of each kind of model, with visible effect.
 CONFIGS: Mapping[str, Mapping[str, Any]] = {
     "qwen2": {**_DECODER, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 1},
     "qwen3": {**_DECODER, "head_dim": 16},
@@ -67,8 +67,8 @@ def write(model_type: str, folder: Path, *, head: Head = "AutoModel", seed: int 
 
 
 def load_reference(folder: Path, head: Head = "AutoModel") -> Any:
-    """transformers' own model of the folder, in float64 but for what it computes in float32 whatever it is in: the
-    means of norms and the angles of positions. Its eager attention would give NaN for padding behind a window."""
+    """transformers' own model of the folder, in float64 except for its fixed float32 parts: the means of norms and the
+    angles of positions. Its eager attention would give NaN for padding after a window."""
     import torch
     import transformers
 

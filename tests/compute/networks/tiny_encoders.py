@@ -1,7 +1,7 @@
-"""A tiny random model of every encoder in networks/, and what its own class answers in float64.
+"""A tiny random model of every encoder in networks/, and the result of its own class in float64.
 
-References are transformers' classes; of JinaBERT, which has none, our own plain torch module (plain_jina_bert.py).
-torch is imported only by the functions that need it.
+References are transformers' classes; for JinaBERT, our own plain torch module (plain_jina_bert.py).
+Only functions that need torch import it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def write_tiny(folder: Path, family: str, suffix: str = "Model", **facts: Any) -
     defaults = {"DistilBert": DISTIL_FACTS, "ModernBert": MODERN_FACTS}.get(family, FACTS)
     config = getattr(transformers, f"{family}Config")(**{**defaults, **facts})
     randomize(getattr(transformers, family + suffix)(config), size=0.2, norm=1.0).save_pretrained(folder)
-    if family == "DistilBert":  # read_tiny_spec looks for the width under the key that the others have
+    if family == "DistilBert":  # read_tiny_spec expects the width under the usual key
         change_config(folder, hidden_size=DISTIL_FACTS["dim"])
     return folder
 
 
 def reference_model(folder: Path, family: str, suffix: str = "Model") -> Any:
     """The folder's model in float64, by transformers' class {family}{suffix}. Not with its eager attention, whose
-    answer for padding that sees nothing but padding is not a number, and spreads."""
+    output for padding that attends only to padding is NaN, and spreads."""
     import transformers
 
     return getattr(transformers, family + suffix).from_pretrained(folder).double().eval()
@@ -70,7 +70,7 @@ def reference_states(folder: Path, texts: Texts, family: str) -> np.ndarray:
 
 
 def change_config(folder: Path, **facts: Any) -> Path:
-    """The folder, its config.json with these entries; None takes one away."""
+    """Change these entries of the folder's config.json; None removes one."""
     path = folder / "config.json"
     config = {**json.loads(path.read_text()), **facts}
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
@@ -78,13 +78,13 @@ def change_config(folder: Path, **facts: Any) -> Path:
 
 
 def write_new(folder: Path) -> Path:
-    """GTE as it was published before transformers had it: no token types, an older config."""
+    """GTE as published before transformers had it: no token types, an older config."""
     write_tiny(folder, "Gte", type_vocab_size=0)
     return change_config(folder, model_type="new", rope_parameters=None, rope_theta=NTK_THETA, rope_scaling=NTK)
 
 
 def new_states(folder: Path, texts: Texts) -> np.ndarray:
-    """Transformers' class does not know the older config, so it gets the cosines and sines here, in float64."""
+    """transformers' class does not know the older config, so it gets the cosines and sines here, in float64."""
     import torch
 
     class Rotary(torch.nn.Module):

@@ -1,4 +1,4 @@
-"""What every op set must do: the same as the reference, whatever stands beside a text in its batch.
+"""The promises of every op set: the reference's numbers, whatever the neighbours of a text.
 
 Op sets are found by listing the folder. A new one needs a function here that makes a program runnable on it,
 `run_<name>`, and passes the rest.
@@ -25,7 +25,7 @@ from vectord.compute.ops.base import Activation, AttentionSpec, Ops, PackedTexts
 from vectord.compute.ops.groups import PIECE_ROWS
 from vectord.compute.ops.numpy import NumpyOps
 
-NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/backends)
+NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/compute/backends)
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
 
 HEADS = AttentionSpec(heads=4, head_size=8)
@@ -45,7 +45,7 @@ LENGTHS = {
     "longer than a piece": (2 * PIECE_ROWS + 9, 7, PIECE_ROWS, PIECE_ROWS + 1),
 }
 
-Program = Callable[[Ops[Any], Tokens[Any]], Any]  # what a network is: ops and tokens to an activation
+Program = Callable[[Ops[Any], Tokens[Any]], Any]  # a network: ops and tokens to an activation
 Runnable = Callable[[PackedTexts], np.ndarray]
 
 
@@ -83,9 +83,9 @@ def run_openvino(program: Program, groups: int = 4) -> Runnable:
     compiled = ov.Core().compile_model(graph.model, "CPU", config)
 
     def run(texts: PackedTexts, alive: OpenvinoOps = openvino_ops) -> np.ndarray:
-        # `alive`: the constants' memory is the op set's, which must outlive the compiled graph.
+        # `alive`: the op set owns the constants' memory and must outlive the compiled graph.
         answer = np.array(compiled(graph.pack(texts, ()))[0])
-        # Rows that were added to make T round belong to no text.
+        # Rows of padding belong to no text.
         return answer if len(answer) == len(texts.pooled) else answer[: texts.ids.size]
 
     return run
@@ -93,7 +93,7 @@ def run_openvino(program: Program, groups: int = 4) -> Runnable:
 
 @cache
 def runnable(op_set: str, program: Program) -> Runnable:
-    """`program` on `op_set`, compiled once: hypothesis asks for it again and again."""
+    """Compile `program` on `op_set` once: hypothesis uses it many times."""
     make: Callable[[Program], Runnable] = globals()[f"run_{op_set}"]
     return make(program)
 
@@ -110,7 +110,7 @@ def weight(name: str, *shape: int, dtype: str = "F32") -> Weight:
 
 
 def states(o: Ops[Any], tokens: Tokens[Any], name: str = "table", width: int = WIDTH) -> Any:
-    """Some activation (T, width), different on every row: by token and by position."""
+    """An activation (T, width), different on every row: by token and by position."""
     by_token = o.embed(o.constant(weight(name, VOCABULARY, width)), tokens.ids)
     return o.add(by_token, o.embed(o.constant(weight(f"{name} places", MAX_TOKENS, width)), tokens.positions))
 
@@ -130,7 +130,7 @@ def rms_norm(o: Ops[Any], tokens: Tokens[Any], width: int) -> Any:
 
 
 def normalize(o: Ops[Any], tokens: Tokens[Any]) -> Any:
-    """Of rows of which some are zeros."""
+    """Rows, some of which are zeros."""
     return o.normalize(o.activation(o.scale(states(o, tokens, width=2), 10.0), "relu"))
 
 
@@ -157,7 +157,7 @@ def attention(
 
 
 def disentangled(o: Ops[Any], tokens: Tokens[Any], by_key: bool, by_query: bool) -> Any:
-    """Near distances have a bucket each, far ones share the outermost, as in DeBERTa."""
+    """Near distances have one bucket each, far ones share the outermost, as in DeBERTa."""
     distances = np.arange(1 - MAX_TOKENS, MAX_TOKENS)
     buckets = np.clip(distances + BUCKETS // 2, 0, BUCKETS - 1).astype(np.int32)
     return o.disentangled_attention(
@@ -180,13 +180,13 @@ def attend_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
 
 
 def windowed_and_pool(o: Ops[Any], tokens: Tokens[Any]) -> Any:
-    """A layer that sees all, and one that sees its neighbours, as in ModernBERT."""
+    """One layer with full attention, and one with a window, as in ModernBERT."""
     x = attention(o, tokens)
     return o.mean(o.attention(x, x, x, tokens, replace(HEADS, window=2)), tokens)
 
 
 def attend_over_poison(o: Ops[Any], tokens: Tokens[Any]) -> Any:
-    """Attention and pooling over states in which every token with the highest id is not a number."""
+    """Attention and pooling over states in which every token with the highest id is NaN."""
     clean = weight("poisoned", VOCABULARY, WIDTH)
     clean.array[-1] = np.nan
     x = o.embed(o.constant(clean), tokens.ids)
@@ -262,7 +262,7 @@ def numbers(*values: int) -> np.ndarray:
 
 
 def assert_same(op_set: str, program: Program, texts: PackedTexts, what: str) -> None:
-    """Within float32's rounding of the float64 reference."""
+    """Compare within float32's rounding of the float64 reference."""
     got, want = runnable(op_set, program)(texts), runnable("numpy", program)(texts)
     assert got.shape == want.shape, what
     np.testing.assert_allclose(got, want, atol=3e-5, err_msg=what)
@@ -270,7 +270,7 @@ def assert_same(op_set: str, program: Program, texts: PackedTexts, what: str) ->
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_op_is_that_of_the_reference(op_set: str, program: str) -> None:
+def test_ops_equal_the_reference(op_set: str, program: str) -> None:
     """Every op, on every shape of batch."""
     for name, lengths in LENGTHS.items():
         assert_same(op_set, PROGRAMS[program], typed(lengths), name)
@@ -278,23 +278,23 @@ def test_op_is_that_of_the_reference(op_set: str, program: str) -> None:
 
 @pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_spans_are_what_is_pooled(op_set: str, program: str) -> None:
-    """Parts of texts, several of one text, none of another, overlapping and out of order: a row each."""
+def test_the_spans_are_pooled(op_set: str, program: str) -> None:
+    """Parts of texts, several of one text, none of another, overlapping and out of order: one row each."""
     spans = numbers(3, 9, 0, 40, 8, 9, 41, 57, 5, 7).reshape(-1, 2)
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17), spans=spans), "spans")
 
 
 @pytest.mark.parametrize("program", ["attention", "shared keys", *BY_DISTANCE])
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_keys_bound_what_is_attended_to(op_set: str, program: str) -> None:
-    """A text's last rows may go unseen, by themselves too, and still see the others."""
+def test_keys_limit_attention(op_set: str, program: str) -> None:
+    """A text's last rows may be excluded as keys, even for themselves, and still attend to the others."""
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17, 40), keys=numbers(9, 20, 1, 33)), "keys")
 
 
 @pytest.mark.parametrize("program", ["window", "causal, window"])
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_a_query_that_may_see_nothing_gets_zeros(op_set: str, program: str) -> None:
-    """Where a text's keys end, a window soon holds none of them, in a whole text as in the pieces of a long one."""
+def test_a_query_without_visible_keys_gets_zeros(op_set: str, program: str) -> None:
+    """Beyond a text's keys a window contains none of them, in a whole text and in the pieces of a long one."""
     lengths, keys, reach = (9, 40, 2 * PIECE_ROWS + 9, 1), numbers(2, 40, 5, 1), 3
     texts = typed(lengths, keys=keys)
     assert_same(op_set, PROGRAMS[program], texts, "keys and a window")
@@ -306,15 +306,15 @@ def test_a_query_that_may_see_nothing_gets_zeros(op_set: str, program: str) -> N
 
 @pytest.mark.parametrize("program", [*CAUSAL, "attention"])
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_children_see_their_parent(op_set: str, program: str) -> None:
-    """Texts that begin alike compute the beginning once; their rows attend to it and their positions count on."""
+def test_children_attend_to_their_parent(op_set: str, program: str) -> None:
+    """A common beginning is computed once; its texts' rows attend to it, and their positions continue from it."""
     texts = typed((20, 9, 31, 7, 1, 12), parents=numbers(-1, 0, 0, -1, 0, 3))
     assert_same(op_set, PROGRAMS[program], texts, "parents")
 
 
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_shared_prefix_is_a_shortcut_alone(op_set: str) -> None:
-    """In a causal model a text behind its parent has the rows it would have as one text."""
+def test_a_shared_beginning_changes_no_result(op_set: str) -> None:
+    """In a causal model a text after its parent has the same rows as the whole text."""
     start, *ends = random_texts((20, 9, 300, 1), vocab_size=VOCABULARY)
     parents = numbers(-1, 0, 0, 0)
     for name, program in CAUSAL.items():
@@ -326,7 +326,7 @@ def test_shared_prefix_is_a_shortcut_alone(op_set: str) -> None:
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program]:
-    """A whole tiny model, mean pooling and a Dense module, by output."""
+    """The outputs of a whole tiny model with mean pooling and a Dense module."""
     spec = read_tiny_spec(write_sentence_bert(tmp_path_factory.mktemp("model"), dense=(16,)))
     weights = open_checkpoint(spec.weights)
 
@@ -339,7 +339,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program
 
 @pytest.mark.parametrize("output", ["dense", "tokens"])
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_network_is_that_of_the_reference(op_set: str, output: str, network: Callable[[str], Program]) -> None:
+def test_a_network_equals_the_reference(op_set: str, output: str, network: Callable[[str], Program]) -> None:
     """A whole model is within 1e-4 of float64."""
     run, reference = runnable(op_set, network(output)), runnable("numpy", network(output))
     for name in ("one token", "mixed lengths", "many texts", "one text at the limit"):
@@ -348,8 +348,8 @@ def test_network_is_that_of_the_reference(op_set: str, output: str, network: Cal
 
 
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_neighbours_change_nothing(op_set: str, network: Callable[[str], Program]) -> None:
-    """A text alone, beside its like, and beside longer ones gives the same vector."""
+def test_neighbours_do_not_change_a_text(op_set: str, network: Callable[[str], Program]) -> None:
+    """A text alone, next to similar ones, and next to longer ones gives the same vector."""
     run = runnable(op_set, network("dense"))
     text, other, long = random_texts((12, 12, 200))
     alone = run(pack_texts(text))[0]
@@ -368,8 +368,8 @@ def test_neighbours_change_nothing(op_set: str, network: Callable[[str], Program
 @pytest.mark.parametrize("op_set", OP_SETS)
 @settings(deadline=None, max_examples=15)
 @given(lengths=st.lists(st.integers(1, 70) | st.just(PIECE_ROWS + 9), min_size=1, max_size=6), seed=st.integers(0, 9))
-def test_any_batch_is_its_texts(op_set: str, program: Program, lengths: list[int], seed: int) -> None:
-    """Whatever lengths come together, each text's answer is the one it has alone."""
+def test_any_batch_equals_its_single_texts(op_set: str, program: Program, lengths: list[int], seed: int) -> None:
+    """For any lengths."""
     texts = random_texts(lengths, vocab_size=VOCABULARY, seed=seed)
     want = np.concatenate([runnable("numpy", program)(pack_texts(text)) for text in texts])
     np.testing.assert_allclose(runnable(op_set, program)(pack_texts(*texts)), want, atol=2e-5)
@@ -377,8 +377,8 @@ def test_any_batch_is_its_texts(op_set: str, program: Program, lengths: list[int
 
 @pytest.mark.parametrize("poisoned", range(4))
 @pytest.mark.parametrize("op_set", OP_SETS)
-def test_a_text_that_is_not_a_number_spoils_no_other(op_set: str, poisoned: int) -> None:
-    """Not through masks, padding, groups or pooling: NaN times zero is NaN."""
+def test_a_nan_affects_its_own_text_only(op_set: str, poisoned: int) -> None:
+    """Not through masks, padding, groups or pooling, although NaN times zero is NaN."""
     texts = [
         [token % (VOCABULARY - 1) for token in text] for text in random_texts((3, 20, 9, 17), vocab_size=VOCABULARY)
     ]

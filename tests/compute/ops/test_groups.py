@@ -1,4 +1,4 @@
-"""Length groups are a permutation of the batch's rows that costs as little as so many rectangles can."""
+"""Length groups are a permutation of the batch's rows with the least cost for their number."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def texts_of(lengths: Sequence[int], **options: Sequence[int]) -> PackedTexts:
 
 @st.composite
 def texts_with_keys_and_parents(draw: st.DrawFn, longest: int = 40) -> PackedTexts:
-    """Texts of which some have fewer keys than rows, and some an earlier text before them."""
+    """Texts, some with fewer keys than rows, and some with an earlier text before them."""
     lengths = draw(st.lists(st.integers(1, longest), min_size=1, max_size=6))
     keys = [draw(st.integers(1, length)) for length in lengths]
     parents: list[int] = []
@@ -55,13 +55,13 @@ def grouped(lengths: Sequence[int], max_groups: int, step: int) -> list[Group]:
 
 
 def cost(group: Group) -> int:
-    """Bringing places there and back, and the scores of its rectangles."""
+    """The cost of moving places, and of the scores of the rectangles."""
     queries, keys = group.queries.rows, group.keys.rows
     return len(queries) * (PAIRS_A_PLACE * (queries.shape[1] + keys.shape[1]) + queries.shape[1] * keys.shape[1])
 
 
 def least_cost(sizes: Sequence[tuple[int, int]], max_groups: int, step: int) -> int:
-    """Of `sizes`, query and key lengths, by trying every way to cut them in their order."""
+    """The least cost of `sizes`, query and key lengths, over every way to cut them in order."""
     padded = sorted((-(-queries // step) * step, -(-keys // step) * step) for queries, keys in sizes)
     least = 2**62
     for count in range(min(max_groups, len(padded))):
@@ -75,7 +75,7 @@ def least_cost(sizes: Sequence[tuple[int, int]], max_groups: int, step: int) -> 
 
 
 def rows_of(rectangle: Rectangle) -> list[list[int]]:
-    """Of each piece, without padding."""
+    """The rows of each piece, without padding."""
     return [rows[valid].tolist() for rows, valid in zip(rectangle.rows, rectangle.valid, strict=True)]
 
 
@@ -85,7 +85,7 @@ def rows_of(rectangle: Rectangle) -> list[list[int]]:
 @settings(deadline=None, max_examples=60)
 @given(batches, group_counts, steps)
 def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int) -> None:
-    """Each text is in one group, its rows in order; what is padded repeats its first row and is marked."""
+    """Each text is in one group with its rows in order; padding repeats its first row and is marked."""
     cu_seqlens = texts_of(lengths).cu_seqlens
     groups = grouped(lengths, max_groups, step)
     assert 1 <= len(groups) <= max_groups
@@ -105,8 +105,8 @@ def test_every_row_has_one_place(lengths: list[int], max_groups: int, step: int)
 
 @settings(deadline=None, max_examples=60)
 @given(batches, group_counts, steps)
-def test_group_is_as_long_as_its_longest_text(lengths: list[int], max_groups: int, step: int) -> None:
-    """Rounded up to the step; groups come shortest first."""
+def test_a_group_is_as_long_as_its_longest_text(lengths: list[int], max_groups: int, step: int) -> None:
+    """Rounded up to the step; the shortest group comes first."""
     groups = grouped(lengths, max_groups, step)
     widths = [group.queries.rows.shape[1] for group in groups]
     assert widths == [-(-max(lengths[text] for text in group.pieces) // step) * step for group in groups]
@@ -115,8 +115,8 @@ def test_group_is_as_long_as_its_longest_text(lengths: list[int], max_groups: in
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 300), st.integers(1, 300)), min_size=1, max_size=8), st.integers(1, 4), steps)
-def test_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: int, step: int) -> None:
-    """No other way to cut the sorted texts into so many groups costs less, keys alike or not."""
+def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: int, step: int) -> None:
+    """No other way to cut the sorted texts into as many groups costs less, with equal and different keys."""
     queries, keys = (np.array(lengths, np.int32) for lengths in zip(*sizes, strict=True))
     starts = np.zeros_like(queries)
     own = Runs(starts, queries)
@@ -128,8 +128,8 @@ def test_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups: in
 
 @settings(deadline=None, max_examples=60)
 @given(batches, group_counts, steps, st.integers(0, 20))
-def test_unpack_undoes_the_grouping(lengths: list[int], max_groups: int, step: int, extra: int) -> None:
-    """Rows gathered into groups, laid end to end and gathered back are the rows; added rows point to place 0."""
+def test_unpack_reverses_the_grouping(lengths: list[int], max_groups: int, step: int, extra: int) -> None:
+    """Rows that are gathered into groups, laid end to end and gathered back are the same; padding points to place 0."""
     total = sum(lengths)
     groups = grouped(lengths, max_groups, step)
     laid_out = np.concatenate([group.queries.rows.ravel() for group in groups])
@@ -141,21 +141,21 @@ def test_unpack_undoes_the_grouping(lengths: list[int], max_groups: int, step: i
 
 @settings(deadline=None, max_examples=60)
 @given(batches, group_counts)
-def test_piece_order_undoes_the_sorting(lengths: list[int], max_groups: int) -> None:
-    """What is computed piece by piece in the groups comes back in the batch's order."""
+def test_piece_order_reverses_the_sorting(lengths: list[int], max_groups: int) -> None:
+    """Results of pieces return in the batch's order."""
     groups = grouped(lengths, max_groups, 16)
     by_group = np.concatenate([[lengths[text] for text in group.pieces] for group in groups])
     np.testing.assert_array_equal(by_group[piece_order(groups)], lengths)
 
 
 def test_one_long_text_does_not_pad_the_others() -> None:
-    """The case that equal groups get wrong: the outlier stands alone."""
+    """Groups of equal size would get this wrong: the long text has its own group."""
     groups = grouped([20] * 15 + [256], 4, 16)
     assert [group.queries.rows.shape for group in groups] == [(15, 32), (1, 256)]
 
 
-def test_an_empty_batch_is_our_own_mistake() -> None:
-    """Nobody can send one: the scheduler makes batches of at least one text."""
+def test_an_empty_batch_is_an_assertion() -> None:
+    """The scheduler makes batches of at least one text."""
     nothing = Runs(np.zeros(0, np.int32), np.zeros(0, np.int32))
     with pytest.raises(AssertionError):
         length_groups(Pieces(nothing, nothing), 4, 16)
@@ -166,8 +166,8 @@ def test_an_empty_batch_is_our_own_mistake() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(texts_with_keys_and_parents(), group_counts, steps)
-def test_keys_are_those_of_the_reference(texts: PackedTexts, max_groups: int, step: int) -> None:
-    """A text reads its parent's rows, then as many of its own as are keys, however it is grouped."""
+def test_keys_equal_the_reference(texts: PackedTexts, max_groups: int, step: int) -> None:
+    """A text attends to its parent's rows, then to its own keys, however it is grouped."""
     want = [text.keys.tolist() for text in pack(texts).layout.texts]
     found = {}
     for group in length_groups(attending_pieces(texts, None), max_groups, step):
@@ -180,8 +180,8 @@ def test_keys_are_those_of_the_reference(texts: PackedTexts, max_groups: int, st
 
 @settings(deadline=None, max_examples=60)
 @given(texts_with_keys_and_parents())
-def test_keys_end_to_end_are_those_of_the_reference(texts: PackedTexts) -> None:
-    """The same for kernels that take each text's keys behind the others'."""
+def test_keys_end_to_end_equal_the_reference(texts: PackedTexts) -> None:
+    """The same for kernels that need all texts' keys end to end."""
     rows, ends = keys_end_to_end(texts)
     assert rows.dtype == ends.dtype == np.int32
     assert [part.tolist() for part in np.split(rows, ends[1:-1])] == [
@@ -192,15 +192,15 @@ def test_keys_end_to_end_are_those_of_the_reference(texts: PackedTexts) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(texts_with_keys_and_parents())
-def test_positions_are_those_of_the_reference(texts: PackedTexts) -> None:
-    """From 0 in each text, or on from its parent's."""
+def test_positions_equal_the_reference(texts: PackedTexts) -> None:
+    """From 0 in each text, or continued from its parent's."""
     assert positions(texts).tolist() == pack(texts).positions.tolist()
 
 
 @settings(deadline=None, max_examples=40)
 @given(texts_with_keys_and_parents(longest=4 * PIECE_ROWS), st.sampled_from([0, 1, 64, 2 * PIECE_ROWS]), group_counts)
 def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_groups: int) -> None:
-    """Each row is a query once; its piece has every key in its reach and no key of a stranger, and stays small."""
+    """Each row is a query once; its piece has every key within reach and no other text's, and stays small."""
     layout = pack(texts).layout
     owner = np.repeat(np.arange(len(layout.texts)), np.diff(texts.cu_seqlens))
     places = np.arange(texts.ids.size)
@@ -220,8 +220,8 @@ def test_windows_cut_texts_into_pieces(texts: PackedTexts, window: int, max_grou
     assert sorted(seen) == list(range(texts.ids.size))
 
 
-def test_short_texts_and_wide_windows_cut_nothing() -> None:
-    """Pieces cost rows that are read twice: texts that a piece can hold stay whole."""
+def test_short_texts_and_wide_windows_are_not_cut() -> None:
+    """Pieces reread rows, so texts that fit into one piece stay whole."""
     for lengths, window in (([PIECE_ROWS, 3], 1), ([4 * PIECE_ROWS], 2 * PIECE_ROWS), ([4 * PIECE_ROWS], None)):
         pieces = attending_pieces(texts_of(lengths), window)
         assert pieces.queries.lengths.tolist() == lengths
@@ -230,7 +230,7 @@ def test_short_texts_and_wide_windows_cut_nothing() -> None:
 
 
 def test_pieces_are_even() -> None:
-    """So that few lengths are left: a row more than two pieces makes three, and each reads its neighbours."""
+    """For few distinct lengths: one row more than two pieces makes three."""
     pieces = attending_pieces(texts_of([2 * PIECE_ROWS + 1, 5]), 3)
     assert pieces.queries.lengths.tolist() == [171, 171, 171, 5]
     assert pieces.queries.starts.tolist() == [0, 171, 342, 513]
@@ -239,7 +239,7 @@ def test_pieces_are_even() -> None:
 
 
 def test_pooled_pieces_are_the_spans() -> None:
-    """Or the texts, where none are named."""
+    """Or the texts, without spans."""
     spanned = pack_texts([1, 2, 3], [4, 5], spans=np.array([[1, 2], [0, 3], [3, 5]], np.int32))
     for texts, starts, lengths in ((spanned, [1, 0, 3], [1, 3, 2]), (texts_of([3, 2]), [0, 3], [3, 2])):
         pieces = pooled_pieces(texts)

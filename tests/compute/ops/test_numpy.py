@@ -1,4 +1,4 @@
-"""The reference itself, against numbers worked out by hand or by the standard library."""
+"""The reference itself, against numbers computed by hand or by the standard library."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def tokens_of(*lengths: int, **options: Any) -> Tokens[np.ndarray]:
 
 
 def test_positions_count_from_zero_in_each_text() -> None:
-    """A text's first token is at place 0, wherever the text stands in the batch."""
+    """A text's first token has position 0, anywhere in the batch."""
     assert tokens_of(3, 1, 2).positions.tolist() == [0, 1, 2, 0, 0, 1]
 
 
-def test_positions_count_on_from_the_parents() -> None:
-    """What a text begins with is at the places before its own."""
+def test_positions_continue_from_the_parents() -> None:
+    """The parent's positions come before the text's own."""
     assert tokens_of(3, 1, 2, parents=[-1, -1, 0]).positions.tolist() == [0, 1, 2, 0, 3, 4]
 
 
 def test_constants_are_exact() -> None:
-    """Every checkpoint dtype becomes the float64 of the same value; bfloat16 comes as its raw bits."""
+    """Every checkpoint dtype becomes the float64 of the same value; bfloat16 is stored as its raw bits."""
     values = np.array([1.5, -0.25, 3.0], np.float32)
     bits = (values.view(np.uint32) >> 16).astype(np.uint16)
     for weight in (
@@ -57,33 +57,33 @@ def test_constants_are_exact() -> None:
 
 @pytest.mark.parametrize("kind", ACTIVATIONS_AT_ONE)
 def test_activation(kind: Activation) -> None:
-    """Each activation has its formula's value, and no overflow far out."""
+    """Each activation has its formula's value, without overflow for large arguments."""
     values = OPS.activation(np.array([1.0, -1000.0, 1000.0]), kind)
     assert values[0] == pytest.approx(ACTIVATIONS_AT_ONE[kind], abs=1e-15)
     assert np.isfinite(values).all()
 
 
 def test_layer_norm() -> None:
-    """Two numbers become minus one and one; eps counts inside the root."""
+    """Two numbers become minus one and one; eps is added inside the root."""
     one, zero = np.ones(2), np.zeros(2)
     assert OPS.layer_norm(np.array([[3.0, 5.0]]), one, zero, 1e-30).tolist() == [[-1.0, 1.0]]
     assert OPS.layer_norm(np.array([[3.0, 5.0]]), one * 2, one, 3.0).tolist() == [[0.0, 2.0]]
 
 
 def test_rms_norm() -> None:
-    """Each run of as many numbers as there are weights is divided by its own root mean square; eps is inside."""
+    """Each run of weight-many numbers is divided by its own root mean square; eps is inside."""
     x = np.array([[3.0, 3.0, 0.0, 4.0]])
     assert OPS.rms_norm(x, np.array([1.0, 2.0]), 0).tolist() == [[1.0, 2.0, 0.0, 4 / math.sqrt(8) * 2]]
     assert OPS.rms_norm(np.array([[1.0, 1.0]]), np.ones(2), 3.0).tolist() == [[0.5, 0.5]]
 
 
 def test_normalize() -> None:
-    """Rows become 1 long; a row of zeros stays what it is."""
+    """Rows get norm 1; a row of zeros is unchanged."""
     assert OPS.normalize(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist() == [[0.6, 0.8], [0.0, 0.0]]
 
 
 def test_rotate_turns_halves_against_each_other() -> None:
-    """By a quarter, first numbers become minus the second and second ones the first, in each head by itself."""
+    """By a quarter turn, the first half becomes minus the second and the second the first, in each head separately."""
     x, cos, sin = np.array([[1.0, 2.0, 3.0, 4.0]]), np.array([[0.0]]), np.array([[1.0]])
     assert OPS.rotate(x, cos, sin, head_size=2).tolist() == [[-2.0, 1.0, -4.0, 3.0]]
 
@@ -104,8 +104,8 @@ def test_attention_stays_inside_its_text() -> None:
     assert attended.tolist() == [[2.0, 20.0], [2.0, 20.0], [7.0, 70.0]]
 
 
-def test_attention_weighs_by_scaled_product() -> None:
-    """Shares are the softmax of scale times query times key; scale is head_size to the -1/2 unless given."""
+def test_attention_uses_the_scaled_product() -> None:
+    """Weights are the softmax of scale times query times key; scale is head_size to the -1/2 by default."""
     tokens = tokens_of(2)
     q = np.full((2, 4), 1.0)
     k = np.array([[0.0] * 4, [1.0] * 4])  # products 0 and 4
@@ -128,14 +128,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("spec", "options", "want"), CASES.values(), ids=CASES)
-def test_attention_averages_what_may_be_seen(spec: AttentionSpec, options: dict[str, Any], want: list[float]) -> None:
-    """Equal scores average the values of the keys in sight; a query that may see none gets zeros, not NaN."""
+def test_attention_averages_the_visible_keys(spec: AttentionSpec, options: dict[str, Any], want: list[float]) -> None:
+    """Equal scores average the values of visible keys; a query without any gets zeros, not NaN."""
     same, values = np.zeros((4, 1)), np.array([[8.0], [12.0], [16.0], [20.0]])
     assert OPS.attention(same, same, values, tokens_of(4, **options), spec)[:, 0].tolist() == want
 
 
-def test_attention_sees_the_parent_first() -> None:
-    """All of an earlier text, as if it stood before one's own rows; a sibling sees nothing of the other."""
+def test_attention_includes_the_parent() -> None:
+    """All of an earlier text, as if it came before the text's own rows; siblings do not see each other."""
     tokens = tokens_of(1, 2, 1, parents=[-1, 0, 0])
     same, values = np.zeros((4, 1)), np.array([[8.0], [10.0], [12.0], [2.0]])
     causal = AttentionSpec(heads=1, head_size=1, causal=True)
@@ -150,17 +150,17 @@ def test_queries_share_keys_in_order() -> None:
     assert attended.tolist() == [[3.0, 3.0, 7.0, 7.0]]
 
 
-def test_bias_goes_by_distance() -> None:
+def test_bias_depends_on_the_distance() -> None:
     """Entry j - i + M - 1 is added to the score of query i and key j: here only the next token counts."""
     same, values = np.zeros((3, 1)), np.array([[1.0], [2.0], [3.0]])
-    bias = np.array([[-np.inf, -np.inf, -1000.0, 0.0, 0.0]])  # from two before to two behind
+    bias = np.array([[-np.inf, -np.inf, -1000.0, 0.0, 0.0]])  # from two before to two after
     assert OPS.attention(same, same, values, tokens_of(3), ONE_HEAD, bias)[:, 0].tolist() == [2.5, 3.0, 3.0]
 
 
 def test_disentangled_scores_add_places() -> None:
-    """Query i looks at the bucket of i - j, key j at the same one; what is not given adds nothing."""
+    """Query i uses the bucket of i - j, key j the same one; an omitted table adds nothing."""
     one, values, places = np.ones((2, 1)), np.array([[1.0], [3.0]]), np.array([[0.0], [1000.0]])
-    buckets = np.array([1, 0, 0])  # of i - j = -1, 0, 1: who stands behind
+    buckets = np.array([1, 0, 0])  # of i - j = -1, 0, 1
     for given in ((places, None), (None, places), (places, places)):
         mixed = OPS.disentangled_attention(one, one, values, *given, buckets, tokens_of(2), ONE_HEAD)
         assert mixed[:, 0].tolist() == [3.0, 2.0]
@@ -169,7 +169,7 @@ def test_disentangled_scores_add_places() -> None:
 
 
 def test_attention_survives_large_scores() -> None:
-    """A product in the thousands takes all the share; it does not overflow."""
+    """A product in the thousands takes all the weight, without overflow."""
     q, k, v = np.array([[100.0], [100.0]]), np.array([[50.0], [0.0]]), np.array([[3.0], [4.0]])
     assert OPS.attention(q, k, v, tokens_of(2), AttentionSpec(heads=1, head_size=1)).tolist() == [[3.0], [3.0]]
 
@@ -186,7 +186,7 @@ def test_pooling() -> None:
 
 
 def test_pooling_of_spans() -> None:
-    """Where spans are named, a row each, in their order."""
+    """One row a span, in their order."""
     tokens = tokens_of(3, 1, spans=[[1, 3], [3, 4], [0, 2]])
     x = np.array([[1.0], [2.0], [6.0], [8.0]])
     assert OPS.first(x, tokens).tolist() == [[2.0], [8.0], [1.0]]

@@ -1,4 +1,4 @@
-"""What the OpenVINO op set promises beyond the conformance of all op sets: few shapes, no copies, no calls home."""
+"""The OpenVINO op set's own promises: few shapes, no copies, no network access."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def table(rows: int = 2000) -> Weight:
 
 
 def attend(ops: OpenvinoOps, *specs: AttentionSpec) -> Callable[[Tokens[ov.Node]], Answers]:
-    """A network of one attention after another, and what each kind of input is for."""
+    """A network of several attentions, and the meaning of each kind of input."""
     words = ops.constant(table())
 
     def network(tokens: Tokens[ov.Node]) -> Answers:
@@ -69,7 +69,7 @@ def run(graph: Graph, texts: PackedTexts, outputs: Collection[Output] = ()) -> d
     [(1, 16), (16, 16), (17, 32), (48, 48), (49, 64), (65, 80), (256, 256), (257, 320), (1000, 1024)],
 )
 def test_rows_are_rounded_up(tokens: int, rows: int) -> None:
-    """To 16 up to 256, so that a lone text costs what it is, then to 64, so that there are few shapes."""
+    """To 16 up to 256, so that a single text costs little, then to 64, for few shapes."""
     inputs = inputs_of(build(attend(OpenvinoOps(), SPEC), groups=4), texts_of(tokens))
     for name in ("ids", "type_ids", "positions", "unpack"):
         assert inputs[name].shape == (rows,)
@@ -79,8 +79,8 @@ def test_rows_are_rounded_up(tokens: int, rows: int) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=30), st.integers(1, 5))
-def test_inputs_have_the_shapes_of_the_graph(lengths: list[int], groups: int) -> None:
-    """Every group has places and a mask that fit, of rounded lengths, in use or not; positions restart at 0."""
+def test_inputs_fit_the_graph(lengths: list[int], groups: int) -> None:
+    """Every group has places and a mask of rounded lengths, used or not; positions restart at 0."""
     inputs = inputs_of(build(attend(OpenvinoOps(), SPEC, WINDOWED), groups), texts_of(*lengths))
     texts = pooled = 0
     for g in range(groups):
@@ -103,7 +103,7 @@ def test_inputs_have_the_shapes_of_the_graph(lengths: list[int], groups: int) ->
     assert all(array.flags.c_contiguous for array in inputs.values())
 
 
-def test_graph_asks_only_for_what_the_network_uses() -> None:
+def test_the_graph_has_only_needed_inputs() -> None:
     """A network without types or attention has no inputs for them, and `pack` makes none."""
     ops = OpenvinoOps()
     words = ops.constant(table())
@@ -116,7 +116,7 @@ def test_graph_asks_only_for_what_the_network_uses() -> None:
 
 @pytest.mark.parametrize("specs", [(SPEC,), (CAUSAL,), (WINDOWED, SPEC)], ids=["all", "causal", "windows"])
 def test_layers_share_their_inputs_and_masks(specs: Sequence[AttentionSpec]) -> None:
-    """A second round of the same layers adds no input, and computes no mask again."""
+    """Repeating the layers adds no input and computes no mask again."""
 
     def comparisons(graph: Graph) -> int:
         return sum(node.get_type_name() in {"Greater", "Less"} for node in graph.model.get_ops())
@@ -129,8 +129,8 @@ def test_layers_share_their_inputs_and_masks(specs: Sequence[AttentionSpec]) -> 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 @pytest.mark.parametrize("specs", [(SPEC,), (WINDOWED, CAUSAL)], ids=["all", "windows"])
-def test_number_of_groups_changes_nothing(groups: int, specs: Sequence[AttentionSpec]) -> None:
-    """How texts are grouped is a matter of speed alone, groups that stay empty included."""
+def test_the_number_of_groups_changes_no_result(groups: int, specs: Sequence[AttentionSpec]) -> None:
+    """Groups are for speed only, including empty ones."""
     texts = texts_of(3, 20, 1, 40)
     ops = OpenvinoOps()
     got, want = (run(build(attend(ops, *specs), some), texts) for some in (groups, 4))
@@ -138,8 +138,8 @@ def test_number_of_groups_changes_nothing(groups: int, specs: Sequence[Attention
         np.testing.assert_allclose(got[output], rows, atol=1e-5, err_msg=output)
 
 
-def test_rows_by_token_leave_only_when_asked_for() -> None:
-    """And then those of the texts' tokens, not of what was rounded up; the other answers are the same."""
+def test_token_outputs_are_returned_only_on_request() -> None:
+    """Those of the texts' tokens, without padding; the other outputs do not change."""
     ops, texts = OpenvinoOps(), texts_of(3, 20)
     graph = build(attend(ops, SPEC), 2, by_token={"tokens"})
     assert graph.outputs == ("dense", "splade", "tokens")
@@ -151,8 +151,8 @@ def test_rows_by_token_leave_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_constant_lies_over_the_checkpoint(dtype: str) -> None:
-    """A constant reads the weight's own memory: 2 GB of weights are not copied to make a graph."""
+def test_a_constant_lies_over_the_checkpoint(dtype: str) -> None:
+    """It shares the weight's memory: 2 GB of weights are not copied for a graph."""
     kinds = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
     array = np.zeros((4, 3), kinds[dtype])
     node = OpenvinoOps().constant(Weight("w", dtype, array))
@@ -163,8 +163,8 @@ def test_constant_lies_over_the_checkpoint(dtype: str) -> None:
     assert constant.get_tensor_view().data.tobytes() == array.tobytes()
 
 
-def test_constants_memory_lives_as_long_as_the_op_set() -> None:
-    """OpenVINO keeps no reference to the memory it shares, so the op set must."""
+def test_constants_live_as_long_as_the_op_set() -> None:
+    """OpenVINO keeps no reference to shared memory, so the op set must."""
     array = np.ones((4, 3), np.float32)
     ops = OpenvinoOps()
     before = sys.getrefcount(array)
@@ -172,8 +172,8 @@ def test_constants_memory_lives_as_long_as_the_op_set() -> None:
     assert sys.getrefcount(array) > before
 
 
-def test_only_matrices_of_16_bits_stay_as_they_are() -> None:
-    """They are marked as the runtime marks them, lest it hold them a second time, in 32 bits."""
+def test_only_matrices_of_16_bits_stay_packed() -> None:
+    """They have the runtime's own mark; without it the runtime would hold them in 32 bits too."""
     ops = OpenvinoOps()
     for dtype, shape, packed in (("F16", (4, 3), True), ("F16", (4,), False), ("F32", (4, 3), False)):
         array = np.zeros(shape, {"F16": np.float16, "F32": np.float32}[dtype])
@@ -181,7 +181,7 @@ def test_only_matrices_of_16_bits_stay_as_they_are() -> None:
 
 
 def test_words_are_cut_over_the_same_memory() -> None:
-    """max_linear goes over the vocabulary in parts, each of the weight's own memory: there is no second table."""
+    """max_linear reads the vocabulary in parts of the weight's own memory, without a second table."""
     ops, words = OpenvinoOps(), 2 * WORDS_AT_ONCE + 5
     matrix, bias = np.zeros((words, WIDTH), np.float32), np.zeros(words, np.float32)
 
@@ -211,11 +211,11 @@ import socket; socket.socket().close()  # the hook is known to work
 """
 
 
-def test_openvino_calls_nobody(tmp_path: Path) -> None:
-    """Left alone, importing openvino reports to Google Analytics and writes to the user's home. Not here."""
-    environ = {**os.environ, "HOME": str(tmp_path), "CI": ""}  # it is silent where CI is "true"
+def test_openvino_contacts_nobody(tmp_path: Path) -> None:
+    """By itself, importing openvino reports to Google Analytics and writes to the user's home."""
+    environ = {**os.environ, "HOME": str(tmp_path), "CI": ""}  # it is silent if CI is "true"
     result = subprocess.run(
         [sys.executable, "-c", CALLS_HOME], env=environ, capture_output=True, text=True, check=True, timeout=60
     )
-    assert result.stdout.split() == ["socket.__new__"]  # our own, at the end
+    assert result.stdout.split() == ["socket.__new__"]  # our own import, at the end
     assert not list(tmp_path.iterdir())

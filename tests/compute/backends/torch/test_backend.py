@@ -1,4 +1,4 @@
-"""What the torch backend makes of a full device, and of float32. Its vectors: ../test_conformance.py."""
+"""The torch backend's full device and float32 reruns. Its vectors: ../test_conformance.py."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def spec(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 
 
 def backend_of(spec: ModelSpec, network: Any, make_exact: Callable[[], Any] | None = None) -> TorchBackend:
-    """One that runs `network`."""
+    """A backend that runs `network`."""
     return TorchBackend(load(spec, BackendOptions(device="cpu")).facts, network, make_exact, CPU)
 
 
 def test_bfloat16_is_close_to_float32(spec: ModelSpec) -> None:
-    """Sixteen bits cost little even on random weights: cosine above 0.999."""
+    """16 bits cost little even on random weights: cosine above 0.999."""
     batch = batch_of(*random_texts((9, 1, 30, 2)))
     full, half = (
         load(spec, BackendOptions(device="cpu", dtype=dtype)).forward(batch, 0)["dense"]
@@ -44,8 +44,8 @@ def test_bfloat16_is_close_to_float32(spec: ModelSpec) -> None:
     assert cosines.min() > 0.999
 
 
-def test_threads_of_the_options_are_used(spec: ModelSpec) -> None:
-    """torch's own default would ignore the cgroup's quota."""
+def test_configured_threads_are_used(spec: ModelSpec) -> None:
+    """torch's default would ignore the cgroup's quota."""
     before = torch.get_num_threads()
     try:
         load(spec, BackendOptions(device="cpu", threads=1))
@@ -55,7 +55,7 @@ def test_threads_of_the_options_are_used(spec: ModelSpec) -> None:
 
 
 def test_exact_is_float32(spec: ModelSpec) -> None:
-    """Whatever the model is served in; the second set of weights is made once."""
+    """Whatever the served dtype; the second set of weights is made once."""
     batch = batch_of(*random_texts((9, 1, 30, 2)))
     backend = load(spec, BackendOptions(device="cpu", dtype="bfloat16"))
     want = load(spec, BackendOptions(device="cpu", dtype="float32")).forward(batch, 0)["dense"]
@@ -64,8 +64,8 @@ def test_exact_is_float32(spec: ModelSpec) -> None:
         np.testing.assert_allclose(backend.forward_exact(batch)["dense"], want, atol=1e-6)
 
 
-def test_weights_in_float32_are_made_once(spec: ModelSpec) -> None:
-    """When somebody first needs them, and never where the first are that already."""
+def test_float32_weights_are_made_once(spec: ModelSpec) -> None:
+    """On first use, and never if the first set is float32."""
     made: list[str] = []
 
     def make_exact() -> Any:
@@ -81,8 +81,8 @@ def test_weights_in_float32_are_made_once(spec: ModelSpec) -> None:
         assert made == want
 
 
-def test_full_device_is_a_memory_error(spec: ModelSpec) -> None:
-    """The engine halves a batch on MemoryError; the tensors of the failed try are gone by then."""
+def test_a_full_device_is_a_memory_error(spec: ModelSpec) -> None:
+    """The engine halves a batch on MemoryError; the tensors of the failed try are freed by then."""
     held: list[weakref.ref[torch.Tensor]] = []
 
     def fill_the_device(tokens: object, outputs: object) -> torch.Tensor:
@@ -99,7 +99,7 @@ def test_full_device_is_a_memory_error(spec: ModelSpec) -> None:
 
 
 def test_no_room_for_float32_is_a_memory_error(spec: ModelSpec) -> None:
-    """The second set of weights may be what does not fit."""
+    """The second set of weights may not fit."""
     made: list[str] = []
 
     def make_exact() -> Any:
@@ -107,14 +107,14 @@ def test_no_room_for_float32_is_a_memory_error(spec: ModelSpec) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     backend = backend_of(spec, lambda tokens, outputs: {}, make_exact)
-    for _ in range(2):  # it is tried again: room may have come free
+    for _ in range(2):  # it is tried again: memory may have become free
         with pytest.raises(MemoryError, match="in float32"):
             backend.forward_exact(batch_of([1]))
     assert len(made) == 2
 
 
-def test_other_failures_are_left_as_they_are(spec: ModelSpec) -> None:
-    """Only lack of memory is lack of memory: a bug in the network is not retried in halves."""
+def test_other_failures_pass_unchanged(spec: ModelSpec) -> None:
+    """A bug in the network is not retried in halves."""
 
     def fail(tokens: object, outputs: object) -> torch.Tensor:
         raise RuntimeError("a kernel failed")
@@ -124,7 +124,7 @@ def test_other_failures_are_left_as_they_are(spec: ModelSpec) -> None:
 
 
 def test_missing_weights_stop_the_load(spec: ModelSpec, tmp_path: Path) -> None:
-    """A folder without its checkpoint is a model that cannot be served."""
+    """A folder without its checkpoint cannot be served."""
     missing = read_tiny_spec(spec.folder, weights=(tmp_path / "model.safetensors",))
     with pytest.raises(ModelUnavailable, match=r"model\.safetensors"):
         load(missing, BackendOptions(device="cpu"))
@@ -140,6 +140,6 @@ def test_missing_weights_stop_the_load(spec: ModelSpec, tmp_path: Path) -> None:
     ],
 )
 def test_nothing_else_needs_torch(module: str) -> None:
-    """The core install has no torch: only ops/torch/ and backends/torch/ may import it."""
+    """The core installation has no torch: only ops/torch/ and backends/torch/ may import it."""
     code = f"import sys, {module}; sys.exit('torch' in sys.modules or 'openvino' in sys.modules)"
     assert run([sys.executable, "-c", code], check=False).returncode == 0

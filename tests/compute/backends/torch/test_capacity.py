@@ -1,4 +1,4 @@
-"""How many tokens a forward runs: what is measured, and what follows from it."""
+"""The tokens of a forward: the measurement, and the decision."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PLENTY = 2**60
 
 @st.composite
 def points(draw: st.DrawFn) -> list[Point]:
-    """Of a device as odd as can be, each of twice the tokens of the one before."""
+    """Points of any device, each with twice the tokens of the one before."""
     number = draw(st.integers(0, 8))
     return [Point(FIRST_TOKENS << i, draw(st.floats(1e-6, 1e3)), draw(st.integers(0, 2**40))) for i in range(number)]
 
 
 def device(full_at: int, bytes_a_token: int = 1000, memory: int = PLENTY) -> Callable[[int], Point]:
-    """A probe of one whose speed grows with the batch until `full_at` tokens."""
+    """A probe of a device whose speed grows with the batch until `full_at` tokens."""
 
     def probe(tokens: int) -> Point:
         if tokens * bytes_a_token > memory:
@@ -45,7 +45,7 @@ def device(full_at: int, bytes_a_token: int = 1000, memory: int = PLENTY) -> Cal
 
 @given(measured=points(), room_bytes=st.integers(0, 2**41), otherwise=st.integers(1, 2**17))
 def test_the_budget_fits_the_room(measured: list[Point], room_bytes: int, otherwise: int) -> None:
-    """Whatever was measured: a size that was, or a part of the first, and one that takes no more than there is."""
+    """For any points: a measured size, or a part of the first, within the memory."""
     budget = choose_budget(measured, room_bytes, otherwise)
     if not measured:
         assert budget == otherwise
@@ -56,8 +56,8 @@ def test_the_budget_fits_the_room(measured: list[Point], room_bytes: int, otherw
 
 
 @given(measured=points())
-def test_no_larger_batch_than_pays(measured: list[Point]) -> None:
-    """Every step up to the budget gained a twentieth."""
+def test_no_larger_batch_than_worthwhile(measured: list[Point]) -> None:
+    """Every step up to the budget gained 5 %."""
     budget = choose_budget(measured, PLENTY, 1)
     taken = [point.tokens_per_s for point in measured if point.tokens <= budget]
     assert all(faster >= LEAST_GAIN * slower for slower, faster in pairwise(taken))
@@ -74,25 +74,25 @@ def test_no_larger_batch_than_pays(measured: list[Point]) -> None:
     ],
     ids=["where speed ends", "the most there is", "what fits", "at once", "less than the first"],
 )
-def test_a_device_is_found_out(full_at: int, room_bytes: int, budget: int) -> None:
-    """From its speed and its memory."""
+def test_a_device_is_measured(full_at: int, room_bytes: int, budget: int) -> None:
+    """By its speed and its memory."""
     assert choose_budget(measure(device(full_at), room_bytes, 60.0, now_s=lambda: 0.0), room_bytes, 1) == budget
 
 
 def test_measuring_stops_before_memory_does() -> None:
-    """What twice the tokens would take is known before it is tried."""
+    """The memory of twice the tokens is predicted before it is tried."""
     measured = measure(device(10**6), 5_000_000, 60.0, now_s=lambda: 0.0)
     assert [point.tokens for point in measured] == [1024, 2048, 4096]
 
 
-def test_out_of_memory_ends_it() -> None:
-    """As where another process takes the rest meanwhile."""
+def test_out_of_memory_ends_the_measurement() -> None:
+    """For example if another process takes the rest meanwhile."""
     measured = measure(device(10**6, memory=3_000_000), PLENTY, 60.0, now_s=lambda: 0.0)
     assert [point.tokens for point in measured] == [1024, 2048]
 
 
 def test_measuring_ends_with_its_time() -> None:
-    """The first batch is always run; none begins that could end too late."""
+    """The first batch always runs; none starts that could end too late."""
     clock = count(step=4.0)
     measured = measure(device(10**6), PLENTY, 10.0, now_s=lambda: next(clock))
     assert [point.tokens for point in measured] == [1024, 2048, 4096]
@@ -100,7 +100,7 @@ def test_measuring_ends_with_its_time() -> None:
 
 
 @given(tokens=st.integers(1, 5000), longest=st.integers(1, 600))
-def test_a_sample_has_as_many_tokens_as_asked(tokens: int, longest: int) -> None:
+def test_a_sample_has_the_requested_tokens(tokens: int, longest: int) -> None:
     """In texts none of which is too long or empty; the same each time."""
     texts = sample_texts(tokens, longest, 7)
     lengths = np.diff(texts.cu_seqlens)
@@ -114,5 +114,5 @@ def test_a_sample_has_as_many_tokens_as_asked(tokens: int, longest: int) -> None
     ("gib", "short", "long"), [(4, 16, 3), (5, 32, 6), (6, 32, 6), (7, 64, 6), (8, 64, 6), (24, 128, 12)]
 )
 def test_texts_by_memory(gib: int, short: int, long: int) -> None:
-    """The tables have one row per step of memory."""
+    """The tables have one row for each step of memory."""
     assert (texts_by_memory(gib * GIB, 512), texts_by_memory(gib * GIB, 8192)) == (short, long)

@@ -1,4 +1,4 @@
-"""On a GPU, where there is one: what the processor cannot show of copies, streams, captures and memory."""
+"""On a GPU, if there is one: copies, streams, captures and memory, which the processor cannot show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "classifier": write_classifier,
     "decoder": write_decoder,
 }
-TOLERANCES = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}  # of numbers around 1, by random weights
+TOLERANCES = {"float32": 1e-4, "float16": 0.05, "bfloat16": 0.3}  # for numbers around 1, with random weights
 LENGTHS = (9, 1, 30, 2, 17, 30)
 LONG = (400, 500, 1, 300, 500, 77, 480, 500)  # more than the largest graph holds
 
@@ -52,7 +52,7 @@ def assert_close(got: Answers, want: Answers, atol: float) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("lengths", [LENGTHS, LONG], ids=["small", "large"])
-def test_answers_are_those_of_the_reference(spec: ModelSpec, dtype: str, lengths: tuple[int, ...]) -> None:
+def test_outputs_equal_the_reference(spec: ModelSpec, dtype: str, lengths: tuple[int, ...]) -> None:
     """In every dtype, with graphs and beyond them."""
     batch = batch_of(*random_texts(lengths), outputs=spec.outputs)
     want = Network(spec, open_checkpoint(spec.weights), NumpyOps())(pack(batch.texts), batch.outputs)
@@ -63,8 +63,8 @@ def test_answers_are_those_of_the_reference(spec: ModelSpec, dtype: str, lengths
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_graphs_answer_as_eager_kernels_do(spec: ModelSpec, dtype: str) -> None:
-    """The same numbers but for the order in which products of another size are summed."""
+def test_graphs_equal_eager_kernels(spec: ModelSpec, dtype: str) -> None:
+    """Except for the order of sums in products of another size."""
     backend = on_gpu(spec, dtype)
     if torch.cuda.get_device_capability() >= (8, 0):
         assert len(backend._graphs)
@@ -77,7 +77,7 @@ def test_graphs_answer_as_eager_kernels_do(spec: ModelSpec, dtype: str) -> None:
 
 
 def test_packed_equals_alone(spec: ModelSpec) -> None:
-    """Neighbours change a text by rounding alone."""
+    """Neighbours change a text by rounding only."""
     texts = random_texts(LENGTHS)
     backend = on_gpu(spec, "bfloat16")
     together = backend.forward(batch_of(*texts, outputs=spec.outputs), 0)
@@ -87,8 +87,8 @@ def test_packed_equals_alone(spec: ModelSpec) -> None:
     backend.close()
 
 
-def test_streams_mix_nothing_up(spec: ModelSpec) -> None:
-    """Batches of both forms and many sizes, on two streams at once, have the answers they have one by one."""
+def test_streams_do_not_mix_batches(spec: ModelSpec) -> None:
+    """Batches of both forms and many sizes, on two streams at once, have the outputs of sequential runs."""
     backend = on_gpu(spec, "float16")
     shapes = [LENGTHS, LONG, (1,), (16,) * 40, (500,)]
     batches = [batch_of(*random_texts(some, seed=i), outputs=spec.outputs) for i, some in enumerate(shapes * 6)]
@@ -105,8 +105,8 @@ def test_streams_mix_nothing_up(spec: ModelSpec) -> None:
     backend.close()
 
 
-def test_parents_and_keys_run_by_the_kernel_too(tmp_path: Path) -> None:
-    """What has no flat form: a beginning that several texts share."""
+def test_parents_and_keys_use_the_kernel_too(tmp_path: Path) -> None:
+    """Without a flat form: a beginning that several texts share."""
     spec = write_decoder(tmp_path)
     backend = on_gpu(spec, "float16")
     start, *ends = random_texts((40, 7, 90, 1))
@@ -117,8 +117,8 @@ def test_parents_and_keys_run_by_the_kernel_too(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_full_device_is_a_memory_error_and_serves_on(tmp_path: Path) -> None:
-    """The engine halves a batch on it; what fits runs as before."""
+def test_a_full_device_is_a_memory_error_and_recovers(tmp_path: Path) -> None:
+    """The engine halves a batch on it; a batch that fits runs as before."""
     spec = write_plain(tmp_path)
     backend = on_gpu(spec, "float16", graph_memory_mib=0)
     small = batch_of(*random_texts(LENGTHS))
@@ -136,7 +136,7 @@ def test_a_full_device_is_a_memory_error_and_serves_on(tmp_path: Path) -> None:
 
 
 def test_capacity_is_found(tmp_path: Path) -> None:
-    """A budget that was measured, and that runs."""
+    """A measured budget, which runs."""
     spec = write_plain(tmp_path)
     backend = on_gpu(spec, "float16", capacity_s=5.0)
     tokens = backend.facts.max_batch_tokens
@@ -145,7 +145,7 @@ def test_capacity_is_found(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_one_load_after_another_gives_memory_back(tmp_path: Path) -> None:
+def test_repeated_loads_free_their_memory(tmp_path: Path) -> None:
     """Graphs and weights go with their model."""
     spec = write_plain(tmp_path)
     on_gpu(spec, "float16").close()
@@ -159,7 +159,7 @@ def test_one_load_after_another_gives_memory_back(tmp_path: Path) -> None:
 
 
 def test_rows_of_every_output_are_the_batchs_own(spec: ModelSpec) -> None:
-    """Not those of the shape it was put into."""
+    """Not those of the shape that holds it."""
     backend = on_gpu(spec, "float16")
     for output, rows in backend.forward(batch_of(*random_texts(LENGTHS), outputs=spec.outputs), 0).items():
         assert len(rows) == (len(LENGTHS) if output in POOLED else sum(LENGTHS))

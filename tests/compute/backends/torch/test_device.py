@@ -1,4 +1,4 @@
-"""What the torch backend chooses: a device, its numbers, and how much of its memory."""
+"""The torch backend's choice of device, dtype and share of memory."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def ampere(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("name", ["cuda", "cuda:1", "mps"])
 def test_missing_gpu_becomes_the_cpu(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A machine without the GPU that was asked for still serves, and says so in the log."""
+    """It serves, and logs a warning."""
     with caplog.at_level(logging.WARNING, "vectord.compute.backends.torch"):
         assert choose_device(name) == CPU
     assert caplog.messages == [f"{name.upper()} requested but not available, falling back to CPU"]
@@ -46,13 +46,13 @@ def test_missing_gpu_becomes_the_cpu(name: str, caplog: pytest.LogCaptureFixture
 
 @pytest.mark.usefixtures("no_gpu")
 def test_auto_without_gpu_is_the_cpu(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody asked for a GPU, so nobody is warned."""
+    """Without a warning."""
     assert choose_device("auto") == CPU
     assert not caplog.messages
 
 
 def test_auto_prefers_cuda_then_mps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fastest kind of device that is there is taken; a number that is there is kept."""
+    """The fastest available kind; an existing number is kept."""
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto") == CUDA
@@ -63,8 +63,8 @@ def test_auto_prefers_cuda_then_mps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:9999", "", "CUDA", "cpu\n"])
-def test_unknown_device_stops_the_start(name: str) -> None:
-    """A name that is no device is a mistake in the configuration, not a missing GPU."""
+def test_an_unknown_device_stops_the_start(name: str) -> None:
+    """An unknown name is a configuration error, not a missing GPU."""
     with pytest.raises(ConfigError, match="device must be auto, cpu, cuda, cuda:N or mps"):
         choose_device(name)
 
@@ -79,7 +79,7 @@ def test_dtype_auto_fits_the_device() -> None:
 
 @pytest.mark.usefixtures("turing")
 def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> None:
-    """It only emulates bfloat16; whoever asks for that is told."""
+    """It only emulates bfloat16; a request for that logs a warning."""
     assert choose_dtype("auto", CUDA) == torch.float16
     assert not caplog.messages
     assert choose_dtype("bfloat16", CUDA) == torch.float16
@@ -87,8 +87,8 @@ def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> N
 
 
 @pytest.mark.usefixtures("ampere")
-def test_dtype_can_be_insisted_on() -> None:
-    """What is asked for is what is computed in, but for float16 on the CPU, which is emulated there."""
+def test_a_requested_dtype_is_used() -> None:
+    """Except for float16 on the CPU, which would be emulated."""
     assert choose_dtype("bfloat16", CPU) == torch.bfloat16
     assert choose_dtype("bfloat16", CUDA) == torch.bfloat16
     assert choose_dtype("float32", CUDA) == torch.float32
@@ -103,7 +103,7 @@ def test_dtype_can_be_insisted_on() -> None:
 def test_gemma_never_computes_in_float16(
     gpu: str, dtype: torch.dtype, name: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It overflows there: bfloat16 where the GPU computes in that, else float32. Who asked for float16 is told."""
+    """It overflows: bfloat16 if the GPU supports it, else float32. A request for float16 logs a warning."""
     request.getfixturevalue(gpu)
     assert choose_dtype(name, CUDA, "gemma3_text") == dtype
     warned = [f"gemma3_text overflows in float16; using {str(dtype).removeprefix('torch.')}"]
@@ -124,8 +124,8 @@ def test_float32_is_rounded_only_by_choice(tf32: bool, precision: str) -> None:
 
 
 @pytest.mark.parametrize(("cap_mib", "share"), [(1024, 0.25), (8192, 1.0)])
-def test_the_cap_is_a_share_of_its_own_card(cap_mib: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the second one's 4 GiB, say; a cap above that is none."""
+def test_the_limit_is_a_share_of_its_own_card(cap_mib: int, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example of the second one's 4 GiB; a limit above that is none."""
     asked: list[tuple[float, int]] = []
     card = SimpleNamespace(total_memory=4096 * MIB)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
@@ -135,8 +135,8 @@ def test_the_cap_is_a_share_of_its_own_card(cap_mib: int, share: float, monkeypa
 
 
 @given(sizes=st.lists(st.integers(0, 2**40), min_size=4, max_size=4), cap_mib=st.none() | st.integers(64, 2**20))
-def test_room_is_what_may_still_be_taken(sizes: list[int], cap_mib: int | None) -> None:
-    """Never more than is free beside what the process holds, and with a cap never more than that allows."""
+def test_room_is_the_memory_that_may_still_be_taken(sizes: list[int], cap_mib: int | None) -> None:
+    """At most the free memory plus this process's unused memory, and within the limit."""
     free, held, used, rest = sizes
     memory = DeviceMemory(allocated=min(held, used), reserved=held, free=free, total=free + held + rest)
     room = room_bytes(memory, cap_mib)

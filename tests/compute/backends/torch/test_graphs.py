@@ -1,4 +1,4 @@
-"""Which graphs are captured, and that they answer as the network does; a capture here is the program, run again."""
+"""Which graphs are captured, and that they equal the network; a capture here is the program, run again."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BATCHES = [(9, 1, 30, 2, 17, 30), (1,), (16,), (200, 3), (5,) * 30, (500,), (1,)
 
 
 class Recorder:
-    """A Capture that runs the program again into the places of the first time, as a graph does."""
+    """A Capture that runs the program again into the first outputs, as a graph does."""
 
     def __init__(self) -> None:
         self.captured = 0
@@ -62,7 +62,7 @@ def spec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def backends_of(spec: ModelSpec, capture: Recorder) -> tuple[TorchBackend, TorchBackend]:
-    """(with graphs, by groups), both of two streams."""
+    """(with graphs, by groups), both with two streams."""
     facts = BackendFacts(name="torch", device="cpu", dtype="float32", streams=2, cost="packed", max_batch_tokens=9999)
     checkpoint = open_checkpoint(spec.weights)
     network = Network(spec, checkpoint, TorchOps(CPU, torch.float32, written_out))
@@ -86,8 +86,8 @@ def assert_same(got: TorchBackend, want: TorchBackend, batch: TokenBatch) -> Non
         np.testing.assert_allclose(answers[output], rows, atol=2e-5, err_msg=output)
 
 
-def test_graphs_answer_as_the_network_does(spec: ModelSpec) -> None:
-    """Every output, every batch that fits, one after the other through the same places."""
+def test_graphs_equal_the_network(spec: ModelSpec) -> None:
+    """Every output, every batch that fits, in sequence through the same memory."""
     capture = Recorder()
     with_graphs, grouped = backends_of(spec, capture)
     for seed, lengths in enumerate(BATCHES * 2):
@@ -95,8 +95,8 @@ def test_graphs_answer_as_the_network_does(spec: ModelSpec) -> None:
     assert capture.replayed >= len(BATCHES)
 
 
-def test_answers_stay_when_a_graph_runs_again(spec: ModelSpec) -> None:
-    """What is handed out is no place that the next batch writes to."""
+def test_outputs_survive_the_next_run(spec: ModelSpec) -> None:
+    """A returned output is not memory that the next batch overwrites."""
     with_graphs, _ = backends_of(spec, Recorder())
     batch = batch_of(*random_texts((9, 4)), outputs=spec.outputs)
     first = with_graphs.forward(batch, 0)
@@ -107,7 +107,7 @@ def test_answers_stay_when_a_graph_runs_again(spec: ModelSpec) -> None:
 
 
 def test_streams_share_the_graphs(spec: ModelSpec) -> None:
-    """Two threads at once write to the same places, one after the other."""
+    """Two concurrent threads use the same memory, one after the other."""
     with_graphs, grouped = backends_of(spec, Recorder())
     batches = [batch_of(*random_texts((9, 4), seed=seed), outputs=spec.outputs) for seed in range(12)]
     want = [grouped.forward(batch, 0) for batch in batches]
@@ -123,8 +123,8 @@ def test_streams_share_the_graphs(spec: ModelSpec) -> None:
                 np.testing.assert_allclose(got[output], rows, atol=2e-5, err_msg=output)
 
 
-def test_what_fits_no_graph_runs_without(spec: ModelSpec) -> None:
-    """Too many tokens, too many texts, and what has no flat form; and everything once a stream was renewed."""
+def test_batches_without_a_graph_run_eagerly(spec: ModelSpec) -> None:
+    """Too many tokens, too many texts, no flat form; and everything after a stream was renewed."""
     capture = Recorder()
     with_graphs, grouped = backends_of(spec, capture)
     for lengths in ((500, 100), (1,) * 70):
@@ -148,21 +148,21 @@ def captured(shapes: Sequence[FlatShape], capture: Callable[[Program], Captured]
 
 
 def test_graphs_stop_at_their_memory() -> None:
-    """The one that went over is not kept, and no other is tried."""
+    """The graph beyond the limit is dropped, and no other is tried."""
     capture = Recorder()
     graphs = captured(fake_shapes(64, 32, 16, 8), capture, memory_bytes=250, held_bytes=lambda: 100 * capture.captured)
     assert (len(graphs), capture.captured) == (2, 3)
 
 
 def test_graphs_stop_at_their_time() -> None:
-    """None begins once it is up."""
+    """None starts after it."""
     capture = Recorder()
     graphs = captured(fake_shapes(64, 32, 16, 8), capture, time_s=1.5, now_s=lambda: float(capture.captured))
     assert len(graphs) == capture.captured == 2
 
 
-def test_a_capture_that_fails_leaves_the_rest_to_run_without(caplog: pytest.LogCaptureFixture) -> None:
-    """The model serves all the same, and the log says so."""
+def test_a_failed_capture_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The model serves without the graph."""
 
     def fail(program: Program) -> Captured:
         raise RuntimeError("operation not permitted when stream is capturing")
@@ -171,8 +171,8 @@ def test_a_capture_that_fails_leaves_the_rest_to_run_without(caplog: pytest.LogC
     assert "cannot be captured" in caplog.text
 
 
-def test_the_smallest_graph_that_holds_a_batch_is_taken() -> None:
-    """Unless most of it would be padding."""
+def test_the_smallest_graph_that_holds_a_batch_is_used() -> None:
+    """Unless it would be mostly padding."""
     graphs = captured(fake_shapes(2048, 512, 256, 16), Recorder())
 
     def found(tokens: int, texts: int = 1) -> int | None:
@@ -186,8 +186,8 @@ def test_the_smallest_graph_that_holds_a_batch_is_taken() -> None:
 
 
 @pytest.mark.parametrize("longest", [1, 100, 128, 512, 8192])
-def test_shapes_are_few_and_come_largest_first(longest: int) -> None:
-    """No text of a shape is longer than the model reads, and a shape's longest text fits it."""
+def test_shapes_are_few_and_the_largest_comes_first(longest: int) -> None:
+    """No shape has longer texts than the model reads, and its longest text fits."""
     shapes = graph_shapes(longest)
     assert len(shapes) <= 16
     assert [shape.tokens for shape in shapes] == sorted((shape.tokens for shape in shapes), reverse=True)

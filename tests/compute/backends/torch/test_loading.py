@@ -1,4 +1,4 @@
-"""What a load finds out: the cost of int8, whether a network has a flat form, how much a batch takes."""
+"""What a load measures: the loss of int8, whether a network has a flat form, the memory of a batch."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def network_of(spec: ModelSpec) -> Network[torch.Tensor]:
 
 
 @pytest.mark.parametrize("write", [write_plain, write_decoder, write_classifier])
-def test_int8_says_what_it_costs(write: Callable[[Path], ModelSpec], tmp_path: Path) -> None:
-    """The cosine to the model without is in the facts, and is that of its answers."""
+def test_int8_reports_its_loss(write: Callable[[Path], ModelSpec], tmp_path: Path) -> None:
+    """The facts have the cosine of its outputs to those without int8."""
     spec = write(tmp_path)
     backend = load(spec, BackendOptions(device="cpu", dtype="int8"))
     assert backend.facts.dtype == "int8"
@@ -48,7 +48,7 @@ def test_int8_says_what_it_costs(write: Callable[[Path], ModelSpec], tmp_path: P
 
 
 def test_int8_of_a_trained_model_is_close() -> None:
-    """MiniLM's vectors keep a cosine of 0.999, on texts that are given."""
+    """MiniLM's vectors keep a cosine of 0.999 on given texts."""
     ids = tuple(np.array([101, *range(start, start + 9), 102], np.int32) for start in range(2000, 3600, 100))
     sample = Sample(ids, source="own", digest="0" * 16, folder=None)
     backend = load(read_minilm_spec(), BackendOptions(device="cpu", dtype="int8", sample=sample))
@@ -56,13 +56,13 @@ def test_int8_of_a_trained_model_is_close() -> None:
     assert backend.facts.int8_cosine > 0.999
 
 
-def test_other_numbers_cost_nothing_that_is_told(tmp_path: Path) -> None:
-    """There is a cosine for int8 alone."""
+def test_other_dtypes_report_no_loss(tmp_path: Path) -> None:
+    """Only int8 has a cosine."""
     assert load(write_plain(tmp_path), BackendOptions(device="cpu")).facts.int8_cosine is None
 
 
-def test_a_network_is_asked_whether_it_has_a_flat_form(tmp_path: Path) -> None:
-    """One whose heads the kernel is not compiled for has none, nor has any without a kernel."""
+def test_the_flat_form_of_a_network_is_detected(tmp_path: Path) -> None:
+    """Heads that the kernel does not support have none, nor has a network without a kernel."""
     spec = write_plain(tmp_path / "8")
     assert runs_flat(network_of(spec), CPU, spec.outputs)
     without = Network(spec, open_checkpoint(spec.weights), TorchOps(CPU, torch.float32))
@@ -91,7 +91,7 @@ def test_the_table_by_memory_limits_a_forward_when_enabled(
 
 
 def test_capacity_is_found_by_running(tmp_path: Path) -> None:
-    """Real batches of the model, of the sizes that are told."""
+    """Real batches of the model, of the probed sizes."""
     spec = write_plain(tmp_path)
     backend = load(spec, BackendOptions(device="cpu", threads=1))
     seen: list[int] = []

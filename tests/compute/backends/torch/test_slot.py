@@ -1,4 +1,4 @@
-"""Whose streams are whose. That batches go through them unmixed: test_cuda.py, on a GPU."""
+"""Which model uses which streams. Correct batches on them: test_cuda.py, on a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def nothing_idle() -> Iterator[None]:
 
 
 class Maker:
-    """Stands in for torch, which makes streams on a GPU alone."""
+    """Replaces torch, which makes streams on a GPU only."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -37,8 +37,8 @@ class Maker:
         return cast(torch.cuda.Stream, (device, self.made))
 
 
-def test_a_model_gets_the_streams_of_the_one_before() -> None:
-    """Each for what it was used for: loading one model after another makes three streams in all."""
+def test_a_model_reuses_the_streams_of_the_one_before() -> None:
+    """Each for the same purpose: loading models one after another makes three streams in all."""
     maker = Maker()
     for _ in range(5):
         streams = Streams(GPU, maker)
@@ -59,8 +59,8 @@ def test_two_models_share_no_stream() -> None:
     assert elsewhere.take("kernels") not in taken
 
 
-def test_what_hangs_is_lent_to_nobody(tmp_path: Path) -> None:
-    """A model whose stream was renewed keeps what it had until then."""
+def test_a_hung_stream_is_not_reused(tmp_path: Path) -> None:
+    """A model whose stream was renewed keeps its former streams."""
     maker = Maker()
     for hangs, made in ((False, 1), (True, 1), (False, 2)):
         streams = Streams(GPU, maker)

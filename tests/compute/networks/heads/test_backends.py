@@ -1,4 +1,4 @@
-"""Every head on the backends against the reference op set; what a head computes is tested beside this file."""
+"""Every head on the backends against the reference op set; the tests in this folder compare the heads themselves."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def dense(folder: Path) -> ModelSpec:
     [(scores, "scores"), (splade, "splade"), (colbert, "colbert"), (dense, "dense")],
     ids=["scores", "splade", "colbert", "dense"],
 )
-def test_answers_are_the_references(tmp_path: Path, make: Any, output: Output, name: str) -> None:
+def test_outputs_equal_the_reference(tmp_path: Path, make: Any, output: Output, name: str) -> None:
     """In float32, for texts of mixed lengths in one batch."""
     spec = make(tmp_path)
     options = BackendOptions(device="cpu", dtype="float32")

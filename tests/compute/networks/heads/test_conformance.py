@@ -1,4 +1,4 @@
-"""Every head that an architecture has is compared with its own class's. Architectures are found by listing the folder.
+"""Every head of an architecture is compared with its own class. Architectures are found by listing the folder.
 
 The comparisons are those of test_scores.py, test_splade.py, test_decoders.py and test_deberta.py.
 """
@@ -28,6 +28,6 @@ def head_of(architecture: str, head: str) -> Any:
 @pytest.mark.parametrize("head", COMPARED)
 @pytest.mark.parametrize("architecture", architectures())
 def test_every_head_is_compared(architecture: str, head: str) -> None:
-    """An architecture without the head has none; one that borrows another's is compared there."""
+    """An architecture without the head has none; one that uses another's is compared there."""
     made = head_of(architecture, head)
     assert made is None or made in {head_of(compared, head) for compared in COMPARED[head]}

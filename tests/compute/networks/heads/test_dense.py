@@ -32,8 +32,8 @@ def sentence_transformers_embed(folder: Path, texts: Texts) -> np.ndarray:
 
 @pytest.mark.parametrize("dense", [(), (16,), (48, 16)], ids=["no Dense", "one Dense", "two Dense"])
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
-def test_vectors_are_those_of_sentence_transformers(tmp_path: Path, pooling: Pooling, dense: tuple[int, ...]) -> None:
-    """Each pooling, with and without projections after it, gives the library's numbers, not normalised."""
+def test_vectors_equal_sentence_transformers(tmp_path: Path, pooling: Pooling, dense: tuple[int, ...]) -> None:
+    """Each pooling, with and without projections after it, without normalization."""
     folder = write_sentence_bert(tmp_path, pooling=pooling, dense=dense, normalize=False)
     texts = random_texts(LENGTHS)
     got = embed(read_tiny_spec(folder, pooling=pooling), texts)
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last", "max"])
 def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
-    """A span of a text's rows gives the pooling of those rows, which have seen the whole text."""
+    """A span gives the pooling of its rows, which have attended to the whole text."""
     spec = read_tiny_spec(folder, pooling=pooling, dense_modules=(), dimensions=32)
     texts = random_texts((9, 12))
     rows = numpy_answer(spec, texts)
@@ -59,19 +59,19 @@ def test_only_the_span_is_pooled(folder: Path, pooling: Pooling) -> None:
 
 
 def test_dense_widths_must_chain(folder: Path) -> None:
-    """A Dense module that does not take what comes before it stops the load and is named."""
+    """A Dense module with another input width stops the load and is named."""
     spec = read_tiny_spec(folder)
     with pytest.raises(ModelUnavailable, match="Dense module 3_Dense takes 48 numbers, not 32"):
         embed(replace(spec, dense_modules=spec.dense_modules[1:]), random_texts([3]))
 
 
-def test_dimensions_must_be_what_the_modules_give(folder: Path) -> None:
-    """The dimensions that clients are told are those that come out."""
+def test_dimensions_must_match_the_modules(folder: Path) -> None:
+    """The reported dimensions are those of the vectors."""
     with pytest.raises(ModelUnavailable, match="give 16 numbers a text, not 32"):
         embed(read_tiny_spec(folder, dimensions=32), random_texts([3]))
 
 
-def test_dense_file_must_fit_its_config(folder: Path) -> None:
+def test_a_dense_file_must_fit_its_config(folder: Path) -> None:
     """A Dense checkpoint of another shape stops the load and names the tensor."""
     spec = read_tiny_spec(folder)
     first, second = spec.dense_modules

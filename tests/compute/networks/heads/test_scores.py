@@ -57,7 +57,7 @@ def reference_scores(folder: Path, family: str) -> np.ndarray:
 
 @pytest.mark.parametrize("labels", [1, 3], ids=["one label", "three labels"])
 @pytest.mark.parametrize(("architecture", "family", "facts"), FAMILIES.values(), ids=FAMILIES)
-def test_logits_are_those_of_transformers(
+def test_logits_equal_transformers(
     tmp_path: Path, architecture: str, family: str, facts: dict[str, Any], labels: int
 ) -> None:
     """One number a label and text, before any sigmoid."""
@@ -67,7 +67,7 @@ def test_logits_are_those_of_transformers(
     np.testing.assert_allclose(got, reference_scores(folder, family), atol=1e-5)
 
 
-def test_jina_reranker_is_read(tmp_path: Path) -> None:
+def test_a_jina_reranker_is_read(tmp_path: Path) -> None:
     """A JinaBERT classifier is BERT's: the first token through pooler and tanh, then the classifier, in plain torch."""
     folder = write_jina_bert(tmp_path, prefix="bert.")
     path = folder / "model.safetensors"
@@ -86,22 +86,22 @@ def test_jina_reranker_is_read(tmp_path: Path) -> None:
     np.testing.assert_allclose(scores_of(folder, "jina_bert_v2", 1), x.numpy(), atol=1e-8)
 
 
-def test_number_of_labels_must_be_the_checkpoints(tmp_path: Path) -> None:
-    """A config that names more labels than there are rows stops the load and names the tensor."""
+def test_the_number_of_labels_must_fit_the_checkpoint(tmp_path: Path) -> None:
+    """A config with more labels than rows stops the load and names the tensor."""
     folder = write_tiny(tmp_path, "Bert", "ForSequenceClassification", num_labels=2)
     with pytest.raises(ModelUnavailable, match=r"tensor classifier.weight is 2 x 32; by config.json .* 5 x 32"):
         scores_of(folder, "bert", 5)
 
 
-def test_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
-    """A bare encoder that should score stops the load and names what is missing."""
+def test_a_model_without_a_classifier_is_refused(tmp_path: Path) -> None:
+    """A bare encoder for scores stops the load and names the missing part."""
     folder = write_tiny(tmp_path, "Roberta")
     with pytest.raises(ModelUnavailable, match=r"no tensor classifier.dense.weight, which should be 32 x 32"):
         scores_of(folder, "roberta", 1)
 
 
 def test_modernbert_pooling_must_be_known(tmp_path: Path) -> None:
-    """A classifier that pools in another way is refused, not guessed at."""
+    """A classifier with another pooling is refused."""
     folder = change_config(write_tiny(tmp_path, "ModernBert", "ForSequenceClassification"), classifier_pooling="max")
     with pytest.raises(ModelUnavailable, match="classifier_pooling must be one of cls, mean; found 'max'"):
         scores_of(folder, "modernbert", 2)

@@ -53,18 +53,16 @@ def reference_logits(folder: Path, family: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("architecture", "family", "facts"), FAMILIES.values(), ids=FAMILIES)
-def test_logits_are_those_of_transformers(
-    tmp_path: Path, architecture: str, family: str, facts: dict[str, Any]
-) -> None:
-    """The largest over a text's tokens of what the masked-language head says, word by word."""
+def test_logits_equal_transformers(tmp_path: Path, architecture: str, family: str, facts: dict[str, Any]) -> None:
+    """The largest logit of each word over a text's tokens."""
     folder = write_tiny(tmp_path, family, "ForMaskedLM", **facts)
     got = largest_logits(folder, architecture)
     assert got.shape == (len(TEXTS), VOCABULARY)
     np.testing.assert_allclose(got, reference_logits(folder, family), atol=1e-5)
 
 
-def test_weights_are_those_of_a_sparse_encoder(tmp_path: Path) -> None:
-    """log(1 + relu) of them is what sentence-transformers' SpladePooling gives."""
+def test_weights_equal_a_sparse_encoder(tmp_path: Path) -> None:
+    """log(1 + relu) of them equals sentence-transformers' SpladePooling."""
     from sentence_transformers import SparseEncoder
     from sentence_transformers.sparse_encoder.modules import MLMTransformer, SpladePooling
 
@@ -80,8 +78,8 @@ def test_weights_are_those_of_a_sparse_encoder(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, want, atol=1e-8)
 
 
-def test_tied_words_are_the_body_s_whatever_the_file_holds(tmp_path: Path) -> None:
-    """A second copy of a tied matrix is not read, nor does transformers: some converters leave a stale one."""
+def test_tied_words_are_the_bodys_whatever_the_file_holds(tmp_path: Path) -> None:
+    """A second copy of a tied matrix is not read, as in transformers: some converters leave an outdated one."""
     folder = write_tiny(tmp_path, "Bert", "ForMaskedLM")
     want = largest_logits(folder, "bert")
     path = folder / "model.safetensors"
@@ -91,8 +89,8 @@ def test_tied_words_are_the_body_s_whatever_the_file_holds(tmp_path: Path) -> No
     assert np.abs(largest_logits(folder, "bert") - want).max() > 0.1
 
 
-def test_model_without_the_head_is_refused(tmp_path: Path) -> None:
-    """A bare encoder that should weigh words stops the load and names what is missing."""
+def test_a_model_without_the_head_is_refused(tmp_path: Path) -> None:
+    """A bare encoder for SPLADE stops the load and names the missing part."""
     spec = read_tiny_spec(write_bert(tmp_path), outputs=frozenset({"splade"}))
     with pytest.raises(ModelUnavailable, match=r"no tensor cls.predictions.transform.dense.weight"):
         numpy_answer(spec, TEXTS, "splade")

@@ -21,7 +21,7 @@ DIMENSIONS = 12
 
 
 def write_linear(path: Path, outputs: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """A file with one layer, as BGE-M3's colbert_linear and sparse_linear. Returns its weight and bias in float64."""
+    """Write a layer as BGE-M3's colbert_linear and sparse_linear. Returns its weight and bias in float64."""
     generator = torch.Generator().manual_seed(outputs)
     weight, bias = torch.randn(outputs, WIDTH, generator=generator), torch.randn(outputs, generator=generator)
     if path.suffix == ".pt":
@@ -41,8 +41,8 @@ def states(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
-def test_colbert_vectors_are_flag_embeddings(folder: Path, tmp_path: Path, suffix: str) -> None:
-    """Each token through colbert_linear, then to length 1; which tokens count is not the network's to say."""
+def test_colbert_vectors_equal_flag_embedding(folder: Path, tmp_path: Path, suffix: str) -> None:
+    """Each token through colbert_linear, then normalized; the engine selects the tokens."""
     file = tmp_path / f"colbert_linear{suffix}"
     weight, bias = write_linear(file, DIMENSIONS)
     colbert = Colbert(dimensions=DIMENSIONS, linear=file)
@@ -51,8 +51,8 @@ def test_colbert_vectors_are_flag_embeddings(folder: Path, tmp_path: Path, suffi
     np.testing.assert_allclose(got, want.numpy(), atol=1e-8)
 
 
-def test_colbert_vectors_are_pylates(tmp_path: Path) -> None:
-    """Each token through the Dense modules in turn, then to length 1."""
+def test_colbert_vectors_equal_pylate(tmp_path: Path) -> None:
+    """Each token through the Dense modules in sequence, then normalized."""
     folder = write_sentence_bert(tmp_path, dense=(16, DIMENSIONS))
     spec = read_tiny_spec(folder)
     colbert = Colbert(dimensions=DIMENSIONS, dense_modules=spec.dense_modules)
@@ -66,8 +66,8 @@ def test_colbert_vectors_are_pylates(tmp_path: Path) -> None:
     np.testing.assert_allclose(got, normalize(x, dim=1).numpy(), atol=1e-8)
 
 
-def test_lexical_weights_are_flag_embeddings(folder: Path, tmp_path: Path) -> None:
-    """Each token through sparse_linear and a ReLU: no weight is below 0, and some are."""
+def test_lexical_weights_equal_flag_embedding(folder: Path, tmp_path: Path) -> None:
+    """Each token through sparse_linear and a ReLU: no weight is below 0, and some are above."""
     file = tmp_path / "sparse_linear.pt"
     weight, bias = write_linear(file, 1)
     spec = read_tiny_spec(folder, outputs=frozenset({"lexical"}), lexical=file)
@@ -77,7 +77,7 @@ def test_lexical_weights_are_flag_embeddings(folder: Path, tmp_path: Path) -> No
     np.testing.assert_allclose(got, want.numpy(), atol=1e-8)
 
 
-def test_file_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_file_of_another_shape_is_refused(folder: Path, tmp_path: Path) -> None:
     """A head that does not fit the network stops the load and names the tensor."""
     file = tmp_path / "colbert_linear.pt"
     write_linear(file, DIMENSIONS)

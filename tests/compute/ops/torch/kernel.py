@@ -1,4 +1,4 @@
-"""The variable-length attention kernel written out, for tests on the processor: the real one needs a GPU."""
+"""The variable-length attention kernel in plain torch, for tests on the processor: the real one needs a GPU."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def written_out(
     scale: float | None,
     window_size: tuple[int, int],
 ) -> Tensor:
-    """What torch.nn.attention.varlen documents: (left, right) places are seen, counted from the end of the keys.
+    """As torch.nn.attention.varlen documents: (left, right) places are visible, counted from the end of the keys.
 
-    Rows behind the last text get no answer: as bad as they can be, they are not numbers.
+    Rows after the last text get NaN, the worst undefined result.
     """
     assert longest_query >= query_ends.diff().max()
     assert longest_key >= key_ends.diff().max()
@@ -40,5 +40,5 @@ def written_out(
             enable_gqa=True,
         )
         answers.append(answer.transpose(0, 1))
-    untouched = q.new_full((len(q) - int(query_ends[-1]), *q.shape[1:]), torch.nan)  # what was there before
+    untouched = q.new_full((len(q) - int(query_ends[-1]), *q.shape[1:]), torch.nan)  # the former content
     return torch.cat([*answers, untouched])

@@ -1,4 +1,4 @@
-"""The flat form: whatever shape a batch is put into, its answers are those of the batch as it comes."""
+"""The flat form: a batch has the same results in every shape."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from vectord.compute.ops.torch.flat import PIECE_ROWS, FlatShape, NotFlat, fill,
 CPU = torch.device("cpu")
 OPS = TorchOps(CPU, torch.float32, written_out)
 LENGTHS = (9, 1, 30, 2, 17, 3 * PIECE_ROWS + 5)
-FAR_APART = np.array([[200, 230], [3, 9], [9, 30], [31, 32]], np.int32)  # out of order, with gaps, two side by side
+FAR_APART = np.array([[200, 230], [3, 9], [9, 30], [31, 32]], np.int32)  # out of order, with gaps, two adjacent
 FORMS = {name: program for name, program in conformance.PROGRAMS.items() if name not in conformance.BY_DISTANCE}
 
 
 def flat(texts: PackedTexts, shape: FlatShape) -> Tokens[Tensor]:
-    numbers = np.full(shape.size, -1, np.int32)  # whatever was there before
+    numbers = np.full(shape.size, -1, np.int32)  # any former content
     fill(texts, shape, numbers)
     return tokens_of(torch.from_numpy(numbers), shape)
 
@@ -48,8 +48,8 @@ def wider(shape: FlatShape) -> FlatShape:
 
 @pytest.mark.parametrize("stretch", [lambda shape: shape, wider], ids=["its own shape", "a wider one"])
 @pytest.mark.parametrize("program", FORMS)
-def test_ops_are_those_of_the_grouped_form(program: str, stretch: Callable[[FlatShape], FlatShape]) -> None:
-    """Every op that has a flat form gives the same rows; those of padding come behind them."""
+def test_ops_equal_the_grouped_form(program: str, stretch: Callable[[FlatShape], FlatShape]) -> None:
+    """Every op with a flat form gives the same rows; rows of padding come after them."""
     for name, lengths in conformance.LENGTHS.items():
         texts = conformance.typed(lengths)
         shape = stretch(exact(texts))
@@ -61,8 +61,8 @@ def test_ops_are_those_of_the_grouped_form(program: str, stretch: Callable[[Flat
 
 
 @pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
-def test_spans_may_lie_anywhere_but_over_each_other(program: str) -> None:
-    """A row a span, in the order in which they are named."""
+def test_spans_may_lie_anywhere_without_overlap(program: str) -> None:
+    """One row a span, in their order."""
     texts = conformance.typed(LENGTHS, spans=FAR_APART)
     want = FORMS[program](TorchOps(CPU, torch.float32), pack(texts, CPU))
     got = FORMS[program](OPS, flat(texts, wider(exact(texts))))
@@ -75,8 +75,8 @@ def test_spans_may_lie_anywhere_but_over_each_other(program: str) -> None:
     more=st.tuples(*[st.integers(0, 200)] * 4),
     seed=st.integers(0, 9),
 )
-def test_any_batch_in_any_shape_is_its_texts(lengths: list[int], more: Sequence[int], seed: int) -> None:
-    """However much of a shape is padding, a text's vector is the one it has alone."""
+def test_any_batch_in_any_shape_equals_its_texts(lengths: list[int], more: Sequence[int], seed: int) -> None:
+    """However large the padding, a text has the vector that it has alone."""
     texts = random_texts(lengths, vocab_size=conformance.VOCABULARY, seed=seed)
     shape = exact(pack_texts(*texts))
     shape = FlatShape(
@@ -92,11 +92,11 @@ def test_any_batch_in_any_shape_is_its_texts(lengths: list[int], more: Sequence[
 
 @pytest.mark.parametrize("poisoned", range(4))
 @pytest.mark.parametrize("op", ["mean", "max"])
-def test_a_text_that_is_not_a_number_spoils_no_other(op: str, poisoned: int) -> None:
-    """Not through pooling, where its rows lie beside the others'."""
+def test_a_nan_affects_its_own_text_only(op: str, poisoned: int) -> None:
+    """Not through pooling either."""
     texts = pack_texts(*random_texts((3, 20, 70, 17)))
     x = torch.ones(110 + 90, 4)
-    x[110:] = torch.nan  # padding's rows are any numbers
+    x[110:] = torch.nan  # padding's rows are undefined
     x[int(texts.cu_seqlens[poisoned])] = torch.nan
     rows = getattr(OPS, op)(x, flat(texts, wider(exact(texts))))[:4]
     assert [bool(row.isfinite().all()) for row in rows] == [text != poisoned for text in range(4)]
@@ -111,21 +111,21 @@ def test_a_text_that_is_not_a_number_spoils_no_other(op: str, poisoned: int) -> 
     ],
     ids=["parents", "keys", "overlapping spans"],
 )
-def test_what_has_no_flat_form_says_so(options: dict[str, Any]) -> None:
-    """The backend runs it by groups."""
+def test_batches_without_a_flat_form_are_detected(options: dict[str, Any]) -> None:
+    """The backend runs them by groups."""
     assert shape_of(pack_texts(*random_texts((9, 1, 30)), **options)) is None
 
 
 @pytest.mark.parametrize("program", sorted(conformance.BY_DISTANCE))
 def test_attention_by_distance_has_no_flat_form(program: str) -> None:
-    """Nor has any other that the kernel cannot do: a network is asked once, at load."""
+    """Nor has any other that the kernel does not support: a network is tried once, at load."""
     texts = conformance.typed((5, 3))
     with pytest.raises(NotFlat):
         conformance.BY_DISTANCE[program](OPS, flat(texts, exact(texts)))
 
 
-def test_heads_the_kernel_is_not_compiled_for_have_no_flat_form() -> None:
-    """There is no second way to attend in it."""
+def test_unsupported_head_sizes_have_no_flat_form() -> None:
+    """It has no other attention."""
     texts = conformance.typed((5, 3))
     odd = partial(conformance.attention, spec=AttentionSpec(heads=2, head_size=20))
     with pytest.raises(NotFlat):
@@ -133,7 +133,7 @@ def test_heads_the_kernel_is_not_compiled_for_have_no_flat_form() -> None:
 
 
 @pytest.mark.parametrize("field", ["tokens", "texts", "spans"])
-def test_a_shape_that_is_too_small_is_our_own_mistake(field: str) -> None:
+def test_a_shape_that_is_too_small_is_an_assertion(field: str) -> None:
     """Nothing is cut silently."""
     texts = conformance.typed((5, 3))
     shape = replace(exact(texts), **{field: 1})

@@ -1,4 +1,4 @@
-"""Matrices in 8 bits: what is kept of them, and what an op set makes of them."""
+"""Matrices in 8 bits: their accuracy, and their use by an op set."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ CPU = torch.device("cpu")
 
 
 @given(rows=st.integers(1, 5), width=st.integers(1, 40), exponent=st.integers(-30, 20), seed=st.integers(0, 99))
-def test_a_row_is_kept_to_half_its_scale(rows: int, width: int, exponent: int, seed: int) -> None:
-    """However large or small its numbers are, and whatever the other rows' are."""
+def test_a_row_is_accurate_to_half_its_scale(rows: int, width: int, exponent: int, seed: int) -> None:
+    """Whatever its magnitude, and whatever the other rows."""
     generator = torch.Generator().manual_seed(seed)
     matrix = torch.randn(rows, width, generator=generator) * 2.0**exponent
     matrix[0] *= 1000
@@ -27,13 +27,13 @@ def test_a_row_is_kept_to_half_its_scale(rows: int, width: int, exponent: int, s
 
 
 def test_a_row_of_zeros_stays_zeros() -> None:
-    """There is nothing to scale it by."""
+    """It has no scale."""
     assert not restore(*quantise(torch.zeros(2, 3)), torch.float32).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_linear_multiplies_what_was_kept(dtype: torch.dtype) -> None:
-    """In the op set's own numbers, with scales that float16 could not hold."""
+def test_linear_multiplies_the_rounded_matrix(dtype: torch.dtype) -> None:
+    """In the op set's own dtype, with scales that float16 could not hold."""
     array = np.random.default_rng(0).standard_normal((24, 32)).astype(np.float32) * 1e-3
     x = torch.from_numpy(np.random.default_rng(1).standard_normal((5, 32))).to(dtype)
     ops = TorchOps(CPU, dtype, int8=True)
@@ -45,7 +45,7 @@ def test_linear_multiplies_what_was_kept(dtype: torch.dtype) -> None:
     assert torch.nn.functional.cosine_similarity(got.double(), want).min() > 0.999
 
 
-def test_tables_and_norms_are_kept_whole() -> None:
-    """Only what `linear` multiplies by is a matrix."""
+def test_tables_and_norms_stay_unrounded() -> None:
+    """Only matrices of `linear` are rounded."""
     ops = TorchOps(CPU, torch.float32, int8=True)
     assert ops.constant(Weight("words", "F32", np.ones((4, 3), np.float32))).dtype == torch.float32

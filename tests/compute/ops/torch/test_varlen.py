@@ -1,4 +1,4 @@
-"""How the torch op set calls the variable-length kernel. The rest of the op set: tests/ops/test_conformance.py."""
+"""How the torch op set calls the variable-length kernel. Other ops: tests/compute/ops/test_conformance.py."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAMILIES = [
 
 
 class Kernel:
-    """Says how often it ran."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -57,8 +57,8 @@ def attend(ops: TorchOps, texts: PackedTexts, spec: AttentionSpec) -> Tensor:
 
 
 @pytest.mark.parametrize(("spec", "batch"), FAMILIES)
-def test_kernel_is_told_what_groups_compute(spec: str, batch: str) -> None:
-    """Ends, keys, windows and scale as the kernel takes them give what the length groups give."""
+def test_the_kernel_equals_the_groups(spec: str, batch: str) -> None:
+    """Ends, keys, windows and scale in the kernel's form give the results of length groups."""
     texts = pack_texts(*random_texts(LENGTHS), **BATCHES[batch])
     kernel = Kernel()
     got = attend(TorchOps(CPU, torch.float32, kernel), texts, SPECS[spec])
@@ -77,21 +77,21 @@ def test_kernel_is_told_what_groups_compute(spec: str, batch: str) -> None:
     ],
     ids=["causal, fewer keys", "window, fewer keys", "a size between", "a large head"],
 )
-def test_what_the_kernel_cannot_do_runs_by_groups(spec: AttentionSpec, options: dict[str, Any]) -> None:
-    """It counts places from the last key, and is compiled for some head sizes."""
+def test_unsupported_attention_runs_by_groups(spec: AttentionSpec, options: dict[str, Any]) -> None:
+    """The kernel counts places from the last key, and supports some head sizes only."""
     kernel = Kernel()
     attend(TorchOps(CPU, torch.float32, kernel), pack_texts(*random_texts(LENGTHS), **options), spec)
     assert not kernel.calls
 
 
-def test_no_kernel_off_the_gpu() -> None:
-    """The CPU, and float32 anywhere, go by groups."""
+def test_no_kernel_without_a_gpu() -> None:
+    """The CPU, and float32 anywhere, use groups."""
     assert find_varlen(CPU, torch.bfloat16) is None
     assert find_varlen(torch.device("cuda"), torch.float32) is None
 
 
 @pytest.mark.parametrize(("capability", "found"), [((9, 0), True), ((8, 0), True), ((7, 5), False)])
-def test_kernel_is_for_ampere_and_newer(
+def test_the_kernel_is_for_ampere_and_newer(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], found: bool
 ) -> None:
     """Older GPUs have no FlashAttention."""
@@ -119,10 +119,10 @@ def torch_2_12(
     [(torch_2_10, None), (torch_2_11, {}), (torch_2_12, {"enable_gqa": True})],
     ids=["2.10", "2.11", "2.12"],
 )
-def test_kernel_is_asked_as_each_torch_has_it(
+def test_the_kernel_is_called_as_each_torch_requires(
     monkeypatch: pytest.MonkeyPatch, kernel: Any, told: dict[str, object] | None
 ) -> None:
-    """2.10's knows no windows; 2.11's shares keys among heads without being told, 2.12's when told."""
+    """2.10 has no windows; 2.11 shares keys among heads by itself, 2.12 by an option."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     found = find_varlen(torch.device("cuda"), torch.float16)
