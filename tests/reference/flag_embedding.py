@@ -49,7 +49,7 @@ def score(
 ) -> dict[str, np.ndarray]:
     """score_dense, score_sparse, score_colbert, score_sparse+dense, score_colbert+sparse+dense, each (N,).
 
-    weights: of dense, sparse and colbert. With a batch_size above 1 the ColBERT scores depend on the neighbours: a padded
+    weights: of dense, sparse and colbert. In larger batches the ColBERT scores depend on the neighbours: a padded
     passage gets rows of zeros, and no row of the query can match it worse than 0.
     """
     model = BGEM3FlagModel(folder, use_fp16=False, devices="cpu")

@@ -20,7 +20,7 @@ from ragged import pack
 def encode(folder: str, queries: list[str], documents: list[str]) -> dict[str, np.ndarray]:
     """For NAME in queries, documents, ragged: NAME (R, D); NAME_ids, NAME_attended and NAME_kept, one for each token.
 
-    _ids are the model's input ids, expansion tokens included; _attended is its attention mask; the rows of NAME belong to
+    _ids are the model's input ids, expansion tokens included; _attended is its attention mask; rows of NAME belong to
     the _kept tokens, in order. scores (queries, documents): each pair alone.
     """
     model = ColBERT(folder, device="cpu", local_files_only=True)

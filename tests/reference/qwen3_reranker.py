@@ -3,7 +3,7 @@
     python qwen3_reranker.py MODEL_FOLDER INPUTS.json ANSWERS.npz
 
 Run by tests/reference/references.py in the reference environment. INPUTS.json has the arguments of `rerank`.
-It uses transformers only, in the card's steps: tokenize the three parts separately, cut the body to the remaining length,
+Uses transformers only, in the card's steps: tokenize the three parts separately, cut the body to the remaining length,
 pad on the left, and take two logits of the last position.
 """
 

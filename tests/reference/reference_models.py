@@ -93,7 +93,7 @@ def write_colbert(
     seed: int = 0,
     **settings: Any,
 ) -> Path:
-    """Write a ColBERT as pylate saves it. dense: arguments of its Dense modules; settings: arguments of pylate's ColBERT.
+    """Write a ColBERT as pylate saves it. dense: arguments of its Dense modules; settings: of its ColBERT.
 
     These settings are saved in the folder: query_prefix, document_prefix, query_length, document_length,
     do_query_expansion, attend_to_expansion_tokens, skiplist_words.

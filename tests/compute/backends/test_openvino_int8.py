@@ -123,7 +123,7 @@ def test_a_model_that_tolerates_no_int8_is_served_without(
 
 def test_int8_needs_calibration_texts(tmp_path: Path) -> None:
     """The caller of load must pass them."""
-    with pytest.raises(ConfigError, match="dtype int8 needs texts"):
+    with pytest.raises(ConfigError, match="dtype int8 needs calibration texts"):
         load(write_plain(tmp_path), replace(OPTIONS, sample=None))
 
 
