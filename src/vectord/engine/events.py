@@ -30,7 +30,7 @@ class RequestEnded(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """A request was answered, refused or cancelled. Each part of a MultiRequest is one request."""
 
     caller: Caller
-    operation: str  # embed, documents, similarity, rerank, classify, tokenize, decode; several: all parts refused
+    operation: str  # embed, documents, similarity, rerank, classify, tokenize, decode; multi: all parts refused
     model: str = ""  # "" if none was found
     error: str | None = None  # None: success; else a VectordError's class, Cancelled, or InternalError
     texts: int = 0

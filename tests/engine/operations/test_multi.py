@@ -195,4 +195,4 @@ async def test_the_observer_is_told_of_each_part():
         with pytest.raises(TooManyInputs):
             await engine.answer(MultiRequest(requests=[embed("a")] * 5), ANYONE)
     assert sorted(observer.requests[:2]) == [("m0", "embed", None, 1, 2), ("m1", "classify", None, 1, 1)]
-    assert observer.requests[2:] == [("", "several", "TooManyInputs", 0, 0)]
+    assert observer.requests[2:] == [("", "multi", "TooManyInputs", 0, 0)]

@@ -17,7 +17,7 @@ import numpy as np
 from vectord.compute.backends.base import Backend
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations import dense
+from vectord.engine.operations import postprocess
 from vectord.engine.queue.batch import Answer, Kind
 from vectord.engine.queue.runner import CLOSE_TIMEOUT_S, ModelRunner
 from vectord.errors import InferenceFailed, VectordError
@@ -87,7 +87,7 @@ async def _check_known(runner: ModelRunner) -> None:
         return
     texts = _texts(runner, [text for first, second, _ in known for text in (first, second)])
     ran = await runner.run(texts, frozenset({"dense"}), Caller(), fresh=True)
-    rows = dense.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
+    rows = postprocess.finish(ran.rows("dense"), None, normalize=True)  # (2 * known, D)
     for i, (_, _, cosine) in enumerate(known):
         found = float(rows[2 * i] @ rows[2 * i + 1])
         if abs(found - cosine) > KNOWN_TOLERANCE:

@@ -1,27 +1,27 @@
-"""Texts or pairs of texts to a score a label. Called by engine.py."""
+"""Texts or pairs of texts to a score for each label."""
 
 from __future__ import annotations
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations import ranking
+from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, placing_errors, usage_of
 from vectord.errors import ModelCannot, TooManyInputs
 from vectord.schema import ClassifyRequest, ClassifyResult, Float32, ScoreKind
 from vectord.text.sequence import ReadRequest
 
-MAX_SCORES = 2**20  # inputs times labels; with their names, some 50 MB of an answer
+MAX_SCORES = 2**20  # inputs times labels; with the labels' names, about 50 MB of response
 
 
 def classifies(spec: ModelSpec) -> bool:
-    """Whether it gives a score a label; a language model that says yes or no has no labels."""
+    """Whether the model has labels; a language model that answers yes or no has none."""
     return bool(spec.labels)
 
 
 async def classify(served: ServedModel, name: str, request: ClassifyRequest, task: Task) -> ClassifyResult:
     """A score for every label of every input. Raises ModelCannot for a model without labels."""
     if not classifies(served.spec):
-        raise ModelCannot(f"The model {name} does not classify: it has no labels.", field="model")
+        raise ModelCannot("The model {model} does not classify: it has no labels.", field="model", model=name)
     with placing_errors("inputs", len(request.inputs)):
         task.check_count(len(request.inputs))
         _check_scores(len(request.inputs), len(served.spec.labels))
@@ -57,5 +57,5 @@ def _activated(spec: ModelSpec, logits: Float32, raw: bool) -> tuple[Float32, Sc
     if raw or spec.score_activation == "identity":
         return logits, "logit"
     if spec.score_activation == "softmax":
-        return ranking.softmax(logits), "probability"
-    return ranking.sigmoid(logits), "probability"
+        return postprocess.softmax(logits), "probability"
+    return postprocess.sigmoid(logits), "probability"

@@ -1,7 +1,8 @@
-"""Long texts to a dense vector for each chunk. Called by engine.py.
+"""Long texts to a dense vector for each chunk.
 
 Chunks are embedded one by one, or late: the model reads the whole document, or windows of it, and each chunk's vector
-is pooled from its own tokens, which have seen what stands around them. Source: Günther et al. 2024, "Late chunking".
+is pooled from its own tokens, whose vectors depend on the text around them. Source: Günther et al. 2024, "Late
+chunking".
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.engine.models.registry import ServedModel, require
-from vectord.engine.operations import dense
+from vectord.engine.operations import postprocess
 from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, space_of
 from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
 from vectord.engine.operations.vectors import request_of
@@ -44,8 +45,10 @@ async def embed_documents(served: ServedModel, name: str, request: DocumentsRequ
             task.check_count(sum(map(len, chunked)), "chunk")
             made = await (_late if request.late else _one_by_one)(runner, request, chunked, task)
     rows = made.ran.rows("dense")
-    vectors = await compute(rows.size, lambda: dense.finish(rows, request.dimensions, request.normalize))
-    shown = await compute(rows.size, lambda: {kind: dense.in_precision(vectors, kind) for kind in request.precisions})
+    vectors = await compute(rows.size, lambda: postprocess.finish(rows, request.dimensions, request.normalize))
+    shown = await compute(
+        rows.size, lambda: {kind: postprocess.in_precision(vectors, kind) for kind in request.precisions}
+    )
     return DocumentsResult(
         model=name,
         fingerprint=space_of(served, request.dimensions, request.normalize),
@@ -55,10 +58,10 @@ async def embed_documents(served: ServedModel, name: str, request: DocumentsRequ
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ChunkVectors:
     ran: RunResult  # a row for each chunk
-    lengths: Sequence[TextLength]  # of each document: all that was read of it, chunks that overlap as often as they do
-    further_tokens: int = 0  # read once more, as a window's context
+    lengths: Sequence[TextLength]  # of each document: the sum of its chunks, overlaps counted each time
+    further_tokens: int = 0  # read again, as the context of a window
 
 
 def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task) -> None:
@@ -78,7 +81,7 @@ def _check(served: ServedModel, name: str, request: DocumentsRequest, task: Task
 
 
 def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task: Task) -> None:
-    """Raises InvalidField for spans that are not, in order and apart, parts of their documents; TooManyInputs."""
+    """Raises InvalidField for spans that are not parts of their document, in order and disjoint; TooManyInputs."""
     if len(spans) != len(documents):
         raise InvalidField(
             "{field} must have a list for each of the {limit} documents; got {given}.",
@@ -106,16 +109,18 @@ def _check_spans(documents: Sequence[str], spans: Sequence[Sequence[Span]], task
 
 async def _one_by_one(
     runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
-) -> Made:
+) -> ChunkVectors:
     owners = [i for i, chunks in enumerate(chunked) for _ in chunks]
     texts = [request.documents[i][chunk.start : chunk.stop] for i, chunks in enumerate(chunked) for chunk in chunks]
     with placing_errors("documents", len(request.documents), owners):
         sequences = await task.read(runner, request_of(runner, texts, request.text))
         ran = await task.run(runner, sequences, DENSE)
-    return Made(ran, _sums(owners, [sequence.length for sequence in sequences], len(chunked)))
+    return ChunkVectors(ran, _sums(owners, [sequence.length for sequence in sequences], len(chunked)))
 
 
-async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task) -> Made:
+async def _late(
+    runner: ModelRunner, request: DocumentsRequest, chunked: Sequence[Sequence[Chunk]], task: Task
+) -> ChunkVectors:
     options = request.text
     windows = await task.read(
         runner,
@@ -124,11 +129,11 @@ async def _late(runner: ModelRunner, request: DocumentsRequest, chunked: Sequenc
     ran = await task.run(runner, windows, DENSE)
     further = sum(len(window.ids) - window.length.kept for window in windows)
     owners = [window.index for window in windows]
-    return Made(ran, _sums(owners, [window.length for window in windows], len(chunked)), further)
+    return ChunkVectors(ran, _sums(owners, [window.length for window in windows], len(chunked)), further)
 
 
 def _sums(owners: Sequence[int], lengths: Sequence[TextLength], documents: int) -> list[TextLength]:
-    """What was read of each document, from what was read of its pieces. owners: the document of each piece."""
+    """The length of each document, from the lengths of its pieces. owners: the document of each piece."""
     sums = [TextLength(0, 0)] * documents
     for owner, piece in zip(owners, lengths, strict=True):
         so_far = sums[owner]
@@ -146,7 +151,7 @@ def _documents(
     shown: Mapping[Precision, npt.NDArray[np.generic]],
     request: DocumentsRequest,
 ) -> list[ChunkedDocument]:
-    """vectors (chunks of all documents, D); shown: those as the request wants them."""
+    """vectors (chunks of all documents, D); shown: the vectors in each requested precision."""
     stops = np.cumsum([len(chunks) for chunks in chunked]).tolist()
     assert len(vectors) == stops[-1], "a vector for each chunk"
     return [
@@ -160,7 +165,7 @@ def _documents(
 
 
 def _mean(rows: Float32, request: DocumentsRequest) -> Float32:
-    """Of the chunks' vectors as they are given; of length 1 itself if those are."""
+    """The mean of the chunks' vectors, normalized if they are."""
     mean = rows.mean(axis=0, dtype=np.float64).astype(np.float32)
-    (finished,) = dense.finish(mean[None, :], None, request.normalize)
+    (finished,) = postprocess.finish(mean[None, :], None, request.normalize)
     return np.asarray(finished)

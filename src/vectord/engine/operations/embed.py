@@ -1,4 +1,4 @@
-"""Texts to vectors of every kind, from one model or, for a composite, from several at once. Called by engine.py."""
+"""Texts to vectors of every kind, from one model or, for a composite, from several at once; similarity of texts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
-from vectord.engine.operations import dense
+from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, compute, place_error, placing_errors, together, usage_of
 from vectord.engine.operations.vectors import Vectors, check_specials, request_of, vectors_to_show
 from vectord.engine.queue.runner import NOTHING_RAN
@@ -25,24 +25,26 @@ from vectord.schema import (
 )
 
 DENSE: frozenset[VectorKind] = frozenset({"dense"})
-OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their range is that of unit vectors
+OF_UNIT_VECTORS: frozenset[Precision] = frozenset({"int8", "uint8"})  # their scale fits unit vectors
 
 
 async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
-    """All vectors the request asks for. Each model of a composite reads each text once; without outputs, none does."""
+    """All requested vectors. Each model of a composite reads each text once; without `outputs`, no model is loaded."""
     parts = target.parts(request.outputs)
     _check(parts, request)
     with placing_errors("inputs", len(request.inputs)):
         task.check_count(len(request.inputs))
+    space = space_of(target, request.dimensions, request.normalize)
     if not request.outputs:
-        return _nothing(target, request, task)
+        usage = usage_of(task, (), request.inputs, NOTHING_RAN)
+        return EmbedResult(model=target.name, fingerprint=space, usage=usage)
     work = [_of_one_model(served, kinds, request, task) for served, kinds in parts]
     made = dict(zip((served.name for served, _ in parts), await together(work), strict=True))
     sources: dict[VectorKind, str] = {kind: served.name for served, kinds in parts for kind in kinds}
     first, *others = made.values()
     return EmbedResult(
         model=target.name,
-        fingerprint=space_of(target, request.dimensions, request.normalize),
+        fingerprint=space,
         dense=await _finish(made[sources["dense"]].ran.rows("dense"), request) if "dense" in sources else {},
         sparse=made[sources["sparse"]].ran.each("sparse") if "sparse" in sources else None,
         colbert=made[sources["colbert"]].colbert if "colbert" in sources else None,
@@ -61,15 +63,6 @@ async def embed(target: ModelOrComposite, request: EmbedRequest, task: Task) -> 
     )
 
 
-def _nothing(target: ModelOrComposite, request: EmbedRequest, task: Task) -> EmbedResult:
-    """The answer that holds no vectors: no model has read anything, none need be in memory."""
-    return EmbedResult(
-        model=target.name,
-        fingerprint=space_of(target, request.dimensions, request.normalize),
-        usage=usage_of(task, (), request.inputs, NOTHING_RAN),
-    )
-
-
 async def similarity(served: ServedModel, name: str, request: SimilarityRequest, task: Task) -> SimilarityResult:
     """The cosine of one text with each of several."""
     require(served, DENSE)
@@ -84,14 +77,10 @@ async def similarity(served: ServedModel, name: str, request: SimilarityRequest,
         except VectordError as error:
             if error.index is None:
                 raise
-            field, index = (
-                ("sentences", error.index - 1 if len(request.sentences) > 1 else None)
-                if error.index
-                else ("source", None)
-            )
-            raise place_error(error, field, index) from error.__cause__
+            index = error.index - 1 if len(texts) > 2 and error.index else None
+            raise place_error(error, "sentences" if error.index else "source", index) from error.__cause__
     rows = ran.rows("dense")
-    scores = await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
+    scores = await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
     return SimilarityResult(
         model=name,
         fingerprint=served.spec.fingerprint,
@@ -101,7 +90,7 @@ async def similarity(served: ServedModel, name: str, request: SimilarityRequest,
 
 
 def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -> None:
-    """Raises InvalidField for a width the model does not have, or was not trained to be cut to unless forced."""
+    """Raises InvalidField for more dimensions than the model has, or for an untrained cut unless forced."""
     if dimensions is None:
         return
     if not 1 <= dimensions <= spec.dimensions:
@@ -123,14 +112,14 @@ def check_dimensions(spec: ModelSpec, dimensions: int | None, *, forced: bool) -
 
 
 def space_of(target: ModelOrComposite, dimensions: int | None, normalize: bool) -> str:
-    """The name of the space that the target's vectors of this width (None: the model's own) belong to, raw or not."""
+    """The name of the vector space: of the model, the width (None: the model's own) and normalization."""
     cut = dimensions is not None and dimensions != target.lead.spec.dimensions
     width = f":{dimensions}" if cut else ""
     return f"{target.fingerprint}{width}" if normalize else f"{target.fingerprint}{width}:raw"
 
 
 def check_precisions(precisions: Collection[Precision], *, normalize: bool) -> None:
-    """Raises InvalidField for raw vectors in numbers that have one scale for all."""
+    """Raises InvalidField for vectors of any length in a precision with a fixed scale."""
     if not normalize and not OF_UNIT_VECTORS.isdisjoint(precisions):
         raise InvalidField(
             "{field}: int8 and uint8 are for vectors of length 1; leave {body.normalize} on, or choose others.",
@@ -158,9 +147,8 @@ async def _of_one_model(
 
 
 async def _finish(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
-    return await compute(rows.size, lambda: _in_precisions(rows, request))
+    def finish() -> Mapping[Precision, npt.NDArray[np.generic]]:
+        vectors = postprocess.finish(rows, request.dimensions, request.normalize)
+        return {precision: postprocess.in_precision(vectors, precision) for precision in request.precisions}
 
-
-def _in_precisions(rows: Float32, request: EmbedRequest) -> Mapping[Precision, npt.NDArray[np.generic]]:
-    vectors = dense.finish(rows, request.dimensions, request.normalize)
-    return {precision: dense.in_precision(vectors, precision) for precision in request.precisions}
+    return await compute(rows.size, finish)

@@ -1,4 +1,4 @@
-"""Requests that came in one body: counted, put in a lane and billed as one. Pure; called by engine.py."""
+"""A MultiRequest, several requests in one body: its limits, its lane, its parts at work, and its usage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHARACTERS_PER_TOKEN = 4
 
 
 def check_multi(request: MultiRequest, task: Task) -> None:
-    """Raises EmptyInput or TooManyInputs: there may be as many requests, and inputs of them all, as one may have."""
+    """Raises EmptyInput or TooManyInputs: the limit of one request holds for the parts, and for the inputs of all."""
     with placing_errors("requests", len(request.requests)):
         task.check_count(len(request.requests), "request")
         task.check_most(sum(len(_inputs(part)) for part in request.requests), "input")
@@ -68,7 +68,7 @@ async def in_turns(work: Iterable[Coroutine[Any, Any, T]]) -> Sequence[T]:
 
 
 async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
-    """The answer to one part; its error says which. A copy: several requests may meet one."""
+    """The answer to one part; its error has the part's number."""
     try:
         return await answer
     except VectordError as error:
@@ -76,13 +76,13 @@ async def placed(answer: Coroutine[Any, Any, T], part: int) -> T:
 
 
 def lane_of(request: MultiRequest, bulk_tokens: int) -> Lane | None:
-    """Many small parts are a bulk job, too; None: each part's own size tells."""
+    """Many small parts are a bulk job too; None: the lane of each part depends on its own size."""
     tokens = sum(map(_characters, request.requests)) // CHARACTERS_PER_TOKEN
     return "bulk" if tokens > bulk_tokens else None
 
 
 def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
-    """Of all parts, whose lengths come in their order. started_s: of the request, on the clock of Task."""
+    """The usage of all parts, with their lengths in order. started_s: of the request, on the clock of Task."""
     lengths: list[TextLength] = [length for usage in usages for length in usage.lengths]
     texts = max(1, len(lengths))
     return Usage(
@@ -106,5 +106,5 @@ def _inputs(part: EmbedRequest | RerankRequest | ClassifyRequest) -> Sequence[In
 
 
 def _characters(part: EmbedRequest | RerankRequest | ClassifyRequest) -> int:
-    beside = len(part.query) * len(part.passages) if isinstance(part, RerankRequest) else 0
-    return beside + characters(_inputs(part))
+    queries = len(part.query) * len(part.passages) if isinstance(part, RerankRequest) else 0
+    return queries + characters(_inputs(part))

@@ -14,19 +14,19 @@ from vectord.text.sequence import TextOrPair
 
 T = TypeVar("T")
 
-# The one exception to "never on the loop": so little text is encoded where it is. 61 tokens take 57 us, which is what
-# the way to a thread and back takes (45 us); a lone request is 93 us instead of 141 in the engine, and 32 clients of
-# one text each run at the same rate either way (28.5 k tokens/s; MiniLM, 2 cores).
+# Short texts are tokenized on the event loop. 61 tokens take 57 us, about as long as the way to a thread and back
+# (45 us): a lone request takes 93 us in the engine instead of 141, and 32 clients with one text each run at the same
+# rate either way (28.5 k tokens/s; MiniLM, 2 cores).
 INLINE_CHARACTERS = 2_000
-INPUT_CHARACTERS = 32  # what an input costs beside its length
-ID_CHARACTERS = 4  # what a token id costs
+INPUT_CHARACTERS = 32  # the cost of an input besides its length
+ID_CHARACTERS = 4  # the cost of a token id
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256
-LONG_AT_ONCE = 8  # requests of more parts than there are threads: all at once, each would hold its tokens till the end
+LONG_AT_ONCE = 8  # requests with more parts than threads; each holds all its tokens in memory until it ends
 
 
 class EncoderPool:
-    """Threads that tokenise, shared by all models."""
+    """Tokenizing threads, shared by all models."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
@@ -35,12 +35,12 @@ class EncoderPool:
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="vectord-tokenize")
 
     def close(self) -> None:
-        """Whoever still waits for a thread gets Unavailable."""
+        """Callers that wait for a thread get Unavailable."""
         self._closed = True
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, characters: int, call: Callable[[], T]) -> T:
-        """The result of `call`; on a thread if it is about more than a few characters."""
+        """The result of `call`; on a thread if it works on more than INLINE_CHARACTERS."""
         if characters <= INLINE_CHARACTERS:
             return call()
         if self._closed:
@@ -60,10 +60,10 @@ class EncoderPool:
         once: int = 0,
         each: int = 0,
     ) -> list[T]:
-        """What `encode` makes of each part of `inputs`, joined in order.
+        """The results of `encode` for each part of `inputs`, joined in order.
 
-        beside, each: characters that every part, or every input, costs beside its own: a prompt's, for one. Long
-        requests go in waves of one part a thread, LONG_AT_ONCE of them together, so others get their turn.
+        once, each: additional characters in every part, or in every input, such as a prompt. Long requests run in waves
+        of one part a thread, LONG_AT_ONCE of them at a time, so that other requests run in between.
         """
         parts = list(_parts(inputs, each))
         if len(parts) <= self.workers:
@@ -77,7 +77,7 @@ class EncoderPool:
         encoded: list[T] = []
         for start in range(0, len(parts), self.workers):
             wave = [self.run(size + once, partial(encode, part)) for part, size in parts[start : start + self.workers]]
-            if len(wave) == 1:  # the usual request, and gather takes longer than its tokens
+            if len(wave) == 1:  # the usual request; gather takes longer than its tokens
                 encoded.extend(await wave[0])
                 continue
             for result in await asyncio.gather(*wave, return_exceptions=True):
@@ -88,7 +88,7 @@ class EncoderPool:
 
 
 def characters(inputs: Sequence[TextOrPair]) -> int:
-    """How much work the inputs are, in characters of text."""
+    """The cost of tokenizing the inputs, in characters of text."""
     return sum(map(_characters, inputs))
 
 
@@ -101,7 +101,7 @@ def _characters(one: TextOrPair) -> int:
 
 
 def _parts(inputs: Sequence[TextOrPair], each: int = 0) -> Iterator[tuple[range, int]]:
-    """Runs of inputs and their size in characters, in order; one long input makes a part of its own."""
+    """Runs of inputs and their cost in characters, in order; a long input is a part of its own."""
     start = size = 0
     for index, one in enumerate(inputs):
         size += _characters(one) + each

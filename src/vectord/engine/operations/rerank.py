@@ -1,13 +1,13 @@
-"""A query and passages to scores, by whatever the model has: one door for every kind of reranker.
+"""Scores of passages for a query, by whichever method the model supports.
 
     scores    a cross-encoder's logit, or a language model's probability of "yes", for each pair
     dense     cosine of the query's vector with each passage's
-    colbert   for each of the query's tokens its best match among the passage's, summed (BGE-M3: averaged)
-    sparse    product of the sparse vectors
+    colbert   for each token of the query its best match among the passage's, summed (BGE-M3: averaged)
+    sparse    dot product of the sparse vectors
     weighted  BGE-M3's: a weighted mean of dense, sparse and colbert
 
-Called by engine.py. With vectors the query is read once; with pairs it is tokenised once, and a causal model runs the
-tokens that all pairs begin with once a batch.
+With vectors the query is read once. With pairs it is tokenized once, and a causal model runs the tokens that all pairs
+begin with once a batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations import dense, ranking
+from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
 from vectord.engine.operations.vectors import Vectors, check_specials, vectors_of
 from vectord.engine.queue.batch import Kind
@@ -39,7 +39,7 @@ from vectord.schema import (
 )
 from vectord.text.sequence import CutText, Prefix, ReadRequest, TokenSequence
 
-# The vectors each method needs of a model, in the order in which they are chosen where the request names none.
+# The vectors that each method needs of a model, in the order of preference where the request names no method.
 NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
     "scores": frozenset(),
     "weighted": frozenset({"dense", "sparse", "colbert"}),
@@ -48,16 +48,16 @@ NEEDS: Mapping[RerankMethod, frozenset[VectorKind]] = {
     "sparse": frozenset({"sparse"}),
 }
 SCORES: frozenset[Kind] = frozenset({"scores"})
-LEAST_SHARED_TOKENS = 8  # fewer are not worth a text of their own in the batch
+LEAST_SHARED_TOKENS = 8  # a shorter shared prefix is not worth a text of its own in the batch
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What is scored: the passages, or their chunks."""
+    """The texts that are scored: the passages, or their chunks."""
 
     texts: Sequence[str]
     spans: Sequence[Span]
-    owners: Sequence[int]  # the passage of each text, rising; every passage has one at least
+    owners: Sequence[int]  # the passage of each text, ascending; every passage has at least one
 
     def best(self, scores: Float32) -> list[int]:
         """The place of each passage's best text, the first one of equals."""
@@ -67,28 +67,26 @@ class Pieces:
                 best[owner] = place
         return list(best.values())
 
-    def last(self) -> list[int]:
-        """The place of each passage's last text."""
-        return list({owner: place for place, owner in enumerate(self.owners)}.values())
-
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    scores: Float32  # (passages,)
+    """Scores of the pieces."""
+
+    scores: Float32  # (pieces,)
     kind: ScoreKind
     ran: RunResult
     query: TextLength
-    passages: Sequence[TextLength]
-    run: Sequence[TextLength]  # what the model read, for usage
+    pieces: Sequence[TextLength]
+    read: Sequence[TextLength]  # the tokens that the model read, for usage
     further_tokens: int = 0
 
 
-def method_of(kinds: frozenset[Kind], reranks: bool, wanted: RerankMethod | None) -> RerankMethod | None:
-    """The method for a model of these kinds of answers; None if it has none, or not the one wanted."""
-    able = [method for method, needs in NEEDS.items() if (needs <= kinds if needs else reranks)]
-    if wanted is not None:
-        return wanted if wanted in able else None
-    return able[0] if able else None
+def method_of(kinds: frozenset[Kind], reranks: bool, requested: RerankMethod | None) -> RerankMethod | None:
+    """The method for a model with these kinds of answers; None if it has none, or not the requested one."""
+    supported = [method for method, needs in NEEDS.items() if (needs <= kinds if needs else reranks)]
+    if requested is not None:
+        return requested if requested in supported else None
+    return supported[0] if supported else None
 
 
 async def rerank(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankResult:
@@ -103,8 +101,9 @@ async def rerank(served: ServedModel, name: str, request: RerankRequest, task: T
         else:
             scored = await _by_vectors(runner, method, request, pieces, task)
     best = pieces.best(scored.scores)
-    read = list(scored.run)
-    for passage, place in zip(cut, pieces.last(), strict=True):
+    read = list(scored.read)
+    last = {owner: place for place, owner in enumerate(pieces.owners)}  # each passage's last piece
+    for passage, place in zip(cut, last.values(), strict=True):
         read[place] = passage.whole(read[place])
     return RerankResult(
         model=name,
@@ -115,14 +114,14 @@ async def rerank(served: ServedModel, name: str, request: RerankRequest, task: T
             task, read, [request.query, *request.passages], scored.ran, further_tokens=scored.further_tokens
         ),
         query=scored.query,
-        passages=[passage.whole(scored.passages[place]) for passage, place in zip(cut, best, strict=True)],
+        passages=[passage.whole(scored.pieces[place]) for passage, place in zip(cut, best, strict=True)],
         max_tokens=served.spec.max_tokens,
         spans=[pieces.spans[place] for place in best] if request.chunks is not None else None,
     )
 
 
 def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -> RerankMethod:
-    """What can be refused before the model is in memory. Returns how the model is to score."""
+    """The method of scoring. Makes the checks that need no loaded model."""
     method = method_of(served.kinds, served.spec.reranks, request.method)
     if method is None:
         by = f" by {request.method}" if request.method else ""
@@ -146,18 +145,18 @@ def _check(served: ServedModel, name: str, request: RerankRequest, task: Task) -
 
 
 async def _cut(runner: ModelRunner, request: RerankRequest, task: Task) -> Sequence[CutText]:
-    """What is read of each passage at most."""
+    """Each passage, cut to `max_passage_tokens`."""
     passages, max_tokens, cut = request.passages, request.max_passage_tokens, runner.encoder.cut
     if max_tokens is None:
         return [CutText(passage, 0, 0) for passage in passages]
-    with placing_errors("passages", len(request.passages)):
+    with placing_errors("passages", len(passages)):
         return await task.encode(passages, lambda part: cut(passages, max_tokens, part))
 
 
 async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequence[str], task: Task) -> Pieces:
     if request.chunks is None:
         return Pieces(passages, [Span(0, len(passage)) for passage in passages], range(len(passages)))
-    with placing_errors("passages", len(request.passages)):
+    with placing_errors("passages", len(passages)):
         chunked = await task.chunk(runner, passages, request.chunks)
         spans = [
             [Span(chunk.start, chunk.stop) for chunk in chunks] or [Span(0, len(passage))]  # a passage without text
@@ -173,11 +172,10 @@ async def _pieces(runner: ModelRunner, request: RerankRequest, passages: Sequenc
 
 
 async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces, task: Task) -> Scored:
-    options = request.text
     read = ReadRequest(
         inputs=pieces.texts,
-        options=options,
-        truncate=runner.truncates(options),
+        options=request.text,
+        truncate=runner.truncates(request.text),
         query=request.query,
         instruction=request.instruction,
     )
@@ -185,7 +183,7 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
         pairs = await task.read(runner, read)
         prefix = _shared_prefix(runner, pairs)
         ran = await task.run(runner, [replace(pair, prefix=prefix) for pair in pairs] if prefix else pairs, SCORES)
-    scores, kind = _judged(runner.spec, ran.rows("scores"), request.raw)
+    scores, kind = _activated(runner.spec, ran.rows("scores"), request.raw)
     (query, _) = pairs[0].parts
     return Scored(scores, kind, ran, query, [pair.parts[1] for pair in pairs], [pair.length for pair in pairs])
 
@@ -199,21 +197,21 @@ def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefi
         return None
     first = pairs[0].ids
     most = min(len(pair.ids) for pair in pairs) - 1
-    same = min(_agree(first[:most], pair.ids[:most]) for pair in pairs[1:])
+    same = min(_common(first[:most], pair.ids[:most]) for pair in pairs[1:])
     return Prefix(first[:same]) if same >= LEAST_SHARED_TOKENS else None
 
 
-def _agree(a: Int32, b: Int32) -> int:
+def _common(a: Int32, b: Int32) -> int:
     differ = np.flatnonzero(a != b)
     return int(differ[0]) if len(differ) else len(a)
 
 
-def _judged(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
+def _activated(spec: ModelSpec, logits: Float32, raw: bool | None) -> tuple[Float32, ScoreKind]:
     """logits (N, L) as scores (N,). raw None: a cross-encoder's logit, a language model's probability."""
-    odds = logits[:, 1] - logits[:, 0] if spec.scores_by_words else logits[:, 0]  # (N,) by words: of "yes" against "no"
+    odds = logits[:, 1] - logits[:, 0] if spec.scores_by_words else logits[:, 0]  # (N,) by words: "yes" minus "no"
     if raw is None:
         raw = spec.yes_no is None
-    return (odds, "logit") if raw else (ranking.sigmoid(odds), "probability")
+    return (odds, "logit") if raw else (postprocess.sigmoid(odds), "probability")
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -223,58 +221,47 @@ async def _by_vectors(
     runner: ModelRunner, method: RerankMethod, request: RerankRequest, pieces: Pieces, task: Task
 ) -> Scored:
     kinds = NEEDS[method]
-    asked, found = await together(
-        [
-            _vectors_of_query(runner, request, kinds, task),
-            _vectors_of_passages(runner, request, kinds, pieces, task),
-        ]
-    )
-    scores = {kind: await _likeness(kind, runner.spec, asked, found) for kind in sorted(kinds)}
-    values, kind = _combined(method, scores, request.weights)
+
+    async def read_query() -> Vectors:
+        with placing_errors("query", 1):
+            return await vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task)
+
+    async def read_passages() -> Vectors:
+        with placing_errors("passages", len(request.passages), pieces.owners):
+            return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
+
+    query, passages = await together([read_query(), read_passages()])
+    scores = {kind: await _similarity(kind, runner.spec, query, passages) for kind in sorted(kinds)}
+    values, score_kind = _combined(method, scores, request.weights)
     return Scored(
-        values, kind, found.ran, asked.lengths[0], found.lengths, found.lengths, further_tokens=asked.lengths[0].kept
+        values,
+        score_kind,
+        passages.ran,
+        query.lengths[0],
+        passages.lengths,
+        passages.lengths,
+        further_tokens=query.lengths[0].kept,
     )
 
 
-async def _vectors_of_query(
-    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], task: Task
-) -> Vectors:
-    with placing_errors("query", 1):
-        return await vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task)
-
-
-async def _vectors_of_passages(
-    runner: ModelRunner, request: RerankRequest, kinds: frozenset[VectorKind], pieces: Pieces, task: Task
-) -> Vectors:
-    with placing_errors("passages", len(request.passages), pieces.owners):
-        return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
-
-
-async def _likeness(kind: VectorKind, spec: ModelSpec, asked: Vectors, found: Vectors) -> Float32:
-    """How like the query each passage is by one kind of vector. (passages,)"""
+async def _similarity(kind: VectorKind, spec: ModelSpec, query: Vectors, passages: Vectors) -> Float32:
+    """The similarity (pieces,) of each piece to the query by one kind of vector."""
     if kind == "sparse":
-        words = found.ran.each("sparse")
-        return await compute(
-            sum(passage.values.size for passage in words),
-            partial(ranking.dots, asked.ran.each("sparse")[0], words),
-        )
+        words = passages.ran.each("sparse")
+        size = sum(passage.values.size for passage in words)
+        return await compute(size, partial(postprocess.sparse_dots, query.ran.each("sparse")[0], words))
     if kind == "dense":
-        rows = np.concatenate([asked.ran.rows("dense"), found.ran.rows("dense")])
-        return await compute(rows.size, lambda: dense.cosines(dense.finish(rows, None, normalize=True)))
-    assert asked.colbert is not None and found.colbert is not None, "both were asked for colbert"
-    (query,) = asked.colbert
-    size = sum(rows.size for rows in found.colbert)
-    sums = await compute(size, partial(ranking.sums_of_best, query, found.colbert))
+        rows = np.concatenate([query.ran.rows("dense"), passages.ran.rows("dense")])
+        return await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
+    assert query.colbert is not None and passages.colbert is not None, "both have colbert vectors"
+    (tokens,) = query.colbert
+    size = sum(rows.size for rows in passages.colbert)
+    sums = await compute(size, partial(postprocess.max_sims, tokens, passages.colbert))
     mean = spec.colbert is not None and spec.colbert.linear is not None  # BGE-M3: FlagEmbedding averages
-    return sums / np.float32(max(1, len(query))) if mean else sums
+    return sums / np.float32(max(1, len(tokens))) if mean else sums
 
 
-_KINDS: Mapping[RerankMethod, ScoreKind] = {
-    "dense": "cosine",
-    "colbert": "maxsim",
-    "sparse": "dot",
-    "weighted": "weighted",
-}
+_KINDS: Mapping[RerankMethod, ScoreKind] = {"dense": "cosine", "colbert": "maxsim", "sparse": "dot"}
 
 
 def _combined(
@@ -285,5 +272,5 @@ def _combined(
         return values, _KINDS[method]
     shares = np.array(weights or (1.0, 1.0, 1.0))
     shares /= shares.sum()
-    columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (passages, 3)
+    columns = np.stack([scores["dense"], scores["sparse"], scores["colbert"]], axis=1)  # (pieces, 3)
     return (columns @ shares).astype(np.float32), "weighted"

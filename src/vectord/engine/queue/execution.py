@@ -19,7 +19,6 @@ import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import POOLED, Answers, Backend
-from vectord.engine.operations import sparse
 from vectord.engine.queue.batch import Answer, Batch, Item, Kind
 from vectord.engine.queue.packing import Packed, pack
 from vectord.errors import InferenceFailed, OutOfMemory
@@ -114,8 +113,8 @@ class Execution:
         if kind != "sparse":
             return rows.copy()
         if self._outputs["sparse"] == "lexical":
-            return sparse.from_tokens(item.sequence.own_ids, rows[:, 0], self._unused)
-        return sparse.from_logits(rows[0])
+            return lexical_weights(item.sequence.own_ids, rows[:, 0], self._unused)
+        return splade_weights(rows[0])
 
 
 def output_of(spec: ModelSpec) -> dict[Kind, Output]:
@@ -140,6 +139,26 @@ def widths_of(spec: ModelSpec) -> dict[Output, int]:
         "lexical": 1,
         "scores": 2 if spec.scores_by_words else len(spec.labels),
     }
+
+
+def lexical_weights(ids: Int32, weights: Float32, unused: Int32) -> Sparse:
+    """The largest weight of each token id. ids (n,), weights (n,) at least 0; `unused` ids (specials) are left out.
+
+    Indices in order of first appearance. Source: FlagEmbedding's lexical weights.
+    """
+    counts = (weights > 0) & ~np.isin(ids, unused)
+    kept, values = ids[counts], weights[counts]
+    found, first, place = np.unique(kept, return_index=True, return_inverse=True)
+    largest = np.zeros(len(found), np.float32)
+    np.maximum.at(largest, place, values)
+    order = np.argsort(first)
+    return Sparse(found[order].astype(np.int32), largest[order])
+
+
+def splade_weights(logits: Float32) -> Sparse:
+    """log(1 + x) of every word with a logit x above 0. logits (V,). Source: sentence-transformers SpladePooling."""
+    indices = np.flatnonzero(logits > 0).astype(np.int32)
+    return Sparse(indices, np.log1p(logits[indices]))
 
 
 def _is_finite(numbers: Float32) -> bool:

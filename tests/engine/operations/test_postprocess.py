@@ -1,6 +1,8 @@
-"""Dimensions, then length 1, then fewer bits, for any finite row."""
+"""Dimensions, normalization, precisions and scores, compared with the simplest way to compute them."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -8,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from vectord.engine.operations import dense
+from vectord.engine.operations import postprocess
+from vectord.schema import Sparse
 
 finite_rows = arrays(
     np.float32, st.tuples(st.integers(1, 4), st.integers(1, 6)), elements=st.floats(-(2.0**120), 2.0**120, width=32)
@@ -20,7 +23,7 @@ finite_rows = arrays(
 def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
     """No overflow, no vanishing, no division by zero; the direction is that of the kept numbers."""
     dimensions = data.draw(st.integers(1, rows.shape[1]))
-    finished = dense.finish(rows, dimensions, normalize=True)
+    finished = postprocess.finish(rows, dimensions, normalize=True)
     assert finished.shape == (len(rows), dimensions)
     assert finished.dtype == np.float32
     assert np.isfinite(finished).all()
@@ -34,43 +37,43 @@ def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
 def test_rows_are_cut_before_they_are_normalised():
     """Matryoshka vectors are of length 1 after the cut, as sentence-transformers has it."""
     rows = np.array([[3, 4, 12]], np.float32)
-    np.testing.assert_allclose(dense.finish(rows, 2, normalize=True), [[0.6, 0.8]], rtol=1e-6)
+    np.testing.assert_allclose(postprocess.finish(rows, 2, normalize=True), [[0.6, 0.8]], rtol=1e-6)
 
 
 def test_without_normalising_the_numbers_are_the_models_own():
     """The raw row, cut."""
     rows = np.array([[3, 4, 12]], np.float32)
-    np.testing.assert_array_equal(dense.finish(rows, 2, normalize=False), [[3, 4]])
-    np.testing.assert_array_equal(dense.finish(rows, None, normalize=False), rows)
+    np.testing.assert_array_equal(postprocess.finish(rows, 2, normalize=False), [[3, 4]])
+    np.testing.assert_array_equal(postprocess.finish(rows, None, normalize=False), rows)
 
 
 def test_the_rows_handed_in_are_not_changed():
     """A row may lie in the cache."""
     rows = np.array([[3, 4]], np.float32)
-    dense.finish(rows, None, normalize=True)
+    postprocess.finish(rows, None, normalize=True)
     np.testing.assert_array_equal(rows, [[3, 4]])
 
 
 def test_cosines_are_of_the_first_row_with_each_other():
     """In their order; a row of zeros is like nothing."""
-    rows = dense.finish(
+    rows = postprocess.finish(
         np.array([[0.1, 0.7, 0.3], [0.1, 0.7, 0.3], [-0.1, -0.7, -0.3], [0, 0, 0]], np.float32), None, True
     )
-    scores = dense.cosines(rows)
+    scores = postprocess.cosines(rows)
     assert scores == pytest.approx([1, -1, 0], abs=1e-6)
 
 
 def test_a_cosine_is_never_above_one():
     """Rounding alone would make it so for some texts, and clients take its arc cosine."""
     rows = np.random.default_rng(0).normal(size=(500, 1, 384)).astype(np.float32)
-    units = [dense.finish(row, None, normalize=True) for row in rows]
+    units = [postprocess.finish(row, None, normalize=True) for row in rows]
     assert max(float((unit @ unit.T).max()) for unit in units) > 1  # the case is there
-    assert max(float(dense.cosines(np.concatenate([unit, unit])).max()) for unit in units) <= 1
+    assert max(float(postprocess.cosines(np.concatenate([unit, unit])).max()) for unit in units) <= 1
 
 
 def unit_rows(count: int, width: int, seed: int = 0) -> np.ndarray:
     rows = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
-    return dense.finish(rows, None, normalize=True)
+    return postprocess.finish(rows, None, normalize=True)
 
 
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
@@ -80,7 +83,7 @@ def test_bits_are_those_of_sentence_transformers(precision, width):
     from sentence_transformers.util.quantization import quantize_embeddings
 
     vectors = unit_rows(20, width)
-    ours = dense.in_precision(vectors, precision)
+    ours = postprocess.in_precision(vectors, precision)
     theirs = quantize_embeddings(vectors, precision)
     assert ours.dtype == theirs.dtype
     np.testing.assert_array_equal(ours, theirs)
@@ -90,7 +93,7 @@ def test_bits_are_those_of_sentence_transformers(precision, width):
 def test_eight_bits_lose_little_of_a_cosine(width):
     """A vector's with itself stays above 0.9998, that of two texts moves by some 0.02 / sqrt(D)."""
     vectors = unit_rows(100, width).astype(np.float64)
-    whole = dense.in_precision(unit_rows(100, width), "int8").astype(np.float64)
+    whole = postprocess.in_precision(unit_rows(100, width), "int8").astype(np.float64)
     whole /= np.linalg.norm(whole, axis=1, keepdims=True)
     assert np.einsum("nd,nd->n", whole, vectors).min() > 0.9998
     moved = whole @ whole.T - vectors @ vectors.T
@@ -100,8 +103,8 @@ def test_eight_bits_lose_little_of_a_cosine(width):
 def test_eight_bits_are_of_each_text_alone():
     """No calibration over a batch: a vector of today can be compared with one of last year."""
     vectors = unit_rows(10, 64)
-    together = dense.in_precision(vectors, "int8")
-    alone = [dense.in_precision(row[None], "int8") for row in vectors]
+    together = postprocess.in_precision(vectors, "int8")
+    alone = [postprocess.in_precision(row[None], "int8") for row in vectors]
     np.testing.assert_array_equal(together, np.concatenate(alone))
     assert together.dtype == np.int8
 
@@ -109,7 +112,7 @@ def test_eight_bits_are_of_each_text_alone():
 def test_unsigned_bytes_are_the_signed_ones_and_128():
     """One rule for both."""
     vectors = unit_rows(10, 64)
-    signed, unsigned = dense.in_precision(vectors, "int8"), dense.in_precision(vectors, "uint8")
+    signed, unsigned = postprocess.in_precision(vectors, "int8"), postprocess.in_precision(vectors, "uint8")
     assert unsigned.dtype == np.uint8
     np.testing.assert_array_equal(unsigned.astype(int) - 128, signed)
 
@@ -117,5 +120,52 @@ def test_unsigned_bytes_are_the_signed_ones_and_128():
 def test_a_number_out_of_range_is_cut_and_not_wrapped():
     """A vector all in one place keeps its sign."""
     vectors = np.eye(2, 64, dtype=np.float32) * np.array([[1], [-1]], np.float32)
-    whole = dense.in_precision(vectors, "int8")
+    whole = postprocess.in_precision(vectors, "int8")
     assert (whole.max(), whole.min()) == (127, -127)
+
+
+# --- scores ---
+
+numbers = st.floats(-4, 4, width=32)
+token_rows = st.integers(0, 5).flatmap(lambda n: arrays(np.float32, (n, 3), elements=numbers))
+some_rows = st.integers(1, 5).flatmap(lambda n: arrays(np.float32, (n, 3), elements=numbers))
+words = st.dictionaries(st.integers(0, 30), st.floats(0.125, 4, width=32), max_size=8)
+
+
+@given(some_rows, st.lists(token_rows, min_size=1, max_size=5))
+@settings(deadline=None, max_examples=100)
+def test_the_best_match_of_each_query_token_is_summed(query, passages):
+    """Token by token; a passage without tokens matches nothing."""
+    expected = [sum(max((float(q @ p) for p in passage), default=0.0) for q in query) for passage in passages]
+    scores = postprocess.max_sims(query, passages)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+
+@given(words, st.lists(words, min_size=1, max_size=6))
+@settings(deadline=None, max_examples=150)
+def test_products_are_over_shared_words(query, passages):
+    """Against dicts; words in any order, and texts without any."""
+    expected = [sum(weight * passage.get(word, 0.0) for word, weight in query.items()) for passage in passages]
+    scores = postprocess.sparse_dots(sparse(query), [sparse(passage) for passage in passages])
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def sparse(weights: dict[int, float]) -> Sparse:
+    return Sparse(np.array(list(weights), np.int32), np.array(list(weights.values()), np.float32))
+
+
+def test_a_probability_of_any_logit_is_one():
+    """Far out neither overflow nor NaN, and in between 1 / (1 + exp(-x))."""
+    logits = np.array([-1e30, -1000, -2, 0, 3, 1000, 1e30], np.float32)
+    expected = [0, 0, 1 / (1 + math.exp(2)), 0.5, 1 / (1 + math.exp(-3)), 1, 1]
+    np.testing.assert_allclose(postprocess.sigmoid(logits), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e4, 1e38, -1e38])
+def test_shares_sum_to_one(far):
+    """Wherever the logits lie."""
+    shares = postprocess.softmax(np.array([[1, 2, 3], [far, 0, 1]], np.float32))
+    np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
+    np.testing.assert_allclose(shares[0], np.exp([1, 2, 3]) / np.exp([1, 2, 3]).sum(), rtol=1e-6)

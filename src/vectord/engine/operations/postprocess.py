@@ -1,0 +1,92 @@
+"""Raw outputs of a model to normalized vectors, precisions and scores. Pure numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.schema import Float32, Precision, Sparse
+
+INT8_RANGE = 6.0  # int8 covers 6 times the spread of a unit vector's numbers, 1 / sqrt(D)
+
+
+def finish(rows: Float32, dimensions: int | None, normalize: bool) -> Float32:
+    """The first `dimensions` numbers of each row, scaled to length 1.
+
+    rows (N, D) float32, finite. Returns (N, dimensions or D) float32. The norm is computed in float64, where no square
+    of a float32 overflows or vanishes; a row of zeros stays zeros. Source: sentence-transformers, `truncate_dim` and
+    then `normalize_embeddings`.
+    """
+    kept = rows if dimensions is None else rows[:, :dimensions]
+    if not normalize:
+        return np.ascontiguousarray(kept)
+    norms = np.sqrt(np.einsum("nd,nd->n", kept, kept, dtype=np.float64))  # (N,)
+    norms[norms == 0] = 1.0
+    unit: Float32 = np.divide(kept, norms[:, None], dtype=np.float64).astype(np.float32)
+    return unit
+
+
+def in_precision(vectors: Float32, precision: Precision) -> npt.NDArray[np.generic]:
+    """vectors (N, D) in `precision`; bits are packed eight to a byte, the first one highest, as (N, D / 8).
+
+    int8: each number times 127 * sqrt(D) / 6, rounded and clipped to +-127. A unit vector's numbers spread around
+    1 / sqrt(D), so this covers six times their spread: cosine 0.9999 with the vector itself, and the cosine of two
+    texts changes by about 0.02 / sqrt(D), a thousandth at 384. The scale is the same for every text, model and machine,
+    so that vectors of different days can be compared. uint8: that plus 128. ubinary: a bit for each number above 0;
+    binary: those bytes minus 128 (both as sentence-transformers' quantize_embeddings).
+    """
+    match precision:
+        case "float":
+            return vectors
+        case "int8" | "uint8":
+            scaled = np.clip(np.rint(vectors * (127 * np.sqrt(vectors.shape[1]) / INT8_RANGE)), -127, 127)
+            return scaled.astype(np.int8) if precision == "int8" else (scaled + 128).astype(np.uint8)
+        case "binary" | "ubinary":
+            bits = np.packbits(vectors > 0, axis=1)
+            return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
+
+
+def cosines(rows: Float32) -> Float32:
+    """Cosine of the first row with each other one. rows (N + 1, D), each of length 1 or 0. Returns (N,), in -1 .. 1."""
+    scores: Float32 = np.clip(rows[1:] @ rows[0], -1.0, 1.0)
+    return scores
+
+
+def sigmoid(logits: Float32) -> Float32:
+    """1 / (1 + exp(-x)), in a form that neither overflows nor gives NaN."""
+    return (0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64)))).astype(np.float32)
+
+
+def softmax(logits: Float32) -> Float32:
+    """(N, L) to shares of each row, which sum to 1."""
+    shares = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
+    scaled: Float32 = (shares / shares.sum(axis=-1, keepdims=True)).astype(np.float32)
+    return scaled
+
+
+def max_sims(query: Float32, passages: Sequence[Float32]) -> Float32:
+    """For each passage, the sum over the query's rows of the largest product with any of the passage's rows.
+
+    query (q, C), passages (n_i, C) each, rows of length 1. Returns (N,); a passage without rows scores 0. Source:
+    ColBERT's MaxSim, as pylate computes it.
+    """
+    scores = [
+        float((query @ passage.T).max(axis=1).sum(dtype=np.float64)) if len(passage) else 0.0 for passage in passages
+    ]
+    return np.array(scores, np.float32)
+
+
+def sparse_dots(query: Sparse, passages: Sequence[Sparse]) -> Float32:
+    """The dot product of the query's sparse vector with each passage's. Returns (N,)."""
+    if not len(query.indices):
+        return np.zeros(len(passages), np.float32)
+    order = np.argsort(query.indices)
+    known, values = query.indices[order], query.values[order].astype(np.float64)
+    indices = np.concatenate([passage.indices for passage in passages])  # (n,) of all passages, end to end
+    weights = np.concatenate([passage.values for passage in passages])
+    place = np.searchsorted(known, indices).clip(max=len(known) - 1)
+    products = np.where(known[place] == indices, values[place] * weights, 0.0)
+    owners = np.repeat(np.arange(len(passages)), [len(passage.indices) for passage in passages])
+    return np.bincount(owners, products, minlength=len(passages)).astype(np.float32)
