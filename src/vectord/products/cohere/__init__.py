@@ -16,18 +16,17 @@ from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField, VectordError
 from vectord.products.common.body import Count, PositiveCount, TokenId
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
-from vectord.products.common.ranking import as_object, ranked
+from vectord.products.common.ranking import EXAMPLE, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import dump_json, encoded_rows
+from vectord.products.common.vectors import EmbeddingType, dump_json, precisions_of, rows_of_type
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
     EmbedRequest,
     EmbedResult,
-    Precision,
     RerankRequest,
     RerankResult,
     TextLength,
@@ -40,13 +39,10 @@ ROUTES = Routes()
 ERRORS = STATUSES  # the SDK expects 400 for every fault of a body
 
 Version: TypeAlias = Literal["1", "2"]
-EmbeddingType: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Truncate: TypeAlias = Literal["END", "START", "NONE"]
 Priority = Annotated[
     int, msgspec.Meta(ge=0, le=999, description="accepted and ignored: the header x-vectord-lane says what may wait")
 ]
-
-_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 
 class ApiVersion(msgspec.Struct):
@@ -144,7 +140,7 @@ def parse_embed_v1(body: EmbedBody, incoming: Incoming) -> Call:
     body=EmbedBody,
     answer=EmbedAnswer,
     summary="Embed texts, as Cohere's v2 does",
-    example={"model": _MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]},
+    example={"model": EXAMPLE_MODEL, **_TEXTS, "embedding_types": ["float", "ubinary"]},
     keys=["texts", "inputs", "images"],
     names={"dimensions": "output_dimension"},
 )
@@ -154,7 +150,6 @@ def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
 
 def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
     texts, field = _texts(body)
-    precisions: list[Precision] = ["float" if kind == "base64" else kind for kind in types or ("float",)]
     request = EmbedRequest(
         inputs=texts,
         model=body.model or None,
@@ -167,7 +162,7 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
         ),
         dimensions=body.output_dimension or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
-        precisions=tuple(dict.fromkeys(precisions)),
+        precisions=precisions_of(types or ("float",)),
     )
     return Call(request, partial(render_embed, version, types, texts, field), {"inputs": field})
 
@@ -202,12 +197,7 @@ def render_embed(
     version: Version, types: Sequence[EmbeddingType], texts: Sequence[str], field: str, result: EmbedResult
 ) -> Rendered:
     """types: none for v1's list of floats without a type."""
-    rows = {
-        kind: encoded_rows(result.dense["float"], "base64")
-        if kind == "base64"
-        else encoded_rows(result.dense[kind], "float")
-        for kind in types or ("float",)
-    }
+    rows = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}
     return _answer(
         id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
         response_type="embeddings_by_type" if types else "embeddings_floats",
@@ -263,10 +253,6 @@ class RerankAnswer(msgspec.Struct):
 
 
 MAX_TOKENS_PER_DOC = 4096  # v2's default
-_QUESTION = {
-    "query": "What is the capital of France?",
-    "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
-}
 _rerank = partial(
     ROUTES.post,
     body=RerankBody,
@@ -281,7 +267,7 @@ _rerank = partial(
     "/v1/rerank",
     "/v1/v1/rerank",
     summary="Rank documents by how well they answer a query, as Cohere's v1 does",
-    example={**_QUESTION, "return_documents": True},
+    example={**EXAMPLE, "return_documents": True},
 )
 def parse_rerank_v1(body: RerankBody, incoming: Incoming) -> Call:
     return _rank(body, "1", shows_documents=True, max_passage_tokens=body.max_tokens_per_doc)
@@ -291,7 +277,7 @@ def parse_rerank_v1(body: RerankBody, incoming: Incoming) -> Call:
     "/v2/rerank",
     "/v1/v2/rerank",
     summary="Rank documents by how well they answer a query, as Cohere's v2 does",
-    example={"model": _MODEL, **_QUESTION, "top_n": 1},
+    example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
 )
 def parse_rerank_v2(body: RerankBody, incoming: Incoming) -> Call:
     max_passage_tokens = body.max_tokens_per_doc or MAX_TOKENS_PER_DOC
@@ -386,7 +372,7 @@ class DetokenizeAnswer(msgspec.Struct):
     body=TokenizeBody,
     answer=TokenizeAnswer,
     summary="Tokenize a text, without special tokens",
-    example={"model": _MODEL, "text": "a happy person"},
+    example={"model": EXAMPLE_MODEL, "text": "a happy person"},
     keys=["text"],
     names={"inputs": "text"},
 )
@@ -407,7 +393,7 @@ def render_tokenize(result: TokenizeResult) -> Rendered:
     body=DetokenizeBody,
     answer=DetokenizeAnswer,
     summary="Turn token ids back into a text",
-    example={"model": _MODEL, "tokens": [1037, 3407, 2711]},
+    example={"model": EXAMPLE_MODEL, "tokens": [1037, 3407, 2711]},
     keys=["tokens"],
     names={"ids": "tokens"},
 )

@@ -25,6 +25,7 @@ from vectord.schema import EmbedResult, ListModels, ModelInfo, ModelList, Reques
 
 Names: TypeAlias = Mapping[str, str]  # canonical field (schema.py) -> the product's field
 NO_NAMES: Names = MappingProxyType({})
+EXAMPLE_MODEL = "sentence-transformers/all-MiniLM-L6-v2"  # in the examples of bodies
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,21 +83,21 @@ def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
 # --- /info ----------------------------------------------------------------------------------------------------
 
 
-class Pooling(msgspec.Struct):
+class InfoPooling(msgspec.Struct):
     pooling: str
 
 
-class Labels(msgspec.Struct):
+class InfoLabels(msgspec.Struct):
     id2label: dict[str, str]
     label2id: dict[str, int]
 
 
-class ModelType(msgspec.Struct):
+class InfoModelType(msgspec.Struct):
     """One of these; the key says what the model is for."""
 
-    embedding: Pooling | msgspec.UnsetType = msgspec.UNSET
-    reranker: Labels | msgspec.UnsetType = msgspec.UNSET
-    classifier: Labels | msgspec.UnsetType = msgspec.UNSET
+    embedding: InfoPooling | msgspec.UnsetType = msgspec.UNSET
+    reranker: InfoLabels | msgspec.UnsetType = msgspec.UNSET
+    classifier: InfoLabels | msgspec.UnsetType = msgspec.UNSET
 
 
 class Info(msgspec.Struct):
@@ -105,7 +105,7 @@ class Info(msgspec.Struct):
     model_sha: str | None
     model_dtype: str
     served_model_name: str
-    model_type: ModelType
+    model_type: InfoModelType
     max_concurrent_requests: int
     max_input_length: int
     max_batch_tokens: int

@@ -6,7 +6,7 @@ reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -22,6 +22,11 @@ class TextDocument(msgspec.Struct):
 
 
 Documents: TypeAlias = list[str | TextDocument]
+
+EXAMPLE: Mapping[str, Any] = {
+    "query": "What is the capital of France?",
+    "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
+}
 
 
 def read_documents(documents: Documents) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Encoding: TypeAlias = Literal["float", "base64"]
+EmbeddingType: TypeAlias = Literal["float", "int8", "uint8", "binary", "ubinary", "base64"]
 Vector: TypeAlias = npt.NDArray[np.generic]  # (D,) float32, or int8 and uint8 in other precisions
 
 # --- JSON -----------------------------------------------------------------------------------------------------
@@ -91,6 +92,17 @@ def encoded_rows(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list
     if isinstance(vectors, np.ndarray):
         vectors = _little_endian(vectors)  # converting row by row takes a fifth longer
     return [to_base64(vector) for vector in vectors]
+
+
+def rows_of_type(dense: Mapping[Precision, Vector], kind: EmbeddingType) -> list[Any]:
+    """The rows of one of Cohere's and Jina's embedding types, in which base64 is an encoding of float."""
+    return encoded_rows(dense["float"], "base64") if kind == "base64" else encoded_rows(dense[kind], "float")
+
+
+def precisions_of(kinds: Iterable[EmbeddingType]) -> tuple[Precision, ...]:
+    """The precisions of these embedding types, each once."""
+    precisions: list[Precision] = ["float" if kind == "base64" else kind for kind in kinds]
+    return tuple(dict.fromkeys(precisions))
 
 
 def to_base64(vector: Vector) -> str:

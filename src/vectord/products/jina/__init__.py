@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from vectord.errors import EmptyInput, InvalidField, VectordError
 from vectord.products.common.body import PositiveCount, TokenId
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import FASTAPI, error_response
 from vectord.products.common.inputs import (
     Force,
@@ -29,9 +29,9 @@ from vectord.products.common.inputs import (
     read_kind,
     read_switch,
 )
-from vectord.products.common.ranking import as_object, ranked
+from vectord.products.common.ranking import EXAMPLE, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, encoded_rows
+from vectord.products.common.vectors import dump_json, precisions_of, rows_of_type
 from vectord.schema import (
     DocumentsRequest,
     DocumentsResult,
@@ -40,7 +40,6 @@ from vectord.schema import (
     Input,
     InputKind,
     ModelInfo,
-    Precision,
     RerankRequest,
     RerankResult,
     TextOptions,
@@ -48,8 +47,6 @@ from vectord.schema import (
 
 ROUTES = Routes()
 ERRORS = FASTAPI  # with a string for `detail`
-
-_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 # --- wire types -----------------------------------------------------------------------------------------------
 
@@ -154,7 +151,7 @@ _NAMES = {"inputs": "input", "documents": "input", "spans": "input", "late": "la
     answer=Embeddings,
     summary="Embed texts, or the chunks of one text in the context of all of it",
     example={
-        "model": _MODEL,
+        "model": EXAMPLE_MODEL,
         "task": "retrieval.passage",
         "late_chunking": True,
         "embedding_type": "float",
@@ -194,7 +191,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         normalize=read_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
-        precisions=_precisions(types),
+        precisions=precisions_of(_listed(types)),
     )
     return Call(request, partial(render_embeddings, types))
 
@@ -247,7 +244,7 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         normalize=read_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or None,
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
-        precisions=_precisions(types),
+        precisions=precisions_of(_listed(types)),
     )
     return Call(request, partial(render_chunks, types))
 
@@ -292,28 +289,16 @@ def _listed(types: EmbeddingTypes) -> Sequence[EmbeddingType]:
     return [types] if isinstance(types, str) else types
 
 
-def _precisions(types: EmbeddingTypes) -> tuple[Precision, ...]:
-    return tuple(dict.fromkeys(_precision(kind) for kind in _listed(types)))
-
-
-def _precision(kind: EmbeddingType) -> Precision:
-    return "float" if kind == "base64" else kind
-
-
-def _encoding(kind: EmbeddingType) -> Encoding:
-    return "base64" if kind == "base64" else "float"
-
-
 def render_embeddings(types: EmbeddingTypes, result: EmbedResult) -> Rendered:
     """Bits are lists of numbers, which Jina's clients unpack: binary -128 to 127, ubinary 0 to 255."""
-    vectors = _in_types(types, lambda kind: encoded_rows(result.dense[_precision(kind)], _encoding(kind)))
+    vectors = _in_types(types, partial(rows_of_type, result.dense))
     return _list("embedding", vectors, result)
 
 
 def render_chunks(types: EmbeddingTypes, result: DocumentsResult) -> Rendered:
     """A vector for each chunk of the one document."""
     (document,) = result.documents
-    vectors = _in_types(types, lambda kind: encoded_rows(document.vectors[_precision(kind)], _encoding(kind)))
+    vectors = _in_types(types, partial(rows_of_type, document.vectors))
     return _list("embedding", vectors, result)
 
 
@@ -325,7 +310,7 @@ def render_multivectors(types: EmbeddingTypes, dimensions: int | None, result: E
     if dimensions not in (None, width):
         template = "{field} must be {limit}: multi-vectors are not cut."
         raise InvalidField(template, field="dimensions", limit=width, given=dimensions)
-    vectors = _in_types(types, lambda kind: [encoded_rows(matrix, _encoding(kind)) for matrix in matrices])
+    vectors = _in_types(types, lambda kind: [rows_of_type({"float": matrix}, kind) for matrix in matrices])
     return _list("embeddings", vectors, result)
 
 
@@ -398,12 +383,7 @@ class Ranking(msgspec.Struct):
     body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
-    example={
-        "model": _MODEL,
-        "query": "What is the capital of France?",
-        "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
-        "top_n": 1,
-    },
+    example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
     keys=["documents"],
     signs=["max_doc_length", "return_embeddings", "return_len"],  # the last one is Xinference's
     names={"passages": "documents", "max_passage_tokens": "max_doc_length"},

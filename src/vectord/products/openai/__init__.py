@@ -17,7 +17,7 @@ import msgspec
 from vectord import errors
 from vectord.errors import InvalidField, Overloaded, Unavailable, VectordError
 from vectord.products.common.body import Count
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response, retry_after_s, row_of
 from vectord.products.common.inputs import (
     Switch,
@@ -157,7 +157,7 @@ def error_object(error: VectordError) -> dict[str, str | None]:
     body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
-    example={"model": "sentence-transformers/all-MiniLM-L6-v2", "input": ["a happy person", "a rainy day"]},
+    example={"model": EXAMPLE_MODEL, "input": ["a happy person", "a rainy day"]},
     keys=["input"],
     signs=["partial_results", "expect_fingerprint"],
     names={"inputs": "input", "max_tokens": "truncate_prompt_tokens", "normalize": "normalized"},

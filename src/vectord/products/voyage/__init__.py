@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 from vectord import errors
 from vectord.errors import EmptyInput, InvalidField, VectordError
 from vectord.products.common.body import Count, PositiveCount
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.inputs import (
     Force,
@@ -29,7 +29,7 @@ from vectord.products.common.inputs import (
     read_kind,
     read_switch,
 )
-from vectord.products.common.ranking import best_first
+from vectord.products.common.ranking import EXAMPLE, best_first
 from vectord.products.common.usage import token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
 from vectord.schema import (
@@ -63,8 +63,6 @@ Dtype = Annotated[Precision | None, msgspec.Meta(description="the type of the nu
 EncodingFormat = Annotated[
     str | None, msgspec.Meta(description='null or "base64": the bytes of numbers of `output_dtype`')
 ]
-
-_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 # --- embeddings -----------------------------------------------------------------------------------------------
 
@@ -105,7 +103,7 @@ class Embeddings(msgspec.Struct):
     answer=Embeddings,
     summary="Embed texts, as Voyage does",
     example={
-        "model": _MODEL,
+        "model": EXAMPLE_MODEL,
         "input": ["a happy person", "a rainy day"],
         "input_type": "document",
         "output_dtype": "int8",
@@ -174,7 +172,7 @@ class ContextualizedEmbeddings(msgspec.Struct):
     body=ContextualizedBody,
     answer=ContextualizedEmbeddings,
     summary="Embed chunks of documents, each as part of its document",
-    example={"model": _MODEL, "inputs": [["a happy person", "who walks in the rain"]], "input_type": "document"},
+    example={"model": EXAMPLE_MODEL, "inputs": [["a happy person", "who walks in the rain"]], "input_type": "document"},
     keys=["inputs"],
     names={
         "documents": "inputs",
@@ -311,12 +309,7 @@ class Ranking(msgspec.Struct):
     body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query, as Voyage does",
-    example={
-        "model": _MODEL,
-        "query": "What is the capital of France?",
-        "documents": ["Paris is the capital of France.", "Cats sleep most of the day."],
-        "top_k": 1,
-    },
+    example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},
     keys=["documents"],
     signs=["top_k"],
     names={"passages": "documents"},
