@@ -18,7 +18,7 @@ from vectord.bulk.job import BulkFailed, Numbers, RetryLater
 from vectord.bulk.remote import RemoteEmbedder, read_reply
 from vectord.bulk.rows import TextVectors
 from vectord.client.reading import ARROW
-from vectord.client.requests import JSON, Reply
+from vectord.client.requests import JSON, HttpReply
 from vectord.errors import ConfigError, InputTooLong
 from vectord.products.common.dialect import Incoming
 from vectord.products.vectord import DIALECT
@@ -37,14 +37,14 @@ BODY = (
 RANGES = {"float": (np.float32, -1, 1), "int8": (np.int8, -127, 127), "uint8": (np.uint8, 0, 255)}
 
 
-def reply_in(accept: str, result: EmbedResult, precision: str) -> Reply:
+def reply_in(accept: str, result: EmbedResult, precision: str) -> HttpReply:
     """`result` as the server renders it for a bulk client."""
     body = BODY % precision.encode() + b', "partial_results": true}'
     rendered = negotiated(route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)), {"accept": accept}).render(
         result
     )
     headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
-    return Reply(rendered.status, httpx.Headers(headers), rendered.body)
+    return HttpReply(rendered.status, httpx.Headers(headers), rendered.body)
 
 
 @pytest.mark.parametrize("numbers", ["float32", "float16", "int8", "uint8", "ubinary"])

@@ -15,7 +15,7 @@ from tests.products.results import route_of
 
 from vectord.client.errors import ServerFailed
 from vectord.client.reading import ARROW, read_matrix, read_vectors
-from vectord.client.requests import Reply
+from vectord.client.requests import HttpReply
 from vectord.products.common.dialect import Incoming, Rendered
 from vectord.products.vectord import DIALECT
 from vectord.schema import EmbedRequest, EmbedResult, Sparse, TextOptions
@@ -28,12 +28,12 @@ FORMS = {"arrow": ARROW, "json": "application/json"}
 BODY = b'{"inputs": ["a"], "encoding": "base64", "outputs": ["dense", "sparse", "colbert", "tokens"]}'
 
 
-def reply_of(rendered: Rendered, result: EmbedResult) -> Reply:
+def reply_of(rendered: Rendered, result: EmbedResult) -> HttpReply:
     headers = {**rendered.headers, **result_headers(result), "content-type": rendered.content_type}
-    return Reply(rendered.status, httpx.Headers(headers), rendered.body)
+    return HttpReply(rendered.status, httpx.Headers(headers), rendered.body)
 
 
-def written(accept: str, result: EmbedResult, body: bytes = BODY) -> Reply:
+def written(accept: str, result: EmbedResult, body: bytes = BODY) -> HttpReply:
     """`result` as the server writes it for a client that accepts so."""
     call = negotiated(route_of(DIALECT, "/vectord/embed").parse(Incoming(body=body)), {"accept": accept})
     return reply_of(call.render(result), result)
@@ -160,12 +160,12 @@ MATRIX = written("application/octet-stream", answer(EmbedRequest(inputs=TEXTS)),
 def test_an_invalid_matrix_is_an_error(headers, body):
     """Such as one that a proxy has changed."""
     with pytest.raises(ServerFailed):
-        read_matrix(Reply(200, httpx.Headers({**MATRIX.headers, **headers}), body), "float32", 3)
+        read_matrix(HttpReply(200, httpx.Headers({**MATRIX.headers, **headers}), body), "float32", 3)
 
 
 def test_a_page_instead_of_a_matrix_is_an_error():
     """Of another server. The error has the request id."""
-    reply = Reply(200, {"content-type": "text/html", "x-request-id": "id-1"}, b"<html>")
+    reply = HttpReply(200, {"content-type": "text/html", "x-request-id": "id-1"}, b"<html>")
     with pytest.raises(ServerFailed) as failed:
         read_matrix(reply, "float32", 3)
     assert (failed.value.status, failed.value.request_id) == (200, "id-1")
@@ -175,7 +175,9 @@ def test_a_page_instead_of_a_matrix_is_an_error():
 @settings(max_examples=60, deadline=None)
 def test_any_bytes_give_server_failed(body, content_type):
     """Never another exception."""
-    reply = Reply(200, {"content-type": content_type, "x-vectord-dtype": "float32", "x-vectord-shape": "1,99"}, body)
+    reply = HttpReply(
+        200, {"content-type": content_type, "x-vectord-dtype": "float32", "x-vectord-shape": "1,99"}, body
+    )
     with pytest.raises(ServerFailed):
         read_vectors(reply, ["dense"], 1)
     with pytest.raises(ServerFailed):
@@ -197,7 +199,7 @@ def test_invalid_arrow_offsets_are_an_error(end):
     with pa.ipc.new_stream(sink, changed_batch.schema) as writer:
         writer.write_batch(changed_batch)
     with pytest.raises(ServerFailed):
-        read_vectors(Reply(200, whole.headers, sink.getvalue().to_pybytes()), KINDS, len(TEXTS))
+        read_vectors(HttpReply(200, whole.headers, sink.getvalue().to_pybytes()), KINDS, len(TEXTS))
 
 
 @given(st.data())
@@ -212,5 +214,5 @@ def test_a_damaged_arrow_stream_is_an_error_or_valid_vectors(data):
     else:
         body[place] = data.draw(st.integers(0, 255))
     with suppress(ServerFailed):
-        piece = read_vectors(Reply(200, whole.headers, bytes(body)), KINDS, len(TEXTS))
+        piece = read_vectors(HttpReply(200, whole.headers, bytes(body)), KINDS, len(TEXTS))
         assert len(piece.dense) == len(piece.sparse) == len(piece.colbert) == len(TEXTS)

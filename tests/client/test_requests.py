@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from vectord.client.errors import BadRequest
 from vectord.client.requests import (
     GZIP_MIN_BYTES,
+    HttpReply,
     Part,
     PartLimits,
-    Reply,
-    Template,
+    RequestTemplate,
     get,
     ids_size,
     pair_size,
@@ -27,7 +27,7 @@ from vectord.client.requests import (
 )
 from vectord.server.admission.caller import request_id
 
-TEMPLATE = Template(path="/vectord/embed", key="inputs", body={"model": "m"})
+TEMPLATE = RequestTemplate(path="/vectord/embed", key="inputs", body={"model": "m"})
 TEXTS = st.lists(st.text(max_size=20), max_size=30)
 LIMITS = st.builds(PartLimits, texts=st.integers(1, 8), characters=st.integers(1, 40))
 
@@ -92,7 +92,7 @@ def test_an_invalid_item_is_named_by_its_index(item, size):
 
 def test_the_body_has_the_options_and_the_items():
     """Strings and numbers of numpy become plain ones."""
-    template = Template(path="/", key="inputs", body={"dimensions": np.int64(3)})
+    template = RequestTemplate(path="/", key="inputs", body={"dimensions": np.int64(3)})
     body = Part(template, 0, [np.str_("a"), "ü"]).body()
     assert json.loads(body) == {"dimensions": 3, "inputs": ["a", "ü"]}
 
@@ -100,7 +100,7 @@ def test_the_body_has_the_options_and_the_items():
 def test_a_value_without_a_json_form_is_a_type_error():
     """Such as an object as an option."""
     with pytest.raises(TypeError, match="cannot be sent: object"):
-        Part(Template(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
+        Part(RequestTemplate(path="/", key="inputs", body={"model": object()}), 0, ["a"]).body()
 
 
 def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
@@ -114,7 +114,7 @@ def test_half_a_surrogate_pair_is_refused_by_its_index_in_the_list():
 def test_half_a_surrogate_pair_outside_the_list_is_refused():
     """Such as in a query."""
     with pytest.raises(BadRequest, match=r"^half of a surrogate"):
-        Part(Template(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
+        Part(RequestTemplate(path="/", key="passages", body={"query": "\ud800"}), 0, ["a"]).body()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_an_error_about_another_field_is_unchanged(field, index):
 # --- one request ----------------------------------------------------------------------------------------------
 
 
-POSTED = Template(path="/vectord/embed", key="inputs", body={}, accept="application/x")
+POSTED = RequestTemplate(path="/vectord/embed", key="inputs", body={}, accept="application/x")
 
 
 def test_a_part_is_posted_as_json():
@@ -169,7 +169,7 @@ def test_the_server_accepts_the_request_id():
 
 def test_lane_and_expected_space_are_headers():
     """Every route reads them."""
-    template = Template(path="/", key="inputs", body={}, expect_fingerprint="f00d")
+    template = RequestTemplate(path="/", key="inputs", body={}, expect_fingerprint="f00d")
     headers = post(Part(template, 0, ["a"]), "bulk").headers
     assert (headers["x-vectord-lane"], headers["x-vectord-expect-fingerprint"]) == ("bulk", "f00d")
 
@@ -186,4 +186,4 @@ def test_a_large_body_is_compressed(length, packed):
 @pytest.mark.parametrize(("told", "tokens"), [("12", 12), ("", 0), ("many", 0), ("9" * 5000, 0), ("-1", 0)])
 def test_an_invalid_token_count_is_zero(told, tokens):
     """It is only displayed."""
-    assert Reply(200, {"x-vectord-tokens-kept": told}, b"").tokens_read == tokens
+    assert HttpReply(200, {"x-vectord-tokens-kept": told}, b"").tokens_read == tokens

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import vectord
 from vectord.client import errors
 from vectord.client.errors import ClientError, Overloaded, TryLater
-from vectord.client.requests import OK, Reply, Request
+from vectord.client.requests import OK, HttpReply, Request
 from vectord.client.transport import (
     CONNECT_S,
     FIRST_WAIT_S,
     JITTER,
     LONGEST_WAIT_S,
     AsyncSender,
-    Retries,
+    RetryPolicy,
     Sender,
     Settings,
 )
@@ -66,22 +66,22 @@ class Script:
         return again(step)
 
 
-Send = Callable[..., tuple[Reply, Sequence[float]]]
+Send = Callable[..., tuple[HttpReply, Sequence[float]]]
 
 
-def _send(script: Script, request: Request = ASKED, **changed: Any) -> tuple[Reply, Sequence[float]]:
+def _send(script: Script, request: Request = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
     waits: list[float] = []
     with httpx.Client(transport=httpx.MockTransport(script)) as http:
         return Sender(http, settings_of(**changed)).send(request, waits.append), waits
 
 
-def _send_async(script: Script, request: Request = ASKED, **changed: Any) -> tuple[Reply, Sequence[float]]:
+def _send_async(script: Script, request: Request = ASKED, **changed: Any) -> tuple[HttpReply, Sequence[float]]:
     waits: list[float] = []
 
     async def sleep(wait_s: float) -> None:
         waits.append(wait_s)
 
-    async def main() -> Reply:
+    async def main() -> HttpReply:
         async with httpx.AsyncClient(transport=httpx.MockTransport(script)) as http:
             return await AsyncSender(http, settings_of(**changed), sleep).send(request)
 
@@ -221,8 +221,8 @@ def test_an_abandoned_pause_ends_the_retries():
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClientError)]
 
 
-def retries(chance: float = 0.0, max_retries: int = 20, within_s: float = 100.0) -> Retries:
-    return Retries(max_retries=max_retries, within_s=within_s, chance=lambda: chance)
+def retries(chance: float = 0.0, max_retries: int = 20, within_s: float = 100.0) -> RetryPolicy:
+    return RetryPolicy(max_retries=max_retries, within_s=within_s, chance=lambda: chance)
 
 
 def overloaded(retry_after_s: float | None = None) -> Overloaded:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from vectord.bulk.inputs import Source, missing_column, open_bytes, text_column, text_of, unreadable
+from vectord.bulk.inputs import InputSource, missing_column, open_bytes, text_column, text_of, unreadable
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.rows import InvalidText, RowLimits, Rows
 from vectord.errors import ConfigError
@@ -18,7 +18,7 @@ READ_BYTES = 8 * 2**20  # decoded at once
 Batch: TypeAlias = Any  # pyarrow.RecordBatch: pyarrow ships no types
 
 
-def read_tables(source: Source, column: str | None, limits: RowLimits) -> Iterator[Rows]:
+def read_tables(source: InputSource, column: str | None, limits: RowLimits) -> Iterator[Rows]:
     """All rows of all files, which must have the same columns. Raises BulkFailed, ConfigError."""
     schema = None
     position = 0
@@ -37,7 +37,7 @@ def read_tables(source: Source, column: str | None, limits: RowLimits) -> Iterat
             raise unreadable(path, cause) from cause
 
 
-def count_rows(source: Source) -> int | None:
+def count_rows(source: InputSource) -> int | None:
     """Of all files; None if only reading them would tell."""
     if source.format != "parquet":
         return None
@@ -47,7 +47,7 @@ def count_rows(source: Source) -> int | None:
         raise ConfigError(f"IN: {cause}") from None
 
 
-def _batches(path: Path | None, source: Source) -> Iterator[Batch]:
+def _batches(path: Path | None, source: InputSource) -> Iterator[Batch]:
     if source.format == "parquet":
         with pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20) as file:
             rows = max(1, file.metadata.num_rows)

@@ -52,7 +52,7 @@ Row: TypeAlias = "tuple[str | InvalidText, Mapping[str, Any], int]"  # text, col
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class InputSource:
     """The files of a job, in a fixed order."""
 
     path: Path | None  # None: standard input
@@ -65,18 +65,18 @@ class Source:
             yield from _files(self.path)
 
 
-def find_source(job: BulkJob) -> Source:
+def find_source(job: BulkJob) -> InputSource:
     """Raises ConfigError for a missing file and for an unknown format."""
     if job.source == STDIN:
         if job.input_format in {"files", "parquet"} or job.input_format is None:
             known = ", ".join(name for name in get_args(InputFormat) if name not in {"files", "parquet"})
             raise ConfigError(f"IN is standard input: set --format to one of {known}")
-        return Source(None, job.input_format, None, "")
+        return InputSource(None, job.input_format, None, "")
     path = Path(job.source)
     if not path.exists():
         raise ConfigError(f"IN: {path} does not exist")
     size_bytes, identity = _measure(path)
-    return Source(path, job.input_format or _format_of(path), size_bytes, identity)
+    return InputSource(path, job.input_format or _format_of(path), size_bytes, identity)
 
 
 def format_of_name(path: Path) -> tuple[str, Compression | None]:
@@ -146,7 +146,7 @@ def _format_of(path: Path) -> InputFormat:
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-def read_rows(source: Source, column: str | None, limits: RowLimits) -> Iterator[Rows]:
+def read_rows(source: InputSource, column: str | None, limits: RowLimits) -> Iterator[Rows]:
     """All rows of all files, grouped by `limits`. Raises BulkFailed, or ConfigError for the column."""
     read_bytes = 0
     for path in source.files() if source.path is not None else [None]:
@@ -183,7 +183,7 @@ def _groups(
         yield texts, columns, size_bytes
 
 
-def _rows(file: IO[bytes], path: Path | None, source: Source, column: str | None) -> Iterator[Row]:
+def _rows(file: IO[bytes], path: Path | None, source: InputSource, column: str | None) -> Iterator[Row]:
     match source.format:
         case "lines":
             return _lines(file)

@@ -32,7 +32,7 @@ class JobHeader(msgspec.Struct):
     """The first line of the journal."""
 
     version: int
-    source: str  # Source.identity
+    source: str  # InputSource.identity
     options: dict[str, Any]  # BulkJob.options
     model: str
     fingerprint: str

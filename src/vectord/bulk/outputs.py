@@ -81,15 +81,15 @@ def check_output(job: BulkJob) -> None:
 def output_of(job: BulkJob, facts: Mapping[str, Any]) -> Output:
     """facts: of the model, for the metadata of a table."""
     if job.output_format == "jsonl":
-        return JsonLines(job)
+        return JsonLinesOutput(job)
     if job.output_format == "npy":
-        return Npy(job)
+        return NpyOutput(job)
     from vectord.bulk.arrow_output import ArrowOutput  # noqa: PLC0415 - pyarrow, an extra
 
     return ArrowOutput(job, facts)
 
 
-class JsonLines:
+class JsonLinesOutput:
     """One object for each row: its columns and its vectors. If compressed, each part is a member of its own."""
 
     def __init__(self, job: BulkJob) -> None:
@@ -149,7 +149,7 @@ def _joined(row: bytes, added: Mapping[str, Any]) -> bytes:
     return (new if row == b"{}" else row[:-1] + b"," + new[1:]) + b"\n"
 
 
-class Npy:
+class NpyOutput:
     """Only the dense vectors, (rows, D), for numpy.load(mmap_mode="r")."""
 
     def __init__(self, job: BulkJob) -> None:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
 
 from vectord.bulk.embedder import Embedder, ModelFacts
-from vectord.bulk.inputs import TABLES, Source, read_rows
+from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
 from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, open_journal, remaining_rows
 from vectord.bulk.outputs import WHOLE, Output, output_of
@@ -111,7 +111,7 @@ class Pipeline:
     def __init__(
         self,
         job: BulkJob,
-        source: Source,
+        source: InputSource,
         embedder: Embedder,
         progress: JobProgress,
         *,

@@ -21,7 +21,7 @@ from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import Array, TextVectors
 from vectord.client.errors import ClientError, NotAcceptable, TryLater
 from vectord.client.reading import ARROW
-from vectord.client.requests import JSON, Part, Reply, Template, get, post
+from vectord.client.requests import JSON, HttpReply, Part, RequestTemplate, get, post
 from vectord.client.transport import AsyncSender, Settings
 from vectord.errors import ConfigError
 from vectord.schema import Sparse, VectorKind
@@ -111,7 +111,7 @@ class RemoteEmbedder:
         except (msgspec.DecodeError, ValueError, KeyError, TypeError) as cause:
             raise BulkFailed("docs/api.md does not describe the server's response") from cause
 
-    async def _request(self, texts: Sequence[str], accept: str) -> Reply:
+    async def _request(self, texts: Sequence[str], accept: str) -> HttpReply:
         job = self._job
         body = {
             "model": self._model,
@@ -127,10 +127,10 @@ class RemoteEmbedder:
             "encoding": "base64",
             "partial_results": True,
         }
-        template = Template(path="/vectord/embed", key="inputs", body=body, accept=accept)
+        template = RequestTemplate(path="/vectord/embed", key="inputs", body=body, accept=accept)
         return await self._send(post(Part(template, 0, texts), "bulk"))
 
-    async def _send(self, request: Any) -> Reply:
+    async def _send(self, request: Any) -> HttpReply:
         """Raises RetryLater, NotAcceptable, BulkFailed."""
         try:
             async with self._slots:
@@ -143,7 +143,7 @@ class RemoteEmbedder:
             raise BulkFailed(str(cause)) from cause
 
 
-def read_reply(reply: Reply, job: BulkJob, texts: int) -> TextVectors:
+def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:
     """The vectors of a reply in Arrow or JSON. Raises ValueError, msgspec.DecodeError and the like if it is invalid."""
     counts: dict[str, Any] = {
         "space": reply.fingerprint,

@@ -31,7 +31,17 @@ from vectord.client.reading import (
     read_vectors,
     reading,
 )
-from vectord.client.requests import JSON, Part, PartLimits, Reply, Template, ids_size, pair_size, split, text_size
+from vectord.client.requests import (
+    JSON,
+    HttpReply,
+    Part,
+    PartLimits,
+    RequestTemplate,
+    ids_size,
+    pair_size,
+    split,
+    text_size,
+)
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -44,7 +54,7 @@ BULK_REQUESTS = 8  # a call of more requests uses the bulk lane and shows a prog
 class Join(Protocol[Result_co]):
     """Joins the replies of a call, which are added in the order of its parts."""
 
-    def add(self, part: Part, reply: Reply) -> None: ...
+    def add(self, part: Part, reply: HttpReply) -> None: ...
 
     def result(self) -> Result_co: ...
 
@@ -55,7 +65,7 @@ class VectorSpace:
 
     fingerprint: str = ""
 
-    def check(self, reply: Reply) -> None:
+    def check(self, reply: HttpReply) -> None:
         """Raises FingerprintChanged for a reply of another space."""
         self.fingerprint = self.fingerprint or reply.fingerprint
         if reply.fingerprint != self.fingerprint:
@@ -67,13 +77,13 @@ class VectorSpace:
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Generic[A]):
+class ClientCall(Generic[A]):
     """The requests of one call, and the code that joins their replies. `take` each reply in the order of the parts."""
 
     parts: Sequence[Part]
     join: Join[A]
     progress: bool | None = None  # whether to show the bar; None: by size
-    in_json: Callable[[], Call[A]] | None = None  # the same call for a server that cannot reply in Arrow
+    in_json: Callable[[], ClientCall[A]] | None = None  # the same call for a server that cannot reply in Arrow
     space: VectorSpace = field(default_factory=VectorSpace)
 
     @property
@@ -88,7 +98,7 @@ class Call(Generic[A]):
     def concurrency(self, most: int) -> int:
         return max(1, min(most, len(self.parts)))
 
-    def take(self, part: Part, reply: Reply) -> None:
+    def take(self, part: Part, reply: HttpReply) -> None:
         """Raises FingerprintChanged, or ServerFailed for an invalid reply."""
         self.space.check(reply)
         self.join.add(part, reply)
@@ -96,7 +106,7 @@ class Call(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """As Call, for a list that need not end or fit into memory: no reply is kept."""
+    """As ClientCall, for a list that need not end or fit into memory: no reply is kept."""
 
     parts: Iterator[Part]
     dtype: Dtype
@@ -106,7 +116,7 @@ class Stream:
     def concurrency(self, most: int) -> int:
         return most
 
-    def take(self, part: Part, reply: Reply) -> Batch:
+    def take(self, part: Part, reply: HttpReply) -> Batch:
         self.space.check(reply)
         return Batch(part.items, read_matrix(reply, self.dtype, len(part.items)).copy())
 
@@ -125,7 +135,7 @@ class Calls:
         dtype: Dtype = "float32",
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
-    ) -> Call[Array]:
+    ) -> ClientCall[Array]:
         """The dense vectors: (N, D) of `dtype`, or (D,) for a single string; (0, 0) without texts.
 
         dtype: float32; float16, half the bytes on the wire; int8 and ubinary as docs/api.md defines them. ubinary gives
@@ -133,7 +143,7 @@ class Calls:
         """
         items = as_list(texts)
         parts = split(_matrix_template(dtype, options), items, text_size, self.limits)
-        return Call(list(parts), _JoinMatrix(len(items), dtype, single=isinstance(texts, str)), progress)
+        return ClientCall(list(parts), _JoinMatrix(len(items), dtype, single=isinstance(texts, str)), progress)
 
     def embed_iter(
         self, texts: Iterable[str], *, dtype: Dtype = "float32", **options: Unpack[known.EmbedOptions]
@@ -149,16 +159,19 @@ class Calls:
         outputs: Collection[VectorKind] = ("dense", "sparse", "colbert"),
         progress: bool | None = None,
         **options: Unpack[known.EmbedOptions],
-    ) -> Call[Embeddings]:
+    ) -> ClientCall[Embeddings]:
         """Any of dense, sparse, colbert and tokens from one pass of the model, and which texts were truncated."""
         items = as_list(texts)
 
-        def call(*, arrow: bool) -> Call[Embeddings]:  # reading base64 in JSON takes ten times as long as Arrow
+        # Reading base64 in JSON takes ten times as long as reading Arrow.
+        def call(*, arrow: bool) -> ClientCall[Embeddings]:
             body = {"outputs": sorted(outputs), "encoding": "base64"}
             accept = ARROW if arrow else JSON
             template = _template("embed", "inputs", known.EmbedOptions, options, body, accept=accept)
             parts = list(split(template, items, text_size, self.limits))
-            return Call(parts, _JoinKinds(len(items), outputs), progress, partial(call, arrow=False) if arrow else None)
+            return ClientCall(
+                parts, _JoinKinds(len(items), outputs), progress, partial(call, arrow=False) if arrow else None
+            )
 
         return call(arrow=self.arrow)
 
@@ -169,7 +182,7 @@ class Calls:
         chunk: Chunk,
         progress: bool | None = None,
         **options: Unpack[known.DocumentsOptions],
-    ) -> Call[list[Document]]:
+    ) -> ClientCall[list[Document]]:
         """Each text in chunks, with a dense vector for each chunk."""
         body = {"chunk": chunk, "encoding": "base64"}
         template = _template("documents", "documents", known.DocumentsOptions, options, body)
@@ -183,7 +196,7 @@ class Calls:
         top_n: int | None = None,
         progress: bool | None = None,
         **options: Unpack[known.RerankOptions],
-    ) -> Call[Ranking]:
+    ) -> ClientCall[Ranking]:
         """The passages, best first, with their scores for the query; only the best `top_n` if it is set."""
         template = _template("rerank", "passages", known.RerankOptions, options, {"query": query, "top_n": top_n or 0})
         return self._call(template, passages, text_size, _JoinRanking(top_n), progress)
@@ -194,7 +207,7 @@ class Calls:
         *,
         progress: bool | None = None,
         **options: Unpack[known.ClassifyOptions],
-    ) -> Call[list[list[Label]]]:
+    ) -> ClientCall[list[list[Label]]]:
         """The labels of each text or pair of texts, best first."""
         template = _template("classify", "inputs", known.ClassifyOptions, options)
         return self._call(template, inputs, pair_size, _JoinItems(read_labels, list), progress)
@@ -206,7 +219,7 @@ class Calls:
         *,
         progress: bool | None = None,
         **options: Unpack[known.PromptedOptions],
-    ) -> Call[Float32]:
+    ) -> ClientCall[Float32]:
         """The cosine of `source` and each sentence: (N,)."""
         template = _template("similarity", "sentences", known.PromptedOptions, options, {"source": source})
         join = _JoinItems(read_scores, lambda scores: np.array(scores, np.float32))
@@ -214,25 +227,30 @@ class Calls:
 
     def tokenize(
         self, texts: str | Iterable[str], *, progress: bool | None = None, **options: Unpack[known.TokenizeOptions]
-    ) -> Call[list[list[Token]]]:
+    ) -> ClientCall[list[list[Token]]]:
         """The tokens of each text."""
         template = _template("tokenize", "inputs", known.TokenizeOptions, options)
         return self._call(template, texts, text_size, _JoinItems(read_tokens, list), progress)
 
     def decode(
         self, ids: Iterable[Sequence[int]], *, progress: bool | None = None, **options: Unpack[known.DecodeOptions]
-    ) -> Call[list[str]]:
+    ) -> ClientCall[list[str]]:
         """The text of each list of token ids."""
         template = _template("decode", "ids", known.DecodeOptions, options)
         return self._call(template, ids, ids_size, _JoinItems(read_texts, list), progress)
 
     def _call(
-        self, template: Template, items: Any, size: Callable[[Any, int], int], join: Join[A], progress: bool | None
-    ) -> Call[A]:
-        return Call(list(split(template, as_list(items), size, self.limits)), join, progress)
+        self,
+        template: RequestTemplate,
+        items: Any,
+        size: Callable[[Any, int], int],
+        join: Join[A],
+        progress: bool | None,
+    ) -> ClientCall[A]:
+        return ClientCall(list(split(template, as_list(items), size, self.limits)), join, progress)
 
 
-def _matrix_template(dtype: Dtype, options: Options) -> Template:
+def _matrix_template(dtype: Dtype, options: Options) -> RequestTemplate:
     if dtype not in LAYOUTS:
         raise ValueError(f"dtype must be one of {', '.join(LAYOUTS)}")
     return _template("embed", "inputs", known.EmbedOptions, options, accept=f"{OCTETS};dtype={dtype}")
@@ -240,12 +258,12 @@ def _matrix_template(dtype: Dtype, options: Options) -> Template:
 
 def _template(
     name: str, key: str, names: type, options: Options, body: Mapping[str, object] | None = None, accept: str = JSON
-) -> Template:
+) -> RequestTemplate:
     """key: of the list in the body. Raises TypeError for an option that `names` lacks."""
     check_names(options, names)
     fields = {**options, **(body or {})}
     expected = fields.pop("expect_fingerprint", None)
-    return Template(path=f"/vectord/{name}", key=key, body=fields, accept=accept, expect_fingerprint=expected)
+    return RequestTemplate(path=f"/vectord/{name}", key=key, body=fields, accept=accept, expect_fingerprint=expected)
 
 
 def as_list(items: str | Iterable[T]) -> Sequence[str | T]:
@@ -283,7 +301,7 @@ class _JoinMatrix:
         self._dtype = dtype
         self._single = single
 
-    def add(self, part: Part, reply: Reply) -> None:
+    def add(self, part: Part, reply: HttpReply) -> None:
         with reading(reply):
             self._rows.put(part.start, read_matrix(reply, self._dtype, len(part.items)))
 
@@ -306,7 +324,7 @@ class _JoinKinds:
         self._truncated: list[int] = []
         self._tokens_read = 0
 
-    def add(self, part: Part, reply: Reply) -> None:
+    def add(self, part: Part, reply: HttpReply) -> None:
         found = read_vectors(reply, self._outputs, len(part.items))
         self._model, self._fingerprint = found.model, reply.fingerprint
         self._truncated += [part.start + index for index in found.truncated]
@@ -343,7 +361,7 @@ class _JoinRanking:
         self._truncated: list[int] = []
         self._tokens_read = 0
 
-    def add(self, part: Part, reply: Reply) -> None:
+    def add(self, part: Part, reply: HttpReply) -> None:
         answer = read_ranked(reply, len(part.items), self._top_n)
         self._model, self._fingerprint, self._score_kind = answer.model, reply.fingerprint, answer.score_kind
         self._query_truncated = answer.query_truncated
@@ -369,12 +387,12 @@ class _JoinRanking:
 class _JoinItems(Generic[T, A]):
     """One value for each item. read: the values of a reply. whole: makes the result of all values."""
 
-    def __init__(self, read: Callable[[Reply], list[T]], whole: Callable[[list[T]], A]) -> None:
+    def __init__(self, read: Callable[[HttpReply], list[T]], whole: Callable[[list[T]], A]) -> None:
         self._read = read
         self._whole = whole
         self._items: list[T] = []
 
-    def add(self, part: Part, reply: Reply) -> None:
+    def add(self, part: Part, reply: HttpReply) -> None:
         with reading(reply):
             items = self._read(reply)
             if len(items) != len(part.items):

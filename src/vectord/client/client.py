@@ -13,13 +13,13 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack
 import httpx
 
 from vectord.client.answers import Batch, Health, Model
-from vectord.client.calls import Call, Calls, Stream
+from vectord.client.calls import Calls, ClientCall, Stream
 from vectord.client.errors import BadRequest, NotAcceptable
 from vectord.client.in_order import in_order, in_order_async
 from vectord.client.options import Dtype, EmbedOptions, Lane
 from vectord.client.progress import progress_of
 from vectord.client.reading import read_health, read_models
-from vectord.client.requests import OK, Part, Reply, get, post
+from vectord.client.requests import OK, HttpReply, Part, get, post
 from vectord.client.transport import MAX_ANSWER_BYTES, AsyncSender, Sender, Settings
 
 A = TypeVar("A")
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 Http = TypeVar("Http", httpx.Client, httpx.AsyncClient)
 
 
-def _blocking(make: Callable[Concatenate[Calls, P], Call[A]]) -> Callable[Concatenate[Client, P], A]:
+def _blocking(make: Callable[Concatenate[Calls, P], ClientCall[A]]) -> Callable[Concatenate[Client, P], A]:
     """A method of Client that runs a call of calls.py."""
 
     @wraps(make)
@@ -38,7 +38,9 @@ def _blocking(make: Callable[Concatenate[Calls, P], Call[A]]) -> Callable[Concat
     return _shown_as(method, make)
 
 
-def _awaitable(make: Callable[Concatenate[Calls, P], Call[A]]) -> Callable[Concatenate[AsyncClient, P], Awaitable[A]]:
+def _awaitable(
+    make: Callable[Concatenate[Calls, P], ClientCall[A]],
+) -> Callable[Concatenate[AsyncClient, P], Awaitable[A]]:
     """A method of AsyncClient that runs a call of calls.py."""
 
     @wraps(make)
@@ -155,7 +157,7 @@ class Client(_BaseClient[httpx.Client]):
     def _sender(self) -> Sender:
         return Sender(self._http, self._settings)
 
-    def _run(self, call: Call[A]) -> A:
+    def _run(self, call: ClientCall[A]) -> A:
         try:
             with progress_of(call) as advance, closing(self._replies(call)) as replies:
                 for part, reply in replies:
@@ -173,12 +175,12 @@ class Client(_BaseClient[httpx.Client]):
             for part, reply in replies:
                 yield stream.take(part, reply)
 
-    def _replies(self, call: Call[Any] | Stream) -> Generator[tuple[Part, Reply]]:
+    def _replies(self, call: ClientCall[Any] | Stream) -> Generator[tuple[Part, HttpReply]]:
         """Each part with its reply, in order. Closing the generator ends the pauses between attempts."""
         sender, lane = self._sender(), self._settings.lane or call.lane
         abandoned = threading.Event()
 
-        def send(part: Part) -> Reply:
+        def send(part: Part) -> HttpReply:
             request = post(part, lane)
             try:
                 return sender.send(request, abandoned.wait)
@@ -236,7 +238,7 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
     def _sender(self) -> AsyncSender:
         return AsyncSender(self._http, self._settings)
 
-    async def _run(self, call: Call[A]) -> A:
+    async def _run(self, call: ClientCall[A]) -> A:
         try:
             with progress_of(call) as advance:
                 async with aclosing(self._replies(call)) as replies:
@@ -255,10 +257,10 @@ class AsyncClient(_BaseClient[httpx.AsyncClient]):
             async for part, reply in replies:
                 yield stream.take(part, reply)
 
-    def _replies(self, call: Call[Any] | Stream) -> AsyncGenerator[tuple[Part, Reply]]:
+    def _replies(self, call: ClientCall[Any] | Stream) -> AsyncGenerator[tuple[Part, HttpReply]]:
         sender, lane = self._sender(), self._settings.lane or call.lane
 
-        async def send(part: Part) -> Reply:
+        async def send(part: Part) -> HttpReply:
             request = post(part, lane)
             try:
                 return await sender.send(request)

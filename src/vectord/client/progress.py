@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.text import Text
 
-from vectord.client.calls import Call
+from vectord.client.calls import ClientCall
 
 Advance: TypeAlias = Callable[[int, int], None]  # finished texts, and their tokens
 
 
 @contextmanager
-def progress_of(call: Call[Any]) -> Iterator[Advance]:
+def progress_of(call: ClientCall[Any]) -> Iterator[Advance]:
     """Shows the bar if the call requests it; by default, if the call is large and stderr is a terminal."""
     shown = call.is_large and sys.stderr.isatty() if call.progress is None else call.progress
     if not shown:

@@ -18,13 +18,13 @@ import numpy.typing as npt
 from vectord.client.answers import Array, Document, Float32, Health, Label, Model, Span, Token
 from vectord.client.errors import ServerFailed
 from vectord.client.options import Dtype, VectorKind
-from vectord.client.requests import Reply
+from vectord.client.requests import HttpReply
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array  # type: ignore[import-untyped]
 
 T = TypeVar("T")
-Reader: TypeAlias = Callable[[Reply], T]
+Reader: TypeAlias = Callable[[HttpReply], T]
 
 OCTETS = "application/octet-stream"
 ARROW = "application/vnd.apache.arrow.stream"
@@ -49,7 +49,7 @@ UNREADABLE = (
 
 
 @contextmanager
-def reading(reply: Reply) -> Iterator[None]:
+def reading(reply: HttpReply) -> Iterator[None]:
     """Turns every failure within into ServerFailed."""
     try:
         yield
@@ -138,7 +138,7 @@ class _Documents(msgspec.Struct):
     data: list[_Document]
 
 
-def read_ranked(reply: Reply, passages: int, top_n: int | None) -> RankedPassages:
+def read_ranked(reply: HttpReply, passages: int, top_n: int | None) -> RankedPassages:
     with reading(reply):
         answer = msgspec.json.decode(reply.body, type=RankedPassages)
         if len(answer.results) != min(top_n or passages, passages):
@@ -153,7 +153,7 @@ def _reader(kind: type[Any], values: Callable[[Any], T]) -> Reader[T]:
     """A function that reads a reply as JSON of the type `kind` and returns `values` of it."""
     decoder = msgspec.json.Decoder(kind)
 
-    def read(reply: Reply) -> T:
+    def read(reply: HttpReply) -> T:
         with reading(reply):
             return values(decoder.decode(reply.body))
 
@@ -181,7 +181,7 @@ read_health: Reader[Health] = _reader(Health, lambda found: found)
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
-def read_matrix(reply: Reply, dtype: Dtype, rows: int) -> Array:
+def read_matrix(reply: HttpReply, dtype: Dtype, rows: int) -> Array:
     """(rows, D), a read-only view of the reply's bytes."""
     with reading(reply):
         if reply.headers["x-vectord-dtype"] != dtype:
@@ -212,7 +212,7 @@ class SparseRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Vectors:
+class ReplyVectors:
     """All vectors of one reply. truncated: indices within the request."""
 
     model: str
@@ -227,7 +227,7 @@ def has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def read_vectors(reply: Reply, outputs: Collection[VectorKind], texts: int) -> Vectors:
+def read_vectors(reply: HttpReply, outputs: Collection[VectorKind], texts: int) -> ReplyVectors:
     """From Arrow or JSON, as the reply's content type says; all of `outputs`, for each of the texts."""
     with reading(reply):
         found = _read_arrow(reply) if reply.headers.get("content-type") == ARROW else _read_json(reply)
@@ -269,11 +269,11 @@ class _EmbedBody(msgspec.Struct):
     data: list[_Embedded]
 
 
-def _read_json(reply: Reply) -> Vectors:
+def _read_json(reply: HttpReply) -> ReplyVectors:
     answer = msgspec.json.decode(reply.body, type=_EmbedBody)
     dense = [one.dense for one in answer.data if one.dense is not None]
     sparse = [one.sparse for one in answer.data if one.sparse is not None]
-    return Vectors(
+    return ReplyVectors(
         model=answer.model,
         dense=_decode_rows(dense) if dense else None,
         sparse=_sparse(sparse) if sparse else None,
@@ -284,7 +284,7 @@ def _read_json(reply: Reply) -> Vectors:
 
 
 def _decode_rows(encoded: Sequence[str]) -> Float32:
-    """Vectors in base64, all of one width: (n, D)."""
+    """ReplyVectors in base64, all of one width: (n, D)."""
     numbers = np.frombuffer(b"".join(map(a2b_base64, encoded)), "<f4").astype(np.float32)
     return numbers.reshape(len(encoded), -1) if encoded else numbers.reshape(0, 0)
 
@@ -297,7 +297,7 @@ def _sparse(vectors: Sequence[_Sparse]) -> SparseRows:
     )
 
 
-def _read_arrow(reply: Reply) -> Vectors:
+def _read_arrow(reply: HttpReply) -> ReplyVectors:
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
     try:
@@ -309,7 +309,7 @@ def _read_arrow(reply: Reply) -> Vectors:
     truncated = _numbers(columns["tokens_kept"]) < _numbers(columns["tokens_seen"])
     # Only the header names texts that were cut before tokenization, and those that a second model truncated.
     header = reply.headers.get("x-vectord-truncated-inputs", "")
-    return Vectors(
+    return ReplyVectors(
         model=(batch.schema.metadata or {})[b"model"].decode(),
         dense=_matrix(columns["dense"]) if "dense" in columns else None,
         sparse=_sparse_column(columns["sparse"]) if "sparse" in columns else None,

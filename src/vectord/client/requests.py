@@ -31,7 +31,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """headers: with lower-case names."""
 
     status: int
@@ -59,7 +59,7 @@ class PartLimits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Template:
+class RequestTemplate:
     """What all requests of a call have in common."""
 
     path: str
@@ -73,7 +73,7 @@ class Template:
 class Part:
     """One request of a call: `items`, which begin at index `start` of the caller's list."""
 
-    template: Template
+    template: RequestTemplate
     start: int
     items: Sequence[Any]
 
@@ -105,7 +105,7 @@ class Part:
 
 
 def split(
-    template: Template, items: Iterable[Any], size: Callable[[Any, int], int], limits: PartLimits
+    template: RequestTemplate, items: Iterable[Any], size: Callable[[Any, int], int], limits: PartLimits
 ) -> Iterator[Part]:
     """The requests for `items`, made lazily. size: returns an item's number of characters, from it and its index."""
     start = characters = 0

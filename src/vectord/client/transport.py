@@ -20,7 +20,7 @@ import httpx
 
 from vectord.client.errors import TIMED_OUT, ClientError, ServerFailed, Timeout, TryLater, from_exception, from_response
 from vectord.client.options import Lane
-from vectord.client.requests import PartLimits, Reply, Request
+from vectord.client.requests import HttpReply, PartLimits, Request
 
 CONNECT_S = 5.0
 MAX_TIMEOUT_S = 86_400
@@ -70,8 +70,8 @@ class Settings:
         return PartLimits(texts=self.texts_per_request, characters=self.characters_per_request)
 
     @property
-    def retries(self) -> Retries:
-        return Retries(max_retries=self.max_retries, within_s=RETRY_WITHIN_S)
+    def retries(self) -> RetryPolicy:
+        return RetryPolicy(max_retries=self.max_retries, within_s=RETRY_WITHIN_S)
 
     def arguments(self, request: Request) -> dict[str, Any]:
         """The arguments of httpx's `stream`."""
@@ -91,7 +91,7 @@ def _check_range(name: str, value: int, least: int, most: int | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retries:
+class RetryPolicy:
     """When a request is retried. chance: a random number from 0 to 1."""
 
     max_retries: int
@@ -111,7 +111,7 @@ class Retries:
 class _Attempts:
     """The attempts to send one request."""
 
-    def __init__(self, request: Request, retries: Retries) -> None:
+    def __init__(self, request: Request, retries: RetryPolicy) -> None:
         self._request = request
         self._retries = retries
         self._started_s = time.monotonic()
@@ -132,7 +132,7 @@ class Sender:
         self._http = http
         self._settings = settings
 
-    def send(self, request: Request, pause: Pause = time.sleep) -> Reply:
+    def send(self, request: Request, pause: Pause = time.sleep) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
         attempts = _Attempts(request, self._settings.retries)
         while True:
@@ -143,11 +143,11 @@ class Sender:
                 if wait_s is None or pause(wait_s):
                     raise
 
-    def _once(self, request: Request) -> Reply:
+    def _once(self, request: Request) -> HttpReply:
         # A thread of its own: httpx bounds each read alone, and a read that gets byte after byte of the headers cannot
         # be stopped, only abandoned.
         deadline_s = time.monotonic() + self._settings.timeout_s
-        replied: Future[Reply] = Future()
+        replied: Future[HttpReply] = Future()
         exchange = partial(contextvars.copy_context().run, self._exchange, request, deadline_s)
         threading.Thread(target=_settle, args=(replied, exchange), name="vectord-request", daemon=True).start()
         try:
@@ -155,7 +155,7 @@ class Sender:
         except TimeoutError:
             raise _timed_out(request) from None
 
-    def _exchange(self, request: Request, deadline_s: float) -> Reply:
+    def _exchange(self, request: Request, deadline_s: float) -> HttpReply:
         body = _ReplyBody(request, self._settings.max_answer_bytes)
         try:
             with self._http.stream(**self._settings.arguments(request)) as response:
@@ -177,7 +177,7 @@ class AsyncSender:
         self._settings = settings
         self._sleep = sleep
 
-    async def send(self, request: Request) -> Reply:
+    async def send(self, request: Request) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
         attempts = _Attempts(request, self._settings.retries)
         while True:
@@ -189,7 +189,7 @@ class AsyncSender:
                     raise
             await self._sleep(wait_s)
 
-    async def _once(self, request: Request) -> Reply:
+    async def _once(self, request: Request) -> HttpReply:
         body = _ReplyBody(request, self._settings.max_answer_bytes)
         try:
             async with (
@@ -227,12 +227,12 @@ class _ReplyBody:
         self._check(self._size_bytes)
         self._chunks.append(chunk)
 
-    def reply(self, response: httpx.Response) -> Reply:
+    def reply(self, response: httpx.Response) -> HttpReply:
         """Raises ClientError for an error response."""
         content = b"".join(self._chunks)
         if response.status_code not in self._request.statuses:
             raise from_response(response.status_code, response.headers, content)
-        return Reply(response.status_code, response.headers, content)
+        return HttpReply(response.status_code, response.headers, content)
 
     def _check(self, size_bytes: int) -> None:
         if size_bytes > self._limit_bytes:
@@ -247,7 +247,7 @@ def _timed_out(request: Request) -> ClientError:
     return Timeout(TIMED_OUT, request_id=request.headers["x-request-id"])
 
 
-def _settle(replied: Future[Reply], exchange: Callable[[], Reply]) -> None:
+def _settle(replied: Future[HttpReply], exchange: Callable[[], HttpReply]) -> None:
     try:
         replied.set_result(exchange())
     except BaseException as problem:

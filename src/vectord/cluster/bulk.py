@@ -28,7 +28,7 @@ from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
     from vectord.bulk.job import BulkJob
-    from vectord.cluster.ray.parts import InputPart, Storage
+    from vectord.cluster.ray.parts import InputPart, SharedStorage
     from vectord.config import Config
 
 PART_ROWS = 16_384
@@ -99,7 +99,7 @@ def embed(job: ClusterJob, report: Callable[[str], None]) -> dict[str, Any]:
     report: called with a line for each part. Raises ConfigError, BulkFailed.
     """
     from vectord.cluster.ray.parts import (  # noqa: PLC0415 - pyarrow, an extra
-        Storage,
+        SharedStorage,
         begin,
         finish,
         finished_parts,
@@ -107,7 +107,7 @@ def embed(job: ClusterJob, report: Callable[[str], None]) -> dict[str, Any]:
     )
 
     started_s = time.monotonic()
-    source, out = Storage(job.source), Storage(job.out)
+    source, out = SharedStorage(job.source), SharedStorage(job.out)
     files = source.parquet_files()
     parts = list(parts_of(files, job.part_rows))
     begin(out, job.job, files, job.part_rows, restart=job.restart)
@@ -132,7 +132,7 @@ def _make(
     job: ClusterJob,
     missing: Sequence[InputPart],
     made_with: Mapping[str, Any],
-    out: Storage,
+    out: SharedStorage,
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """The reports of the parts, in any order. made_with: the facts of the finished parts. Raises BulkFailed."""

@@ -133,10 +133,10 @@ def test_a_row_without_a_text_fails_the_job(nodes: tuple[Any, list[Any]], tmp_pa
 def test_another_job_is_refused(tmp_path: Path, source: Path) -> None:
     """OUT is neither mixed with other vectors nor overwritten."""
     first = order(source, tmp_path / "out")
-    from vectord.cluster.ray.parts import Storage, begin
+    from vectord.cluster.ray.parts import SharedStorage, begin
 
-    files = Storage(first.source).parquet_files()
-    begin(Storage(first.out), first.job, files, PART_ROWS, restart=False)
+    files = SharedStorage(first.source).parquet_files()
+    begin(SharedStorage(first.out), first.job, files, PART_ROWS, restart=False)
     with pytest.raises(ConfigError, match="part_rows"):
         embed(replace(first, part_rows=7), lambda line: None)
     with pytest.raises(ConfigError, match="dimensions"):

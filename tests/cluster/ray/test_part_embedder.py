@@ -11,7 +11,7 @@ import pytest
 
 from vectord.bulk.job import BulkJob
 from vectord.cluster.ray.part_embedder import PartEmbedder
-from vectord.cluster.ray.parts import InputPart, Storage, begin, finished_parts, parts_of
+from vectord.cluster.ray.parts import InputPart, SharedStorage, begin, finished_parts, parts_of
 from vectord.config import Config, DeviceConfig
 
 
@@ -30,13 +30,13 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 def embedder(source: Path, fingerprint: str | None = None) -> PartEmbedder:
     config = replace(Config(), device=replace(DeviceConfig(), backend="fake", num_threads=1))
     out = source.with_name("out")
-    files = Storage(str(source)).parquet_files()
-    begin(Storage(str(out)), BulkJob(source="in", out=out), files, 2, restart=False)
+    files = SharedStorage(str(source)).parquet_files()
+    begin(SharedStorage(str(out)), BulkJob(source="in", out=out), files, 2, restart=False)
     return PartEmbedder(config, BulkJob(source="in", out=out), str(source), str(out), fingerprint, 10.0)
 
 
 def parts(source: Path) -> list[InputPart]:
-    return list(parts_of(Storage(str(source)).parquet_files(), 2))
+    return list(parts_of(SharedStorage(str(source)).parquet_files(), 2))
 
 
 def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_part_is_a_file_of_its_rows(source: Path) -> None:
     for _ in range(2):
         made = actor(asdict(first))
         assert (made["rows"], made["error"]) == (2, "")
-    out = Storage(str(source.with_name("out")))
+    out = SharedStorage(str(source.with_name("out")))
     rows = pq.read_table(source.with_name("out") / first.name).to_pylist()
     assert [(row["id"], len(row["dense"])) for row in rows] == [(0, 384), (1, 384)]
     assert list(finished_parts(out, parts(source))) == [first.name]

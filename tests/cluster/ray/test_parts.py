@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from vectord.bulk.job import BulkJob
-from vectord.cluster.ray.parts import HEADER, Storage, begin, finished_parts, parts_of
+from vectord.cluster.ray.parts import HEADER, SharedStorage, begin, finished_parts, parts_of
 from vectord.errors import ConfigError
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> Storage:
+def source(tmp_path: Path) -> SharedStorage:
     """Two files of 10 and 3 rows in row groups of 4, and files that are no input."""
     folder = tmp_path / "in"
     (folder / "sub").mkdir(parents=True)
@@ -22,7 +22,7 @@ def source(tmp_path: Path) -> Storage:
     write(folder / "sub" / "b.parquet", 10, 13)
     (folder / "_SUCCESS").write_text("")
     (folder / ".hidden.parquet").write_text("")
-    return Storage(str(folder))
+    return SharedStorage(str(folder))
 
 
 def write(path: Path, start: int, stop: int) -> None:
@@ -33,7 +33,7 @@ def job(out: Path) -> BulkJob:
     return BulkJob(source="in", out=out)
 
 
-def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
+def test_every_row_is_in_one_part(source: SharedStorage, tmp_path: Path) -> None:
     """In the order of their names, the parts have the rows of the files in order."""
     parts = list(parts_of(source.parquet_files(), 3))
     assert [part.name for part in parts] == sorted(part.name for part in parts)
@@ -44,9 +44,9 @@ def test_every_row_is_in_one_part(source: Storage, tmp_path: Path) -> None:
     assert rows == list(range(13))
 
 
-def test_an_incomplete_part_does_not_count(source: Storage, tmp_path: Path) -> None:
+def test_an_incomplete_part_does_not_count(source: SharedStorage, tmp_path: Path) -> None:
     """A truncated file, or one with another number of rows."""
-    out = Storage(str(tmp_path / "out"))
+    out = SharedStorage(str(tmp_path / "out"))
     begin(out, job(tmp_path / "out"), source.parquet_files(), 5, restart=False)
     parts = list(parts_of(source.parquet_files(), 5))
     for part in parts:
@@ -57,9 +57,9 @@ def test_an_incomplete_part_does_not_count(source: Storage, tmp_path: Path) -> N
     assert list(finished_parts(out, parts)) == [parts[2].name]
 
 
-def test_another_job_is_not_resumed(source: Storage, tmp_path: Path) -> None:
+def test_another_job_is_not_resumed(source: SharedStorage, tmp_path: Path) -> None:
     """With another input or other options; --restart deletes the old job."""
-    out = Storage(str(tmp_path / "out"))
+    out = SharedStorage(str(tmp_path / "out"))
     files = source.parquet_files()
     begin(out, job(tmp_path / "out"), files, 5, restart=False)
     begin(out, job(tmp_path / "out"), files, 5, restart=False)
@@ -74,13 +74,13 @@ def test_another_job_is_not_resumed(source: Storage, tmp_path: Path) -> None:
     assert out.names() == {HEADER}
 
 
-def test_other_files_are_not_deleted(source: Storage, tmp_path: Path) -> None:
+def test_other_files_are_not_deleted(source: SharedStorage, tmp_path: Path) -> None:
     """A folder without a job is refused, also with --restart."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "precious.txt").write_text("mine")
     for restart in (False, True):
         with pytest.raises(ConfigError, match="files of other programs"):
-            begin(Storage(str(tmp_path / "out")), job(tmp_path), source.parquet_files(), 5, restart=restart)
+            begin(SharedStorage(str(tmp_path / "out")), job(tmp_path), source.parquet_files(), 5, restart=restart)
     assert (tmp_path / "out" / "precious.txt").read_text() == "mine"
 
 
@@ -90,12 +90,12 @@ def test_an_unreadable_input_is_an_error(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "text.parquet").write_text("no Parquet")
     with pytest.raises(ConfigError, match=r"^IN: "):
-        Storage(str(tmp_path / name)).parquet_files()
+        SharedStorage(str(tmp_path / name)).parquet_files()
 
 
 def test_writing_a_file_is_atomic(tmp_path: Path) -> None:
     """A failed write keeps the old file."""
-    out = Storage(str(tmp_path))
+    out = SharedStorage(str(tmp_path))
     out.write("part", b"old")
     with pytest.raises(FileNotFoundError):
         out.upload(tmp_path / "nowhere", "part")

@@ -23,7 +23,7 @@ from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from vectord.bulk.inputs import Source
+    from vectord.bulk.inputs import InputSource
     from vectord.bulk.job import BulkJob
     from vectord.bulk.pipeline import Pipeline, Summary
     from vectord.bulk.progress import LogProgress, ProgressBar
@@ -117,7 +117,7 @@ def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:
     return None
 
 
-async def _embed(job: BulkJob, source: Source, options: SimpleNamespace, config: Config | None) -> Summary:
+async def _embed(job: BulkJob, source: InputSource, options: SimpleNamespace, config: Config | None) -> Summary:
     from vectord.bulk.embedder import Embedder  # noqa: PLC0415
     from vectord.bulk.pipeline import Pipeline  # noqa: PLC0415
 
@@ -150,7 +150,7 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-def _progress(source: Source, options: SimpleNamespace) -> AbstractContextManager[ProgressBar | LogProgress]:
+def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextManager[ProgressBar | LogProgress]:
     from vectord.bulk.progress import InputSize, LogProgress, ProgressBar  # noqa: PLC0415
 
     rows = None

@@ -20,7 +20,7 @@ from vectord.bulk.inputs import find_source
 from vectord.bulk.job import BulkFailed, BulkJob
 from vectord.bulk.pipeline import Pipeline, Summary
 from vectord.bulk.progress import InputSize, LogProgress
-from vectord.cluster.ray.parts import InputPart, Storage
+from vectord.cluster.ray.parts import InputPart, SharedStorage
 from vectord.config import Config
 from vectord.observability import logs
 
@@ -32,7 +32,7 @@ class PartEmbedder:
         """fingerprint: of the weights that made the finished parts; None: there are none."""
         logs.configure(config.telemetry)
         self._job = job
-        self._source, self._out = Storage(source), Storage(out)
+        self._source, self._out = SharedStorage(source), SharedStorage(out)
         self._fingerprint = fingerprint
         self._patience_s = patience_s
         self._runner = asyncio.Runner()

@@ -5,7 +5,7 @@
     OUT/_SUCCESS                         all parts exist
 
 The names sort in the order of the input: files by name, then rows. Readers of Parquet folders skip the other files. The
-driver and each part_embedder have a Storage of their own, in their main thread.
+driver and each part_embedder have a SharedStorage of their own, in their main thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class StoredFile:
     identity: str
 
 
-class Storage:
+class SharedStorage:
     """A path on a shared mount, or a URI of pyarrow (s3://, gs://, hdfs://). root: a file or a folder."""
 
     def __init__(self, where: str) -> None:
@@ -180,7 +180,7 @@ def parts_of(files: Sequence[StoredFile], part_rows: int) -> Iterator[InputPart]
             yield InputPart(f"{index:05}-{start:012}.parquet", file.path, start, stop)
 
 
-def begin(out: Storage, job: BulkJob, files: Sequence[StoredFile], part_rows: int, *, restart: bool) -> None:
+def begin(out: SharedStorage, job: BulkJob, files: Sequence[StoredFile], part_rows: int, *, restart: bool) -> None:
     """Start or resume the job in OUT. Raises ConfigError if OUT contains another job, or other files."""
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
@@ -198,7 +198,7 @@ def begin(out: Storage, job: BulkJob, files: Sequence[StoredFile], part_rows: in
     out.write(HEADER, msgspec.json.encode(header))
 
 
-def finished_parts(out: Storage, parts: Iterable[InputPart]) -> dict[str, Mapping[str, Any]]:
+def finished_parts(out: SharedStorage, parts: Iterable[InputPart]) -> dict[str, Mapping[str, Any]]:
     """The parts that exist with all their rows, and the facts of the model that made each."""
     names = out.names()
     found: dict[str, Mapping[str, Any]] = {}
@@ -209,14 +209,14 @@ def finished_parts(out: Storage, parts: Iterable[InputPart]) -> dict[str, Mappin
     return found
 
 
-def finish(out: Storage, summary: Mapping[str, Any]) -> None:
+def finish(out: SharedStorage, summary: Mapping[str, Any]) -> None:
     out.write(SUCCESS, msgspec.json.encode(summary))
     for name in out.names():
         if name.startswith(TEMPORARY):  # of a node that died while it wrote
             out.remove(name)
 
 
-def _check_same(out: Storage, now: ClusterJobHeader) -> None:
+def _check_same(out: SharedStorage, now: ClusterJobHeader) -> None:
     try:
         before = msgspec.json.decode(out.read(HEADER), type=ClusterJobHeader)
     except msgspec.DecodeError:
