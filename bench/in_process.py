@@ -23,7 +23,7 @@ from vectord.checkpoints.reader import read_spec
 from vectord.checkpoints.spec import Output
 from vectord.compute.backends.base import Backend, BackendOptions, PackedTexts, TokenBatch
 from vectord.config import DEFAULT_MODEL, DeviceConfig
-from vectord.engine.models.calibration import calibration_texts
+from vectord.engine.models.opening import calibration_texts
 from vectord.text.tokenizer import TextEncoder
 
 LATENCY_RUNS = 300

@@ -1,11 +1,11 @@
-"""Which models are in memory: loaded at start or on first use, unloaded when idle or to make room.
+"""Decides which models are in memory: loaded at start or on first use, unloaded when idle or to make room.
 
-    unloaded ──> loading ──> ready ──> unloaded        idle too long, or another model needs the room
-                    └──────> failed                     tried again by the next use, after a while
+    unloaded ──> loading ──> ready ──> unloaded        idle for too long, or another model needs the memory
+                    └──────> failed                     retried by a later use, after RETRY_FAILED_S
 
-Owned by the event loop; the operations of the engine call `use`. Loading itself is loading.py's. One model comes or
-goes at a time: two that compile at once would take twice as long each, and both their peaks of memory; and what is
-being given back is not yet free.
+Belongs to the event loop; operations call `use`; loading.py loads. One model loads or unloads at a time: two that
+compile together would each take twice as long and add their memory peaks, and the memory of an unloading model is not
+yet free.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from vectord.errors import Unavailable
 
 logger = logging.getLogger("vectord.engine")
 
-RETRY_FAILED_S = 30.0  # how soon a model that failed to load is tried again by a request
-RETRY_NO_ROOM_S = 5.0  # how soon a client may ask again for a model that had no room
-LOOKS_PER_IDLE_TIME = 4  # how often idle models are looked for, in the time after which one is idle
-LONGEST_BETWEEN_LOOKS_S = 15.0
+RETRY_FAILED_S = 30.0  # how soon a request retries a model that failed to load
+RETRY_NO_ROOM_S = 5.0  # Retry-After for a model without room
+CHECKS_PER_IDLE_TIME = 4  # how often to check for idle models, per idle_s
+MAX_CHECK_INTERVAL_S = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     at_start: bool = True  # load every model at start, not only the pinned ones
-    idle_s: float = 0.0  # unload a model that nobody used for so long; 0: never
-    budget_bytes: int | None = None  # of all loaded models together; None: no limit
+    idle_s: float = 0.0  # unload a model after this long without use; 0: never
+    budget_bytes: int | None = None  # for all loaded models together; None: no limit
 
 
 class Lifecycle:
@@ -56,21 +56,21 @@ class Lifecycle:
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._loads: dict[ServedModel, asyncio.Task[None]] = {}  # those that somebody asked for
-        self._tried_s: dict[ServedModel, float] = {}  # when each was loaded last, well or not
-        self.loaded = asyncio.Event()  # set once every model that loads at start is ready or failed, or had no room
+        self._loads: dict[ServedModel, asyncio.Task[None]] = {}  # loads that requests wait for
+        self._tried_s: dict[ServedModel, float] = {}  # when each last loaded or failed
+        self.loaded = asyncio.Event()  # set when every model that loads at start is ready or failed, or had no room
 
     def start(self) -> None:
-        """Returns at once; models load in the background, one after the other: the pinned ones, then in order."""
+        """Returns immediately; models load in the background, one at a time: pinned ones first, then in order."""
         models = [served for served in self._models if self._policy.at_start or served.source.pinned]
         for served in models:
-            served.state = "loading"  # whoever asks meanwhile is told so, and need not wait
+            served.state = "loading"  # requests fail immediately instead of waiting
         self._tasks.append(asyncio.create_task(self._load_at_start(models), name="vectord-load"))
         if self._policy.idle_s:
             self._tasks.append(asyncio.create_task(self._watch_idle(), name="vectord-idle"))
 
     async def close(self) -> None:
-        """Stop loading, answer what still waits with Unavailable, end the threads, close the backends."""
+        """Stop loading, fail waiting requests with Unavailable, end the threads, close the backends."""
         self._closed = True
         tasks = [*self._tasks, *self._loads.values()]
         for task in tasks:
@@ -84,31 +84,31 @@ class Lifecycle:
             await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
 
     def use(self, served: ServedModel) -> Use:
-        """`async with`: the model's runner, which is not unloaded meanwhile. Loads it first if nobody has.
+        """`async with`: the model's runner, which stays loaded inside the block. Loads the model first if necessary.
 
         Raises Unavailable while it loads at start, if it cannot be loaded, or if there is no room for it now.
         """
         return Use(served, self._runner, self._now_s)
 
     async def load(self, served: ServedModel) -> None:
-        """Load it now, and again if that has failed just now. Raises Unavailable as `use`."""
+        """Load it now, even right after a failure. Raises Unavailable as `use` does."""
         async with Use(served, self._loaded, self._now_s):
             pass
 
     async def unload(self, served: ServedModel) -> None:
-        """Give its memory back. Raises Unavailable while it loads or somebody uses it."""
+        """Free its memory. Raises Unavailable while it loads or is in use."""
         _require_unused(served)
         async with self._one_at_a_time:
-            _require_unused(served)  # somebody may have come while another model was loading
+            _require_unused(served)  # a request may have started while another model was loading
             if served.runner is not None:
-                await self._unload([served], "asked to")
+                await self._unload([served], "requested")
 
     async def unload_idle(self) -> None:
-        """Unload what nobody has used for `idle_s`."""
+        """Unload the models without use for `idle_s`."""
         async with self._one_at_a_time:
             since_s = self._now_s() - self._policy.idle_s
             idle = [served for served in self._models if _may_go(served) and served.used_s <= since_s]
-            await self._unload(idle, f"nobody used it for {self._policy.idle_s:g} s")
+            await self._unload(idle, f"no use for {self._policy.idle_s:g} s")
 
     # --- loading ----------------------------------------------------------------------------------------------
 
@@ -128,7 +128,7 @@ class Lifecycle:
         return served.state == "unloaded"
 
     async def _finish_load(self, served: ServedModel) -> None:
-        """Wait for the task that loads it: one, however many wait for it, and none of them ends it by leaving."""
+        """Wait for the one task that loads it. A cancelled waiter does not cancel the task."""
         task = self._loads.get(served) or self._begin_load(served)
         await asyncio.wait([task])
         if task.cancelled():
@@ -146,12 +146,12 @@ class Lifecycle:
     def _load_ended(self, served: ServedModel) -> None:
         task = self._loads.pop(served)
         if not task.cancelled():
-            task.exception()  # seen: all who waited may have left, and asyncio need not warn of that
+            task.exception()  # marks it as retrieved, or asyncio would log a warning
 
     async def _load_at_start(self, models: Sequence[ServedModel]) -> None:
         for served in sorted(models, key=lambda served: not served.source.pinned):
             try:
-                # A model that nobody has asked for yet takes no other's place.
+                # Loading at start evicts no other model, except for a pinned one.
                 await self._load(served, makes_room=served.source.pinned)
             except Unavailable as error:
                 served.state = "unloaded"
@@ -172,7 +172,7 @@ class Lifecycle:
     # --- room -------------------------------------------------------------------------------------------------
 
     async def _find_room(self, served: ServedModel, makes_room: bool) -> None:
-        """Unload whom nobody has used for the longest, until the budget holds. Raises Unavailable if it cannot."""
+        """Unload the least recently used models until the budget fits. Raises Unavailable if it cannot."""
         if self._policy.budget_bytes is None:
             return
         missing = self._held_bytes() + served.source.memory_bytes - self._policy.budget_bytes
@@ -183,9 +183,11 @@ class Lifecycle:
                 going.append(one)
         if missing > 0:
             raise Unavailable(
-                f"There is no room for the model {served.name}: it needs about "
-                f"{served.source.memory_bytes // 2**20} MiB of the {self._policy.budget_bytes // 2**20} MiB that "
-                "models may have, and others hold too much of them.",
+                "There is no room for the model {model}: it needs about {given} MiB of the {limit} MiB for all models, "
+                "and other models hold too much of it.",
+                model=served.name,
+                given=served.source.memory_bytes // 2**20,
+                limit=self._policy.budget_bytes // 2**20,
                 retry_after_s=RETRY_NO_ROOM_S,
             )
         await self._unload(going, f"to make room for {served.name}")
@@ -195,11 +197,11 @@ class Lifecycle:
 
     async def _watch_idle(self) -> None:
         while True:
-            await asyncio.sleep(min(self._policy.idle_s / LOOKS_PER_IDLE_TIME, LONGEST_BETWEEN_LOOKS_S))
+            await asyncio.sleep(min(self._policy.idle_s / CHECKS_PER_IDLE_TIME, MAX_CHECK_INTERVAL_S))
             await self.unload_idle()
 
     async def _unload(self, models: Sequence[ServedModel], reason: str) -> None:
-        """Called with the lock held. All of them are out of reach before the first wait: nobody comes in between."""
+        """Called with the lock held. All models are unloaded before the first await, so no request enters between."""
         runners = [_take_runner(served) for served in models]
         for served in models:
             logger.info("%s is unloaded: %s", served.name, reason)
@@ -209,7 +211,7 @@ class Lifecycle:
 
 
 class Use:
-    """A model in somebody's hands. Written out: a generator's way in and out takes 4 us of a request's 90."""
+    """A model in use. A class, because a generator's context manager takes 4 us of a request's 90."""
 
     __slots__ = ("_find_runner", "_now_s", "_served")
 
@@ -224,17 +226,17 @@ class Use:
         self._now_s = now_s
 
     async def __aenter__(self) -> ModelRunner:
-        self._served.users += 1  # before its state is looked at: nobody unloads it in between
+        self._served.users += 1  # before its state is read, so that it is not unloaded in between
         try:
             return await self._find_runner(self._served)
         except BaseException:
-            self._let_go()
+            self._release()
             raise
 
     async def __aexit__(self, *error: object) -> None:
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._served.users -= 1
         self._served.used_s = self._now_s()
 
@@ -245,7 +247,7 @@ def _may_go(served: ServedModel) -> bool:
 
 def _require_unused(served: ServedModel) -> None:
     if served.users or served.state == "loading":
-        raise Unavailable(f"The model {served.name} is in use.")
+        raise Unavailable("The model {model} is in use.", model=served.name)
 
 
 def _take_runner(served: ServedModel) -> ModelRunner:

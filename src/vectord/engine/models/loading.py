@@ -1,6 +1,6 @@
-"""Bring the models to life behind an open port: load in a thread, prove the real path, then say ready.
+"""Loads a model in a thread, tests it on the path of real requests, and sets its state.
 
-lifecycle.py runs this as a task on the event loop. A model that fails is logged and leaves the others serving.
+lifecycle.py runs this as a task on the event loop. A failure is logged and does not affect other models.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ logger = logging.getLogger("vectord.engine")
 T = TypeVar("T")
 MakeRunner: TypeAlias = Callable[[ServedModel, Encoder, Sequence[Backend]], ModelRunner]
 SELF_TEST_TEXT = "The quick brown fox jumps over the lazy dog."
-LEAST_COSINE = 0.99  # of one text alone with itself in a batch; bfloat16 stays above 0.9999
+MIN_COSINE = 0.99  # of a text's vector alone and in a batch; bfloat16 stays above 0.9999
 KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
-MOST_SPREAD = 0.1  # of its logits, against their size
+MAX_SPREAD = 0.1  # between a pair's logits alone and in a batch, relative to their size
 
 
 async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer) -> None:
@@ -43,7 +43,7 @@ async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer)
         served.runner = make_runner(served, encoder, backends)
         tested_s = time.monotonic()
         await self_test(served.runner)
-    except Exception as cause:  # whatever a model's files or a device's library do, the others keep serving
+    except Exception as cause:  # files and device libraries may raise anything; the other models continue
         await _failed(served, cause)
         observer(ModelStateChanged(served.name, "failed", time.monotonic() - started_s))
         return
@@ -57,10 +57,10 @@ async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer)
 
 
 async def self_test(runner: ModelRunner) -> None:
-    """One known text by the real path, alone and then in batches on every stream. Raises InferenceFailed.
+    """Runs one known text alone and then in batches on every stream and device. Raises InferenceFailed.
 
-    Every kind of answer the model gives: the numbers must be finite (the worker sees to that), vectors not all zero,
-    and one text must be given one answer, on each of several devices too.
+    For every kind of answer: numbers must be finite (execution.py checks), vectors not all zero, and the answers of one
+    text must be the same everywhere.
     """
     kinds = runner.kinds
     (text,) = _texts(runner, [SELF_TEST_TEXT])
@@ -81,7 +81,7 @@ async def _run_together(runner: ModelRunner, text: TokenSequence) -> list[Answer
 
 
 async def _check_known(runner: ModelRunner) -> None:
-    """Texts whose cosine is known for the published weights have it here. Raises InferenceFailed."""
+    """Compares cosines of text pairs with those of the published weights. Raises InferenceFailed."""
     known = runner.spec.known_cosines
     if not known or "dense" not in runner.kinds:
         return
@@ -102,7 +102,7 @@ def _texts(runner: ModelRunner, inputs: Sequence[str]) -> Sequence[TokenSequence
 
 def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> None:
     if isinstance(one, Sparse) or isinstance(other, Sparse):
-        return  # which words are just above 0 may differ by a rounding
+        return  # rounding decides which words are just above 0
     a, b = one.astype(np.float64), other.astype(np.float64)
     if kind == "scores":
         least, spread = 1.0, float(np.abs(a - b).max() / (1.0 + np.abs(a).max()))
@@ -111,7 +111,7 @@ def _check_same(kind: Kind, one: Float32 | Sparse, other: Float32 | Sparse) -> N
         if not norms.all():
             raise InferenceFailed(f"the self-test gave a {kind} vector of zeros")
         least, spread = float((np.einsum("nd,nd->n", a, b) / norms).min()), 0.0
-    if not (least >= LEAST_COSINE and spread <= MOST_SPREAD):
+    if not (least >= MIN_COSINE and spread <= MAX_SPREAD):
         raise InferenceFailed(
             f"the self-test gave one text two {kind} answers (cosine {least:.4f}, {spread:.4f} apart)"
         )
@@ -122,16 +122,16 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
     if runner is not None:
         runner.stop()
         await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
-    served.state = "failed"  # only now: whoever sees it may load the model again
+    served.state = "failed"  # after the close: a request that sees it may load the model again
     served.failure = type(cause).__name__
-    # A VectordError says what is wrong in one line; anything else is our bug and needs its trace.
+    # A VectordError explains itself in one line; anything else is a bug and needs its traceback.
     logger.error(
         "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause
     )
 
 
 async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
-    """Like asyncio.to_thread, but a call that hangs does not keep the process from ending."""
+    """Like asyncio.to_thread, but a hung call does not prevent the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -148,7 +148,7 @@ async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
             outcome: tuple[T | None, Exception | None] = (call(), None)
         except Exception as error:
             outcome = (None, error)
-        except BaseException as error:  # asyncio would let a SystemExit end the whole server
+        except BaseException as error:  # asyncio would let a SystemExit end the server
             outcome = (None, RuntimeError(f"loading ended with {type(error).__name__}"))
         try:
             loop.call_soon_threadsafe(settle, *outcome)

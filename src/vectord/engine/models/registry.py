@@ -1,6 +1,6 @@
-"""The served models by name: what is known of each, whether it is loaded, and who answers for it.
+"""The served models by name: the facts and the state of each.
 
-Owned by the event loop. compose.py makes the ModelSources and Composites, lifecycle.py brings them to life, engine.py
+Belongs to the event loop. opening.py makes the ModelSources, lifecycle.py loads models, engine.py
 resolves names.
 """
 
@@ -28,34 +28,34 @@ VECTORS: frozenset[VectorKind] = frozenset({"dense", "sparse", "colbert", "token
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model to serve. `load` blocks: a thread calls it; it raises ModelUnavailable with the reason."""
+    """A model to serve. `load` blocks and raises ModelUnavailable; a thread calls it."""
 
     name: str  # the served name
     aliases: tuple[str, ...]  # further names clients may use
     spec: ModelSpec
-    load: Callable[[], tuple[Encoder, Sequence[Backend]]]  # a backend a device
+    load: Callable[[], tuple[Encoder, Sequence[Backend]]]  # one backend per device
     pinned: bool = False  # loaded at start and never unloaded to make room
-    memory_bytes: int = 0  # an estimate of what it holds while loaded
+    memory_bytes: int = 0  # an estimate, while loaded
 
 
 @dataclass(frozen=True, slots=True)
 class CompositeSource:
-    """One name over several models, each for some of the vectors."""
+    """The configuration of a Composite."""
 
     name: str
     members: Mapping[VectorKind, str]  # served names
 
 
 class ServedModel:
-    """One model and its state. `runner` is there from the self-test on, `ready` only after it."""
+    """One model and its state. `runner` exists from the self-test on; the state is `ready` only after it."""
 
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self.state: State = "unloaded"
-        self.failure = ""  # the kind of what went wrong; the log has the rest
+        self.failure = ""  # the class of the error; the log has the rest
         self.runner: ModelRunner | None = None
-        self.users = 0  # requests that have it in their hands
-        self.used_s = 0.0  # when the last of them let go, on the clock of lifecycle.py
+        self.users = 0  # requests that use it now
+        self.used_s = 0.0  # when the last of them ended, by the clock of lifecycle.py
         self.created_unix_s = int(time.time())
         self.kinds: frozenset[Kind] = frozenset(output_of(source.spec))
 
@@ -77,15 +77,17 @@ class ServedModel:
         return self
 
     def ready_runner(self) -> ModelRunner:
-        """Raises Unavailable while the model loads, and if it failed to."""
+        """Raises Unavailable while the model loads, and if it failed to load."""
         if self.state == "ready" and self.runner is not None:
             return self.runner
         if self.state == "failed":
-            raise Unavailable(f"The model {self.name} could not be loaded ({self.failure}).")
-        raise Unavailable(f"The model {self.name} is still loading.")
+            raise Unavailable(
+                "The model {model} could not be loaded ({failure}).", model=self.name, failure=self.failure
+            )
+        raise Unavailable("The model {model} is still loading.", model=self.name)
 
     def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[ServedModel, frozenset[VectorKind]]]:
-        """Which model makes which of the vectors: itself, all. Raises ModelCannot for one it does not make."""
+        """Which model computes which vectors: here, this one all. Raises ModelCannot for unsupported ones."""
         require(self, kinds)
         return [(self, kinds)]
 
@@ -117,7 +119,7 @@ class ServedModel:
 
 
 class Composite:
-    """A composite whose members are known."""
+    """One name for several models, each of which computes some of the vectors."""
 
     def __init__(self, name: str, members: Mapping[VectorKind, ServedModel]) -> None:
         self.name = name
@@ -129,7 +131,7 @@ class Composite:
 
     @property
     def lead(self) -> ServedModel:
-        """Who answers what is asked of one model: the one that makes its dense vectors, else its first."""
+        """The member for requests to a single model: that of the dense vectors, else the first."""
         return self.members.get("dense") or next(iter(self.members.values()))
 
     @property
@@ -138,15 +140,15 @@ class Composite:
         return hashlib.sha256("+".join(spaces).encode()).hexdigest()[:16]
 
     def parts(self, kinds: frozenset[VectorKind]) -> list[tuple[ServedModel, frozenset[VectorKind]]]:
-        """Which model makes which of the vectors, each model once. Raises ModelCannot for one that none makes."""
+        """Which member computes which vectors. Raises ModelCannot for unsupported ones."""
         require(self, kinds)
-        asked: dict[ServedModel, set[VectorKind]] = {}
+        kinds_of: dict[ServedModel, set[VectorKind]] = {}
         for kind in sorted(kinds):
-            asked.setdefault(self.members[kind], set()).add(kind)
-        return [(served, frozenset(own)) for served, own in asked.items()]
+            kinds_of.setdefault(self.members[kind], set()).add(kind)
+        return [(served, frozenset(own)) for served, own in kinds_of.items()]
 
     def info(self) -> ModelInfo:
-        """That of its lead under its own name, with the vectors of all members; ready once all of them are."""
+        """The lead's facts with this name and the vectors of all members. Ready when all members are."""
         states = [_health(member) for member in self.members.values()]
         return replace(
             self.lead.info(),
@@ -163,19 +165,25 @@ Allowed: TypeAlias = frozenset[str] | None  # names a caller may use; None: all
 
 
 def require(target: ModelOrComposite, kinds: frozenset[VectorKind]) -> None:
-    """Raises ModelCannot if the model does not make all of these vectors."""
+    """Raises ModelCannot if the model does not compute all of these vectors."""
     if kinds <= target.kinds:
         return
     missing = min(kind for kind in kinds if kind not in target.kinds)
     made = sorted(kind for kind in VECTORS if kind in target.kinds)
     makes = f"it makes {' and '.join(made)} vectors" if made else "it makes none: it scores texts"
-    raise ModelCannot(f"The model {target.name} makes no {missing} vectors; {makes}.", field="model")
+    raise ModelCannot(
+        "The model {model} makes no {kind} vectors; {makes}.",
+        field="model",
+        model=target.name,
+        kind=missing,
+        makes=makes,
+    )
 
 
 class Registry:
     def __init__(self, sources: Sequence[ModelSource], composites: Sequence[CompositeSource] = ()) -> None:
-        """Earlier models are preferred where a request names none. Raises ValueError if a name is taken twice or a
-        composite names a model that is not here: compose sees to that."""
+        """Requests without a model name go to earlier models first. Raises ValueError for a name used twice or unknown
+        members of a composite; `open_models` and `open_composites` prevent both."""
         self.models = [ServedModel(source) for source in sources]
         self._by_name: dict[str, ModelOrComposite] = {}
         for served in self.models:
@@ -190,39 +198,39 @@ class Registry:
     def resolve(
         self, name: str | None, can: Callable[[ModelOrComposite], bool], what: str, allowed: Allowed = None
     ) -> ModelOrComposite:
-        """The model of that name or alias; without one, the first that `can`.
+        """The model of that name or alias; without a name, the first for which `can` is true.
 
-        Raises ModelNotFound, which lists what is served; ModelCannot if no served model does `what`.
+        Raises ModelNotFound, which lists the served names, and ModelCannot if no served model can `what`.
         """
         if name is not None:
             return self.named(name, allowed)
         for target in self.seen_by(allowed):
             if can(target):
                 return target
-        raise ModelCannot(f"No model served here can {what}.")
+        raise ModelCannot("No model served here can {operation}.", operation=what)
 
     def seen_by(self, allowed: Allowed) -> Sequence[ModelOrComposite]:
-        """Every model and composite that has one of these names, in order. To who may use no others, none are there."""
+        """The models and composites that a caller with these names may see, in order."""
         if allowed is None:
             return self.targets
-        wanted = {id(self._by_name[name]) for name in allowed if name in self._by_name}
-        return [target for target in self.targets if id(target) in wanted]
+        visible = {id(self._by_name[name]) for name in allowed if name in self._by_name}
+        return [target for target in self.targets if id(target) in visible]
 
     def named(self, name: str, allowed: Allowed = None) -> ModelOrComposite:
-        """Raises ModelNotFound, which lists what is served."""
+        """Raises ModelNotFound, which lists the served names."""
         target = self._by_name.get(name)
         seen = self.seen_by(allowed)
         if target is None or (allowed is not None and target not in seen):
             names = ", ".join(target.name for target in seen) or "none"
-            raise ModelNotFound(f"No such model is served here. Served: {names}.", field="model")
+            raise ModelNotFound("No such model is served here. Served: {served}.", field="model", served=names)
         return target
 
     def names(self) -> dict[str, str]:
-        """Names and aliases -> the served name."""
+        """Name or alias -> served name."""
         return {name: target.name for name, target in self._by_name.items()}
 
     def readiness(self) -> dict[str, str]:
-        """Served name -> unloaded, loading, ready, failed, or stalled: loaded, but a worker thread has just died."""
+        """Served name -> unloaded, loading, ready, failed, or stalled: loaded, but no device is ready."""
         return {served.name: _health(served) for served in self.models}
 
     def _enter(self, name: str, target: ModelOrComposite) -> None:
