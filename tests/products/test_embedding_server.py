@@ -1,4 +1,4 @@
-"""embedding_server: TEI's request, OpenAI's answer with Rust's durations, and the statuses of its document."""
+"""embedding_server: TEI's request, OpenAI's answer with Rust's durations, and its document's statuses."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vectord.products.embedding_server import DIALECT, EmbedAnswer, render_embed
 from vectord.schema import EmbedRequest, ListModels, TextOptions
 
 parse_embed = parsers(DIALECT)["/embed"]
-REJECTS = TextOptions(own_ids=True)  # over-long texts, unless the server says otherwise
+REJECTS = TextOptions(own_ids=True)  # over-long texts, by default
 
 # --- requests -------------------------------------------------------------------------------------------------
 
 
 def test_the_documents_single_input():
-    """The first curl of the document, key by key."""
+    """The document's first curl, key by key."""
     body = {
         "inputs": "Hello world",
         "truncate": True,
@@ -37,7 +37,7 @@ def test_the_documents_single_input():
 
 
 def test_the_documents_batch():
-    """The second curl of the document."""
+    """The document's second curl."""
     body = {"inputs": ["First document", "Second document"], "truncate": True}
     assert parse_embed(incoming(body)).request == EmbedRequest(
         inputs=["First document", "Second document"], text=TextOptions(truncate=True, own_ids=True), waits=True
@@ -53,13 +53,13 @@ def test_the_documents_batch():
         pytest.param([[101], [102]], True, id="a batch of ids"),
     ],
 )
-def test_a_batch_waits_where_a_single_input_is_refused(inputs, waits):
-    """On a full server, as the product does."""
+def test_a_batch_waits_where_a_single_input_is_rejected(inputs, waits):
+    """On a full server, as in the product."""
     assert parse_embed(incoming({"inputs": inputs})).request.waits is waits
 
 
-def test_every_option_lands_in_its_place():
-    """Each one away from its default."""
+def test_every_option_has_its_canonical_field():
+    """Each with a value other than its default."""
     body = {
         "inputs": ["a", [101, 102]],
         "truncate": False,
@@ -89,14 +89,14 @@ def test_every_option_lands_in_its_place():
         pytest.param({"model": "x", "input": "y", "extra": {}}, id="unknown"),
     ],
 )
-def test_options_that_say_nothing(options):
-    """Unit vectors of full width, and nothing is cut: the document's AUTO_TRUNCATE is off."""
+def test_null_options_are_ignored(options):
+    """Unit vectors of full width, without truncation: the document's AUTO_TRUNCATE is off."""
     assert parse_embed(incoming({"inputs": "a"} | options)).request == EmbedRequest(inputs=("a",), text=REJECTS)
 
 
 @pytest.mark.parametrize("direction", ["Left", "left", "LEFT"])
-def test_the_direction_in_any_case(direction):
-    """TEI's later versions write it small."""
+def test_truncation_direction_ignores_case(direction):
+    """Later versions of TEI use lower case."""
     request = parse_embed(incoming({"inputs": "a", "truncation_direction": direction})).request
     assert request.text.truncate_side == "left"
 
@@ -114,7 +114,7 @@ def test_the_direction_in_any_case(direction):
         pytest.param({}, WrongType, "inputs", id="no inputs"),
     ],
 )
-def test_what_is_refused_before_the_engine(body, kind, field):
+def test_invalid_bodies_are_rejected(body, kind, field):
     """The error names the field."""
     with pytest.raises(kind) as refused:
         parse_embed(incoming(body))
@@ -125,7 +125,7 @@ def test_what_is_refused_before_the_engine(body, kind, field):
 
 
 def test_the_documents_answer():
-    """data, usage and timings, with OpenAI's keys around them and TEI's headers; what was cut is told."""
+    """data, usage and timings, with OpenAI's keys, TEI's headers and the truncated inputs."""
     rendered = render_embed(embed_result())
     assert rendered.status == 200
     assert rendered.body.decode() == (
@@ -140,7 +140,7 @@ def test_the_documents_answer():
 
 
 def test_the_description_of_the_answer_is_complete():
-    """OpenAPI shows every key that is written, and no other."""
+    """OpenAPI shows the keys of the answer, and no other."""
     for used in (usage(), usage([(3, 3), (4, 4)])):
         body = render_embed(embed_result(used=used)).body
         assert msgspec.to_builtins(msgspec.json.decode(body, type=EmbedAnswer)) == json.loads(body)
@@ -164,8 +164,8 @@ def test_the_description_of_the_answer_is_complete():
         pytest.param(86400.5, "86400.5s", id="a day"),
     ],
 )
-def test_durations_read_as_rust_prints_them(seconds, text):
-    """The largest unit of which there is one, every digit that is not a trailing zero, and the micro sign, U+00B5."""
+def test_durations_have_rusts_form(seconds, text):
+    """The largest unit below the duration, all digits but trailing zeros, and the micro sign U+00B5."""
     assert rust_duration(seconds) == text
 
 
@@ -187,7 +187,7 @@ def test_durations_read_as_rust_prints_them(seconds, text):
     ],
 )
 def test_the_statuses_of_the_document(kind, status, error_type):
-    """Two keys, whatever went wrong."""
+    """Every error has two keys."""
     rendered = render_error(kind("What went wrong."))
     assert rendered.status == status
     shown = json.loads(rendered.body)
@@ -210,21 +210,21 @@ def test_the_statuses_of_the_document(kind, status, error_type):
         ),
     ],
 )
-def test_limits_are_told_in_teis_words(error, text):
-    """It is a fork of it."""
+def test_limits_have_teis_sentences(error, text):
+    """The product is a fork of TEI."""
     assert json.loads(render_error(error).body)["error"] == text
 
 
 def test_a_full_queue_is_429():
-    """With the time after which it is worth trying again."""
+    """With Retry-After."""
     rendered = render_error(errors.Overloaded("The queue is full.", retry_after_s=1.2))
     assert (rendered.status, rendered.headers) == (429, {"retry-after": "2"})
     assert json.loads(rendered.body) == {"error": "Model is overloaded", "error_type": "Overloaded"}
 
 
 @pytest.mark.parametrize(("setting", "shown"), [(None, False), (True, True), (False, False)])
-def test_info_tells_what_happens_to_long_texts_here(setting, shown):
-    """TEI's own says true where nobody says."""
+def test_info_has_the_truncation_of_this_route(setting, shown):
+    """TEI's own /info has another default."""
     call = parsers(DIALECT, "GET")["/info"](Incoming())
     assert call.request == ListModels()
     rendered = call.render(model_list(truncates=setting))
@@ -232,7 +232,7 @@ def test_info_tells_what_happens_to_long_texts_here(setting, shown):
 
 
 def test_both_routes_of_the_document():
-    """The curl's and the feature list's, and TEI's /info; the example is one that the route takes."""
+    """The curl's, the feature list's, and TEI's /info; the example is accepted."""
     embeds = [route for route in DIALECT.routes if route.body]
     assert [(route.method, route.path) for route in embeds] == [("POST", "/api/v1/embed"), ("POST", "/embed")]
     assert [route.path for route in DIALECT.routes if not route.body] == ["/info"]

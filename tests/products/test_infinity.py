@@ -1,4 +1,4 @@
-"""infinity's bodies, answers and errors, as infinity_client and LiteLLM send and read them."""
+"""infinity: requests, answers and errors, as infinity_client and LiteLLM send and read them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def failed(error: VectordError) -> tuple[int, dict[str, Any]]:
 
 
 def test_what_infinity_client_sends_for_texts():
-    """It writes out every default; the model's name is the one that means none."""
+    """It sends every default, and a model name that stands for the first model."""
     asked = call(
         EMBEDDINGS,
         input=["a", "b"],
@@ -94,19 +94,19 @@ def test_what_infinity_client_sends_for_texts():
         pytest.param([[1, 2], [3]], [[1, 2], [3]], id="lists of ids"),
     ],
 )
-def test_the_shapes_of_input(value, inputs):
-    """Texts without the blanks around them; ids as well, which infinity itself refuses."""
+def test_input_is_texts_or_ids(value, inputs):
+    """Blanks around texts are dropped. infinity itself rejects ids."""
     assert list(call(EMBEDDINGS, input=value).request.inputs) == inputs
 
 
 def test_every_option_of_embeddings_arrives():
-    """A named model, a width, and the leave to cut a model that was not trained for it."""
+    """The model, the width, and the permission to cut vectors of any model."""
     asked = call(EMBEDDINGS, input="a", model="large", dimensions=2, force_dimensions="true", user="u", unknown=1)
     assert asked.request == EmbedRequest(inputs=["a"], model="large", text=CUT, dimensions=2, force_dimensions=True)
 
 
-def test_litellm_says_dimensions_in_other_words():
-    """It maps OpenAI's `dimensions` to `output_dimension` for infinity."""
+def test_litellm_sends_output_dimension():
+    """LiteLLM renames OpenAI's `dimensions` for infinity."""
     assert call(EMBEDDINGS, input="a", output_dimension=2).request.dimensions == 2
 
 
@@ -119,13 +119,13 @@ def test_litellm_says_dimensions_in_other_words():
     ],
 )
 def test_null_is_the_same_as_absent(path, body):
-    """Of every field that need not be there."""
+    """For every optional field."""
     options = [name for name in ROUTES["POST", path].body.__struct_fields__ if name not in body]
     assert call(path, **body, **dict.fromkeys(options)).request == call(path, **body).request
 
 
 def test_vectors_as_numbers():
-    """The whole answer, and the usage in tokens, where infinity counts characters."""
+    """The whole answer. Usage counts tokens; infinity counts characters."""
     shown = answer(call(EMBEDDINGS, input=["a", "b"]), embed_result(), Embeddings)
     assert shown == {
         "object": "list",
@@ -162,13 +162,13 @@ def test_vectors_in_base64():
         pytest.param("", TWO, None, id="empty"),
     ],
 )
-def test_which_model_is_meant(body, path, name, served, model):
-    """As infinity does it; the engine says which of the names that pass is not served."""
+def test_the_requested_model(body, path, name, served, model):
+    """As in infinity; the engine rejects unknown names."""
     assert call(path, served=served, model=name, **body).request.model == model
 
 
 def test_models_are_listed_as_infinity_client_reads_them():
-    """It takes no other owner, and demands `stats`."""
+    """It requires its own owner and `stats`."""
     asked = ROUTES["GET", "/models"].parse(Incoming())
     assert asked.request == ListModels()
     shown = json.loads(asked.render(model_list("small", "large")).body)
@@ -180,8 +180,8 @@ def test_models_are_listed_as_infinity_client_reads_them():
 
 
 @pytest.mark.parametrize("modality", ["image", "audio"])
-def test_other_modalities_are_refused(modality):
-    """On the common route and on the old ones; the message says which it was, the status that none can."""
+def test_other_modalities_are_rejected(modality):
+    """On the shared route and on the old routes; the message names the modality."""
     with pytest.raises(ModelCannot, match=f"The modality {modality} is not served") as common:
         call(EMBEDDINGS, input=["data:,"], modality=modality)
     with pytest.raises(ModelCannot, match=f"The modality {modality} is not served"):
@@ -190,7 +190,7 @@ def test_other_modalities_are_refused(modality):
 
 
 def test_an_unknown_modality_is_a_fault_of_the_body():
-    """And is not repeated in the answer."""
+    """The answer does not repeat it."""
     with pytest.raises(InvalidField, match=r"^`modality` must be 'text'\.$"):
         call(EMBEDDINGS, input=["a"], modality="smell")
 
@@ -199,15 +199,15 @@ def test_an_unknown_modality_is_a_fault_of_the_body():
 
 
 def test_every_option_of_rerank_arrives():
-    """Blanks around texts are dropped here, too; LiteLLM may send documents as objects."""
+    """Blanks around texts are dropped. LiteLLM may send documents as objects."""
     documents = [" a", {"text": "b ", "title": "t"}]
     asked = call(RERANK, query=" q ", documents=documents, model="large", raw_scores=True)
     expected = RerankRequest(query="q", passages=["a", "b"], model="large", text=CUT, raw=True)
     assert asked.request == expected
 
 
-def test_scores_are_probabilities_unless_raw_ones_are_asked_for():
-    """raw=False, not the model's own habit."""
+def test_scores_are_probabilities_by_default():
+    """raw=False, whatever the model's default."""
     assert call(RERANK, **QUESTION).request.raw is False
 
 
@@ -222,7 +222,7 @@ def test_scores_are_probabilities_unless_raw_ones_are_asked_for():
     ],
 )
 def test_documents_are_ranked(options, results):
-    """Best first; `document` is there always, a plain string or null."""
+    """Best first; `document` is always there, as a string or null."""
     shown = answer(call(RERANK, **QUESTION, **options), rerank_result(0.25, 0.75, 0.5), Ranking)
     assert shown == {
         "object": "rerank",
@@ -239,13 +239,13 @@ def test_documents_are_ranked(options, results):
 
 
 def test_every_option_of_classify_arrives():
-    """Blanks around texts are dropped here, too."""
+    """Blanks around texts are dropped."""
     asked = call(CLASSIFY, input=[" a ", "b"], model="large", raw_scores="true")
     assert asked.request == ClassifyRequest(inputs=["a", "b"], model="large", text=CUT, raw=True)
 
 
 def test_labels_come_best_first():
-    """A list of all labels for each text."""
+    """All labels of each text."""
     shown = answer(call(CLASSIFY, input=["a", "b"]), classify_result((0.25, 0.5, 0.125), (0.5, 0.25, 0.75)), Classes)
     assert shown == {
         "object": "classify",
@@ -290,7 +290,7 @@ def test_labels_come_best_first():
     ],
 )
 def test_a_faulty_body_is_answered_as_fastapi_does(path, body, error, place):
-    """infinity_client reads a 422 as a list of places and messages, and fails on anything else."""
+    """infinity_client reads a 422 as a list of places and messages, and fails on other statuses."""
     with pytest.raises(error) as caught:
         call(path, **body)
     status, shown = failed(caught.value)
@@ -300,7 +300,7 @@ def test_a_faulty_body_is_answered_as_fastapi_does(path, body, error, place):
 
 
 def test_a_text_may_be_as_long_as_infinity_takes():
-    """The limit itself passes."""
+    """The limit itself is accepted."""
     assert len(call(EMBEDDINGS, input="b" * MAX_TEXT_CHARS).request.inputs[0]) == MAX_TEXT_CHARS
 
 
@@ -310,7 +310,7 @@ def test_a_text_may_be_as_long_as_infinity_takes():
     ids=lambda error: type(error).__name__,
 )
 def test_faults_that_the_engine_finds_are_422_too(error):
-    """The client would drop the message of another status."""
+    """The client drops the message of another status."""
     status, shown = failed(error)
     assert (status, shown["detail"][0]["msg"]) == (422, "m")
 
@@ -327,7 +327,7 @@ def test_faults_that_the_engine_finds_are_422_too(error):
     ids=lambda value: type(value).__name__,
 )
 def test_infinitys_own_errors(error, status):
-    """OpenAI's shape, with the status for a code."""
+    """OpenAI's form, with the status as the code."""
     shape = {"error": {"message": "m", "type": None, "param": None, "code": status}}
     assert failed(error) == (status, shape)
 
@@ -342,8 +342,8 @@ def test_infinitys_own_errors(error, status):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_fastapi_refuses_before_infinity_sees_it(error, status, detail):
-    """A string for `detail`; for a wrong key it is fixed."""
+def test_errors_of_infinitys_framework(error, status, detail):
+    """`detail` is a string, and a constant one for a wrong key."""
     assert failed(error) == (status, {"detail": detail})
 
 
@@ -351,7 +351,7 @@ def test_what_fastapi_refuses_before_infinity_sees_it(error, status, detail):
 
 
 def test_every_route_has_its_twin_under_v1():
-    """infinity puts /v1 before its paths if told to; the two old ones went without."""
+    """infinity has /v1 before its paths by configuration, except for the two old routes."""
     paths = {path for _, path in ROUTES if not path.startswith("/embeddings_")}
     bare = {path for path in paths if not path.startswith("/v1/")}
     assert bare == {"/embeddings", "/rerank", "/classify", "/models"}
@@ -361,8 +361,8 @@ def test_every_route_has_its_twin_under_v1():
 @pytest.mark.parametrize(
     "route", [route for route in infinity.DIALECT.routes if route.body], ids=lambda route: route.path
 )
-def test_examples_can_be_read(route):
-    """And hold a key and a sign of their route, so that they reach it on shared paths."""
+def test_examples_select_their_route(route):
+    """Each has a key and a sign of its route."""
     assert route.parse(Incoming(body=json.dumps(route.example).encode())).request
     assert not route.keys.isdisjoint(route.example)
     assert not route.signs.isdisjoint(route.example)

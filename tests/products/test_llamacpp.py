@@ -1,4 +1,4 @@
-"""llama.cpp's bodies, answers, norms and error texts."""
+"""llama.cpp: requests, answers, norms and errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def route(method: str, path: str):
 
 
 def answer(path: str, body: object, result, method: str = "POST"):
-    """What `path` answers to the body when the engine answers with `result`; it is what OpenAPI says it is."""
+    """The response body for this result of the engine, checked against the type that OpenAPI shows."""
     found = route(method, path)
     rendered = found.parse(incoming(body)).render(result)
     assert rendered.status == 200
@@ -96,9 +96,8 @@ def models(*names: str):
         pytest.param(["a", {"prompt_string": "b"}], ["a", "b"], id="text and object"),
     ],
 )
-def test_the_shapes_of_content(parse, key, value, inputs):
-    """One grammar under both names on every route that embeds; over-long text is an error. Ids are the model's own, but
-    on OpenAI's route, whose clients send those of OpenAI's models."""
+def test_content_is_texts_or_ids(parse, key, value, inputs):
+    """One grammar for both keys. Over-long text is an error. Ids are the model's own, except on OpenAI's route."""
     request = parse(incoming({key: value})).request
     own_ids = parse is parse_native or key == "content"
     assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=own_ids))
@@ -133,37 +132,37 @@ def test_the_shapes_of_content(parse, key, value, inputs):
         pytest.param([2**31], WrongType, "`content[0]` must be an integer <= 2147483647.", id="huge id"),
     ],
 )
-def test_what_content_may_not_be(value, error, message):
-    """Refused before the engine sees it, and the place is named."""
+def test_invalid_content_is_rejected(value, error, message):
+    """By the parser, with the place."""
     with pytest.raises(error) as raised:
         parse_native(incoming({"content": value}))
     assert raised.value.message == message
 
 
 @pytest.mark.parametrize("body", [{}, {"content": None, "input": None}, {"embd_normalize": 2}], ids=str)
-def test_neither_content_nor_input(body):
-    """llama.cpp's own words."""
+def test_content_or_input_is_required(body):
+    """In llama.cpp's words."""
     with pytest.raises(WrongType) as raised:
         parse_native(incoming(body))
     assert raised.value.message == '"input" or "content" must be provided'
 
 
-def test_input_counts_beside_content():
-    """As llama.cpp looks for them."""
+def test_input_takes_precedence_over_content():
+    """As in llama.cpp."""
     assert parse_native(incoming({"input": "a", "content": "b"})).request.inputs == ["a"]
 
 
 @pytest.mark.parametrize(
     ("norm", "normalize"), [(None, True), (2, True), (-1, False), (0, False), (1, False), (3, False)]
 )
-def test_only_the_euclidean_norm_is_the_engines_work(norm, normalize):
-    """For the others it hands out vectors as they come."""
+def test_the_engine_computes_the_euclidean_norm_only(norm, normalize):
+    """For the other norms it returns raw vectors."""
     assert parse_native(incoming({"content": "a", "embd_normalize": norm})).request.normalize is normalize
 
 
 @pytest.mark.parametrize("norm", [-2, 2**31, 1.5, "2"], ids=str)
-def test_norms_that_are_none(norm):
-    """A norm is an integer from -1 on."""
+def test_invalid_norms_are_rejected(norm):
+    """A norm is an integer of at least -1."""
     with pytest.raises(WrongType) as raised:
         parse_native(incoming({"content": "a", "embd_normalize": norm}))
     assert raised.value.field_name == "embd_normalize"
@@ -172,7 +171,7 @@ def test_norms_that_are_none(norm):
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings"])
 @pytest.mark.parametrize("key", ["content", "input"])
 def test_the_native_answer_in_full(path, key):
-    """A bare array of matrices, whatever the key and whatever OpenAI's options say."""
+    """A bare array of matrices, for both keys and with any of OpenAI's options."""
     body = {key: ["a", "b"], "model": "x", "encoding_format": "base64", "unknown": 1}
     assert answer(path, body, embed_result(ROWS)) == [
         {"index": 0, "embedding": [[3.0, -4.0]]},
@@ -181,7 +180,7 @@ def test_the_native_answer_in_full(path, key):
 
 
 def test_native_numbers_round_trip():
-    """Shortest float32 numbers, edges included."""
+    """Shortest float32 digits, with the limits of float32."""
     shown = answer("/embedding", {"content": ["a", "b"]}, embed_result())
     assert np.array_equal(np.array([one["embedding"][0] for one in shown], np.float32), VECTORS)
 
@@ -205,7 +204,7 @@ def test_the_norms_of_an_answer(norm, vectors):
 @pytest.mark.parametrize("norm", [0, 1, 2, 3, 100])
 @pytest.mark.parametrize("size", [1e-45, 1e-30, 1.0, 1e38], ids=str)
 def test_norms_of_tiny_and_huge_vectors(norm, size):
-    """Neither overflows nor vanishes: two equal numbers share the norm."""
+    """No overflow and no underflow: two equal numbers share the norm."""
     expected = norms.INT16_SCALE if norm == 0 else 0.5 ** (1 / norm)
     scaled = norms.scaled(np.full((1, 2), size, np.float32), norm)
     assert scaled.dtype == np.float32
@@ -213,12 +212,12 @@ def test_norms_of_tiny_and_huge_vectors(norm, size):
 
 
 def test_the_euclidean_norm_agrees_with_the_engines():
-    """2 is what the engine does by itself, so both must mean the same."""
+    """2 is the engine's normalization."""
     assert np.allclose(norms.scaled(ROWS[:1], norms.EUCLIDEAN), [[0.6, -0.8]], rtol=1e-6)
 
 
 def test_the_openai_answer_in_full():
-    """The model as the request calls it; usage of what was run, and what was cut."""
+    """The model's name in the request, the processed tokens, and the truncated inputs."""
     assert answer("/v1/embeddings", {"input": ["a", "b"], "model": "mine"}, embed_result(ROWS)) == {
         "model": "mine",
         "object": "list",
@@ -231,7 +230,7 @@ def test_the_openai_answer_in_full():
 
 
 def test_the_openai_answer_in_base64():
-    """Says so in every item."""
+    """Every item names the encoding."""
     shown = answer("/v1/embeddings", {"input": ["a"], "encoding_format": "base64"}, embed_result(ROWS[:1]))
     assert shown["model"] == "served"
     assert shown["data"] == [
@@ -240,13 +239,13 @@ def test_the_openai_answer_in_base64():
 
 
 def test_content_on_openais_path_gets_the_native_answer():
-    """`content` is no key of OpenAI's."""
-    body = {"content": "a", "encoding_format": "int7"}  # which the native answer does not read
+    """`content` is not a key of OpenAI's."""
+    body = {"content": "a", "encoding_format": "int7"}  # the native answer ignores it
     assert answer("/v1/embeddings", body, embed_result(ROWS[:1])) == [{"index": 0, "embedding": [[3.0, -4.0]]}]
 
 
-def test_an_unknown_encoding():
-    """Refused where it counts."""
+def test_an_unknown_encoding_is_rejected():
+    """Only where the encoding has an effect."""
     with pytest.raises(InvalidField) as raised:
         parse_openai(incoming({"input": "a", "encoding_format": "int7"}))
     assert raised.value.field_name == "encoding_format"
@@ -271,8 +270,8 @@ def test_an_unknown_encoding():
         pytest.param(parse_detokenize, {"tokens": [1]}, id="detokenize"),
     ],
 )
-def test_which_model_is_asked(parse, body, served, asked, used):
-    """Of one model every name is good, as with llama.cpp; of several it must be right."""
+def test_the_requested_model(parse, body, served, asked, used):
+    """With one served model every name is accepted; with several it must be served."""
     asking = replace(incoming(body | {"model": asked}), models=models(*served))
     assert parse(asking).request.model == used
 
@@ -283,8 +282,8 @@ RERANK_PATHS = ["/rerank", "/reranking", "/v1/rerank", "/v1/reranking"]
 
 
 @pytest.mark.parametrize("path", RERANK_PATHS)
-def test_documents_are_answered_as_jina_would(path):
-    """Logits, best first, equals in order, no documents."""
+def test_documents_get_jinas_answer(path):
+    """Logits, best first, equal scores in order, without documents."""
     body = {"query": "q", "documents": ["a", "b", "c"], "model": "mine", "return_text": True}
     assert answer(path, body, rerank_result(-1.5, 2.5, 2.5)) == {
         "model": "mine",
@@ -299,8 +298,8 @@ def test_documents_are_answered_as_jina_would(path):
 
 
 @pytest.mark.parametrize("path", RERANK_PATHS)
-def test_texts_are_answered_as_tei_would(path):
-    """A bare array; the texts with return_text alone."""
+def test_texts_get_teis_answer(path):
+    """A bare array; the texts only with return_text."""
     body = {"query": "q", "texts": ["a", "b"]}
     ranks = [{"index": 1, "score": 2.5}, {"index": 0, "score": -1.5}]
     assert answer(path, body, rerank_result(-1.5, 2.5)) == ranks
@@ -309,8 +308,8 @@ def test_texts_are_answered_as_tei_would(path):
 
 
 @pytest.mark.parametrize(("top_n", "shown"), [(None, 3), (0, 3), (1, 1), (9, 3)])
-def test_the_best_few(top_n, shown):
-    """null and 0 are all; more than there are is all, too. In both shapes."""
+def test_top_n_limits_the_results(top_n, shown):
+    """null and 0 return all, and so does a larger number, in both forms."""
     scores = rerank_result(0.5, 1.5, 2.5)
     body = {"query": "q", "top_n": top_n}
     assert len(answer("/rerank", body | {"documents": ["a", "b", "c"]}, scores)["results"]) == shown
@@ -318,8 +317,8 @@ def test_the_best_few(top_n, shown):
 
 
 @pytest.mark.parametrize("key", ["documents", "texts"])
-def test_a_request_to_rerank(key):
-    """For raw scores, over-long text is an error, and errors name the client's key."""
+def test_rerank_requests(key):
+    """Scores are raw, over-long text is an error, and errors have the client's field names."""
     assert parse_rerank(incoming({"query": "q", key: ["a"]})).request == RerankRequest(
         query="q", passages=["a"], raw=True
     )
@@ -335,8 +334,8 @@ def test_a_request_to_rerank(key):
         pytest.param({"query": "q", "texts": []}, '"documents" must be a non-empty string array', id="no texts"),
     ],
 )
-def test_what_a_request_to_rerank_must_have(body, message):
-    """llama.cpp's own words."""
+def test_required_fields_of_rerank(body, message):
+    """In llama.cpp's words."""
     with pytest.raises((WrongType, EmptyInput)) as raised:
         parse_rerank(incoming(body))
     assert raised.value.message == message
@@ -345,8 +344,8 @@ def test_what_a_request_to_rerank_must_have(body, message):
 @pytest.mark.parametrize(
     "change", [{"documents": [1]}, {"documents": "a"}, {"query": 1}, {"top_n": -1}, {"return_text": "x"}], ids=str
 )
-def test_wrong_types_in_a_request_to_rerank(change):
-    """The field is named."""
+def test_wrong_types_in_rerank_name_the_field(change):
+    """The field is the client's."""
     with pytest.raises(WrongType) as raised:
         parse_rerank(incoming({"query": "q", "documents": ["a"]} | change))
     assert raised.value.field_name == next(iter(change))
@@ -362,16 +361,16 @@ TOKENS = TokenizeResult(
 
 
 @pytest.mark.parametrize(
-    ("said", "specials"), [({}, False), ({"add_special": None}, False), ({"add_special": True}, True)]
+    ("changes", "specials"), [({}, False), ({"add_special": None}, False), ({"add_special": True}, True)]
 )
-def test_a_request_to_tokenize(said, specials):
-    """Without special tokens unless they are asked for: the other way round than most."""
-    body = {"content": "bank", "parse_special": True, **said}
+def test_tokenize_requests(changes, specials):
+    """Special tokens are added on request only, unlike in other products."""
+    body = {"content": "bank", "parse_special": True, **changes}
     assert parse_tokenize(incoming(body)).request == TokenizeRequest(inputs=["bank"], add_special_tokens=specials)
 
 
 def test_the_tokens_of_a_text():
-    """Bare ids, or with their pieces."""
+    """Ids, or ids with pieces."""
     assert answer("/tokenize", {"content": "bank"}, TOKENS) == {"tokens": [101, 2924]}
     assert answer("/tokenize", {"content": "bank", "with_pieces": True}, TOKENS) == {
         "tokens": [{"id": 101, "piece": "[CLS]"}, {"id": 2924, "piece": "bank"}]
@@ -383,15 +382,15 @@ def test_the_tokens_of_a_text():
     [({}, "content"), ({"content": ["a"]}, "content"), ({"content": "a", "parse_special": False}, "parse_special")],
     ids=str,
 )
-def test_what_cannot_be_tokenized(body, field):
-    """No text, several texts, and an option that no tokenizer here has."""
+def test_invalid_tokenize_bodies(body, field):
+    """No text, several texts, and an option that is not supported."""
     with pytest.raises(InvalidField) as raised:
         parse_tokenize(incoming(body))
     assert raised.value.field_name == field
 
 
 def test_token_ids_to_text():
-    """Special tokens stay; the text is under vLLM's key, too, whose body on this path is the same."""
+    """Special tokens stay. The text is also under vLLM's key, because both products share this path."""
     body = {"tokens": [101, 2924]}
     assert parse_detokenize(incoming(body)).request == DecodeRequest(ids=[[101, 2924]], skip_special_tokens=False)
     decoded = DecodeResult(model="served", texts=["[CLS] bank"])
@@ -399,8 +398,8 @@ def test_token_ids_to_text():
 
 
 @pytest.mark.parametrize("tokens", [[-1], [2**31], ["a"], 5], ids=str)
-def test_ids_that_are_none(tokens):
-    """Bounded integers, in a list."""
+def test_invalid_ids_are_rejected(tokens):
+    """Ids are bounded integers in a list."""
     with pytest.raises(WrongType):
         parse_detokenize(incoming({"tokens": tokens}))
 
@@ -410,12 +409,12 @@ def test_ids_that_are_none(tokens):
 
 @pytest.mark.parametrize("path", ["/v1/health", "/props", "/slots", "/models", "/v1/models"])
 def test_facts_come_from_the_list_of_models(path):
-    """Nothing else is asked of the engine."""
+    """The engine gets no other request."""
     assert route("GET", path).parse(incoming(None)).request == ListModels()
 
 
-def test_health_is_public():
-    """And nothing else is."""
+def test_only_health_is_public():
+    """Other routes need the key."""
     assert [route.path for route in DIALECT.routes if route.public] == ["/v1/health"]
 
 
@@ -425,7 +424,7 @@ def test_health_is_public():
     ids="+".join,
 )
 def test_health_while_a_model_answers(states):
-    """One is enough, and one that loads on demand counts."""
+    """One ready model is enough, and an unloaded one counts."""
     listed = model_list(*(model_info(state, state=state) for state in states))
     assert answer("/v1/health", None, listed, "GET") == {"status": "ok"}
 
@@ -440,7 +439,7 @@ def test_health_while_a_model_answers(states):
     ids=str,
 )
 def test_health_while_none_answers(starting, states, message):
-    """503 in llama.cpp's shape, to be tried again."""
+    """503 in llama.cpp's form, with Retry-After."""
     models = [model_info(f"{place}", state=state) for place, state in enumerate(states)]
     listed = model_list(*models, starting=starting)
     rendered = route("GET", "/v1/health").parse(incoming(None)).render(listed)
@@ -450,7 +449,7 @@ def test_health_while_none_answers(starting, states, message):
 
 
 def test_props_are_facts_of_the_first_model():
-    """Only what is known."""
+    """Unknown facts are left out."""
     assert answer("/props", None, model_list("a", "b"), "GET") == {
         "default_generation_settings": {"n_ctx": 256},
         "total_slots": 4096,
@@ -464,7 +463,7 @@ def test_props_are_facts_of_the_first_model():
 
 
 def test_slots_are_models():
-    """In order, with their state."""
+    """In order, with their states."""
     listed = model_list("a", model_info("b", state="unloaded"))
     assert answer("/slots", None, listed, "GET") == [
         {"id": 0, "n_ctx": 256, "model": "a", "state": "ready"},
@@ -473,7 +472,7 @@ def test_slots_are_models():
 
 
 def test_models_have_meta():
-    """What llama.cpp says of a model stands in everyone's list."""
+    """llama.cpp's facts are in the shared list."""
     shown = answer("/models", None, model_list("a"), "GET")
     assert shown["data"][0]["meta"] == {"n_ctx_train": 256, "n_embd": 384}
     assert route("GET", "/models").answer is ListedModels
@@ -499,14 +498,14 @@ def test_models_have_meta():
     ],
 )
 def test_errors_in_full(error, code, message, kind):
-    """A code that is the status, a message, a type."""
+    """A code that is the status, a message and a type."""
     rendered = render_error(error)
     assert rendered.status == code == next(ERRORS[kind] for kind in type(error).__mro__ if kind in ERRORS)
     assert json.loads(rendered.body) == {"error": {"code": code, "message": message, "type": kind}}
 
 
 def test_over_long_text_in_full():
-    """The sizes, in the words that clients look for and as numbers, and the place."""
+    """llama.cpp's sentence and numbers, which clients look for, and then the place."""
     error = InputTooLong("`content[3]` must be less", field="content", index=3, limit=512, given=600)
     assert json.loads(render_error(error).body) == {
         "error": {
@@ -524,14 +523,14 @@ def test_over_long_text_in_full():
 
 
 @pytest.mark.parametrize("found", [route for route in DIALECT.routes if route.example], ids=lambda route: route.path)
-def test_examples_are_requests(found):
-    """What docs show can be asked, and has the key the route is told by."""
+def test_examples_have_a_key_of_their_route(found):
+    """They can be parsed."""
     assert found.parse(incoming(found.example)).request
     assert found.keys & set(found.example)
 
 
 @pytest.mark.parametrize("path", ["/embedding", "/embeddings", "/v1/embeddings"])
-def test_content_tells_the_dialect(path):
-    """Nobody else's body has these keys there."""
+def test_content_selects_the_dialect(path):
+    """No other product's body has these keys on these paths."""
     assert route("POST", path).signs == {"content", "embd_normalize"}
     assert route("POST", path).body is EmbeddingBody

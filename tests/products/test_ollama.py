@@ -1,4 +1,4 @@
-"""Ollama: what its Go and Python clients send, and what they read."""
+"""Ollama: requests and answers of its Go and Python clients."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def get(path: str, result: object) -> Any:
     ],
 )
 def test_embed(body, request_):
-    """Over-long texts are cut unless the client says no; no input is no work."""
+    """Over-long texts are truncated by default. Without input the engine embeds nothing."""
     assert parse("/api/embed", body).request == request_
 
 
@@ -98,8 +98,8 @@ def test_embed(body, request_):
         pytest.param({"model": "org/model", "prompt": ""}, ListModels(model="org/model"), id="the empty prompt"),
     ],
 )
-def test_the_earlier_embeddings(body, request_):
-    """One text, whose vector Ollama does not scale to length 1 there."""
+def test_the_older_embeddings_route(body, request_):
+    """One text, whose vector Ollama does not normalize there."""
     assert parse("/api/embeddings", body).request == request_
 
 
@@ -115,8 +115,8 @@ def test_the_earlier_embeddings(body, request_):
         pytest.param(":latest", None, id="a tag alone"),
     ],
 )
-def test_the_tag_of_a_name_that_has_none(name, asked):
-    """Ollama calls "model" "model:latest"; who serves it without is asked without."""
+def test_an_appended_tag_is_dropped(name, asked):
+    """Ollama's clients send "model:latest" for "model". A name served with the tag keeps it."""
     assert parse("/api/embed", {"model": name, "input": "a"}).request.model == asked
 
 
@@ -129,7 +129,7 @@ def test_the_tag_of_a_name_that_has_none(name, asked):
     ],
 )
 def test_show_takes_either_name(key, body):
-    """Clients of three ages."""
+    """Clients of three generations differ."""
     assert parse("/api/show", body, key).request == ListModels(model="org/model")
 
 
@@ -147,7 +147,7 @@ def test_show_takes_either_name(key, body):
         pytest.param("/api/embeddings", "", {"prompt": ["a"]}, WrongType, "prompt", id="several prompts"),
     ],
 )
-def test_what_is_refused_before_the_engine(path, key, body, kind, field):
+def test_invalid_bodies_are_rejected(path, key, body, kind, field):
     """The error names the field."""
     with pytest.raises(kind) as refused:
         parse(path, body, key)
@@ -158,7 +158,7 @@ def test_what_is_refused_before_the_engine(path, key, body, kind, field):
 
 
 def test_embeddings():
-    """Durations are whole nanoseconds; the count is of the tokens that ran."""
+    """Durations are whole nanoseconds; the count is of processed tokens."""
     assert parse("/api/embed", {"input": ["a", "b"]}).render(embed_result()).body.decode() == (
         '{"model":"served","embeddings":[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]],'
         '"total_duration":1234500000,"load_duration":0,"prompt_eval_count":7}'
@@ -166,13 +166,13 @@ def test_embeddings():
 
 
 def test_no_input_has_no_embeddings():
-    """Nor anything to count, as Ollama answers. The model is the one named, by its served name, or the first."""
+    """Without counts, as in Ollama. The model is the requested one, or the first."""
     rendered = parse("/api/embed", {"input": []}).render(model_list("first", "second"))
     assert json.loads(rendered.body) == {"model": "first", "embeddings": []}
 
 
-def test_the_earlier_answer():
-    """A vector and nothing else; an empty one to an empty prompt."""
+def test_the_older_answer():
+    """One vector; an empty one for an empty prompt."""
     call = parse("/api/embeddings", {"prompt": "a"})
     assert call.render(embed_result()).body == b'{"embedding":[0.1,-0.2,0.33333334]}'
     assert parse("/api/embeddings", {"prompt": ""}).render(model_list()).body == b'{"embedding":[]}'
@@ -191,7 +191,7 @@ DETAILS = {
 
 
 def test_tags():
-    """Every served model, under a name with a tag, as every name of Ollama's has one."""
+    """Every served model, with a tag in its name."""
     reranker = model_info("qwen3:0.6b", outputs=frozenset(), reranks=True)
     first, second = get("/api/tags", model_list("org/model", reranker))["models"]
     assert first == {
@@ -206,15 +206,15 @@ def test_tags():
     assert (second["name"], second["capabilities"]) == ("qwen3:0.6b", [])
 
 
-def test_the_listed_name_is_taken():
-    """What tags lists can be asked for."""
+def test_the_listed_name_is_accepted():
+    """Clients request names from the list."""
     for listed in get("/api/tags", model_list(*SERVED))["models"]:
         asked = parse("/api/embed", {"model": listed["model"], "input": "a"}).request.model
         assert asked in {info.name for info in SERVED}
 
 
 def test_running_models_are_those_in_memory():
-    """Neither one that still loads nor one that was unloaded."""
+    """Loading and unloaded models are left out."""
     states = [model_info(state, state=state) for state in ("unloaded", "loading", "ready", "failed")]
     assert get("/api/ps", model_list(*states))["models"] == [
         {
@@ -230,7 +230,7 @@ def test_running_models_are_those_in_memory():
 
 
 def test_show():
-    """The facts where Ollama's clients look for them: under the architecture's name."""
+    """Facts are under the architecture's name, where Ollama's clients look."""
     rendered = parse("/api/show", {"model": "org/model"}, "model").render(model_list("org/model"))
     assert json.loads(rendered.body) == {
         "details": DETAILS,
@@ -241,7 +241,7 @@ def test_show():
 
 
 def test_the_version_and_the_front_need_no_key():
-    """They say that a server is there, and no more."""
+    """Other routes do."""
     assert [route.path for route in DIALECT.routes if route.public] == ["/api/version", "/"]
     assert get("/api/version", model_list()) == {"version": __version__}
     front = route("/").parse(Incoming()).render(model_list())
@@ -253,7 +253,7 @@ def test_the_version_and_the_front_need_no_key():
     [pytest.param(route, id=f"{route.path} {min(route.keys, default='')}") for route in DIALECT.routes if route.answer],
 )
 def test_the_descriptions_of_answers_are_complete(route_):
-    """OpenAPI shows every key that is written, and no other; examples are taken."""
+    """OpenAPI shows the keys of every answer, and examples are accepted."""
     sent = incoming(route_.example) if route_.body else Incoming()
     call = route_.parse(sent)
     body = call.render(embed_result() if isinstance(call.request, EmbedRequest) else model_list()).body
@@ -284,6 +284,6 @@ def test_the_descriptions_of_answers_are_complete(route_):
     ],
 )
 def test_errors(error, status, text):
-    """One string, with the words that clients look for, and Ollama's statuses."""
+    """One string, which begins as clients expect, and Ollama's statuses."""
     rendered = DIALECT.render_error(error)
     assert (rendered.status, json.loads(rendered.body)) == (status, {"error": text})

@@ -1,4 +1,4 @@
-"""Semantic Explorer: the routes of its document, and those that only its source has."""
+"""Semantic Explorer: the routes of its document and of its source."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def get(path: str, result: object) -> Any:
     ],
 )
 def test_bodies(path, body, request_):
-    """What each asks for. Long texts are cut, and scores are probabilities."""
+    """Long texts are truncated, and scores are probabilities."""
     assert parse(path, body).request == request_
 
 
@@ -111,7 +111,7 @@ def test_bodies(path, body, request_):
         ),
     ],
 )
-def test_what_is_refused_before_the_engine(path, body, kind, field):
+def test_invalid_bodies_are_rejected(path, body, kind, field):
     """The error names the field."""
     with pytest.raises(kind) as refused:
         parse(path, body)
@@ -119,8 +119,8 @@ def test_what_is_refused_before_the_engine(path, body, kind, field):
 
 
 @pytest.mark.parametrize("route_", [route for route in DIALECT.routes if route.body], ids=lambda route: route.path)
-def test_examples_are_taken(route_):
-    """What the documentation sends can be read."""
+def test_examples_are_accepted(route_):
+    """Those of the documentation."""
     assert not isinstance(route_.parse(incoming(route_.example)).request, ListModels)
 
 
@@ -128,7 +128,7 @@ def test_examples_are_taken(route_):
 
 
 def test_the_documents_embeddings():
-    """embeddings, model and usage; `total_tokens` is what was run, and what was cut is told."""
+    """Embeddings, model and usage, with the truncated inputs."""
     rendered = parse("/embed", {"input": ["a", "b"]}).render(embed_result())
     assert rendered.body.decode() == (
         f'{{"embeddings":{SHOWN_VECTORS},"model":"served",'
@@ -144,7 +144,7 @@ def test_the_documents_embeddings():
     ],
 )
 def test_the_sources_embeddings_are_counted(path, body):
-    """How many there are, and of what width."""
+    """With their number and width."""
     rendered = parse(path, body).render(embed_result())
     assert rendered.body.decode() == (f'{{"embeddings":{SHOWN_VECTORS},"model":"served","count":2,"dimensions":3}}')
 
@@ -157,7 +157,7 @@ def test_the_sources_embeddings_are_counted(path, body):
     ],
 )
 def test_no_texts_have_no_embeddings(path, body, figures):
-    """200, as the source answers. The model is the one named, by its served name, or the first that embeds."""
+    """200, as in the source. The model is the requested one, or the first that embeds."""
     rendered = parse(path, body).render(model_list(RERANKER, "first", "second"))
     assert rendered.status == 200
     assert json.loads(rendered.body) == {"embeddings": [], "model": "first", **figures}
@@ -168,7 +168,7 @@ def test_no_texts_have_no_embeddings(path, body, figures):
 
 
 def test_the_documents_ranking():
-    """The best `top_n` with index, score and text; and every key that another product's client reads on this path."""
+    """The best `top_n` with index, score and text, and the keys of other products on this path."""
     body = {"query": "q", "documents": ["a", "b", "c"], "top_n": 2}
     shown = json.loads(parse("/rerank", body).render(rerank_result(0.25, 0.125, 0.5)).body)
     assert shown.pop("id").startswith("rerank-")
@@ -185,16 +185,16 @@ def test_the_documents_ranking():
 
 
 @pytest.mark.parametrize("top_n", [None, 0, 3, 2**31 - 1])
-def test_all_results_unless_fewer_are_asked_for(top_n):
-    """Also for more than there are."""
+def test_top_n_limits_the_results(top_n):
+    """A number above the number of documents returns all."""
     call = parse("/rerank", {"query": "q", "documents": ["a", "b", "c"], "top_n": top_n})
     shown = json.loads(call.render(rerank_result(0.25, 0.125, 0.5)).body)
     assert [result["text"] for result in shown["results"]] == ["c", "a", "b"]
 
 
 @pytest.mark.parametrize(("asked", "shown"), [(True, True), ("true", True), (False, False), (None, False)])
-def test_documents_are_shown_to_who_asks(asked, shown):
-    """Beside the text, which is always there."""
+def test_documents_are_returned_on_request(asked, shown):
+    """In addition to the text, which is always there."""
     call = parse("/rerank", {"query": "q", "documents": ["a"], "return_documents": asked})
     (result,) = json.loads(call.render(rerank_result(0.5)).body)["results"]
     assert result.get("document") == ({"text": "a"} if shown else None)
@@ -223,14 +223,14 @@ def test_documents_are_shown_to_who_asks(asked, shown):
     ],
 )
 def test_the_sources_ranking(options, results):
-    """An id comes back where a document has one, even an empty one."""
+    """A document's id is returned, also an empty one."""
     body = {"query": "q", "documents": [{"text": "a", "id": "i"}, {"text": "b"}], **options}
     rendered = parse("/api/rerank", body).render(rerank_result(0.25, 0.5))
     assert json.loads(rendered.body) == {"results": results, "model": "served"}
 
 
 def test_no_documents_have_no_results():
-    """As the source answers."""
+    """As in the source."""
     rendered = parse("/api/rerank", {"query": "q", "documents": [], "model": "m"}).render(model_list("m"))
     assert json.loads(rendered.body) == {"results": [], "model": "m"}
     rendered = parse("/rerank", {"query": "q", "documents": []}).render(model_list("m", RERANKER))
@@ -242,7 +242,7 @@ def test_no_documents_have_no_results():
 
 
 def test_the_documents_models():
-    """By what they are for; beside them the list that other products show on this path."""
+    """By purpose, with the list that other products have on this path."""
     shown = get("/models", model_list("embeds", RERANKER))
     assert (shown["embedding_models"], shown["reranking_models"]) == (["embeds"], ["ranks"])
     assert [item["id"] for item in shown["data"]] == ["embeds", "ranks"]
@@ -274,8 +274,8 @@ def test_models_are_described_by_kind():
     ("state", "ready"),
     [("ready", True), ("unloaded", True), ("loading", True), ("failed", False), ("stalled", False)],
 )
-def test_the_status_says_which_kinds_answer(state, ready):
-    """A model that is not in memory answers too: its next request loads it. Only embedding makes the whole ready."""
+def test_the_status_lists_ready_kinds(state, ready):
+    """An unloaded model counts as ready. The whole is ready if a model embeds."""
     embeds = model_info("embeds", state=state)
     assert get("/health/status", model_list(embeds)) == {
         "status": "ok" if ready else "not_ready",
@@ -290,8 +290,8 @@ def test_the_status_says_which_kinds_answer(state, ready):
     }
 
 
-def test_nobody_answers_while_the_server_starts():
-    """Also if one of its models could."""
+def test_no_kind_is_ready_while_the_server_starts():
+    """Even if one model is loaded."""
     assert get("/health/status", model_list("embeds", RERANKER, starting=True)) == {
         "status": "not_ready",
         "embedding_ready": False,
@@ -300,7 +300,7 @@ def test_nobody_answers_while_the_server_starts():
 
 
 def test_only_the_status_is_public():
-    """Every other route asks for the key, where there is one."""
+    """Every other route needs the key, if there is one."""
     assert [route.path for route in DIALECT.routes if route.public] == ["/health/status"]
 
 
@@ -319,7 +319,7 @@ RESULTS = {
 
 @pytest.mark.parametrize("route_", DIALECT.routes, ids=lambda route: route.path)
 def test_the_descriptions_of_answers_are_complete(route_):
-    """OpenAPI shows every key that is written, and no other."""
+    """OpenAPI shows the keys of every answer, and no other."""
     sent = incoming(route_.example) if route_.body else Incoming()
     body = route_.parse(sent).render(RESULTS[route_.path]).body
     assert msgspec.to_builtins(msgspec.json.decode(body, type=route_.answer)) == json.loads(body)
@@ -342,14 +342,14 @@ def test_the_descriptions_of_answers_are_complete(route_):
     ],
 )
 def test_errors_in_the_sources_words(kind, status, code, beginning):
-    """The message begins with what its code says."""
+    """The message begins with the meaning of its code."""
     rendered = DIALECT.render_error(kind("What went wrong."))
     assert rendered.status == status
     assert json.loads(rendered.body) == {"error": f"{beginning}: What went wrong.", "code": code}
 
 
 def test_the_wrong_method_has_a_code_of_its_own():
-    """405 is no missing path."""
+    """405 differs from an unknown path."""
     rendered = DIALECT.render_error(errors.MethodNotAllowed("This path answers POST only.", allowed=("POST",)))
     assert (rendered.status, rendered.headers["allow"]) == (405, "POST")
     assert json.loads(rendered.body) == {
@@ -359,7 +359,7 @@ def test_the_wrong_method_has_a_code_of_its_own():
 
 
 def test_overload_is_503():
-    """The source's status, with the time after which it is worth trying again."""
+    """The source's status, with Retry-After."""
     rendered = DIALECT.render_error(errors.Overloaded("The queue is full.", retry_after_s=4.2))
     assert (rendered.status, rendered.headers["retry-after"]) == (503, "5")
     assert json.loads(rendered.body)["code"] == "SERVICE_UNAVAILABLE"
@@ -375,8 +375,8 @@ def test_overload_is_503():
         ("/api/rerank", "RERANK_ERROR", "Reranking failed"),
     ],
 )
-def test_a_models_failure_is_told_by_what_it_was_doing(path, code, beginning):
-    """500, also where it had no memory; other errors read alike everywhere."""
+def test_a_models_failure_has_the_routes_code(path, code, beginning):
+    """500, also for lack of memory; other errors are the same on every route."""
     render_error = route(path).render_error
     rendered = render_error(errors.OutOfMemory("No room."))
     assert rendered.status == 500

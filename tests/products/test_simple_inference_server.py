@@ -1,4 +1,4 @@
-"""Simple Inference Server: its bodies, its answers in full, and every text its document or source fixes."""
+"""Simple Inference Server: requests, answers and the sentences of its document and source."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def detail(error: VectordError) -> object:
         pytest.param([[1, 2], [3]], [[1, 2], [3]], id="ids, as OpenAI's clients send"),
     ],
 )
-def test_what_a_body_asks_for(value, inputs):
-    """Texts of the named model; over-long ones are cut without a word."""
+def test_requests_of_bodies(value, inputs):
+    """Texts for the named model; over-long texts are truncated."""
     request = parse_embeddings(incoming({"model": "bge-m3", "input": value, "user": "u"})).request
     assert isinstance(request, EmbedRequest)
     assert list(request.inputs) == inputs
     assert (request.model, request.text) == ("bge-m3", SILENT)
 
 
-def test_null_and_unknown_keys_say_nothing():
-    """So do keys of the OpenAI API that the product does not know."""
+def test_null_and_unknown_keys_are_ignored():
+    """Among them keys of OpenAI's API that the product does not have."""
     bare = parse_embeddings(incoming({"input": "a"})).request
     options = {"model": None, "encoding_format": None, "user": None, "dimensions": 8, "unknown": [1]}
     assert (
@@ -86,7 +86,7 @@ def test_null_and_unknown_keys_say_nothing():
 
 
 def test_the_documents_answer():
-    """The curl example of the document: these keys and no others, completion_tokens null among them."""
+    """The curl example's answer has these keys only, with completion_tokens null."""
     call = parse_embeddings(incoming({"model": "bge-m3", "input": ["hello", "world"]}))
     assert json.loads(call.render(embed_result(used=usage([(3, 3), (4, 4)]))).body) == {
         "object": "list",
@@ -99,8 +99,8 @@ def test_the_documents_answer():
     }
 
 
-def test_usage_is_of_the_tokens_that_were_read():
-    """Our one rule, and the places of what was cut."""
+def test_usage_counts_processed_tokens():
+    """With the indices of truncated inputs."""
     body = parse_embeddings(incoming({"input": ["a", "b"]})).render(embed_result(used=usage([(3, 3), (9, 4)]))).body
     assert json.loads(body)["usage"] == {
         "prompt_tokens": 7,
@@ -110,23 +110,23 @@ def test_usage_is_of_the_tokens_that_were_read():
     }
 
 
-def test_base64_is_served_beside_float():
-    """The OpenAI SDK asks for it when its user did not choose."""
+def test_base64_is_served():
+    """OpenAI's SDK requests it by default."""
     rendered = parse_embeddings(incoming({"input": ["a", "b"], "encoding_format": "base64"})).render(embed_result())
     data = msgspec.json.decode(rendered.body, type=Embeddings).data
     assert [item.embedding for item in data] == [to_base64(vector) for vector in VECTORS]
 
 
-def test_any_other_encoding_is_refused_in_its_words():
-    """400, whatever the word."""
+def test_other_encodings_are_rejected_in_its_words():
+    """400 for any word."""
     with pytest.raises(InvalidField) as caught:
         parse_embeddings(incoming({"input": "a", "encoding_format": "int7"}))
     assert render_error(caught.value).status == 400
     assert detail(caught.value) == "Only 'float' encoding_format is supported"
 
 
-def test_a_text_of_too_many_characters_is_refused_in_its_words():
-    """400 by the text's place; MAX_TEXT_CHARS is the guard."""
+def test_a_text_of_too_many_characters_is_rejected_in_its_words():
+    """400 with the text's index; MAX_TEXT_CHARS is the limit."""
     body = json.dumps({"input": ["x" * 20_001]}).encode()
     with pytest.raises(InvalidRequest) as caught:
         parse_embeddings(Incoming(body=body, guards=Guards(max_text_chars=20_000)))
@@ -141,16 +141,16 @@ def test_a_text_of_too_many_characters_is_refused_in_its_words():
         pytest.param(["a"] * 3, "int7", "Only 'float' encoding_format is supported", id="behind the encoding"),
     ],
 )
-def test_its_guards_are_judged_in_the_products_order(inputs, encoding, text):
-    """And all of them before the model: an unknown one with too many inputs is 400, not 404."""
+def test_limits_are_checked_in_the_products_order(inputs, encoding, text):
+    """Before the model: too many inputs for an unknown model are 400, not 404."""
     body = json.dumps({"model": "unknown", "input": inputs, "encoding_format": encoding}).encode()
     with pytest.raises(InvalidRequest) as caught:
         parse_embeddings(Incoming(body=body, guards=Guards(max_inputs=2, max_text_chars=8)))
     assert (render_error(caught.value).status, detail(caught.value)) == (400, text)
 
 
-def test_nothing_to_embed_is_refused():
-    """The document is silent, and OpenAI's SDK raises on an empty `data`."""
+def test_no_inputs_are_rejected():
+    """The document does not mention them, and OpenAI's SDK raises on an empty `data`."""
     with pytest.raises(EmptyInput) as caught:
         parse_embeddings(incoming({"input": []}))
     assert render_error(caught.value).status == 400
@@ -159,8 +159,8 @@ def test_nothing_to_embed_is_refused():
 # --- rerank ---------------------------------------------------------------------------------------------------
 
 
-def test_a_ranking_request():
-    """Probabilities, as the document's example has them; over-long documents are cut without a word."""
+def test_rerank_requests():
+    """Probabilities, as in the document's example; over-long documents are truncated."""
     request = parse_rerank(incoming({"model": "m", "query": "q", "documents": ["a", "b"], "top_n": 1})).request
     assert request == RerankRequest(query="q", passages=["a", "b"], model="m", text=SILENT, raw=False)
 
@@ -174,7 +174,7 @@ def test_a_ranking_request():
         pytest.param(None, [2, 0, 1], id="null is all"),
     ],
 )
-def test_best_first_and_no_more_than_asked_for(top_n, places):
+def test_results_are_best_first_up_to_top_n(top_n, places):
     """`index` is the document's place in the request."""
     call = parse_rerank(incoming({"query": "q", "documents": ["a", "b", "c"], "top_n": top_n}))
     answer = json.loads(call.render(rerank_result(0.5, 0.25, 0.75)).body)
@@ -182,7 +182,7 @@ def test_best_first_and_no_more_than_asked_for(top_n, places):
 
 
 def test_the_later_versions_answer():
-    """A document is a plain string; `score` beside `relevance_score` is ours."""
+    """A document is a string; `score` is an addition to `relevance_score`."""
     call = parse_rerank(incoming({"query": "q", "documents": ["no", "yes"]}))
     rendered = call.render(rerank_result(0.25, 0.75))
     assert json.loads(rendered.body) == {
@@ -200,7 +200,7 @@ def test_the_later_versions_answer():
 
 
 def test_models_are_listed_with_their_widths():
-    """The document's four keys of an item, and more."""
+    """With the document's four keys of an item, and more."""
     call = parsers(DIALECT, "GET")["/v1/models"](Incoming())
     assert call.request == ListModels()
     listed = json.loads(call.render(model_list(model_info("bge-m3", dimensions=1024))).body)
@@ -217,7 +217,7 @@ def test_models_are_listed_with_their_widths():
 
 
 def test_its_routes():
-    """Those of the document, and rerank of its later versions."""
+    """Those of the document, and the rerank of later versions."""
     assert {(route.method, route.path) for route in DIALECT.routes} == {
         ("POST", "/v1/embeddings"),
         ("POST", "/v1/rerank"),
@@ -243,21 +243,21 @@ def test_its_routes():
         pytest.param(InvalidField("{ours}"), 400, "{ours}", id="anything else"),
     ],
 )
-def test_texts_that_its_clients_know(error, status, text):
-    """`detail` alone, a string."""
+def test_sentences_that_its_clients_know(error, status, text):
+    """`detail` only, as a string."""
     assert render_error(error).status == status
     assert detail(error) == text
 
 
-def test_a_full_queue_says_when_to_come_back():
-    """429 with Retry-After in whole seconds."""
+def test_a_full_queue_has_retry_after():
+    """429, with whole seconds."""
     rendered = render_error(Overloaded("ours", retry_after_s=2.0))
     assert (rendered.status, json.loads(rendered.body)) == (429, {"detail": "Request queue full"})
     assert rendered.headers["retry-after"] == "2"
 
 
-def test_a_ranking_that_failed_is_called_one():
-    """The rerank route has a text of its own; the others are the same."""
+def test_a_failed_ranking_has_its_own_sentence():
+    """Other errors are the same on all routes."""
     assert json.loads(render_rerank_error(InferenceFailed("ours")).body) == {"detail": "Rerank failed"}
     assert json.loads(render_rerank_error(ModelNotFound("ours")).body) == {"detail": "Model not found"}
     (route,) = (route for route in DIALECT.routes if route.path == "/v1/rerank")
@@ -284,7 +284,7 @@ def test_a_ranking_that_failed_is_called_one():
     ],
 )
 def test_a_body_of_the_wrong_shape_is_a_list_of_faults(body, kind, fault):
-    """422 as its web framework has it: where it is, and what is wrong."""
+    """422, as from its web framework: the place and the fault."""
     with pytest.raises(kind) as caught:
         decode(msgspec.json.Decoder(EmbeddingsBody), body)
     (shown,) = json.loads(render_error(caught.value).body)["detail"]

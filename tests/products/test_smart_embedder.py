@@ -1,4 +1,4 @@
-"""Smart Embedder's bodies, answers, warnings and errors, as its document shows them."""
+"""Smart Embedder: requests, answers, warnings and errors of its document."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def answer(path, body, result, models=(BGE, RERANKER)):
 
 
 def test_all_three_vectors_are_the_default():
-    """The document's curl sends return_dense alone, and gets everything."""
+    """The document's curl sends return_dense only, and gets all three."""
     request = call("/embeddings", {"sentences": ["a"], "return_dense": True}).request
     assert request == EmbedRequest(inputs=["a"], model="BAAI/bge-m3", text=TRUNCATED, outputs=ALL, normalize=True)
 
 
-def test_null_and_unknown_keys_are_as_absent():
-    """As for every dialect."""
+def test_null_and_unknown_keys_are_ignored():
+    """As in every dialect."""
     options = dict.fromkeys(
         (*(name for name in msgspec.structs.asdict(routes.EmbeddingsBody([])) if name != "sentences"), "x")
     )
@@ -65,36 +65,36 @@ def test_null_and_unknown_keys_are_as_absent():
 
 @pytest.mark.parametrize("flags", [("dense",), ("sparse", "colbert"), ()], ids=str)
 def test_flags_choose_the_vectors(flags):
-    """All of them off asks for nothing at all."""
+    """With all flags off no vectors are requested."""
     body = {"sentences": ["a"], **{f"return_{kind}": kind in flags for kind in ALL}}
     assert call("/embeddings", body).request.outputs == frozenset(flags)
 
 
 @pytest.mark.parametrize(
-    ("said", "meant"),
+    ("value", "meaning"),
     [
-        *((said, True) for said in (True, 1, 1.0, "1", "on", "t", "true", "True", "y", "YES")),
-        *((said, False) for said in (False, 0, 0.0, "0", "off", "f", "false", "FALSE", "n", "No")),
+        *((value, True) for value in (True, 1, 1.0, "1", "on", "t", "true", "True", "y", "YES")),
+        *((value, False) for value in (False, 0, 0.0, "0", "off", "f", "false", "FALSE", "n", "No")),
     ],
     ids=repr,
 )
-def test_booleans_are_read_as_pydantic_reads_them(said, meant):
-    """In every field that is one: words and numbers, too."""
-    body = {"sentences": ["a"], **{f"return_{kind}": said for kind in ALL}, "normalize_dense": said}
+def test_booleans_may_be_words_and_numbers(value, meaning):
+    """In every boolean field, as in pydantic."""
+    body = {"sentences": ["a"], **{f"return_{kind}": value for kind in ALL}, "normalize_dense": value}
     request = call("/embeddings", body, (QWEN, BGE, BOTH)).request
-    assert (request.outputs == ALL, request.normalize) == (meant, meant)
-    shown = answer("/embeddings", {"sentences": ["a", "b"], "sparse_as_indices": said}, embedded(sparse=SPARSE))
-    assert ("indices" in shown["data"][0]["embeddings"]["sparse"]) is meant
-    assert call("/rerank", {"query": "q", "passages": ["a"], "normalize": said}).request.raw is not meant
+    assert (request.outputs == ALL, request.normalize) == (meaning, meaning)
+    shown = answer("/embeddings", {"sentences": ["a", "b"], "sparse_as_indices": value}, embedded(sparse=SPARSE))
+    assert ("indices" in shown["data"][0]["embeddings"]["sparse"]) is meaning
+    assert call("/rerank", {"query": "q", "passages": ["a"], "normalize": value}).request.raw is not meaning
 
 
-@pytest.mark.parametrize("said", [2, -1, 0.5, "", "null", " true", "oui", [], {}], ids=repr)
+@pytest.mark.parametrize("value", [2, -1, 0.5, "", "null", " true", "oui", [], {}], ids=repr)
 @pytest.mark.parametrize(
     ("path", "field"), [("/embeddings", "return_dense"), ("/embeddings", "sparse_as_indices"), ("/rerank", "normalize")]
 )
-def test_what_pydantic_reads_as_no_boolean_is_refused(path, field, said):
-    """422, at its place."""
-    rendered = refused(path, {"sentences": ["a"], "query": "q", "passages": ["a"], field: said})
+def test_other_words_are_no_booleans(path, field, value):
+    """422, with the place."""
+    rendered = refused(path, {"sentences": ["a"], "query": "q", "passages": ["a"], field: value})
     (fault,) = json.loads(rendered.body)["detail"]
     assert (rendered.status, fault["loc"]) == (422, ["body", field])
 
@@ -107,20 +107,20 @@ def test_what_pydantic_reads_as_no_boolean_is_refused(path, field, said):
         pytest.param((QWEN, BGE, BOTH), True, True, id="Qwen normalised"),
     ],
 )
-def test_normalize_dense_matters_for_qwen_alone(models, flag, normalize):
-    """FlagEmbedding gives BGE-M3's vectors at length 1 whatever the flag says."""
+def test_normalize_dense_has_no_effect_on_bge_m3(models, flag, normalize):
+    """FlagEmbedding always normalizes BGE-M3's vectors."""
     assert call("/embeddings", {"sentences": ["a"], "normalize_dense": flag}, models).request.normalize is normalize
 
 
 @pytest.mark.parametrize("kinds", [("dense",), ("dense", "sparse"), ("dense", "sparse", "colbert")], ids=str)
-def test_a_composite_is_asked_before_its_parts(kinds):
-    """Or dense vectors would be of another model as soon as sparse ones are asked for beside them."""
+def test_a_composite_takes_precedence_over_its_members(kinds):
+    """Otherwise a request for sparse vectors would change the model of the dense vectors."""
     body = {"sentences": ["a"], **{f"return_{kind}": kind in kinds for kind in ALL}}
     assert call("/embeddings", body, (QWEN, BGE, BOTH)).request.model == "both"
 
 
-def test_what_nobody_makes_is_for_the_engine_to_refuse():
-    """It knows the words."""
+def test_vectors_that_no_model_makes_are_left_to_the_engine():
+    """The engine has the error for them."""
     assert call("/embeddings", {"sentences": ["a"]}, (QWEN,)).request.model is None
 
 
@@ -136,7 +136,7 @@ COLBERT = [np.array([[1, 0]], np.float32), np.array([[0, 1], [0.6, 0.8]], np.flo
 
 
 def test_the_answer_of_the_document():
-    """Every key of it; sparse weights in the order in which their tokens stand in the text."""
+    """All of its keys; sparse weights are in the order of their tokens in the text."""
     result = embedded(dense={"float": np.array([[0.5, -0.25], [1, 0]], np.float32)}, sparse=SPARSE, colbert=COLBERT)
     shown = answer("/embeddings", {"sentences": ["Hello world!", "Ciao"]}, result)
     assert shown["data"][0] == {
@@ -159,14 +159,14 @@ def test_sparse_as_indices_is_qdrants_form():
     assert shown["data"][0]["embeddings"]["sparse"] == {"indices": [435, 12], "values": [0.5, 0.25]}
 
 
-def test_what_was_not_asked_for_is_null():
-    """The keys stay."""
+def test_vectors_not_requested_are_null():
+    """Their keys stay."""
     shown = answer("/embeddings", {"sentences": ["a", "b"]}, embedded())
     assert [each["embeddings"] for each in shown["data"]] == [{"dense": None, "sparse": None, "colbert": None}] * 2
 
 
-def test_each_models_name_stands_beside_its_vectors():
-    """With Qwen selected only dense changes."""
+def test_each_kind_of_vectors_has_its_models_name():
+    """With Qwen only the dense vectors' model differs."""
     shown = answer("/embeddings", {"sentences": ["a", "b"]}, embedded(), (QWEN, BGE, BOTH))
     assert {name: model for name, model in shown.items() if name.endswith("name")} == {
         "model_name": QWEN.name,
@@ -176,8 +176,8 @@ def test_each_models_name_stands_beside_its_vectors():
     }
 
 
-def test_a_warning_for_each_sentence_and_model_that_cut():
-    """The document's own example: 9,000 tokens for BGE-M3, none for Qwen, which reads more."""
+def test_each_truncation_has_a_warning():
+    """The document's example: BGE-M3 truncates 9,000 tokens, and Qwen does not."""
     result = embedded(
         lengths={
             BGE.name: [TextLength(9000, 8192), TextLength(3, 3)],
@@ -217,13 +217,13 @@ PASSAGES = {"query": "q", "passages": ["a", "b", "c"]}
     ],
 )
 def test_normalize_chooses_the_scores(models, normalize, raw):
-    """Of BGE's reranker; for Qwen's it does nothing."""
+    """BGE's reranker only: Qwen's scores are always probabilities."""
     request = call("/rerank", {**PASSAGES, "normalize": normalize}, models).request
     assert request == RerankRequest(query="q", passages=["a", "b", "c"], text=TRUNCATED, raw=raw)
 
 
 def test_every_passage_is_ranked():
-    """Best first, equal ones in their order."""
+    """Best first, equal scores in order."""
     shown = answer("/rerank", PASSAGES, replace(rerank_result(0.5, 2, 0.5), model="reranker", usage=usage()))
     assert shown == {
         "results": [
@@ -237,7 +237,7 @@ def test_every_passage_is_ranked():
     }
 
 
-def test_what_was_cut_of_query_and_passages_is_warned_of():
+def test_truncated_queries_and_passages_have_warnings():
     """Each with its pointer."""
     result = rerank_result(
         1, 2, 3, query=TextLength(90, 64), passages=[TextLength(7, 7), TextLength(700, 400), TextLength(7, 7)]
@@ -255,8 +255,8 @@ def test_what_was_cut_of_query_and_passages_is_warned_of():
 # --- stats ----------------------------------------------------------------------------------------------------
 
 
-def test_stats_are_the_engines():
-    """The hours are not cut at a day."""
+def test_stats_come_from_the_engine():
+    """Hours continue above 24."""
     asked = route("/stats", "GET").parse(incoming({}))
     assert asked.request == ShowStatistics()
     figures = Statistics(
@@ -292,8 +292,8 @@ def refused(path, body, guards=None) -> Rendered:
         ("/rerank", {"query": "q", "passages": []}, "The 'passages' list cannot be empty."),
     ],
 )
-def test_nothing_to_do_is_400_in_its_own_words(path, body, detail):
-    """Verbatim: scripts compare them."""
+def test_empty_requests_are_400_in_its_own_words(path, body, detail):
+    """Verbatim, because scripts compare the sentences."""
     rendered = refused(path, body)
     assert (rendered.status, json.loads(rendered.body)) == (400, {"detail": detail})
 
@@ -308,7 +308,7 @@ def test_nothing_to_do_is_400_in_its_own_words(path, body, detail):
     ids=str,
 )
 def test_a_wrong_shape_is_fastapis_list(body, kind, place):
-    """422; where FastAPI repeats what was sent there is null."""
+    """422. `input`, where FastAPI repeats the value, is null."""
     rendered = refused("/embeddings", body)
     (fault,) = json.loads(rendered.body)["detail"]
     assert (rendered.status, fault["type"], fault["loc"], fault["input"]) == (422, kind, place, None)
@@ -318,7 +318,7 @@ def test_a_wrong_shape_is_fastapis_list(body, kind, place):
     ("path", "body"), [("/embeddings", {"sentences": ["a"] * 3}), ("/rerank", {"query": "q", "passages": ["a"] * 3})]
 )
 def test_a_guard_counts_items(path, body):
-    """Only where one is set."""
+    """Only if its limit is set."""
     call(path, body)
     call(path, body, guards=Guards(max_sentences=3, max_passages=3))
     rendered = refused(path, body, Guards(max_sentences=2, max_passages=2))

@@ -1,4 +1,4 @@
-"""text-embeddings-inference's bodies, answers, headers and error texts."""
+"""TEI: requests, answers, headers and errors."""
 
 from __future__ import annotations
 
@@ -104,15 +104,15 @@ def asked(path: Any, body: object) -> Any:
         pytest.param(["a", [1, 2]], ["a", [1, 2]], id="texts and ids"),
     ],
 )
-def test_the_shapes_of_inputs(path, value, inputs):
-    """One grammar on every route that embeds; ids are the model's own."""
+def test_inputs_are_texts_or_ids(path, value, inputs):
+    """All routes that embed have one grammar; ids are the model's own."""
     request = asked(path, {"inputs": value})
     assert list(request.inputs) == inputs
     assert request.text.own_ids
 
 
 def test_embed_takes_every_option():
-    """Each option lands in its canonical place, and what is unknown is ignored."""
+    """Each option has its canonical field, and unknown keys are ignored."""
     body = {
         "inputs": "a",
         "truncate": True,
@@ -136,7 +136,7 @@ def test_embed_takes_every_option():
     "body", [{}, {"truncate": None, "truncation_direction": None, "normalize": None, "dimensions": None}], ids=str
 )
 def test_embed_without_options(body):
-    """Absent or null: unit vectors of full width, the server's truncation, on the right."""
+    """Absent and null: unit vectors of full width, truncated on the right by the server's setting."""
     request = asked("/embed", {"inputs": "a", **body})
     assert request == EmbedRequest(inputs=("a",), text=TEXT)
 
@@ -144,19 +144,19 @@ def test_embed_without_options(body):
 @pytest.mark.parametrize(
     ("direction", "side"), [("Right", "right"), ("right", "right"), ("Left", "left"), ("LEFT", "left")]
 )
-def test_the_direction_in_any_case(direction, side):
-    """TEI's own spelling and everyone else's."""
+def test_truncation_direction_ignores_case(direction, side):
+    """TEI's spelling and others."""
     request = asked("/embed", {"inputs": "a", "truncation_direction": direction})
     assert request.text.truncate_side == side
 
 
-def test_embed_all_asks_for_tokens():
-    """One vector a token."""
+def test_embed_all_requests_token_vectors():
+    """The answer has a vector for each token."""
     assert asked("/embed_all", {"inputs": "a"}).outputs == {"tokens"}
 
 
-def test_embed_sparse_asks_for_words():
-    """As embed without normalize and dimensions, which sparse vectors do not have."""
+def test_embed_sparse_requests_sparse_vectors():
+    """Sparse vectors have no `normalize` and no `dimensions`."""
     body = {"inputs": ["a"], "truncate": False, "truncation_direction": "left", "prompt_name": "q"}
     assert asked("/embed_sparse", body) == EmbedRequest(
         inputs=["a"],
@@ -165,8 +165,8 @@ def test_embed_sparse_asks_for_words():
     )
 
 
-def test_similarity():
-    """Parameters are optional, and null is none."""
+def test_similarity_parameters_are_optional():
+    """null is the same as absent."""
     inputs = {"source_sentence": "a", "sentences": ["b", "c"]}
     plain = SimilarityRequest(source="a", sentences=["b", "c"], text=TEXT)
     assert asked("/similarity", {"inputs": inputs}) == plain
@@ -176,8 +176,8 @@ def test_similarity():
     assert request.text == replace(TEXT, truncate=False, truncate_side="left", prompt_name="q")
 
 
-def test_the_root_tells_similarity_from_embedding():
-    """huggingface_hub posts both to the URL it is given; an object asks for similarity."""
+def test_an_object_in_inputs_at_the_root_is_similarity():
+    """huggingface_hub posts both kinds of bodies to one URL."""
     body = b' { "inputs" :  {"source_sentence": "a", "sentences": ["b"]}, "parameters": {} } '
     request = PARSE["/"](Incoming(body=body)).request
     assert request == SimilarityRequest(source="a", sentences=["b"], text=TEXT)
@@ -185,8 +185,8 @@ def test_the_root_tells_similarity_from_embedding():
 
 
 @pytest.mark.parametrize("body", [b"{}", b"[]", b'{"inputs": 1}', b'{"inputs": {}}', b'{"inputs": '])
-def test_the_root_refuses_what_its_routes_refuse(body):
-    """A look at the kind of `inputs` lets nothing through."""
+def test_the_root_rejects_invalid_bodies(body):
+    """The selection by `inputs` accepts nothing that the selected route rejects."""
     with pytest.raises((WrongType, MalformedBody)):
         PARSE["/"](Incoming(body=body))
 
@@ -202,8 +202,8 @@ def test_the_root_refuses_what_its_routes_refuse(body):
         pytest.param({"outputs": set(), "reranks": True}, EmbedRequest, {"dense"}, id="a language model that reranks"),
     ],
 )
-def test_the_root_does_what_the_first_model_is_for(facts, request_kind, outputs):
-    """TEI serves one model and dispatches by its kind; where it has no answer, the engine says that nothing embeds."""
+def test_the_root_runs_the_first_models_operation(facts, request_kind, outputs):
+    """TEI serves one model. If the first model has no such operation, the engine rejects the embedding."""
     models = [model_info(**facts), model_info(outputs={"dense", "sparse"}, labels=("x",))]
     request = PARSE["/"](Incoming(body=b'{"inputs": "a"}', models=models)).request
     assert type(request) is request_kind
@@ -211,8 +211,8 @@ def test_the_root_does_what_the_first_model_is_for(facts, request_kind, outputs)
 
 
 @pytest.mark.parametrize("path", ["/", "/invocations"])
-def test_the_root_tells_reranking_by_its_key(path):
-    """`texts` are reranked whatever the first model is; everything else is for `inputs`."""
+def test_texts_at_the_root_are_reranked(path):
+    """This holds for every first model; `inputs` are for the model's own operation."""
     first, second = (route for route in tei.DIALECT.routes if route.path == path)
     assert first.keys == {"inputs"}
     assert second.keys == {"texts"}
@@ -222,7 +222,7 @@ RERANK = {"query": "qq", "texts": ["a", "bb", "c", "d"]}
 
 
 def test_rerank_takes_every_option():
-    """Each option lands in its canonical place; errors name `texts`."""
+    """Each option has its canonical field."""
     body = RERANK | {"truncate": True, "truncation_direction": "Left", "raw_scores": True, "return_text": True}
     assert asked("/rerank", body) == RerankRequest(
         query="qq",
@@ -238,7 +238,7 @@ def test_rerank_takes_every_option():
     ids=["absent", "null"],
 )
 def test_rerank_without_options(body):
-    """Scores between 0 and 1, no texts, the server's truncation."""
+    """Scores from 0 to 1, no texts, truncation by the server's setting."""
     request = asked("/rerank", {"query": "q", "texts": ["a"], **body})
     assert request == RerankRequest(query="q", passages=["a"], text=TEXT, raw=False)
 
@@ -255,8 +255,8 @@ def test_rerank_without_options(body):
         pytest.param([["a", "b"], ["c"], ["d", "e"]], [("a", "b"), "c", ("d", "e")], False, id="pairs and texts"),
     ],
 )
-def test_the_shapes_of_what_is_predicted(value, inputs, single):
-    """TEI's nesting, in which the number of brackets decides, and the answer has as many."""
+def test_brackets_select_text_pair_or_batch(value, inputs, single):
+    """The number of brackets decides, and the answer has the same number."""
     call = PARSE["/predict"](incoming({"inputs": value}))
     assert call.request == ClassifyRequest(inputs=inputs, text=TEXT)
     shown = json.loads(call.render(classify_result(*[[0.2, 0.7, 0.1]] * len(inputs))).body)
@@ -264,7 +264,7 @@ def test_the_shapes_of_what_is_predicted(value, inputs, single):
 
 
 def test_predict_takes_every_option():
-    """Each option lands in its canonical place."""
+    """Each option has its canonical field."""
     body = {"inputs": "a", "truncate": False, "truncation_direction": "Left", "raw_scores": True}
     request = asked("/predict", body)
     assert request.raw
@@ -276,15 +276,15 @@ def test_predict_takes_every_option():
     [["a", "b", "c"], ["a", ["b"]], [["a"], "b"], [["a", "b", "c"]], [[]], [["a"], []], [[["a"]]], [1], {}, None],
     ids=str,
 )
-def test_other_nestings_are_refused(value):
-    """In plain text, as TEI's framework does."""
+def test_other_nestings_are_rejected(value):
+    """As a wrong type, in plain text."""
     with pytest.raises(WrongType) as caught:
         PARSE["/predict"](incoming({"inputs": value}))
     assert render_error(caught.value).status == 422
 
 
-def test_tokenize():
-    """A text or several, specials unless told otherwise."""
+def test_tokenize_takes_one_text_or_several():
+    """Special tokens are added by default."""
     assert asked("/tokenize", {"inputs": "a"}) == TokenizeRequest(inputs=["a"])
     body = {"inputs": ["a", "b"], "add_special_tokens": False, "prompt_name": "q"}
     expected = TokenizeRequest(inputs=["a", "b"], add_special_tokens=False, prompt_name="q")
@@ -292,8 +292,8 @@ def test_tokenize():
 
 
 @pytest.mark.parametrize(("ids", "lists"), [([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]])], ids=str)
-def test_decode(ids, lists):
-    """One list of ids or several, without specials unless told otherwise."""
+def test_decode_takes_one_list_of_ids_or_several(ids, lists):
+    """Special tokens are dropped by default."""
     request = asked("/decode", {"ids": ids})
     assert [list(one) for one in request.ids] == lists
     assert request.skip_special_tokens
@@ -301,7 +301,7 @@ def test_decode(ids, lists):
 
 
 def test_the_openai_routes_ignore_the_model():
-    """TEI's users write anything there; what is not asked for is unit vectors, cut on the right if need be."""
+    """TEI's users send any name."""
     body = {"input": ["a"], "model": "whatever", "user": "u", "encoding_format": "base64", "dimensions": 8}
     text = replace(TEXT, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
     assert asked("/v1/embeddings", body) == EmbedRequest(inputs=["a"], text=text, dimensions=8)
@@ -314,8 +314,8 @@ def vertex(*instances: object, models: Any = ()) -> Call:
     return PARSE["/vertex"](replace(incoming({"instances": instances}), models=models))
 
 
-def test_each_instance_is_a_request_of_its_own():
-    """`texts` are reranked, and the rest is for whatever the first model does; the answers stand in their order."""
+def test_each_instance_is_a_separate_request():
+    """`texts` are reranked, and `inputs` are for the first model's operation. The answers keep the order."""
     call = vertex({"inputs": ["a", "b"], "normalize": False}, RERANK | {"return_text": True}, {"inputs": "c"})
     assert call.request == MultiRequest(
         requests=[
@@ -337,8 +337,8 @@ def test_each_instance_is_a_request_of_its_own():
     assert len(msgspec.json.decode(rendered.body, type=VertexAnswer).predictions) == 3
 
 
-def test_instances_are_what_the_first_model_is_for():
-    """As at the root, but for similarity, which Vertex AI does not have."""
+def test_instances_run_the_first_models_operation():
+    """As at the root, except similarity, which Vertex AI does not have."""
     classified = vertex({"inputs": [["a"], ["b", "c"]]}, models=[CLASSIFIER]).request
     assert classified.requests == [ClassifyRequest(inputs=["a", ("b", "c")], text=TEXT)]
     weighed = vertex({"inputs": "a"}, models=[SPLADE]).request
@@ -359,7 +359,7 @@ def test_instances_are_what_the_first_model_is_for():
     ],
 )
 def test_an_instance_of_another_type_is_422_validation(instance, error):
-    """In JSON, and by its place: TEI reads the instances itself."""
+    """In JSON and with its index, because TEI itself reads the instances."""
     with pytest.raises(InvalidField) as caught:
         vertex({"inputs": "a"}, instance)
     rendered = render_error(caught.value)
@@ -367,8 +367,8 @@ def test_an_instance_of_another_type_is_422_validation(instance, error):
     assert json.loads(rendered.body) == {"error": f"Input validation error: {error}", "error_type": "Validation"}
 
 
-def test_too_many_instances_are_refused_unread():
-    """Each costs the event loop as much as a small body does."""
+def test_too_many_instances_are_rejected_before_parsing():
+    """Parsing one costs as much as a small request."""
     with pytest.raises(TooManyInputs) as caught:
         vertex(*[7] * (MAX_INSTANCES + 1))
     assert json.loads(render_error(caught.value).body)["error"] == "batch size 2049 > maximum allowed batch size 2048"
@@ -415,8 +415,8 @@ def test_too_many_instances_are_refused_unread():
         ),
     ],
 )
-def test_emptiness_is_400_empty_in_teis_words(path, body, text):
-    """An empty list and an empty text alike."""
+def test_empty_inputs_are_400_in_teis_words(path, body, text):
+    """The same for an empty list and an empty text."""
     with pytest.raises(EmptyInput) as caught:
         PARSE[path](incoming(body))
     rendered = render_error(caught.value)
@@ -436,7 +436,7 @@ def test_emptiness_is_400_empty_in_teis_words(path, body, text):
     ],
 )
 def test_a_bad_value_is_422_validation(body, text):
-    """Values of the right type that mean nothing."""
+    """For values of the right type that are not allowed."""
     with pytest.raises(InvalidField) as caught:
         PARSE["/embed"](incoming({"inputs": "a", **body}))
     rendered = render_error(caught.value)
@@ -465,7 +465,7 @@ def test_a_bad_value_is_422_validation(body, text):
     ],
 )
 def test_a_model_of_the_wrong_kind_is_424_backend(path, body, models, text):
-    """Known before the engine is asked, in TEI's words."""
+    """Rejected by the parser, in TEI's words."""
     with pytest.raises(ModelCannot) as caught:
         PARSE[path](replace(incoming(body), models=models))
     rendered = render_error(caught.value)
@@ -483,8 +483,8 @@ def test_a_model_of_the_wrong_kind_is_424_backend(path, body, models, text):
         pytest.param("/rerank", RERANK, [SPLADE], id="rerank by words"),
     ],
 )
-def test_one_model_that_can_is_enough(path, body, models):
-    """TEI serves one model; we serve several, and rerank by vectors too."""
+def test_one_suitable_model_is_enough(path, body, models):
+    """TEI serves one model; vectord serves several, and reranks by vectors too."""
     assert PARSE[path](replace(incoming(body), models=models)) is not None
 
 
@@ -504,33 +504,33 @@ RANKED = rerank_result(0.1, 0.9, -3, 0.9)
 
 
 def answer(path: Any, body: object, result: Result, models: Any = ()) -> Any:
-    """What a body is answered when the engine says `result`."""
+    """The response to `body` for this result of the engine."""
     return PARSE[path](replace(incoming(body), models=models)).render(result)
 
 
 @pytest.mark.parametrize("path", ["/embed", "/"])
 def test_embed_answers_a_bare_array(path):
-    """Rows in input order, shortest float32 digits, times in whole milliseconds."""
+    """Rows in the order of the inputs, shortest float32 digits, times in whole milliseconds."""
     rendered = answer(path, {"inputs": ["a", "b"]}, embed_result())
     assert rendered.body == b"[[0.1,-0.2,0.33333334],[1e-45,3.4028235e+38,-0.0]]"
     assert rendered.headers == HEADERS
     assert len(msgspec.json.decode(rendered.body, type=RootAnswer)) == 2
 
 
-def test_one_input_still_gives_two_dimensions():
-    """A list of one row."""
+def test_one_input_gives_a_list_of_one_row():
+    """The answer always has two dimensions."""
     rendered = answer("/embed", {"inputs": "a"}, embed_result(VECTORS[:1], usage([(3, 3)])))
     assert rendered.body == b"[[0.1,-0.2,0.33333334]]"
 
 
-def test_rows_need_not_be_one_block():
-    """The engine may hand on a view of wider rows."""
+def test_rows_may_be_a_view_of_wider_rows():
+    """The engine may return a view."""
     vectors = np.arange(8, dtype=np.float32).reshape(2, 4)[:, :2]
     assert json.loads(answer("/embed", {"inputs": ["a", "b"]}, embed_result(vectors)).body) == [[0, 1], [4, 5]]
 
 
-def test_embed_all_answers_an_array_a_text():
-    """Texts of different lengths side by side."""
+def test_embed_all_answers_an_array_for_each_text():
+    """Texts may differ in length."""
     tokens = [np.ones((1, 2), np.float32), np.zeros((3, 4), np.float32)[:, ::2]]
     result = EmbedResult(model="served", fingerprint="f00d", tokens=tokens, usage=usage())
     rendered = answer("/embed_all", {"inputs": ["a", "b"]}, result)
@@ -540,7 +540,7 @@ def test_embed_all_answers_an_array_a_text():
 
 @pytest.mark.parametrize("path", ["/embed_sparse", "/"])
 def test_embed_sparse_answers_pairs_of_index_and_value(path):
-    """A list a text, one without any word too, with the shortest digits of float32."""
+    """One list for each text, also for a text without words, with the shortest float32 digits."""
     sparse = [Sparse(np.array([7, 3], np.int32), np.array([0.1, 2], np.float32)), Sparse(*np.zeros((2, 0), np.int32))]
     result = EmbedResult(model="served", fingerprint="f00d", sparse=sparse, usage=usage())
     rendered = answer(path, {"inputs": ["a", "b"]}, result, models=[SPLADE])
@@ -550,7 +550,7 @@ def test_embed_sparse_answers_pairs_of_index_and_value(path):
 
 
 def test_rerank_answers_best_first():
-    """Of equal scores the last text comes first, as in TEI; it counts the query's characters with each of them."""
+    """The last of equal scores comes first, as in TEI. The query's characters count once for each text."""
     rendered = answer("/rerank", RERANK, RANKED)
     assert rendered.body == (
         b'[{"index":3,"score":0.9},{"index":1,"score":0.9},{"index":0,"score":0.1},{"index":2,"score":-3.0}]'
@@ -559,15 +559,15 @@ def test_rerank_answers_best_first():
     assert msgspec.json.decode(rendered.body, type=list[Rank])[0].text is msgspec.UNSET
 
 
-def test_rerank_shows_texts_when_asked():
-    """Each its own, wherever it ended up."""
+def test_rerank_returns_texts_on_request():
+    """Each text stays with its score."""
     rendered = answer("/rerank", RERANK | {"return_text": True}, RANKED)
     assert [rank["text"] for rank in json.loads(rendered.body)] == ["d", "bb", "a", "c"]
 
 
 @pytest.mark.parametrize("path", ["/predict", "/"])
 def test_predict_answers_one_input_flat_and_several_in_lists(path):
-    """Labels best first; of equal ones the last of the model's comes first."""
+    """Labels best first; the last of equal scores comes first."""
     one = answer(path, {"inputs": "a"}, classify_result([0.2, 0.7, 0.1]), models=[CLASSIFIER])
     glad, sad, mad = ({"score": 0.7, "label": "glad"}, {"score": 0.2, "label": "sad"}, {"score": 0.1, "label": "mad"})
     assert json.loads(one.body) == [glad, sad, mad]
@@ -582,7 +582,7 @@ def test_predict_answers_one_input_flat_and_several_in_lists(path):
 
 @pytest.mark.parametrize("path", ["/similarity", "/"])
 def test_similarity_answers_the_scores(path):
-    """One cosine a sentence."""
+    """One cosine for each sentence."""
     result = SimilarityResult(model="served", fingerprint="f00d", scores=np.array([0.5, -1], np.float32), usage=usage())
     rendered = answer(path, {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}, result)
     assert rendered.body == b"[0.5,-1.0]"
@@ -591,7 +591,7 @@ def test_similarity_answers_the_scores(path):
 
 
 def test_tokenize_answers_tokens_with_byte_offsets():
-    """null offsets for specials."""
+    """Special tokens have null offsets."""
     tokens = [[Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)]]
     result = TokenizeResult(model="served", tokens=tokens, usage=usage([(2, 2)]))
     rendered = answer("/tokenize", {"inputs": "é"}, result)
@@ -620,7 +620,7 @@ def test_decode_answers_texts():
     ],
 )
 def test_the_openai_routes_answer_teis_object(encoding, embedding):
-    """No key more than TEI sends, and its headers."""
+    """TEI's keys and headers only."""
     body = {"input": ["a"], "encoding_format": encoding}
     rendered = answer("/v1/embeddings", body, embed_result(VECTORS[:1], usage([(9, 4)])))
     assert json.loads(rendered.body) == {
@@ -634,8 +634,8 @@ def test_the_openai_routes_answer_teis_object(encoding, embedding):
 
 
 @pytest.mark.parametrize(("setting", "shown"), [(None, True), (False, False), (True, True)])
-def test_info_is_what_is_enforced(setting, shown):
-    """Every key of TEI's, the first model's facts, the limits in force, our own version."""
+def test_info_has_the_enforced_limits(setting, shown):
+    """TEI's keys: facts of the first model, limits, and vectord's version."""
     call = parsers(tei.DIALECT, "GET")["/info"](Incoming())
     assert call.request == ListModels()
     rendered = call.render(model_list("first", "second", truncates=setting))
@@ -677,8 +677,8 @@ ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         pytest.param({"outputs": set(), "labels": ("no", "yes")}, {"classifier": LABELS}, id="classifies"),
     ],
 )
-def test_info_says_what_the_model_is_for(facts, model_type):
-    """By the first key of `model_type`, which clients go by."""
+def test_info_has_the_models_purpose(facts, model_type):
+    """Clients read the first key of `model_type`."""
     rendered = parsers(tei.DIALECT, "GET")["/info"](Incoming()).render(model_list(model_info(**facts)))
     assert json.loads(rendered.body)["model_type"] == model_type
     assert msgspec.json.decode(rendered.body, type=Info).max_input_length == 256
@@ -741,7 +741,7 @@ def test_info_says_what_the_model_is_for(facts, model_type):
     ],
 )
 def test_errors_in_teis_words(error, status, kind, text):
-    """Two strings on TEI's own routes; flat with the status on its OpenAI routes."""
+    """Two strings on TEI's own routes, and a flat object with the status on its OpenAI routes."""
     own, openai = render_error(error), render_openai_error(error)
     assert own.status == openai.status == ERRORS[type(error)] == status
     assert json.loads(own.body) == {"error": text, "error_type": kind}
@@ -760,8 +760,8 @@ def test_errors_in_teis_words(error, status, kind, text):
         pytest.param(PayloadTooLarge("x"), 413, "Failed to buffer the request body: x", id="size"),
     ],
 )
-def test_what_teis_framework_refuses_is_plain_text(render, error, status, begins):
-    """No JSON, as from axum."""
+def test_errors_of_teis_framework_are_plain_text(render, error, status, begins):
+    """As from axum."""
     rendered = render(error)
     assert (rendered.status, rendered.content_type) == (status, "text/plain; charset=utf-8")
     assert rendered.body.decode().startswith(begins)
@@ -769,13 +769,13 @@ def test_what_teis_framework_refuses_is_plain_text(render, error, status, begins
 
 @pytest.mark.parametrize("render", [render_error, render_openai_error], ids=lambda f: f.__name__)
 def test_401_has_no_body(render):
-    """TEI says nothing but the status."""
+    """As in TEI."""
     rendered = render(Unauthorized("no key"))
     assert (rendered.status, rendered.body) == (401, b"")
 
 
-def test_the_openai_routes_carry_their_own_errors():
-    """Only they are flat."""
+def test_only_the_openai_routes_have_flat_errors():
+    """The renderer belongs to the route."""
     flat = {route.path for route in tei.DIALECT.routes if route.render_error is not None}
     assert flat == {"/v1/embeddings", "/embeddings"}
 
@@ -785,6 +785,6 @@ def test_the_openai_routes_carry_their_own_errors():
     [pytest.param(route, id=f"{route.path} {sorted(route.keys)}") for route in tei.DIALECT.routes if route.body],
 )
 def test_every_example_is_a_body_of_its_route(route):
-    """With the keys it is told by."""
+    """Each example has a key of its route."""
     assert route.keys <= route.example.keys()
     assert route.parse(replace(incoming(route.example), models=[model_info()])).request is not None

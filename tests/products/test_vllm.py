@@ -1,4 +1,4 @@
-"""vLLM's pooling bodies, answers, number formats and error texts."""
+"""vLLM: requests, answers, number formats and errors."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ROWS = np.array([[0.6, -0.8], [0.0, 1.0]], np.float32)
 USAGE = {"prompt_tokens": 6, "total_tokens": 6, "completion_tokens": 0, "prompt_tokens_details": None}
 QUERY = {"query": "q", "documents": ["a", "b"]}
 PAIR = {"text_1": "q", "text_2": "a"}
-# Each route that takes vLLM's options, and the least it can be asked.
+# Each route with vLLM's options, and a minimal body.
 ASKED = [
     pytest.param(PARSE["/embeddings"], {"input": "a"}, id="embeddings"),
     pytest.param(PARSE["/pooling"], {"input": "a", "task": "embed"}, id="pooling embed"),
@@ -80,7 +80,7 @@ def route(method: str, path: str):
 
 
 def answer(path: str, body: object, result, method: str = "POST", models=()) -> Any:
-    """What `path` answers to the body when the engine answers with `result`; it is what OpenAPI says it is."""
+    """The response body for this result of the engine, checked against the type that OpenAPI shows."""
     found = route(method, path)
     rendered = found.parse(replace(incoming(body), models=models)).render(result)
     assert rendered.status == 200
@@ -89,7 +89,7 @@ def answer(path: str, body: object, result, method: str = "POST", models=()) -> 
 
 
 def stamped(shown: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """The rest of an answer whose id and time are as they should be."""
+    """The answer without its id and time, which are checked."""
     assert re.fullmatch(f"{prefix}-[0-9a-f]{{32}}", shown["id"])
     assert isinstance(shown["created"], int)
     return {key: value for key, value in shown.items() if key not in ("id", "created")}
@@ -116,30 +116,30 @@ def token_result(**vectors: Any) -> EmbedResult:
         ),
     ],
 )
-def test_how_texts_are_cut(parse, body, options, text):
-    """-1 is what the model reads; a number is at most so many; nothing is no truncation unless the server's."""
+def test_truncate_prompt_tokens_sets_the_limit(parse, body, options, text):
+    """-1 is the model's limit, and a number is a limit. Without it the server's setting applies."""
     read = parse(incoming(body | options)).request.text
     assert replace(read, own_ids=True) == text
 
 
 @pytest.mark.parametrize(("parse", "body"), ASKED)
 def test_on_openais_route_ids_may_be_of_openais_models(parse, body):
-    """Its clients send those; on vLLM's own routes ids are the model's."""
+    """On vLLM's own routes ids are the model's."""
     assert parse(incoming(body)).request.text.own_ids is (parse is not PARSE["/embeddings"])
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)
-@pytest.mark.parametrize(("said", "added"), [({}, True), ({"add_special_tokens": False}, False)], ids=str)
-def test_texts_without_special_tokens(parse, body, said, added):
+@pytest.mark.parametrize(("changes", "added"), [({}, True), ({"add_special_tokens": False}, False)], ids=str)
+def test_special_tokens_can_be_left_out(parse, body, changes, added):
     """On every route with `input`."""
-    assert parse(incoming(body | said)).request.text.add_special_tokens is added
+    assert parse(incoming(body | changes)).request.text.add_special_tokens is added
 
 
 @pytest.mark.parametrize(("parse", "body"), ASKED)
-@pytest.mark.parametrize(("said", "model"), [({}, None), ({"model": ""}, None), ({"model": "m"}, "m")], ids=str)
-def test_the_model_asked_for(parse, body, said, model):
-    """None is the engine's choice."""
-    assert parse(incoming(body | said)).request.model == model
+@pytest.mark.parametrize(("changes", "model"), [({}, None), ({"model": ""}, None), ({"model": "m"}, "m")], ids=str)
+def test_the_requested_model(parse, body, changes, model):
+    """Without a name the engine chooses."""
+    assert parse(incoming(body | changes)).request.model == model
 
 
 @pytest.mark.parametrize(("parse", "body"), ASKED)
@@ -163,8 +163,8 @@ def test_the_model_asked_for(parse, body, said, model):
         pytest.param({"request_id": "x" * 257}, "`request_id` must have a length of at most 256.", id="id"),
     ],
 )
-def test_options_that_are_refused(parse, body, options, message):
-    """On every route alike, with the field named."""
+def test_invalid_options_are_rejected(parse, body, options, message):
+    """On every route, with the field's name."""
     with pytest.raises(InvalidField) as raised:
         parse(incoming(body | options))
     assert raised.value.message.startswith(message)
@@ -172,8 +172,8 @@ def test_options_that_are_refused(parse, body, options, message):
 
 
 @pytest.mark.parametrize(("parse", "body"), [*READING_INPUT, pytest.param(PARSE["/tokenize"], {}, id="tokenize")])
-def test_messages_are_refused(parse, body):
-    """In place of `input` and beside it: no chat template is run."""
+def test_messages_are_rejected(parse, body):
+    """With and without `input`: no chat template runs here."""
     for messages in ([], [{"role": "user", "content": "hi"}], "hi"):
         with pytest.raises(InvalidField) as raised:
             parse(incoming({**body, "input": None, "messages": messages}))
@@ -181,8 +181,8 @@ def test_messages_are_refused(parse, body):
 
 
 @pytest.mark.parametrize(("parse", "body"), READING_INPUT)
-def test_no_input(parse, body):
-    """Named as what is missing; an empty list is no input either."""
+def test_input_is_required(parse, body):
+    """An empty list is no input either."""
     with pytest.raises(WrongType, match="`input` is required"):
         parse(incoming({**body, "input": None}))
     with pytest.raises(EmptyInput, match="`input` cannot be empty"):
@@ -201,28 +201,28 @@ def test_no_input(parse, body):
         pytest.param([[1], [2]], [[1], [2]], id="lists of ids"),
     ],
 )
-def test_the_shapes_of_input(value, inputs):
-    """OpenAI's; ids are told from those of OpenAI's models."""
+def test_input_is_texts_or_ids(value, inputs):
+    """OpenAI's grammar."""
     request = PARSE["/embeddings"](incoming({"input": value, "priority": 3, "user": "u", "unknown": {}})).request
     assert request == EmbedRequest(inputs=request.inputs, text=TextOptions())
     assert list(request.inputs) == inputs
 
 
-@pytest.mark.parametrize(("said", "unit"), [(None, True), (True, True), (False, False)])
-def test_the_activation_of_a_vector_is_its_length(said, unit):
-    """`use_activation` false is what `normalize` false was."""
-    assert PARSE["/embeddings"](incoming({"input": "a", "use_activation": said})).request.normalize is unit
+@pytest.mark.parametrize(("changes", "unit"), [(None, True), (True, True), (False, False)])
+def test_use_activation_normalizes_vectors(changes, unit):
+    """It replaced `normalize`."""
+    assert PARSE["/embeddings"](incoming({"input": "a", "use_activation": changes})).request.normalize is unit
 
 
-def test_dimensions_are_for_the_engine_to_judge():
-    """It knows what a model was trained for."""
+def test_dimensions_are_checked_by_the_engine():
+    """The parser does not know the widths of a model."""
     request = PARSE["/embeddings"](incoming({"input": "a", "dimensions": 64})).request
     assert (request.dimensions, request.force_dimensions) == (64, False)
 
 
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/embeddings"])
 def test_the_embeddings_answer_in_full(path):
-    """OpenAI's list with vLLM's usage; what was cut is listed."""
+    """OpenAI's list with vLLM's usage and the truncated inputs."""
     shown = answer(path, {"input": ["a", "b"], "truncate_prompt_tokens": -1}, embed_result(ROWS))
     assert stamped(shown, "embd") == {
         "object": "list",
@@ -251,13 +251,13 @@ def test_the_embeddings_answer_in_full(path):
         pytest.param("/rerank", QUERY, rerank_result(0.5, 0.6), "rerank-mine", id="rerank"),
     ],
 )
-def test_a_request_id_becomes_the_answers(path, body, result, answer_id):
-    """So that clients can tell answers apart."""
+def test_a_request_id_is_part_of_the_answers_id(path, body, result, answer_id):
+    """Clients match answers by it."""
     assert answer(path, body | {"request_id": "mine"}, result)["id"] == answer_id
 
 
 def test_float_numbers_round_trip():
-    """Whatever is said of base64."""
+    """With any option for base64."""
     body = {"input": ["a", "b"], "embed_dtype": "float16", "endianness": "big"}
     shown = answer("/v1/embeddings", body, embed_result())
     assert np.array_equal(np.array([item["embedding"] for item in shown["data"]], np.float32), VECTORS)
@@ -274,8 +274,8 @@ def test_float_numbers_round_trip():
         pytest.param({"embed_dtype": "float16", "endianness": "big"}, ">f2", id="float16 big"),
     ],
 )
-def test_base64_in_the_type_and_order_asked_for(options, dtype):
-    """Byte for byte; of a matrix whose rows are not next to each other, too."""
+def test_base64_has_the_requested_type_and_byte_order(options, dtype):
+    """Byte for byte, also for rows that are not contiguous."""
     wide = np.array([[0.1, -1 / 3, 9.0], [0.0, 1.0, 9.0]], np.float32)
     body = {"input": ["a", "b"], "encoding_format": "base64", **options}
     shown = answer("/v1/embeddings", body, embed_result(wide[:, :2]))
@@ -284,8 +284,8 @@ def test_base64_in_the_type_and_order_asked_for(options, dtype):
     ]
 
 
-def test_numbers_too_large_for_float16():
-    """Refused: an infinity would be no answer."""
+def test_numbers_too_large_for_float16_are_rejected():
+    """The answer would contain infinities."""
     call = PARSE["/embeddings"](incoming({"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}))
     with pytest.raises(InvalidField) as raised:
         call.render(embed_result())
@@ -302,8 +302,8 @@ def test_numbers_too_large_for_float16():
     ],
 )
 @pytest.mark.parametrize("path", ["/embeddings", "/pooling"])
-def test_number_formats_that_are_not_served(path, field, value, message):
-    """Said before the model runs, also where base64 was not asked for."""
+def test_unknown_number_formats_are_rejected(path, field, value, message):
+    """Before the model runs, also without base64."""
     with pytest.raises(InvalidField) as raised:
         PARSE[path](incoming({"input": "a", field: value}))
     assert (raised.value.message, raised.value.field_name) == (message, field)
@@ -333,8 +333,8 @@ CLASSIFIER = model_info("classifier", outputs=frozenset(), labels=("sad", "glad"
         pytest.param((BOTH, DENSE), {"task": "token_embed", "model": "dense"}, {"tokens"}, id="tokens of the named"),
     ],
 )
-def test_what_a_pooling_request_asks_for(models, asked, kind):
-    """The task named; else what the model named, or the first, is for. None stands for classes."""
+def test_the_task_of_a_pooling_request(models, asked, kind):
+    """The named task, else the purpose of the named or the first model. None stands for classes."""
     request = PARSE["/pooling"](replace(incoming({"input": "a"} | asked), models=models)).request
     if kind is None:
         assert request == ClassifyRequest(inputs=["a"], model=asked.get("model"), text=PLAIN)
@@ -343,8 +343,8 @@ def test_what_a_pooling_request_asks_for(models, asked, kind):
 
 
 @pytest.mark.parametrize("task", ["token_classify", "plugin", "score", ""])
-def test_tasks_that_are_not_served(task):
-    """Said by name of the field; an empty one is none."""
+def test_unknown_tasks_are_rejected(task):
+    """With the field's name; an empty name counts as none."""
     if not task:
         assert isinstance(PARSE["/pooling"](incoming({"input": "a", "task": task})).request, EmbedRequest)
         return
@@ -368,7 +368,7 @@ def test_the_pooled_answer_in_full():
 
 
 def test_pooled_tokens_have_a_length_of_one():
-    """vLLM's activation; without it they are as the model has them. A zero vector stays zero."""
+    """Without the activation they are unchanged. A zero vector stays zero."""
     tokens = [np.array([[3, -4], [0, 0]], np.float32), np.array([[0, 2]], np.float32)]
     body = {"input": ["a", "b"], "task": "token_embed"}
     unit = answer("/pooling", body, token_result(tokens=tokens))
@@ -378,7 +378,7 @@ def test_pooled_tokens_have_a_length_of_one():
 
 
 def test_pooled_tokens_by_colberts_head():
-    """As they come: they have a length of one, which cannot be undone."""
+    """ColBERT vectors have a length of one, which cannot be switched off."""
     body = {"input": ["a"], "task": "token_embed"}
     shown = answer("/pooling", body, token_result(colbert=[ROWS]), models=(BOTH,))
     assert shown["data"][0]["data"] == [pytest.approx([0.6, -0.8]), [0.0, 1.0]]
@@ -387,23 +387,23 @@ def test_pooled_tokens_by_colberts_head():
 
 
 def test_pooled_tokens_in_base64():
-    """The numbers of one token after another, as vLLM writes them."""
+    """The numbers of all tokens in order."""
     body = {"input": ["a"], "task": "token_embed", "encoding_format": "base64"}
     shown = answer("/pooling", body, token_result(tokens=[ROWS]))
     assert b64decode(shown["data"][0]["data"]) == ROWS.tobytes()
 
 
-@pytest.mark.parametrize(("said", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
-def test_pooled_classes(said, raw):
-    """A number a label, or its logit."""
-    body = {"input": ["a"], "task": "classify"} | said
+@pytest.mark.parametrize(("changes", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
+def test_pooled_classes(changes, raw):
+    """A probability for each label, or its logit."""
+    body = {"input": ["a"], "task": "classify"} | changes
     assert PARSE["/pooling"](incoming(body)).request.raw is raw
     shown = answer("/pooling", body, classify_result((0.25, 0.5, 0.25)))
     assert shown["data"] == [{"index": 0, "object": "pooling", "data": [0.25, 0.5, 0.25]}]
 
 
-def test_dimensions_of_classes():
-    """Refused rather than ignored."""
+def test_dimensions_of_classes_are_rejected():
+    """The option has no meaning for them."""
     with pytest.raises(InvalidField) as raised:
         PARSE["/pooling"](incoming({"input": "a", "task": "classify", "dimensions": 2}))
     assert raised.value.field_name == "dimensions"
@@ -413,23 +413,23 @@ def test_dimensions_of_classes():
 
 
 @pytest.mark.parametrize(("value", "inputs"), [("a", ["a"]), (["a", ""], ["a", ""])], ids=str)
-@pytest.mark.parametrize(("said", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
-def test_a_request_to_classify(value, inputs, said, raw):
-    """Texts; logits if so asked."""
-    assert PARSE["/classify"](incoming({"input": value} | said)).request == ClassifyRequest(
+@pytest.mark.parametrize(("changes", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
+def test_classify_requests(value, inputs, changes, raw):
+    """Texts; logits on request."""
+    assert PARSE["/classify"](incoming({"input": value} | changes)).request == ClassifyRequest(
         inputs=inputs, text=PLAIN, raw=raw
     )
 
 
 @pytest.mark.parametrize("value", [[1, 2], [[1]], ["a", [1]]], ids=str)
 def test_token_ids_are_not_classified(value):
-    """Said, and what to send."""
+    """The error says what to send."""
     with pytest.raises(InvalidField, match="token ids cannot be classified here; send text"):
         PARSE["/classify"](incoming({"input": value}))
 
 
 def test_the_classes_in_full():
-    """The likeliest label of each text, and the numbers of all."""
+    """The most likely label of each text, and all probabilities."""
     shown = answer("/classify", {"input": ["a", "b"]}, classify_result((0.25, 0.5, 0.25), (0.75, 0.0, 0.25)))
     assert stamped(shown, "classify") == {
         "object": "list",
@@ -455,14 +455,14 @@ NAMES = [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), (
     ids=str,
 )
 def test_one_text_with_each(path, first, second, one, others, passages):
-    """One request to rerank; errors name the client's keys."""
+    """One rerank request; errors have the client's field names."""
     request = route("POST", path).parse(incoming({first: one, second: others})).request
     assert request == RerankRequest(query="q", passages=passages, text=PLAIN, raw=False)
 
 
 @pytest.mark.parametrize(("first", "second"), NAMES)
-def test_each_text_with_each(first, second):
-    """A request a pair, whose errors name its place."""
+def test_each_text_with_one(first, second):
+    """One request for each pair; errors name the pair's index."""
     body = {first: ["q", "r"], second: ["a", "b"], "model": "m", "use_activation": False, "truncate_prompt_tokens": 9}
     text = TextOptions(own_ids=True, truncate=True, max_tokens=9)
     assert PARSE["/score"](incoming(body)).request == MultiRequest(
@@ -489,16 +489,16 @@ def test_each_text_with_each(first, second):
         pytest.param(["q"] * 2, ["a"] * 3, InvalidField, "Input lengths must be either 1:1, 1:N or N:N", id="2:3"),
     ],
 )
-def test_numbers_of_texts_that_do_not_fit(first, second, error, message):
-    """vLLM's own words."""
+def test_numbers_of_texts_must_match(first, second, error, message):
+    """In vLLM's words."""
     with pytest.raises(error) as raised:
         PARSE["/score"](incoming({"text_1": first, "text_2": second}))
     assert raised.value.message == message
 
 
 @pytest.mark.parametrize("body", [{}, {"queries": "q"}, {"text_1": "q", "data_2": "a"}, {"documents": "a"}], ids=str)
-def test_half_a_pair_of_names(body):
-    """All of them are listed."""
+def test_a_pair_of_names_is_required(body):
+    """The error lists all pairs."""
     with pytest.raises(WrongType) as raised:
         PARSE["/score"](incoming(body))
     assert raised.value.message == (
@@ -508,7 +508,7 @@ def test_half_a_pair_of_names(body):
 
 
 def test_the_scores_in_full():
-    """In the order of the texts, not the best first."""
+    """In the order of the texts."""
     shown = answer(
         "/score", {"text_1": "q", "text_2": ["a", "b"]}, rerank_result(0.25, 0.75, usage=usage([(3, 3)] * 2))
     )
@@ -521,7 +521,7 @@ def test_the_scores_in_full():
 
 
 def test_the_scores_of_several_pairs_in_full():
-    """The same, of as many results."""
+    """The same for several results."""
     several = MultiResult(results=[rerank_result(0.25), rerank_result(0.75)], usage=usage([(3, 3)] * 2))
     shown = answer("/score", {"text_1": ["q", "r"], "text_2": ["a", "b"]}, several)
     assert stamped(shown, "score") == {
@@ -540,17 +540,17 @@ def test_the_scores_of_several_pairs_in_full():
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([{"text": "a", "title": "t"}, "b"], ["a", "b"])],
     ids=str,
 )
-@pytest.mark.parametrize(("said", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
-def test_a_request_to_rerank(documents, passages, said, raw):
-    """Probabilities unless logits are asked for."""
-    assert PARSE["/rerank"](incoming({"query": "q", "documents": documents} | said)).request == RerankRequest(
+@pytest.mark.parametrize(("changes", "raw"), [({}, False), ({"use_activation": False}, True)], ids=str)
+def test_rerank_requests(documents, passages, changes, raw):
+    """Probabilities by default, logits on request."""
+    assert PARSE["/rerank"](incoming({"query": "q", "documents": documents} | changes)).request == RerankRequest(
         query="q", passages=passages, text=PLAIN, raw=raw
     )
 
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_the_ranking_in_full(path):
-    """Best first, always with the document; `score` is for others who read this path's answers."""
+    """Best first, always with the document. `score` is for clients of other products on this path."""
     shown = answer(path, {**QUERY, "top_n": 0}, rerank_result(0.25, 0.75))
     assert re.fullmatch("rerank-[0-9a-f]{32}", shown.pop("id"))
     assert shown == {
@@ -564,8 +564,8 @@ def test_the_ranking_in_full(path):
 
 
 @pytest.mark.parametrize(("top_n", "shown"), [(None, 2), (0, 2), (1, 1), (9, 2)])
-def test_the_best_few(top_n, shown):
-    """null and 0 are all, and so is more than there are."""
+def test_top_n_limits_the_results(top_n, shown):
+    """null and 0 return all, and so does a larger number."""
     assert len(answer("/rerank", {**QUERY, "top_n": top_n}, rerank_result(0.25, 0.75))["results"]) == shown
 
 
@@ -579,8 +579,8 @@ def test_the_best_few(top_n, shown):
     ],
     ids=str,
 )
-def test_what_cannot_be_reranked(body, field):
-    """The field is named."""
+def test_invalid_rerank_bodies_name_the_field(body, field):
+    """The field is the client's."""
     with pytest.raises(WrongType) as raised:
         PARSE["/rerank"](incoming(body))
     assert raised.value.field_name == field
@@ -595,19 +595,21 @@ TOKENS = TokenizeResult(
 )
 
 
-@pytest.mark.parametrize(("said", "specials"), [({}, True), ({"add_special_tokens": False}, False)], ids=str)
-def test_a_request_to_tokenize(said, specials):
-    """With special tokens unless they are refused: the other way round than llama.cpp."""
-    assert PARSE["/tokenize"](incoming({"prompt": "bank", "model": "b"} | said)).request == TokenizeRequest(
+@pytest.mark.parametrize(("changes", "specials"), [({}, True), ({"add_special_tokens": False}, False)], ids=str)
+def test_tokenize_requests(changes, specials):
+    """Special tokens are added by default, unlike in llama.cpp."""
+    assert PARSE["/tokenize"](incoming({"prompt": "bank", "model": "b"} | changes)).request == TokenizeRequest(
         inputs=["bank"], model="b", add_special_tokens=specials
     )
 
 
-@pytest.mark.parametrize(("said", "strings"), [({}, None), ({"return_token_strs": True}, ["[CLS]", "bank"])], ids=str)
-def test_the_tokens_in_full(said, strings):
-    """With the limit of the model that answered."""
+@pytest.mark.parametrize(
+    ("changes", "strings"), [({}, None), ({"return_token_strs": True}, ["[CLS]", "bank"])], ids=str
+)
+def test_the_tokens_in_full(changes, strings):
+    """With the token limit of the model."""
     models = (model_info("a"), model_info("b", max_input_tokens=512))
-    assert answer("/tokenize", {"prompt": "bank"} | said, TOKENS, models=models) == {
+    assert answer("/tokenize", {"prompt": "bank"} | changes, TOKENS, models=models) == {
         "count": 2,
         "max_model_len": 512,
         "tokens": [101, 2924],
@@ -615,14 +617,14 @@ def test_the_tokens_in_full(said, strings):
     }
 
 
-def test_no_prompt():
-    """Named as what is missing."""
+def test_prompt_is_required():
+    """The error names the field."""
     with pytest.raises(WrongType, match="`prompt` is required"):
         PARSE["/tokenize"](incoming({}))
 
 
 def test_token_ids_to_text():
-    """Special tokens stay; the text is under llama.cpp's key, too, whose body on this path is the same."""
+    """Special tokens stay. The text is also under llama.cpp's key, because both products share this path."""
     body = {"tokens": [101, 2924], "model": "m"}
     request = PARSE["/detokenize"](incoming(body)).request
     assert request == DecodeRequest(ids=[[101, 2924]], model="m", skip_special_tokens=False)
@@ -634,13 +636,13 @@ def test_token_ids_to_text():
 
 
 def test_the_version_is_this_servers():
-    """Not one of vLLM's."""
+    """vectord's version, not one of vLLM."""
     assert route("GET", "/version").parse(incoming(None)).request == ListModels()
     assert answer("/version", None, model_list(), "GET") == {"version": __version__}
 
 
 def test_models_have_vllms_keys():
-    """Beside everyone's."""
+    """In addition to the shared keys."""
     shown = answer("/v1/models", None, model_list("a"), "GET")
     (model,) = shown["data"]
     added = {key: model[key] for key in ("id", "object", "owned_by", "root", "parent", "max_model_len", "permission")}
@@ -675,14 +677,14 @@ def test_models_have_vllms_keys():
     ],
 )
 def test_errors_in_full(error, code, kind):
-    """The newer shape: an object under `error` whose code is the status."""
+    """An object under `error` whose code is the status."""
     rendered = render_error(error)
     assert rendered.status == code == next(ERRORS[kind] for kind in type(error).__mro__ if kind in ERRORS)
     assert json.loads(rendered.body) == {"error": {"message": "m", "type": kind, "param": error.field, "code": code}}
 
 
 def test_over_long_text_in_full():
-    """In the words that clients look for, with what helps, and with the place."""
+    """vLLM's sentence, which clients look for, and then vectord's, which has the place."""
     error = InputTooLong("`input[3]` must be less", field="input", index=3, limit=512, given=600)
     assert json.loads(render_error(error).body)["error"] == {
         "message": "This model's maximum context length is 512 tokens. However, you requested 600 tokens in the input. "
@@ -697,8 +699,8 @@ def test_over_long_text_in_full():
 
 
 @pytest.mark.parametrize("found", [route for route in DIALECT.routes if route.example], ids=lambda route: route.path)
-def test_examples_are_requests(found):
-    """What docs show can be asked, has the key the route is told by, and on shared paths the dialect's own."""
+def test_examples_select_their_route(found):
+    """On shared paths too."""
     assert found.parse(incoming(found.example)).request
     assert found.keys & set(found.example)
     if found.path in ("/v1/embeddings", "/embeddings", "/rerank", "/v1/rerank", "/v2/rerank", "/classify"):
