@@ -1,4 +1,4 @@
-"""Errors are values too: they are copied for each request they meet, and may cross to another process."""
+"""Errors are data: a template and a place. They can be copied, and sent to another process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS = (Overloaded, *Overloaded.__subclasses__())
 
 
 def made() -> Iterator[VectordError]:
-    """One of every class, each with what only it has."""
+    """One of every class, with the attributes of its own."""
     own = {
         MethodNotAllowed: MethodNotAllowed("Not so.", allowed=("GET", "HEAD")),
         Unavailable: Unavailable("Soon.", retry_after_s=3.5),
@@ -36,17 +36,45 @@ def unpickled(error: VectordError) -> VectordError:
 @pytest.mark.parametrize("again", [copy, deepcopy, unpickled], ids=["copy", "deepcopy", "pickle"])
 @pytest.mark.parametrize("error", list(made()), ids=lambda error: type(error).__name__)
 def test_a_copy_is_the_same_error(error: VectordError, again: Callable[[VectordError], VectordError]) -> None:
-    """Its class, its message and all that its class has beside them."""
+    """With its class, its message and its attributes."""
     error.part = 2
     other = again(error)
     assert type(other) is type(error)
     assert (str(other), other.message, vars(other)) == (str(error), error.message, vars(error))
 
 
-def test_a_copys_message_is_its_own() -> None:
-    """And is what str() says of it, as a log does."""
-    error = Overloaded("Later.", retry_after_s=1)
-    other = copy(error)
-    other.message = "Much later."
-    assert (str(other), other.message) == ("Much later.", "Much later.")
-    assert (str(error), error.message) == ("Later.", "Later.")
+# --- messages -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("field", "index", "place"),
+    [("inputs", 3, "`inputs[3]`"), ("inputs", None, "`inputs`"), (None, 3, "input 3"), (None, None, "the input")],
+)
+def test_a_message_names_the_place_at_fault(field: str | None, index: int | None, place: str) -> None:
+    """The field, the index, or both."""
+    assert InvalidField("{field} is wrong.", field=field, index=index).message == f"{place} is wrong."
+
+
+def test_a_message_has_the_numbers_and_the_values() -> None:
+    """A placeholder without a value stays, and so does a template without placeholders."""
+    error = InvalidField("{field}: {given} {unit} of {limit}, {other}.", field="a", limit=8, given=9, unit="tokens")
+    assert error.message == str(error) == "`a`: 9 tokens of 8, {other}."
+    assert InvalidField("`inputs` is wrong.").named({"inputs": "input"}).message == "`inputs` is wrong."
+
+
+def test_a_named_error_uses_the_fields_of_the_product() -> None:
+    """For the field at fault, and for other fields that the message mentions. The original is unchanged."""
+    error = InvalidField("{field} conflicts with {body.chunk.max_tokens}.", field="inputs", index=1)
+    named = error.named({"inputs": "input", "chunk.max_tokens": "chunk_size"})
+    assert (named.field_name, named.message) == ("input", "`input[1]` conflicts with `chunk_size`.")
+    assert (error.field_name, error.message) == ("inputs", "`inputs[1]` conflicts with `chunk.max_tokens`.")
+
+
+def test_an_error_is_placed_in_a_copy() -> None:
+    """Parts of the place that are not given stay, and so does the cause."""
+    error = InvalidField("{field} is wrong.", index=3)
+    error.__cause__ = ValueError("cause")
+    placed = error.at(field="inputs", part=1)
+    assert (placed.message, placed.index, placed.part) == ("`inputs[3]` is wrong.", 3, 1)
+    assert placed.__cause__ is error.__cause__
+    assert (error.field, error.part) == (None, None)

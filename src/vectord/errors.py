@@ -46,11 +46,9 @@ import enum
 import re
 from collections.abc import Mapping
 from copy import copy
-from types import MappingProxyType
 from typing import Any, Self
 
 _PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)*)\}")
-_NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 class ExitCode(enum.IntEnum):
@@ -102,18 +100,10 @@ class VectordError(Exception):
         """The sentence for the client, with its product's field names."""
         return _PLACEHOLDER.sub(self._value_of, self.template)
 
-    @message.setter
-    def message(self, text: str) -> None:
-        self.args = (text,)
-
     @property
     def field_name(self) -> str | None:
         """The field at fault as the product names it."""
         return None if self.field is None else self.names.get(self.field, self.field)
-
-    def text(self, names: Mapping[str, str] = _NO_NAMES) -> str:
-        """`message` with these field names."""
-        return self.named(names).message
 
     def named(self, names: Mapping[str, str]) -> Self:
         """A copy whose message uses a product's field names. names: canonical field -> the product's field."""
