@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 
@@ -16,8 +17,8 @@ def print_text(text: str) -> int:
 
 
 def print_json(value: Any) -> int:
-    """Exit code 0."""
-    return print_text(json.dumps(value, indent=2))
+    """Exit code 0. value: may contain dataclasses."""
+    return print_text(json.dumps(value, indent=2, default=asdict))
 
 
 def print_table(rows: Iterable[Sequence[Any]], headings: Sequence[str] | None = None, **table: Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vectord.tools.probe import Server, find_embed_form, find_rerank_form
+from vectord.tools.probe import ProbedServer, find_embed_form, find_rerank_form
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
 VARIANTS = 64  # different bodies, so that a cache does not answer every request
@@ -27,7 +27,7 @@ class Unsupported(Exception):
     """The server has no route for a scenario. The message names the routes that were tried."""
 
 
-def scenario(server: Server, name: str, *, model: str | None, batch_size: int, repeat: bool) -> Scenario:
+def scenario(server: ProbedServer, name: str, *, model: str | None, batch_size: int, repeat: bool) -> Scenario:
     """name: one of SCENARIOS. repeat: one body for all requests. Raises Unsupported."""
     batches = [sentences(number, batch_size) for number in range(1 if repeat else VARIANTS)]
     if name == "rerank":

@@ -22,7 +22,7 @@ import httptools
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """A route of a server, and the headers of its requests."""
 
     host: str
@@ -35,7 +35,7 @@ class Target:
         return f"{self.head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
 
 
-def target(url: str, path: str, token: str | None) -> Target:
+def target(url: str, path: str, token: str | None) -> LoadTarget:
     """url: from probe.check_url."""
     parts = urlsplit(url)
     assert parts.hostname is not None
@@ -45,7 +45,7 @@ def target(url: str, path: str, token: str | None) -> Target:
         f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: vectord-bench\r\n{key}"
         "Content-Type: application/json\r\n"
     )
-    return Target(parts.hostname, parts.port or (443 if tls else 80), tls, head)
+    return LoadTarget(parts.hostname, parts.port or (443 if tls else 80), tls, head)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +95,7 @@ def figures(
     def at(percent: float) -> float | None:
         return round(percentile(ordered, percent), 3) if ordered else None
 
+    times = {"avg_ms": round(sum(ordered) / len(ordered), 3) if ordered else None, "min_ms": at(0), "max_ms": at(100)}
     return Figures(
         scenario=scenario,
         requests=len(ordered) + sum(failures.values()),
@@ -104,12 +105,10 @@ def figures(
         wall_s=round(wall_s, 4),
         requests_per_s=round(len(ordered) / wall_s, 2),
         units_per_s=round(len(ordered) * units_per_request / wall_s, 2),
-        avg_ms=round(sum(ordered) / len(ordered), 3) if ordered else None,
         p50_ms=at(50),
         p95_ms=at(95),
         p99_ms=at(99),
-        min_ms=at(0),
-        max_ms=at(100),
+        **times,
         client_busy=round(min(cpu_s / wall_s, 1.0), 3),
         failures=failures,
     )
@@ -134,7 +133,7 @@ class _Tally:
 
 def put_load(
     scenario: str,
-    at: Target,
+    at: LoadTarget,
     bodies: Sequence[object],
     *,
     requests: int,
@@ -173,7 +172,7 @@ def put_load(
 
 
 async def _run(
-    at: Target,
+    at: LoadTarget,
     payloads: Sequence[bytes],
     tally: _Tally,
     concurrency: int,
@@ -197,7 +196,7 @@ async def _run(
             task.cancel()
 
 
-async def _worker(at: Target, payloads: Iterator[bytes], tally: _Tally, timeout_s: float) -> None:
+async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: _Tally, timeout_s: float) -> None:
     """Send one request after another on one connection; reconnect after a failure."""
     loop = asyncio.get_running_loop()
     connection: _Connection | None = None

@@ -1,7 +1,7 @@
 """Requests to a running server of any make. Any thread.
 
-`Server` sends a request and returns a Reply, also for a failure. A form is one API's path, body and response format;
-the first form that a server answers with vectors or scores is used for it.
+`ProbedServer` sends a request and returns a ProbeReply, also for a failure. A form is one API's path, body and response
+format; the first form that a server answers with vectors or scores is used for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PASSAGES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ProbeReply:
     """A response. Status 0 means that there is none; `problem` has the reason."""
 
     status: int
@@ -68,7 +68,7 @@ def check_url(url: str, option: str) -> str:
     return url.rstrip("/")
 
 
-class Server:
+class ProbedServer:
     """A server by its URL (see check_url). A context manager."""
 
     def __init__(self, url: str, token: str | None = None, timeout_s: float = 60.0) -> None:
@@ -104,13 +104,13 @@ class Server:
         name = answer.get("model_id") if isinstance(answer, dict) else None
         return name if isinstance(name, str) else None
 
-    def get(self, path: str) -> Reply:
+    def get(self, path: str) -> ProbeReply:
         return self.send("GET", path, None)
 
-    def post(self, path: str, body: object) -> Reply:
+    def post(self, path: str, body: object) -> ProbeReply:
         return self.send("POST", path, json.dumps(body).encode())
 
-    def send(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> Reply:
+    def send(self, method: str, path: str, body: bytes | None, *, with_token: bool = True) -> ProbeReply:
         headers = {} if body is None else {"content-type": "application/json"}
         if self.token is not None and with_token:
             headers["authorization"] = f"Bearer {self.token}"
@@ -121,13 +121,13 @@ class Server:
                 for chunk in answer.iter_bytes():
                     content += chunk
                     if len(content) > MAX_RESPONSE_BYTES:
-                        return Reply(0, problem=f"a response of more than {MAX_RESPONSE_BYTES // 2**20} MiB")
+                        return ProbeReply(0, problem=f"a response of more than {MAX_RESPONSE_BYTES // 2**20} MiB")
                     if time.perf_counter() > deadline_s:
-                        return Reply(0, problem=f"no complete response within {self._timeout_s:g} s")
+                        return ProbeReply(0, problem=f"no complete response within {self._timeout_s:g} s")
         except httpx.HTTPError as cause:
-            return Reply(0, problem=f"{type(cause).__name__}: {cause}"[:200])
+            return ProbeReply(0, problem=f"{type(cause).__name__}: {cause}"[:200])
         names = {name.lower(): value for name, value in answer.headers.items()}
-        return Reply(answer.status_code, bytes(content), names)
+        return ProbeReply(answer.status_code, bytes(content), names)
 
 
 # --- forms ----------------------------------------------------------------------------------------------------
@@ -229,13 +229,15 @@ RERANK_FORMS = (
 _WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-def embed(server: Server, form: EmbedForm, texts: Sequence[str], model: str | None) -> tuple[Reply, Vectors | None]:
+def embed(
+    server: ProbedServer, form: EmbedForm, texts: Sequence[str], model: str | None
+) -> tuple[ProbeReply, Vectors | None]:
     """The reply, and its vectors if it has a finite vector for each text, all of one width."""
     reply = server.post(form.path, form.body(texts, model))
     return reply, read_vectors(form, reply, len(texts))
 
 
-def read_vectors(form: EmbedForm, reply: Reply, texts: int) -> Vectors | None:
+def read_vectors(form: EmbedForm, reply: ProbeReply, texts: int) -> Vectors | None:
     if reply.status != 200:
         return None
     try:
@@ -249,8 +251,8 @@ def read_vectors(form: EmbedForm, reply: Reply, texts: int) -> Vectors | None:
 
 
 def rerank(
-    server: Server, form: RerankForm, query: str, passages: Sequence[str], model: str | None
-) -> tuple[Reply, dict[int, float] | None]:
+    server: ProbedServer, form: RerankForm, query: str, passages: Sequence[str], model: str | None
+) -> tuple[ProbeReply, dict[int, float] | None]:
     """The reply, and its scores by index, in the reply's order, if it has a finite score for each passage."""
     reply = server.post(form.path, form.body(query, passages, model))
     if reply.status != 200:
@@ -263,11 +265,11 @@ def rerank(
     return reply, scores if is_good else None
 
 
-def find_embed_form(server: Server, model: str | None) -> EmbedForm | None:
+def find_embed_form(server: ProbedServer, model: str | None) -> EmbedForm | None:
     """The first form that the server answers with vectors."""
     return next((form for form in EMBED_FORMS if embed(server, form, HELLO, model)[1] is not None), None)
 
 
-def find_rerank_form(server: Server, model: str | None) -> RerankForm | None:
+def find_rerank_form(server: ProbedServer, model: str | None) -> RerankForm | None:
     """The first form that the server answers with scores."""
     return next((form for form in RERANK_FORMS if rerank(server, form, QUERY, PASSAGES, model)[1] is not None), None)

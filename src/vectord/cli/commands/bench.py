@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from vectord.cli.commands import JSON, server_options
 from vectord.cli.printing import console, print_json, print_table
 from vectord.config.command_line import Command, flag, value
 from vectord.errors import ConfigError, ExitCode
@@ -57,10 +58,7 @@ Examples:
     help=HELP,
     short_help="Measure a running server.",
     params=[
-        value("--url", "URL", "The server.", default="http://localhost:8000"),
-        value("--token", "KEY", "Bearer token.", env=["API_TOKEN", "VECTORD_API_KEY"]),
-        value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
-        value("--timeout", "S", "Seconds for a request; 0: no limit.", kind=click.FloatRange(0, 3600), default=60.0),
+        *server_options(0, "Bearer token."),
         value("--scenarios", "LIST", f"Some of {','.join(_SCENARIOS)}.  [default: all that the server supports]"),
         value("--concurrency", "N", "Concurrent requests.", kind=click.IntRange(1, 10_000), default=8),
         value("--requests", "N", "Requests for a scenario.", kind=click.IntRange(1, 10_000_000), default=100),
@@ -76,7 +74,7 @@ Examples:
         value("--sleep-between", "S", "Seconds between scenarios.", kind=click.FloatRange(0, 3600), default=0.0),
         flag("--repeat", help="Send the same texts in every request.  [default: 64 different requests]"),
         flag("--no-progress", help="Show no progress bar."),
-        flag("--json", "as_json", help="Print JSON."),
+        JSON,
     ],
 )
 def command(
@@ -102,11 +100,11 @@ def command(
         raise ConfigError(f"--batch-size: {batch_size} is more than --max-batch-size {max_batch_size}")
     from vectord.tools.bench import Unsupported, scenario  # noqa: PLC0415
     from vectord.tools.load import put_load, target  # noqa: PLC0415
-    from vectord.tools.probe import Server, check_url  # noqa: PLC0415 - httpx
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     found: list[tuple[Figures, str]] = []  # with the API of the requests
     unsupported: dict[str, str] = {}
-    with Server(check_url(url, "--url"), token, timeout or 3600) as server:
+    with ProbedServer(check_url(url, "--url"), token, timeout or 3600) as server:
         server.check_reachable("--url")
         model = model or server.find_model()
         for name in dict.fromkeys(names):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from vectord.cli.commands import JSON, server_options
 from vectord.cli.printing import console, print_json, print_text, printable
 from vectord.config.command_line import Command, flag, value
 from vectord.errors import ExitCode
@@ -40,15 +40,7 @@ _LIMIT = click.IntRange(1, 100_000_000)
     help=HELP,
     short_help="Test a running server.",
     params=[
-        value("--url", "URL", "The server.", default="http://localhost:8000"),
-        value(
-            "--token",
-            "KEY",
-            "Bearer token. Also tests that requests without it fail.",
-            env=["API_TOKEN", "VECTORD_API_KEY"],
-        ),
-        value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
-        value("--timeout", "S", "Seconds for a request.", kind=click.FloatRange(0.1, 3600), default=60.0),
+        *server_options(0.1, "Bearer token. Also tests that requests without it fail."),
         value(
             "--backpressure-requests",
             "N",
@@ -63,7 +55,7 @@ _LIMIT = click.IntRange(1, 100_000_000)
         value("--max-rerank-text-chars", "N", "The same for characters in a passage.", kind=_LIMIT),
         value("--max-rerank-total-chars", "N", "The same for characters in all passages.", kind=_LIMIT),
         flag("--all", "show_all", help="Also print tests that are not offered."),
-        flag("--json", "as_json", help="Print JSON."),
+        JSON,
     ],
 )
 def command(
@@ -77,13 +69,11 @@ def command(
     **limits: int | None,
 ) -> int:
     from vectord.tools.check.checks import run_checks  # noqa: PLC0415
-    from vectord.tools.check.subject import Limits, open_subject  # noqa: PLC0415
-    from vectord.tools.probe import Server, check_url  # noqa: PLC0415 - httpx
+    from vectord.tools.check.subject import open_subject  # noqa: PLC0415
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
-    with Server(check_url(url, "--url"), token, timeout) as server:
-        subject = open_subject(
-            server, model=model, limits=Limits(**limits), backpressure_requests=backpressure_requests
-        )
+    with ProbedServer(check_url(url, "--url"), token, timeout) as server:
+        subject = open_subject(server, model=model, limits=limits, backpressure_requests=backpressure_requests)
         findings = list(run_checks(subject) if as_json else _printed(run_checks(subject), show_all))
         return _summary(server.url, findings, as_json)
 
@@ -109,7 +99,7 @@ def _summary(url: str, findings: Sequence[Finding], as_json: bool) -> int:
     ran = passed + failed
     if as_json:
         counts: dict[str, Any] = {"url": url, "passed": passed, "failed": failed, "ran": ran, "not_offered": absent}
-        print_json({**counts, "checks": [asdict(one) for one in findings]})
+        print_json({**counts, "checks": findings})
     else:
         print_text(f"\n{passed}/{ran} tests passed" + (f" ({absent} not offered; see --all)" if absent else ""))
     return ExitCode.FAILED if failed or not ran else 0

@@ -5,25 +5,23 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.commands import JSON, load_settings, profile_names
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config.command_line import Command, flag, pass_command_line, value
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError, ExitCode
 
 if TYPE_CHECKING:
-    from vectord.tools.doctor.advice import Advice
     from vectord.tools.doctor.against import Comparison
-    from vectord.tools.doctor.installation import Cache, ChangedSetting, Port
-    from vectord.tools.doctor.machine import Machine
     from vectord.tools.doctor.self_test import SelfTest
-    from vectord.tools.probe import Server
+    from vectord.tools.probe import ProbedServer
 
 HELP = """\
 Show what vectord finds on this machine: the CPU and its instructions, threads, memory, GPUs, libraries, the model
@@ -65,7 +63,7 @@ Examples:
         value("--url", "URL", "The server here.  [default: one that is started now]"),
         value("--token", "KEY", "Bearer token of the server at --url.", env=["API_TOKEN", "VECTORD_API_KEY"]),
         value("--timeout", "S", "Seconds for a request.", kind=click.FloatRange(0.1, 3600), default=120.0),
-        flag("--json", "as_json", help="Print JSON."),
+        JSON,
     ],
 )
 @pass_command_line
@@ -87,9 +85,9 @@ def command(
                 raise ConfigError(f"--{name.replace('_', '-')}: requires --against")
         return _examine(load_settings(line), self_test=not no_self_test, as_json=as_json)
     from vectord.tools.doctor.against import compare  # noqa: PLC0415
-    from vectord.tools.probe import Server, check_url  # noqa: PLC0415 - httpx
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
-    with Server(check_url(against, "--against"), against_token, timeout) as there:
+    with ProbedServer(check_url(against, "--against"), against_token, timeout) as there:
         there.check_reachable("--against")
         with _server_here(line, url, token, timeout) as here:
             here.check_reachable("--url")
@@ -106,18 +104,6 @@ def command(
 # --- this machine ---------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Findings:
-    machine: Machine
-    libraries: dict[str, str]
-    cache: Cache
-    profile: str
-    settings: Sequence[ChangedSetting]
-    ports: Sequence[Port]
-    models: Sequence[SelfTest]
-    advice: Sequence[Advice]
-
-
 def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.config.sources import export_hub  # noqa: PLC0415
@@ -131,7 +117,7 @@ def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
     cache = read_cache(cache_folder(config.model.hf_home, os.environ))
     ports = read_ports(config.server)
     models = _self_tests(loaded) if self_test else []
-    findings = _Findings(
+    findings = SimpleNamespace(
         machine=machine,
         libraries=libraries,
         cache=cache,
@@ -142,7 +128,7 @@ def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
         advice=advice(machine, cache, ports, models, config, list(libraries)),
     )
     if as_json:
-        print_json(dataclasses.asdict(findings))
+        print_json(vars(findings))
     else:
         _print_findings(findings)
     return ExitCode.FAILED if any(one.level == "problem" for one in findings.advice) else 0
@@ -159,7 +145,7 @@ def _self_tests(loaded: Loaded) -> list[SelfTest]:
     return asyncio.run(self_tests(loaded.config))
 
 
-def _print_findings(found: _Findings) -> None:
+def _print_findings(found: SimpleNamespace) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     for title, rows in _sections(found):
@@ -169,7 +155,7 @@ def _print_findings(found: _Findings) -> None:
         print_table(cells, title=Text(title, style="bold"))
 
 
-def _sections(found: _Findings) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _sections(found: SimpleNamespace) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     machine, cache = found.machine, found.cache
     limit = "" if machine.memory_limit_bytes is None else f", limited to {_gigabytes(machine.memory_limit_bytes)}"
     available = _gigabytes(machine.memory_available_bytes)
@@ -220,13 +206,13 @@ def _model(one: SelfTest) -> str:
 
 
 @contextmanager
-def _server_here(line: CommandLine, url: str | None, token: str | None, timeout_s: float) -> Iterator[Server]:
-    from vectord.tools.probe import Server, check_url  # noqa: PLC0415
+def _server_here(line: CommandLine, url: str | None, token: str | None, timeout_s: float) -> Iterator[ProbedServer]:
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415
 
     if url is not None:
         if line.words:
             raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
-        with Server(check_url(url, "--url"), token, timeout_s) as server:
+        with ProbedServer(check_url(url, "--url"), token, timeout_s) as server:
             yield server
         return
     from vectord.tools.doctor.against import own_server  # noqa: PLC0415

@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.commands import JSON, load_settings, profile_names
 from vectord.cli.printing import print_json, print_table
 from vectord.config import ModelConfig
-from vectord.config.command_line import Command, flag, pass_command_line
+from vectord.config.command_line import Command, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ModelUnavailable
 
@@ -37,7 +37,7 @@ Examples:
     profiles=profile_names,
     help=HELP,
     short_help="List models and their files.",
-    params=[flag("--json", "as_json", help="Print JSON.")],
+    params=[JSON],
 )
 @pass_command_line
 def command(line: CommandLine, as_json: bool) -> int:

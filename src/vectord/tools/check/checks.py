@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vectord.tools.check.subject import Check, Failed, Finding, NotOffered, Subject, Verdict, demand
-from vectord.tools.probe import PASSAGES, QUERY, Reply, Vectors, embed, read_vectors, rerank
+from vectord.tools.probe import PASSAGES, QUERY, ProbeReply, Vectors, embed, read_vectors, rerank
 
 TEXTS = (
     "A cat sits on the warm windowsill.",
@@ -114,7 +114,7 @@ def wrong_type(subject: Subject) -> None:
     _demand_error(subject.server.post(form.path, form.wrong_body(subject.model)))
 
 
-def _demand_error(reply: Reply) -> None:
+def _demand_error(reply: ProbeReply) -> None:
     demand(400 <= reply.status < 500, reply.summary())
     demand(isinstance(reply.json(), dict | list), "the error is not JSON")
 
@@ -298,27 +298,20 @@ def no_passages(subject: Subject) -> None:
 
 def _limit_checks(subject: Subject) -> Iterator[Check]:
     """For each known limit: one more is refused."""
-    limits = subject.limits
-    for name, limit, reranks in (
-        ("max sentences", limits.max_sentences, False),
-        ("max sentence chars", limits.max_sentence_chars, False),
-        ("max total chars", limits.max_total_chars, False),
-        ("max rerank passages", limits.max_rerank_passages, True),
-        ("max rerank text chars", limits.max_rerank_text_chars, True),
-        ("max rerank total chars", limits.max_rerank_total_chars, True),
-    ):
+    for option, limit in subject.limits.items():
+        name = option.replace("_", " ")
         if limit is not None:
-            yield Check(f"{name}: {limit + 1} is refused", partial(_exceed, name, limit, reranks))
+            yield Check(f"{name}: {limit + 1} is refused", partial(_exceed, name, limit))
 
 
-def _exceed(name: str, limit: int, reranks: bool, subject: Subject) -> None:
+def _exceed(name: str, limit: int, subject: Subject) -> None:
     if "chars" not in name:
         texts = ["x"] * (limit + 1)
     elif "total" not in name:
         texts = ["x" * (limit + 1)]
     else:  # in pieces, so that no single text is too long
         texts = ["x" * 1000] * (limit // 1000) + ["x" * (limit % 1000 + 1)]
-    if reranks:
+    if "rerank" in name:
         path, body = subject.rerank_form.path, subject.rerank_form.body(QUERY, texts, subject.model)
     else:
         path, body = subject.embed_form.path, subject.embed_form.body(texts, subject.model)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from vectord.tools.probe import EmbedForm, Reply, RerankForm, Server, find_embed_form, find_rerank_form
+from vectord.tools.probe import EmbedForm, ProbedServer, ProbeReply, RerankForm, find_embed_form, find_rerank_form
 
 Verdict: TypeAlias = Literal["passed", "failed", "not offered"]
 
@@ -20,25 +20,13 @@ class Failed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of the server, to be tested. None: unknown, not tested."""
-
-    max_sentences: int | None = None
-    max_sentence_chars: int | None = None
-    max_total_chars: int | None = None
-    max_rerank_passages: int | None = None
-    max_rerank_text_chars: int | None = None
-    max_rerank_total_chars: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Subject:
-    server: Server
+    server: ProbedServer
     model: str | None
     openapi: Mapping[str, Any] | None
     embeds: EmbedForm | None
     reranks: RerankForm | None
-    limits: Limits
+    limits: Mapping[str, int | None]  # by name of the command's option; None: unknown, not tested
     backpressure_requests: int
 
     @property
@@ -53,7 +41,7 @@ class Subject:
             raise NotOffered("no route returns scores")
         return self.reranks
 
-    def send(self, method: str, path: str, body: object = None) -> Reply:
+    def send(self, method: str, path: str, body: object = None) -> ProbeReply:
         """The reply of a route. Raises NotOffered if there is no such route."""
         reply = self.server.get(path) if method == "GET" else self.server.post(path, body)
         if reply.status in (404, 405, 501):
@@ -81,7 +69,9 @@ def demand(holds: object, why: str) -> None:
         raise Failed(why)
 
 
-def open_subject(server: Server, *, model: str | None, limits: Limits, backpressure_requests: int) -> Subject:
+def open_subject(
+    server: ProbedServer, *, model: str | None, limits: Mapping[str, int | None], backpressure_requests: int
+) -> Subject:
     """The server and the forms that it accepts. Raises ConfigError if no server answers."""
     server.check_reachable("--url")
     model = model or server.find_model()

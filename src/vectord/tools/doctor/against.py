@@ -18,7 +18,7 @@ import numpy as np
 from vectord.errors import ConfigError
 from vectord.tools.bench import sentences
 from vectord.tools.load import Figures, put_load, target
-from vectord.tools.probe import EmbedForm, RerankForm, Server, embed, find_embed_form, find_rerank_form, rerank
+from vectord.tools.probe import EmbedForm, ProbedServer, RerankForm, embed, find_embed_form, find_rerank_form, rerank
 
 # Lines that decide whether clients can use stored vectors and rankings of one server with the other.
 DECISIVE = ("vectors", "dimensions", "cosine, here and there", "ranking of", "scores of")
@@ -60,7 +60,7 @@ STOP_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    server: Server
+    server: ProbedServer
     model: str | None
     embeds: EmbedForm | None
     reranks: RerankForm | None
@@ -91,7 +91,7 @@ class Comparison:
         return any(line.verdict == "same" for line in decisive) and all(line.verdict != "differs" for line in decisive)
 
 
-def compare(here: Server, there: Server, *, model_there: str | None = None) -> Comparison:
+def compare(here: ProbedServer, there: ProbedServer, *, model_there: str | None = None) -> Comparison:
     """model_there: that server's name of the model; None: the first that it lists."""
     other = _side(there, model_there, None)
     own = _side(here, None, other)
@@ -118,7 +118,7 @@ def compare(here: Server, there: Server, *, model_there: str | None = None) -> C
     )
 
 
-def _side(server: Server, model: str | None, like: Side | None) -> Side:
+def _side(server: ProbedServer, model: str | None, like: Side | None) -> Side:
     """A server with its forms: those of `like`, if this server accepts them."""
     model = model or server.find_model()
     embeds, reranks = (None, None) if like is None else (like.embeds, like.reranks)
@@ -277,7 +277,7 @@ def _speed(own: Side, other: Side) -> Iterator[Line]:
 
 
 @contextmanager
-def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Iterator[Server]:
+def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Iterator[ProbedServer]:
     """`vectord serve` as a child process on a free port, until the end of the context.
 
     words: its options and models. Raises ConfigError if it does not start.
@@ -291,7 +291,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
     command = [sys.executable, "-m", "vectord", "serve", *words, *own]
     with TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603
         try:
-            with Server(f"http://{host}:{port}", token, timeout_s) as server:
+            with ProbedServer(f"http://{host}:{port}", token, timeout_s) as server:
                 if not _becomes_ready(server, process):
                     log.seek(0)
                     lines = log.read()[-4000:].decode(errors="replace").splitlines()
@@ -306,7 +306,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
                 process.kill()
 
 
-def _becomes_ready(server: Server, process: subprocess.Popen[bytes]) -> bool:
+def _becomes_ready(server: ProbedServer, process: subprocess.Popen[bytes]) -> bool:
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline_s and process.poll() is None:
         if server.get("/health/ready").status == 200:
