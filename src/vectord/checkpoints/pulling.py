@@ -118,13 +118,7 @@ class _Puller:
     """Downloads files of one commit into its folder of the cache, in the layout of huggingface_hub."""
 
     def __init__(
-        self,
-        cache: Path,
-        hub_id: str,
-        commit: str,
-        token: str | None,
-        progress: Progress,
-        held_to: LockedModel | None,
+        self, cache: Path, hub_id: str, commit: str, token: str | None, progress: Progress, held_to: LockedModel | None
     ) -> None:
         self.commit = commit
         self.files: dict[str, LockedFile] = {}  # verified

@@ -39,11 +39,7 @@ _KINDS: Mapping[Task, tuple[Kind, ...]] = {
 
 
 def read_spec(
-    located: Located,
-    *,
-    pooling: Pooling | None = None,
-    default_prompt_name: str | None = None,
-    task: Task = "auto",
+    located: Located, *, pooling: Pooling | None = None, default_prompt_name: str | None = None, task: Task = "auto"
 ) -> ModelSpec:
     """Return all facts of the model in `located.folder`.
 

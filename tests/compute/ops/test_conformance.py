@@ -7,7 +7,7 @@ Op sets are found by listing the folder. A new one needs a function here that ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache, partial, reduce
 from pkgutil import iter_modules
 from typing import Any
@@ -27,6 +27,7 @@ from vectord.compute.ops.numpy import NumpyOps
 
 NOT_OP_SETS = {"base", "groups", "int8", "padding"}  # int8: openvino, with recipes (tests/compute/backends)
 OP_SETS = sorted({module.name for module in iter_modules(ops.__path__)} - NOT_OP_SETS)
+COMPARED = [name for name in OP_SETS if name != "numpy"]  # with numpy, the reference
 
 HEADS = AttentionSpec(heads=4, head_size=8)
 SHARED_KEYS = AttentionSpec(heads=4, head_size=8, kv_heads=2)
@@ -261,23 +262,36 @@ def numbers(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
+_references: dict[tuple[Program, str], np.ndarray] = {}
+
+
+def reference_of(program: Program, texts: PackedTexts) -> np.ndarray:
+    """The float64 result, computed once for all op sets."""
+    key = program, str([np.asarray(getattr(texts, field.name)).tolist() for field in fields(texts)])
+    if key not in _references:
+        _references[key] = runnable("numpy", program)(texts)
+    return _references[key]
+
+
 def assert_same(op_set: str, program: Program, texts: PackedTexts, what: str) -> None:
     """Compare within float32's rounding of the float64 reference."""
-    got, want = runnable(op_set, program)(texts), runnable("numpy", program)(texts)
+    got, want = runnable(op_set, program)(texts), reference_of(program, texts)
     assert got.shape == want.shape, what
     np.testing.assert_allclose(got, want, atol=3e-5, err_msg=what)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@pytest.mark.parametrize("op_set", OP_SETS)
+@pytest.mark.parametrize("op_set", COMPARED)
 def test_ops_equal_the_reference(op_set: str, program: str) -> None:
-    """Every op, on every shape of batch."""
+    """Every op, on every shape of batch; only attention cuts texts into pieces."""
+    attends = program in ATTENTIONS | CAUSAL | BY_DISTANCE
     for name, lengths in LENGTHS.items():
-        assert_same(op_set, PROGRAMS[program], typed(lengths), name)
+        if attends or name != "longer than a piece":
+            assert_same(op_set, PROGRAMS[program], typed(lengths), name)
 
 
 @pytest.mark.parametrize("program", ["first", "last", "mean", "max", "max_linear"])
-@pytest.mark.parametrize("op_set", OP_SETS)
+@pytest.mark.parametrize("op_set", COMPARED)
 def test_the_spans_are_pooled(op_set: str, program: str) -> None:
     """Parts of texts, several of one text, none of another, overlapping and out of order: one row each."""
     spans = numbers(3, 9, 0, 40, 8, 9, 41, 57, 5, 7).reshape(-1, 2)
@@ -285,7 +299,7 @@ def test_the_spans_are_pooled(op_set: str, program: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["attention", "shared keys", *BY_DISTANCE])
-@pytest.mark.parametrize("op_set", OP_SETS)
+@pytest.mark.parametrize("op_set", COMPARED)
 def test_keys_limit_attention(op_set: str, program: str) -> None:
     """A text's last rows may be excluded as keys, even for themselves, and still attend to the others."""
     assert_same(op_set, PROGRAMS[program], typed((9, 31, 17, 40), keys=numbers(9, 20, 1, 33)), "keys")
@@ -305,7 +319,7 @@ def test_a_query_without_visible_keys_gets_zeros(op_set: str, program: str) -> N
 
 
 @pytest.mark.parametrize("program", [*CAUSAL, "attention"])
-@pytest.mark.parametrize("op_set", OP_SETS)
+@pytest.mark.parametrize("op_set", COMPARED)
 def test_children_attend_to_their_parent(op_set: str, program: str) -> None:
     """A common beginning is computed once; its texts' rows attend to it, and their positions continue from it."""
     texts = typed((20, 9, 31, 7, 1, 12), parents=numbers(-1, 0, 0, -1, 0, 3))
@@ -338,7 +352,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Program
 
 
 @pytest.mark.parametrize("output", ["dense", "tokens"])
-@pytest.mark.parametrize("op_set", OP_SETS)
+@pytest.mark.parametrize("op_set", COMPARED)
 def test_a_network_equals_the_reference(op_set: str, output: str, network: Callable[[str], Program]) -> None:
     """A whole model is within 1e-4 of float64."""
     run, reference = runnable(op_set, network(output)), runnable("numpy", network(output))

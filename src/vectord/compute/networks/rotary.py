@@ -28,9 +28,7 @@ _SCALINGS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
     "dynamic": frozenset({"factor"}),
     "linear": frozenset({"factor"}),
-    "yarn": frozenset(
-        {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"},
-    ),
+    "yarn": frozenset({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"}),
 }
 
 

@@ -20,7 +20,10 @@ from vectord.compute.ops.base import Activation, AttentionSpec, PackedTexts, Tok
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+def _erf(x: Array) -> Array:
+    return np.fromiter(map(math.erf, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
+
 
 # Formulas: torch.nn.functional. silu's sigmoid is written as a tanh because exp(-x) overflows.
 _ACTIVATIONS: Mapping[Activation, Callable[[Array], Array]] = {
