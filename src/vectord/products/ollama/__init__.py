@@ -16,7 +16,7 @@ import msgspec
 from vectord import __version__, errors
 from vectord.errors import InputTooLong, MissingField, ModelNotFound, VectordError
 from vectord.products.common.body import Count
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
 from vectord.products.common.vectors import dump_json
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, TextOptions
@@ -24,7 +24,6 @@ from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, Mod
 ROUTES = Routes()
 
 LATEST = ":latest"  # the tag of a name without one; Ollama lists no name without a tag
-_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _NUM_CTX = {"max_tokens": "options.num_ctx"}
 
 # --- vectors --------------------------------------------------------------------------------------------------
@@ -66,7 +65,7 @@ class Embeddings(msgspec.Struct):
     body=EmbedBody,
     answer=Embeddings,
     summary="Embed texts",
-    example={"model": _MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
+    example={"model": EXAMPLE_MODEL, "input": ["Why is the sky blue?", "Why is the grass green?"]},
     keys=["input"],
     names={"inputs": "input", **_NUM_CTX},
 )
@@ -114,7 +113,7 @@ class Embedding(msgspec.Struct):
     body=PromptBody,
     answer=Embedding,
     summary="Embed one text, as before /api/embed",
-    example={"model": _MODEL, "prompt": "Here is an article about llamas..."},
+    example={"model": EXAMPLE_MODEL, "prompt": "Here is an article about llamas..."},
     keys=["prompt"],
     names={"inputs": "prompt", **_NUM_CTX},
 )
@@ -197,7 +196,7 @@ class ShowNameBody(msgspec.Struct):
     body=ShowBody,
     answer=Shown,
     summary="Show one served model",
-    example={"model": f"{_MODEL}:latest"},
+    example={"model": f"{EXAMPLE_MODEL}:latest"},
     keys=["model"],
 )
 def parse_show(body: ShowBody, incoming: Incoming) -> Call:
@@ -209,7 +208,7 @@ def parse_show(body: ShowBody, incoming: Incoming) -> Call:
     body=ShowNameBody,
     answer=Shown,
     summary="Show one served model",
-    example={"name": _MODEL},
+    example={"name": EXAMPLE_MODEL},
     keys=["name"],
 )
 def parse_show_name(body: ShowNameBody, incoming: Incoming) -> Call:

@@ -49,6 +49,26 @@ def _answer(**shown: object) -> Rendered:
     return Rendered(body=dump_json(shown))
 
 
+def _embeds(info: ModelInfo) -> bool:
+    return "dense" in info.outputs
+
+
+def _reranks(info: ModelInfo) -> bool:
+    return info.reranks
+
+
+def _empty(model: str | None, suitable: Callable[[ModelInfo], bool], **shown: object) -> Call:
+    """The source's answer to a request without texts or documents. Here the model must be served too.
+
+    Without `model` the answer names the first suitable model, else the first model.
+    """
+
+    def render(result: ModelList) -> Rendered:
+        return _answer(model=next(filter(suitable, result.models), result.models[0]).name, **shown)
+
+    return Call(ListModels(model=model or None), render)
+
+
 # --- errors ---------------------------------------------------------------------------------------------------
 
 ErrorForm: TypeAlias = tuple[str, str]  # the code, and the beginning of the message
@@ -85,8 +105,6 @@ _render_embed_error = partial(render_error, failed=("EMBEDDING_ERROR", "Embeddin
 _render_rerank_error = partial(render_error, failed=("RERANK_ERROR", "Reranking failed"))
 
 # --- vectors --------------------------------------------------------------------------------------------------
-#
-# The source answers a request without texts or documents with an empty list. Here its model must be served too.
 
 
 class EmbedBody(msgspec.Struct):
@@ -113,7 +131,7 @@ class Embeddings(msgspec.Struct):
 def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     texts = [body.input] if isinstance(body.input, str) else body.input
     if not texts:
-        return Call(ListModels(model=body.model or None), render_no_embeddings)
+        return _empty(body.model, _embeds, embeddings=[], usage=NO_USAGE)
     return Call(_embed_request(texts, body.model), render_embed)
 
 
@@ -123,10 +141,6 @@ def _embed_request(texts: Sequence[str], model: str | None) -> EmbedRequest:
 
 def render_embed(result: EmbedResult) -> Rendered:
     return _answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
-
-
-def render_no_embeddings(result: ModelList) -> Rendered:
-    return _answer(embeddings=[], model=_first(result, _embeds), usage=NO_USAGE)
 
 
 class TextBody(msgspec.Struct):
@@ -172,7 +186,7 @@ def parse_embed_text(body: TextBody, incoming: Incoming) -> Call:
 )
 def parse_embed_texts(body: TextsBody, incoming: Incoming) -> Call:
     if not body.texts:
-        return Call(ListModels(model=body.model or None), render_no_counted)
+        return _empty(body.model, _embeds, embeddings=[], count=0, dimensions=0)
     return Call(_embed_request(body.texts, body.model), render_counted)
 
 
@@ -180,10 +194,6 @@ def render_counted(result: EmbedResult) -> Rendered:
     vectors = result.dense["float"]  # (N, D)
     count, dimensions = vectors.shape
     return _answer(embeddings=vectors, model=result.model, count=count, dimensions=dimensions)
-
-
-def render_no_counted(result: ModelList) -> Rendered:
-    return _answer(embeddings=[], model=_first(result, _embeds), count=0, dimensions=0)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -248,7 +258,7 @@ class Ranking(msgspec.Struct):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     passages = read_documents(body.documents)
     if not passages:
-        return Call(ListModels(model=body.model or None), render_no_ranking)
+        return _empty(body.model, _reranks, **_ranking([], NO_USAGE))
     with_documents = read_switch(body.return_documents, "return_documents") is True
     render = partial(render_rerank, passages, body.top_n, with_documents)
     return Call(_rerank_request(body.query, passages, body.model), render)
@@ -260,22 +270,17 @@ def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> R
 
 def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: RerankResult) -> Rendered:
     results = ranked(result, passages, top_n=top_n, document=as_object if with_documents else None)
-    return _ranking(results, result.model, token_usage(result.usage))
+    return _answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
 
-def render_no_ranking(result: ModelList) -> Rendered:
-    return _ranking([], _first(result, _reranks), NO_USAGE)
-
-
-def _ranking(results: Sequence[Mapping[str, Any]], model: str, usage: Mapping[str, Any]) -> Rendered:
-    return _answer(
-        id=f"rerank-{uuid.uuid4().hex}",
-        object="rerank",
-        results=results,
-        model=model,
-        usage=usage,
-        meta={"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
-    )
+def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "id": f"rerank-{uuid.uuid4().hex}",
+        "object": "rerank",
+        "results": results,
+        "usage": usage,
+        "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
+    }
 
 
 class NamedDocument(msgspec.Struct):
@@ -315,7 +320,7 @@ class RankingNamed(msgspec.Struct):
 )
 def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
-        return Call(ListModels(model=body.model or None), render_no_results)
+        return _empty(body.model, _reranks, results=[])
     passages = [document.text for document in body.documents]
     return Call(_rerank_request(body.query, passages, body.model), partial(render_rerank_named, body))
 
@@ -332,24 +337,7 @@ def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered
     return _answer(results=results, model=result.model)
 
 
-def render_no_results(result: ModelList) -> Rendered:
-    return _answer(results=[], model=_first(result, _reranks))
-
-
 # --- models ---------------------------------------------------------------------------------------------------
-
-
-def _embeds(info: ModelInfo) -> bool:
-    return "dense" in info.outputs
-
-
-def _reranks(info: ModelInfo) -> bool:
-    return info.reranks
-
-
-def _first(result: ModelList, can: Callable[[ModelInfo], bool]) -> str:
-    """The name of the first suitable model, else of the first model."""
-    return next(filter(can, result.models), result.models[0]).name
 
 
 ROUTES.get("/models", summary="List served models", answer=ListedModels)(render_listed_models)

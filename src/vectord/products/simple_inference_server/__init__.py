@@ -15,7 +15,7 @@ import msgspec
 from vectord import errors
 from vectord.errors import InvalidField, MalformedBody, TooManyInputs, VectordError, WrongType
 from vectord.products.common.body import Count
-from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
 from vectord.products.common.models import ListedModels, render_listed_models
@@ -28,7 +28,6 @@ from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResul
 ROUTES = Routes()
 
 TEXT = TextOptions(truncate_by_default=True)
-_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
@@ -80,7 +79,7 @@ class Embeddings(msgspec.Struct):
     body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
-    example={"model": _MODEL, "input": ["hello", "world"]},
+    example={"model": EXAMPLE_MODEL, "input": ["hello", "world"]},
     keys=["input"],
     names={"inputs": "input"},
 )
@@ -132,7 +131,7 @@ class Ranking(msgspec.Struct):
     body=RerankBody,
     answer=Ranking,
     summary="Rank documents by how well they answer a query",
-    example={"model": _MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},
+    example={"model": EXAMPLE_MODEL, "query": "happy", "documents": ["rain", "joy"], "top_n": 1},
     keys=["documents"],
     names={"passages": "documents"},
     render_error=render_rerank_error,

@@ -33,9 +33,7 @@ def choose_device(name: str) -> torch.device:
     device = torch.device(name)
     if (device.index or 0) < _count(device.type):
         return device
-    logger.warning(
-        "%s requested but not available, falling back to CPU", name.upper()
-    )  # Embedding Inference API's words
+    logger.warning("%s requested but not available, falling back to CPU", name.upper())
     return torch.device("cpu")
 
 
