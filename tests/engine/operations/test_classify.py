@@ -1,4 +1,4 @@
-"""Texts and pairs of texts to a score a label."""
+"""Texts and pairs of texts to a score for each label."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def logits(one: str | tuple[str, str], labels: int = 3) -> np.ndarray:
     return expected_logits(np.array([*one[0].encode(), SEPARATOR, *one[1].encode()], np.int32), labels)
 
 
-async def test_single_texts_and_pairs_may_come_mixed():
-    """Each read as what it is, and answered in its place."""
+async def test_texts_and_pairs_may_be_mixed():
+    """The scores have the order of the inputs."""
     async with serving_one(CLASSIFIER) as (engine, backend):
         result = await engine.answer(ClassifyRequest(inputs=MIXED, raw=True), ANYONE)
     np.testing.assert_allclose(result.scores, [logits(one) for one in MIXED], rtol=1e-6)
@@ -54,8 +54,8 @@ async def test_single_texts_and_pairs_may_come_mixed():
         ("sigmoid", True, lambda x: x, "logit"),
     ],
 )
-async def test_logits_become_what_the_model_makes_of_them_unless_raw(activation, raw, expected, kind):
-    """Softmax over labels that exclude each other, sigmoid for those that do not, or the numbers as they are."""
+async def test_logits_get_the_model_s_activation_unless_raw(activation, raw, expected, kind):
+    """Softmax for exclusive labels, sigmoid for independent ones; `raw` returns the logits."""
     model = spec(("scores",), labels=("a", "b", "c"), score_activation=activation)
     async with serving_one(model) as (engine, _):
         result = await engine.answer(ClassifyRequest(inputs=["text"], raw=raw), ANYONE)
@@ -63,7 +63,7 @@ async def test_logits_become_what_the_model_makes_of_them_unless_raw(activation,
     assert result.kind == kind
 
 
-async def test_one_label_is_a_score_of_its_own():
+async def test_a_model_with_one_label_classifies():
     """A cross-encoder classifies pairs."""
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ClassifyRequest(inputs=[("q", "d")]), ANYONE)
@@ -72,7 +72,7 @@ async def test_one_label_is_a_score_of_its_own():
 
 
 async def test_a_model_without_labels_does_not_classify():
-    """A language model that says yes or no has none; without a name the first that has some answers."""
+    """A language model that answers yes or no has no labels; without `model`, the first classifier answers."""
     models = [spec(("dense",)), JUDGE, CLASSIFIER]
     async with serving(*map(backend_for, models), models=models) as engine:
         for name in ("m0", "m1"):
@@ -82,8 +82,8 @@ async def test_a_model_without_labels_does_not_classify():
 
 
 @pytest.mark.parametrize(("inputs", "error"), [([], EmptyInput), (["a"] * 3, TooManyInputs)])
-async def test_inputs_are_counted_before_anything_is_read(inputs, error):
-    """Of all that could be too many."""
+async def test_too_many_inputs_are_rejected_before_any_is_read(inputs, error):
+    """The limit depends on the number of labels too."""
     async with serving_one(CLASSIFIER, max_client_batch_size=2) as (engine, backend):
         with pytest.raises(error) as refused:
             await engine.answer(ClassifyRequest(inputs=inputs), ANYONE)
@@ -92,8 +92,8 @@ async def test_inputs_are_counted_before_anything_is_read(inputs, error):
 
 
 @pytest.mark.parametrize("one", ["x" * 90, ("x" * 50, "y" * 50)], ids=["text", "pair"])
-async def test_what_is_too_long_is_named_by_its_place_among_all(one):
-    """Not by its place in the run of texts or pairs that it was encoded with."""
+async def test_an_error_has_the_index_among_all_inputs(one):
+    """Not the index among the texts, or among the pairs."""
     request = ClassifyRequest(inputs=["a", ("b", "c"), "d", one], text=TextOptions(truncate=False))
     async with serving_one(CLASSIFIER) as (engine, _):
         with pytest.raises(InputTooLong) as refused:

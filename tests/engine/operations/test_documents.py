@@ -1,4 +1,4 @@
-"""Long texts in pieces: a vector for each chunk, read alone or in its surroundings."""
+"""Long texts in chunks: a vector for each chunk, read alone or in context."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pieces(document: str) -> list[str]:
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
 async def test_every_document_has_its_own_chunks_and_vectors(late):
-    """In order, whatever windows and batches they were run in."""
+    """In order, regardless of windows and batches."""
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(late=late), ANYONE)
     for document, made in zip(DOCUMENTS, result.documents, strict=True):
@@ -48,7 +48,7 @@ async def test_every_document_has_its_own_chunks_and_vectors(late):
 
 
 async def test_one_by_one_each_chunk_is_a_text():
-    """And what was read of each document is what its chunks have."""
+    """The length of a document is the sum of its chunks' lengths."""
     async with serving_one(DENSE) as (engine, backend):
         result = await engine.answer(ask(), ANYONE)
     assert sorted(backend.texts_run()) == sorted(text for document in DOCUMENTS for text in pieces(document))
@@ -56,8 +56,8 @@ async def test_one_by_one_each_chunk_is_a_text():
     assert result.usage.characters == 28
 
 
-async def test_late_the_model_reads_whole_stretches():
-    """Each chunk's rows are pooled where they stand; two tokens of each window are specials, and billed."""
+async def test_late_chunking_reads_windows():
+    """Each chunk's vector is pooled from its rows in the window; the two special tokens of each window are billed."""
     async with serving_one(DENSE) as (engine, backend):
         result = await engine.answer(ask(late=True), ANYONE)
     (batch,) = backend.batches
@@ -70,7 +70,7 @@ async def test_late_the_model_reads_whole_stretches():
 
 @pytest.mark.parametrize("normalize", [True, False])
 async def test_the_mean_of_a_document_is_that_of_its_chunks(normalize):
-    """As they are given: of length 1 itself if they are."""
+    """The mean is normalized if the vectors are."""
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(mean=True, normalize=normalize), ANYONE)
     for made in result.documents:
@@ -81,7 +81,7 @@ async def test_the_mean_of_a_document_is_that_of_its_chunks(normalize):
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
 async def test_a_document_without_text_has_no_chunks(late):
-    """It stands in its place among the others, and a mean of nothing is none."""
+    """It keeps its place, and has no mean."""
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(documents=["abc", "", "def"], late=late, mean=True), ANYONE)
     assert [len(made.chunks) for made in result.documents] == [1, 0, 1]
@@ -90,8 +90,8 @@ async def test_a_document_without_text_has_no_chunks(late):
     assert result.usage.lengths[1].seen == 0
 
 
-async def test_documents_without_any_text_are_refused():
-    """There is nothing to do, and the device is not asked to do it."""
+async def test_documents_without_any_text_are_rejected():
+    """Nothing goes to the device."""
     async with serving_one(DENSE) as (engine, backend):
         with pytest.raises(EmptyInput) as refused:
             await engine.answer(ask(documents=["", ""]), ANYONE)
@@ -100,8 +100,8 @@ async def test_documents_without_any_text_are_refused():
 
 
 @pytest.mark.parametrize("pooling", ["cls", "last", "max"])
-async def test_late_chunking_needs_a_model_that_takes_the_mean(pooling):
-    """A chunk's own first token is no summary of it."""
+async def test_late_chunking_needs_mean_pooling(pooling):
+    """A chunk's first token does not summarize it."""
     async with serving_one(spec(("dense",), pooling=pooling)) as (engine, backend):
         with pytest.raises(ModelCannot) as refused:
             await engine.answer(ask(late=True), ANYONE)
@@ -110,8 +110,8 @@ async def test_late_chunking_needs_a_model_that_takes_the_mean(pooling):
         await engine.answer(ask(), ANYONE)
 
 
-async def test_a_model_without_dense_vectors_is_refused():
-    """By name; without one, none is found."""
+async def test_a_model_without_dense_vectors_is_rejected():
+    """Named or not."""
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         for name in ("m0", None):
             with pytest.raises(ModelCannot):
@@ -119,8 +119,8 @@ async def test_a_model_without_dense_vectors_is_refused():
     assert not backend.batches
 
 
-async def test_chunks_are_counted_too():
-    """One document cannot carry more pieces than a request may carry texts."""
+async def test_chunks_count_as_inputs():
+    """A request has at most as many chunks as it may have texts."""
     async with serving_one(DENSE, max_client_batch_size=5) as (engine, backend):
         with pytest.raises(TooManyInputs, match="chunks") as refused:
             await engine.answer(ask(), ANYONE)
@@ -128,8 +128,8 @@ async def test_chunks_are_counted_too():
         assert not backend.batches
 
 
-async def test_no_document_is_read_once_there_are_too_many_chunks(monkeypatch):
-    """A body of 32 MB holds a million of them, which would keep the tokenising threads busy for half a minute."""
+async def test_chunking_stops_at_too_many_chunks(monkeypatch):
+    """A body of 32 MB holds a million chunks, which would keep the tokenizing threads busy for half a minute."""
     read = []
     chunk = ByteEncoder.chunk
     monkeypatch.setattr(ByteEncoder, "chunk", lambda self, text, how: (read.append(text[0]), chunk(self, text, how))[1])
@@ -141,7 +141,7 @@ async def test_no_document_is_read_once_there_are_too_many_chunks(monkeypatch):
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
 async def test_an_error_about_a_chunk_names_its_document(late):
-    """The caller knows no chunks."""
+    """The client does not know the chunks."""
     async with serving_one(DENSE) as (engine, backend):
         backend.poison = ord("w")
         with pytest.raises(InferenceFailed) as failed:
@@ -149,8 +149,8 @@ async def test_an_error_about_a_chunk_names_its_document(late):
     assert failed.value.index == 2
 
 
-async def test_a_chunk_that_is_too_long_names_its_document():
-    """With a prompt before it, for one."""
+async def test_a_chunk_that_is_too_long_with_its_prompt_names_its_document():
+    """The prompt is added after chunking."""
     text = TextOptions(prompt="p" * 61, truncate=False)
     async with serving_one(DENSE) as (engine, _):
         with pytest.raises(InputTooLong) as refused:
@@ -159,7 +159,7 @@ async def test_a_chunk_that_is_too_long_names_its_document():
 
 
 async def test_dimensions_cut_every_vector():
-    """And name the space; a width the model does not have is refused."""
+    """The space has the width in its name; a width above the model's is rejected."""
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask(dimensions=3, normalize=True, mean=True), ANYONE)
         assert {made.vectors["float"].shape[1] for made in result.documents} == {3}
@@ -186,8 +186,8 @@ def ask_at(spans: object, **changes: object) -> DocumentsRequest:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["one by one", "late"])
-async def test_the_caller_s_own_chunks_are_embedded(late):
-    """As they are, with gaps between them; a document without any has none."""
+async def test_the_client_s_own_chunks_are_embedded(late):
+    """Gaps between them are allowed; a document may have none."""
     spans = [[Span(0, 2), Span(2, 9)], [], [Span(0, 15)]] if late else SPANS  # the fake's windows have no gaps
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(ask_at(spans, late=late), ANYONE)
@@ -214,8 +214,8 @@ async def test_the_caller_s_own_chunks_are_embedded(late):
     ],
     ids=["before the text", "empty", "backwards", "beyond the text", "overlapping", "in another order", "absurd"],
 )
-async def test_spans_that_are_no_parts_in_order_are_refused(own):
-    """By the document, before its model is even loaded."""
+async def test_spans_must_be_disjoint_and_in_order(own):
+    """The error has the document's index, and the model is not loaded."""
     async with serving(backend_for(DENSE), models=[DENSE], model_loading="first-use") as engine:
         with pytest.raises(InvalidField) as refused:
             await engine.answer(ask_at([[Span(0, 1)], own], documents=["x", DOCUMENTS[0]]), ANYONE)
@@ -225,16 +225,16 @@ async def test_spans_that_are_no_parts_in_order_are_refused(own):
 
 
 @pytest.mark.parametrize("spans", [[], SPANS[:2], [*SPANS, []]], ids=["none", "one too few", "one too many"])
-async def test_every_document_has_its_spans(spans):
-    """Or those of one would be taken for another's."""
+async def test_spans_must_have_a_list_for_each_document(spans):
+    """Otherwise spans would be used for the wrong document."""
     async with serving_one(DENSE) as (engine, _):
         with pytest.raises(InvalidField) as refused:
             await engine.answer(ask_at(spans), ANYONE)
     assert (refused.value.field, refused.value.limit, refused.value.given) == ("spans", 3, len(spans))
 
 
-async def test_the_caller_s_chunks_are_counted_too():
-    """As ours are, and before anything is read."""
+async def test_the_client_s_chunks_count_as_inputs():
+    """Before any text is read."""
     spans = [[Span(i, i + 1) for i in range(3)], [], [Span(i, i + 1) for i in range(3)]]
     async with serving_one(DENSE, max_client_batch_size=5) as (engine, backend):
         with pytest.raises(TooManyInputs) as refused:
@@ -245,8 +245,8 @@ async def test_the_caller_s_chunks_are_counted_too():
     assert not backend.batches
 
 
-async def test_late_the_caller_s_chunks_need_a_mean_too():
-    """However they were cut."""
+async def test_late_chunking_of_the_client_s_chunks_needs_mean_pooling():
+    """As for chunks that vectord cuts."""
     async with serving_one(spec(("dense",), pooling="cls")) as (engine, _):
         with pytest.raises(ModelCannot):
             await engine.answer(ask_at(SPANS, late=True), ANYONE)

@@ -1,4 +1,4 @@
-"""Texts to every kind of vector, from one model or from several under one name."""
+"""Texts to every kind of vector, from one model or from a composite."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ BOTH = CompositeSource("both", {"dense": "m0", "sparse": "m1"})
 
 
 async def test_all_vectors_come_from_one_pass():
-    """A text is read once, whatever is asked about it."""
+    """A text is read once for all requested kinds."""
     async with serving_one(M3) as (engine, backend):
         result = await engine.answer(EmbedRequest(inputs=["ab", "cde"], outputs=ALL, normalize=False), ANYONE)
     assert backend.texts_run() == ["ab", "cde"]
@@ -73,7 +73,7 @@ async def test_all_vectors_come_from_one_pass():
 
 
 async def test_requests_for_different_kinds_share_a_batch():
-    """And each gets its own and nothing else."""
+    """Each receives its own kinds only."""
     async with serving_one(M3, cache_bytes=0) as (engine, backend):
         close_gate(backend)
         blocker = asyncio.create_task(engine.answer(EmbedRequest(inputs=["blocker"]), ANYONE))
@@ -92,8 +92,8 @@ async def test_requests_for_different_kinds_share_a_batch():
 
 
 @pytest.mark.parametrize("outputs", [{"dense"}, {"sparse"}, {"tokens", "sparse"}])
-async def test_what_a_model_does_not_make_is_refused(outputs):
-    """The message says what it does make; nothing is run."""
+async def test_unsupported_vectors_are_rejected(outputs):
+    """The message lists the supported ones; nothing runs."""
     async with serving_one(spec(("colbert",))) as (engine, backend):
         request = EmbedRequest(inputs=["a"], outputs=frozenset(outputs), model="m0")
         with pytest.raises(ModelCannot, match="colbert"):
@@ -101,8 +101,8 @@ async def test_what_a_model_does_not_make_is_refused(outputs):
     assert not backend.batches
 
 
-async def test_without_a_name_the_first_model_that_can_answers():
-    """For vectors the first that makes all of them."""
+async def test_without_model_the_first_one_that_supports_the_outputs_answers():
+    """It must support all of them."""
     models = [JUDGE, DENSE_ONE, M3]
     async with serving(*map(backend_for, models), models=models) as engine:
         by_kinds = [
@@ -115,8 +115,8 @@ async def test_without_a_name_the_first_model_that_can_answers():
         assert (await engine.answer(documents, ANYONE)).model == "m1"
 
 
-async def test_without_a_model_that_can_the_request_is_refused():
-    """In words, not with a server error."""
+async def test_a_request_that_no_model_supports_is_rejected():
+    """With a client error, not a server error."""
     async with serving_one(JUDGE) as (engine, _):
         for request in (EmbedRequest(inputs=["a"]), SimilarityRequest(source="a", sentences=["b"])):
             with pytest.raises(ModelCannot):
@@ -124,7 +124,7 @@ async def test_without_a_model_that_can_the_request_is_refused():
 
 
 async def test_a_model_named_for_similarity_must_make_dense_vectors():
-    """It is refused before anything is run."""
+    """It is rejected before anything runs."""
     async with serving_one(JUDGE) as (engine, backend):
         with pytest.raises(ModelCannot):
             await engine.answer(SimilarityRequest(source="a", sentences=["b"], model="m0"), ANYONE)
@@ -139,7 +139,7 @@ async def test_a_model_named_for_similarity_must_make_dense_vectors():
     ],
 )
 async def test_similarity_names_the_text_that_is_too_long(request_, field, index):
-    """By its field and its place there."""
+    """By field, and by index among the sentences."""
     async with serving_one(DENSE_ONE) as (engine, _):
         with pytest.raises(InputTooLong) as refused:
             await engine.answer(request_, ANYONE)
@@ -152,7 +152,7 @@ async def test_similarity_names_the_text_that_is_too_long(request_, field, index
     ids=["the source", "a sentence", "the only sentence"],
 )
 async def test_similarity_names_the_text_that_fails(source, sentences, place):
-    """It runs beside the others, the source before the sentences, and is counted among its own kind."""
+    """Source and sentences run in one batch; each has its own field and index."""
     async with serving_one(DENSE_ONE) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(InferenceFailed) as failed:
@@ -161,8 +161,8 @@ async def test_similarity_names_the_text_that_fails(source, sentences, place):
 
 
 @pytest.mark.parametrize("name", [None, "m1"], ids=["the first that embeds", "by name"])
-async def test_without_outputs_no_model_is_asked(name):
-    """An answer without vectors names the model, bills nothing, and does not even have it loaded."""
+async def test_without_outputs_no_model_is_loaded(name):
+    """The response names the model, bills nothing, and has no vectors."""
     backends = [backend_for(JUDGE), FakeBackend()]
     async with serving(*backends, models=[JUDGE, DENSE_ONE], model_loading="first-use") as engine:
         result = await engine.answer(EmbedRequest(inputs=["ab", "c"], outputs=frozenset(), model=name), ANYONE)
@@ -173,22 +173,22 @@ async def test_without_outputs_no_model_is_asked(name):
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
-async def test_without_outputs_inputs_are_counted_all_the_same(count, error):
-    """What cannot be served is no better for asking nothing."""
+async def test_without_outputs_the_limit_of_inputs_holds(count, error):
+    """The checks of a request do not depend on its outputs."""
     async with serving_one(DENSE_ONE, max_client_batch_size=2) as (engine, _):
         with pytest.raises(error):
             await engine.answer(EmbedRequest(inputs=["a"] * count, outputs=frozenset()), ANYONE)
 
 
-async def test_without_a_model_that_embeds_nothing_is_refused_too():
-    """In words that make sense."""
+async def test_without_an_embedding_model_a_request_without_outputs_is_rejected():
+    """With a sentence that makes sense."""
     async with serving_one(JUDGE) as (engine, _):
         with pytest.raises(ModelCannot, match="make any vectors"):
             await engine.answer(EmbedRequest(inputs=["a"], outputs=frozenset()), ANYONE)
 
 
 async def test_colbert_vectors_need_special_tokens():
-    """Alone or beside others; the request is refused before its model is loaded."""
+    """Alone or with other kinds; the model is not loaded."""
     text = TextOptions(add_special_tokens=False)
     async with serving(FakeBackend(), models=[M3], model_loading="first-use") as engine:
         with pytest.raises(InvalidField) as refused:
@@ -216,8 +216,8 @@ async def test_colbert_vectors_need_special_tokens():
         (None, 0, True, False),
     ],
 )
-async def test_a_vector_is_cut_only_where_the_model_was_trained_to_be(matryoshka, dimensions, forced, allowed):
-    """Where nothing is known of that, the caller decides; and who insists gets it all the same."""
+async def test_a_vector_is_cut_only_to_trained_widths(matryoshka, dimensions, forced, allowed):
+    """A model without that information accepts any width; `force_dimensions` cuts anyway."""
     request = EmbedRequest(inputs=["a"], dimensions=dimensions, force_dimensions=forced)
     async with serving_one(spec(matryoshka=matryoshka)) as (engine, backend):
         if allowed:
@@ -230,7 +230,7 @@ async def test_a_vector_is_cut_only_where_the_model_was_trained_to_be(matryoshka
             assert not backend.batches
 
 
-async def test_one_request_may_ask_for_several_precisions():
+async def test_a_request_may_have_several_precisions():
     """Of the same vectors, cut first."""
     precisions = ("float", "int8", "ubinary")
     async with serving_one(DENSE_ONE) as (engine, _):
@@ -245,8 +245,8 @@ async def test_one_request_may_ask_for_several_precisions():
 @pytest.mark.parametrize(
     ("dimensions", "space"), [(None, "d" * 16), (WIDTH, "d" * 16), (4, "d" * 16 + ":4")], ids=["all", "full", "cut"]
 )
-async def test_an_answer_names_its_space_and_who_expects_another_is_refused(dimensions, space):
-    """Vectors of another model or width must not reach an index; the check costs no forward."""
+async def test_a_request_that_expects_another_space_is_rejected(dimensions, space):
+    """Vectors of another model or width must not reach an index; the check costs no forward pass."""
     request = EmbedRequest(inputs=["a"], dimensions=dimensions)
     async with serving_one(DENSE_ONE) as (engine, backend):
         assert (await engine.answer(request, Caller(expect_fingerprint=space))).fingerprint == space
@@ -271,7 +271,7 @@ async def embed_with_both(engine, *texts: str, **options: object):
 
 
 async def test_each_model_of_a_composite_reads_each_text_once():
-    """And answers for its own kind, under one name; the lengths are told by model."""
+    """Each makes its kinds; the lengths are listed by model."""
     dense, sparse = backends_of_both()
     async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
         result = await embed_with_both(engine, "ab", "c", normalize=False)
@@ -288,7 +288,7 @@ async def test_each_model_of_a_composite_reads_each_text_once():
 
 
 async def test_one_model_for_two_kinds_of_a_composite_reads_each_text_once():
-    """Members are models, not kinds."""
+    """A model may be the member for two kinds."""
     backend = FakeBackend()
     three = CompositeSource("three", {"dense": "m0", "sparse": "m0", "colbert": "m0"})
     async with serving(backend, models=[M3], composites=[three]) as engine:
@@ -300,7 +300,7 @@ async def test_one_model_for_two_kinds_of_a_composite_reads_each_text_once():
 
 
 async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
-    """What still waits for the other model leaves its queue, and nobody is in its hands any more."""
+    """The texts queued for the other model are removed, and both models are released."""
     dense, sparse = backends_of_both()
     observer = Recorder()
     async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
@@ -318,8 +318,8 @@ async def test_a_member_that_fails_fails_the_request_and_cancels_the_others():
     assert dense.texts_run() == ["blocker"]
 
 
-async def test_a_caller_who_leaves_a_composite_leaves_all_its_models():
-    """Nothing waits for nobody."""
+async def test_a_disconnect_cancels_the_work_of_all_members():
+    """No text without a caller stays queued."""
     dense, sparse = backends_of_both()
     observer = Recorder()
     async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH], observer=observer) as engine:
@@ -345,8 +345,8 @@ async def test_a_caller_who_leaves_a_composite_leaves_all_its_models():
         assert [served.users for served in engine._registry.models] == [0, 0]
 
 
-async def test_a_composite_is_a_space_of_its_own_and_its_dense_model_answers_for_it_elsewhere():
-    """Documents and similarities are of the dense member, in that member's own space."""
+async def test_other_operations_of_a_composite_use_its_dense_model():
+    """Documents and similarity are in the space of the dense member; the composite has its own space."""
     dense, sparse = backends_of_both()
     async with serving(dense, sparse, models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
         both = await embed_with_both(engine, "a")
@@ -359,8 +359,8 @@ async def test_a_composite_is_a_space_of_its_own_and_its_dense_model_answers_for
         assert scores.scores == pytest.approx([1])
 
 
-async def test_a_composite_refuses_what_none_of_its_models_makes():
-    """Even where a member's model could: the operator said which makes what."""
+async def test_a_composite_rejects_kinds_without_a_member():
+    """Even if a member's model could make them: the operator assigned the kinds."""
     async with serving(*backends_of_both(), models=[DENSE_ONE, SPARSE_ONE], composites=[BOTH]) as engine:
         with pytest.raises(ModelCannot, match="both"):
             await engine.answer(EmbedRequest(inputs=["a"], model="both", outputs=frozenset({"colbert"})), ANYONE)
@@ -375,7 +375,7 @@ async def test_dimensions_of_a_composite_are_those_of_its_dense_model():
 
 
 async def test_too_many_inputs_load_no_model():
-    """What can be refused at once costs nothing: no load, and no other model's place."""
+    """Checks that need no model come first."""
     async with serving(FakeBackend(), model_loading="first-use", max_client_batch_size=2) as engine:
         with pytest.raises(TooManyInputs):
             await engine.answer(EmbedRequest(inputs=["a"] * 3), ANYONE)

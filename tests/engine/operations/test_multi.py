@@ -1,4 +1,4 @@
-"""Requests that came in one body: side by side, under one place, each by its own model."""
+"""A MultiRequest: its parts run together, under one admission, each by its own model."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rerank(passages: int = 2) -> RerankRequest:
 
 
 async def test_each_part_is_answered_by_its_own_model():
-    """In the order of the parts, as if each had been asked alone."""
+    """In order, with the same results as separate requests."""
     parts = [embed("ab"), rerank(), ClassifyRequest(inputs=["x", "yz"]), embed("c", "d")]
     async with serving(*map(backend_for, MODELS), models=MODELS) as engine:
         result = await engine.answer(MultiRequest(requests=parts), ANYONE)
@@ -70,8 +70,8 @@ async def test_each_part_is_answered_by_its_own_model():
     np.testing.assert_array_equal(result.results[2].scores, alone[2].scores)
 
 
-async def test_usage_is_that_of_all_parts():
-    """Lengths end to end; what ran beyond them is billed too."""
+async def test_usage_covers_all_parts():
+    """All lengths in order; further tokens are billed too."""
     rerank_by_vectors = RerankRequest(query="what", passages=["that"])
     async with serving_one(DENSE) as (engine, _):
         result = await engine.answer(MultiRequest(requests=[embed("ab", "c"), rerank_by_vectors]), ANYONE)
@@ -83,8 +83,8 @@ async def test_usage_is_that_of_all_parts():
     assert timings.total_s >= max(one.usage.timings.inference_s for one in result.results)
 
 
-async def test_they_run_together_under_one_place():
-    """A body is one request to the limit of requests, and its parts share a batch."""
+async def test_parts_share_one_admission_and_a_batch():
+    """A body counts as one request."""
     backend = FakeBackend()
     async with serving(backend, models=[DENSE], max_concurrent_requests=1) as engine:
         close_gate(backend)
@@ -110,7 +110,7 @@ async def test_they_run_together_under_one_place():
     ids=["none", "too many parts", "too many inputs of all", "a part without inputs"],
 )
 async def test_parts_and_their_inputs_are_counted(parts, error, given):
-    """Many small parts are no way around the limit of a request."""
+    """Many small parts must stay within the limit of one request."""
     async with serving_one(DENSE, max_client_batch_size=4) as (engine, backend):
         with pytest.raises(error) as refused:
             await engine.answer(MultiRequest(requests=parts), ANYONE)
@@ -126,8 +126,8 @@ async def test_parts_and_their_inputs_are_counted(parts, error, given):
     [(embed("a", model="?"), ModelNotFound), (embed("!"), InferenceFailed)],
     ids=["no such model", "a text that fails"],
 )
-async def test_the_first_failure_is_that_of_all(part, error):
-    """And nothing of the others waits any more."""
+async def test_the_first_failure_fails_the_body(part, error):
+    """The texts of the other parts leave the queue."""
     async with serving_one(DENSE) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(error):
@@ -147,7 +147,7 @@ async def test_the_expected_space_is_that_of_every_part():
 
 
 async def slow(engine: Engine, backend: FakeBackend) -> None:
-    """Ten tokens a second, as far as the engine knows, and a gate that is closed."""
+    """Sets the measured speed to ten tokens a second and holds the forward passes back."""
     runner = engine._registry.models[0].runner
     assert runner is not None
     runner._speed = Speed(streams=1)
@@ -155,8 +155,8 @@ async def slow(engine: Engine, backend: FakeBackend) -> None:
     close_gate(backend)
 
 
-async def test_parts_are_not_refused_for_the_wait_behind_each_other():
-    """An idle server refuses nothing for its size, in however many parts it comes."""
+async def test_parts_are_not_rejected_for_their_siblings_in_the_queue():
+    """An idle server accepts a body of any number of parts."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, models=[DENSE], max_queue_wait_s=1.0) as engine:
         await slow(engine, backend)
@@ -183,12 +183,12 @@ async def test_parts_are_not_refused_for_the_wait_behind_each_other():
     ids=["few", "many small parts", "a long query for each passage", "pairs", "ids"],
 )
 def test_many_small_parts_are_a_bulk_job(parts, lane):
-    """Or a job in parts would stand in the lane of those who wait for an answer."""
+    """Otherwise a job in parts would use the interactive lane."""
     assert lane_of(MultiRequest(requests=parts), bulk_tokens=1000) == lane
 
 
-async def test_the_observer_is_told_of_each_part():
-    """By its own model; a body that is refused as a whole is one request."""
+async def test_each_part_is_reported():
+    """With its model; a body that is rejected as a whole is one report."""
     observer = Recorder()
     async with serving(*map(backend_for, MODELS), models=MODELS, observer=observer, max_client_batch_size=4) as engine:
         await engine.answer(MultiRequest(requests=[embed("ab"), ClassifyRequest(inputs=["x"])]), ANYONE)

@@ -1,4 +1,4 @@
-"""Texts to tokens off the loop, in order, and in parts that leave others their turn."""
+"""Tokenizing threads: results in order, and long requests in parts so that others run in between."""
 
 from __future__ import annotations
 
@@ -41,30 +41,30 @@ async def encode(pool, encoder, inputs, *, truncate=True):
     [["a"], ["a"] * 3000, ["ab" * 40_000, "c", "d" * 70_000], [[1, 2], "a"], [""] * 600],
     ids=["one", "many", "long ones", "ids", "empty texts"],
 )
-async def test_one_result_an_input_in_order(pool, inputs):
-    """However the request was cut into parts."""
+async def test_results_have_the_order_of_the_inputs(pool, inputs):
+    """Regardless of how the request is cut into parts."""
     encoded = await encode(pool, ByteEncoder(), [*inputs, "end"])
     whole = ByteEncoder().read(ReadRequest(inputs=[*inputs, "end"], options=TextOptions(), truncate=True))
     assert [one.ids.tolist() for one in encoded] == [one.ids.tolist() for one in whole]
 
 
-async def test_a_little_text_is_encoded_where_it_is(pool):
-    """Handing it to a thread and back costs more than encoding it."""
+async def test_short_texts_are_tokenized_on_the_loop(pool):
+    """The way to a thread costs more than tokenizing them."""
     encoder = ByteEncoder()
     await encode(pool, encoder, ["a query of some words"])
     assert encoder.threads == {threading.current_thread().name}
 
 
 @pytest.mark.parametrize("inputs", [["a" * 2001], ["a"] * 100, [[1] * 600]], ids=["long", "many", "ids"])
-async def test_more_than_a_little_is_encoded_off_the_loop(pool, inputs):
-    """The loop goes on answering others."""
+async def test_longer_texts_are_tokenized_on_a_thread(pool, inputs):
+    """The event loop stays free."""
     encoder = ByteEncoder()
     await encode(pool, encoder, inputs)
     assert threading.current_thread().name not in encoder.threads
 
 
-async def test_an_error_names_the_place_in_the_whole_request(pool):
-    """Not the place in the part that a thread happened to have; the first of several."""
+async def test_an_error_has_the_index_in_the_whole_request(pool):
+    """The first of several errors is raised."""
     inputs = ["a"] * 3000
     inputs[2500] = inputs[2900] = "b" * (MAX_TOKENS + 1)
     with pytest.raises(InputTooLong) as refused:
@@ -72,8 +72,8 @@ async def test_an_error_names_the_place_in_the_whole_request(pool):
     assert refused.value.index == 2500
 
 
-async def test_a_long_request_leaves_others_their_turn(pool):
-    """No request has more parts at the threads than there are threads."""
+async def test_a_long_request_uses_each_thread_once_at_a_time(pool):
+    """Other requests run between its waves."""
     at_once = most = 0
 
     class Counting(ByteEncoder):
@@ -97,8 +97,8 @@ async def test_a_long_request_leaves_others_their_turn(pool):
     assert max(waiting) <= 2
 
 
-async def test_only_so_many_long_requests_are_read_at_once(pool):
-    """Those behind them hold no tokens yet. A short one waits for none of them."""
+async def test_long_requests_are_limited(pool):
+    """Waiting ones have no tokens in memory, and a short request does not wait for them."""
     unfinished = most = 0
 
     async def read() -> None:
@@ -126,8 +126,8 @@ async def test_only_so_many_long_requests_are_read_at_once(pool):
     assert most <= LONG_AT_ONCE
 
 
-async def test_closing_answers_those_who_wait_for_a_thread():
-    """And those who come after: the server has shut down, and nothing has gone wrong."""
+async def test_closing_answers_callers_that_wait_for_a_thread():
+    """With Unavailable, and later callers too."""
     pool, gate, waiting = EncoderPool(1), threading.Event(), threading.Event()
 
     def hold() -> bool:
@@ -149,7 +149,7 @@ async def test_closing_answers_those_who_wait_for_a_thread():
 @given(st.lists(st.integers(0, 100_000), min_size=1, max_size=50) | st.integers(1, 1000).map(lambda n: [3] * n))
 @settings(deadline=None, max_examples=60)
 def test_parts_cover_every_input_once_and_stay_small(lengths):
-    """A part is one long input, or several that are together no more work than one call should be."""
+    """A part is one long input, or several within the size of a part."""
     parts = list(_parts(["x" * length for length in lengths]))
     assert [index for part, _ in parts for index in part] == list(range(len(lengths)))
     for part, size in parts:

@@ -21,7 +21,7 @@ finite_rows = arrays(
 @given(finite_rows, st.data())
 @settings(deadline=None, max_examples=100)
 def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
-    """No overflow, no vanishing, no division by zero; the direction is that of the kept numbers."""
+    """No overflow, underflow or division by zero; the direction is that of the kept numbers."""
     dimensions = data.draw(st.integers(1, rows.shape[1]))
     finished = postprocess.finish(rows, dimensions, normalize=True)
     assert finished.shape == (len(rows), dimensions)
@@ -34,28 +34,28 @@ def test_every_finite_row_becomes_length_one_or_stays_zero(rows, data):
     np.testing.assert_allclose(finished * norms[:, None], kept, rtol=1e-6, atol=1e-6 * norms.max())
 
 
-def test_rows_are_cut_before_they_are_normalised():
-    """Matryoshka vectors are of length 1 after the cut, as sentence-transformers has it."""
+def test_rows_are_cut_before_they_are_normalized():
+    """Matryoshka vectors have length 1 after the cut, as in sentence-transformers."""
     rows = np.array([[3, 4, 12]], np.float32)
     np.testing.assert_allclose(postprocess.finish(rows, 2, normalize=True), [[0.6, 0.8]], rtol=1e-6)
 
 
-def test_without_normalising_the_numbers_are_the_models_own():
+def test_without_normalization_the_numbers_are_unchanged():
     """The raw row, cut."""
     rows = np.array([[3, 4, 12]], np.float32)
     np.testing.assert_array_equal(postprocess.finish(rows, 2, normalize=False), [[3, 4]])
     np.testing.assert_array_equal(postprocess.finish(rows, None, normalize=False), rows)
 
 
-def test_the_rows_handed_in_are_not_changed():
-    """A row may lie in the cache."""
+def test_the_given_rows_stay_unchanged():
+    """A row may be in the cache."""
     rows = np.array([[3, 4]], np.float32)
     postprocess.finish(rows, None, normalize=True)
     np.testing.assert_array_equal(rows, [[3, 4]])
 
 
 def test_cosines_are_of_the_first_row_with_each_other():
-    """In their order; a row of zeros is like nothing."""
+    """In order; a row of zeros has cosine 0."""
     rows = postprocess.finish(
         np.array([[0.1, 0.7, 0.3], [0.1, 0.7, 0.3], [-0.1, -0.7, -0.3], [0, 0, 0]], np.float32), None, True
     )
@@ -64,7 +64,7 @@ def test_cosines_are_of_the_first_row_with_each_other():
 
 
 def test_a_cosine_is_never_above_one():
-    """Rounding alone would make it so for some texts, and clients take its arc cosine."""
+    """Rounding would exceed it for some texts, and clients compute the arc cosine."""
     rows = np.random.default_rng(0).normal(size=(500, 1, 384)).astype(np.float32)
     units = [postprocess.finish(row, None, normalize=True) for row in rows]
     assert max(float((unit @ unit.T).max()) for unit in units) > 1  # the case is there
@@ -79,7 +79,7 @@ def unit_rows(count: int, width: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("precision", ["binary", "ubinary"])
 @pytest.mark.parametrize("width", [8, 100, 384])
 def test_bits_are_those_of_sentence_transformers(precision, width):
-    """The same bytes in the same type, so that an index filled by either is one index."""
+    """The same bytes in the same type, so that both can fill one index."""
     from sentence_transformers.util.quantization import quantize_embeddings
 
     vectors = unit_rows(20, width)
@@ -91,7 +91,7 @@ def test_bits_are_those_of_sentence_transformers(precision, width):
 
 @pytest.mark.parametrize("width", [64, 384, 1024])
 def test_eight_bits_lose_little_of_a_cosine(width):
-    """A vector's with itself stays above 0.9998, that of two texts moves by some 0.02 / sqrt(D)."""
+    """A vector's cosine with itself stays above 0.9998; that of two texts changes by about 0.02 / sqrt(D)."""
     vectors = unit_rows(100, width).astype(np.float64)
     whole = postprocess.in_precision(unit_rows(100, width), "int8").astype(np.float64)
     whole /= np.linalg.norm(whole, axis=1, keepdims=True)
@@ -100,8 +100,8 @@ def test_eight_bits_lose_little_of_a_cosine(width):
     assert np.sqrt((moved**2).mean()) < 0.025 / np.sqrt(width)
 
 
-def test_eight_bits_are_of_each_text_alone():
-    """No calibration over a batch: a vector of today can be compared with one of last year."""
+def test_int8_does_not_depend_on_the_batch():
+    """Without calibration, vectors of different days can be compared."""
     vectors = unit_rows(10, 64)
     together = postprocess.in_precision(vectors, "int8")
     alone = [postprocess.in_precision(row[None], "int8") for row in vectors]
@@ -109,7 +109,7 @@ def test_eight_bits_are_of_each_text_alone():
     assert together.dtype == np.int8
 
 
-def test_unsigned_bytes_are_the_signed_ones_and_128():
+def test_uint8_is_int8_plus_128():
     """One rule for both."""
     vectors = unit_rows(10, 64)
     signed, unsigned = postprocess.in_precision(vectors, "int8"), postprocess.in_precision(vectors, "uint8")
@@ -117,8 +117,8 @@ def test_unsigned_bytes_are_the_signed_ones_and_128():
     np.testing.assert_array_equal(unsigned.astype(int) - 128, signed)
 
 
-def test_a_number_out_of_range_is_cut_and_not_wrapped():
-    """A vector all in one place keeps its sign."""
+def test_a_number_out_of_range_is_clipped():
+    """A vector with one large number keeps its sign."""
     vectors = np.eye(2, 64, dtype=np.float32) * np.array([[1], [-1]], np.float32)
     whole = postprocess.in_precision(vectors, "int8")
     assert (whole.max(), whole.min()) == (127, -127)
@@ -135,7 +135,7 @@ words = st.dictionaries(st.integers(0, 30), st.floats(0.125, 4, width=32), max_s
 @given(some_rows, st.lists(token_rows, min_size=1, max_size=5))
 @settings(deadline=None, max_examples=100)
 def test_the_best_match_of_each_query_token_is_summed(query, passages):
-    """Token by token; a passage without tokens matches nothing."""
+    """Token by token; a passage without tokens scores 0."""
     expected = [sum(max((float(q @ p) for p in passage), default=0.0) for q in query) for passage in passages]
     scores = postprocess.max_sims(query, passages)
     assert scores.dtype == np.float32
@@ -145,7 +145,7 @@ def test_the_best_match_of_each_query_token_is_summed(query, passages):
 @given(words, st.lists(words, min_size=1, max_size=6))
 @settings(deadline=None, max_examples=150)
 def test_products_are_over_shared_words(query, passages):
-    """Against dicts; words in any order, and texts without any."""
+    """Compared with dicts; words in any order, and texts without words."""
     expected = [sum(weight * passage.get(word, 0.0) for word, weight in query.items()) for passage in passages]
     scores = postprocess.sparse_dots(sparse(query), [sparse(passage) for passage in passages])
     assert scores.dtype == np.float32
@@ -156,8 +156,8 @@ def sparse(weights: dict[int, float]) -> Sparse:
     return Sparse(np.array(list(weights), np.int32), np.array(list(weights.values()), np.float32))
 
 
-def test_a_probability_of_any_logit_is_one():
-    """Far out neither overflow nor NaN, and in between 1 / (1 + exp(-x))."""
+def test_sigmoid_is_a_probability_for_any_logit():
+    """No overflow or NaN; otherwise 1 / (1 + exp(-x))."""
     logits = np.array([-1e30, -1000, -2, 0, 3, 1000, 1e30], np.float32)
     expected = [0, 0, 1 / (1 + math.exp(2)), 0.5, 1 / (1 + math.exp(-3)), 1, 1]
     np.testing.assert_allclose(postprocess.sigmoid(logits), expected, atol=1e-7)
@@ -165,7 +165,7 @@ def test_a_probability_of_any_logit_is_one():
 
 @pytest.mark.parametrize("far", [0.0, 1e4, 1e38, -1e38])
 def test_shares_sum_to_one(far):
-    """Wherever the logits lie."""
+    """For any logits."""
     shares = postprocess.softmax(np.array([[1, 2, 3], [far, 0, 1]], np.float32))
     np.testing.assert_allclose(shares.sum(axis=1), 1, rtol=1e-6)
     np.testing.assert_allclose(shares[0], np.exp([1, 2, 3]) / np.exp([1, 2, 3]).sum(), rtol=1e-6)

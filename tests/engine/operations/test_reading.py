@@ -1,4 +1,4 @@
-"""How a text is read: what stands before it, what is pooled of it, which of its rows count."""
+"""How a text is read: its prompt, the rows that are pooled, and the rows that count."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ COLBERT = spec(("colbert", "tokens"), colbert=Colbert(dimensions=COLBERT_WIDTH))
 DENSE_ONE = spec(("dense",), fingerprint="d" * 16)
 
 
-async def test_a_prompt_may_stand_before_the_text_without_counting():
-    """Where the model leaves its prompt out of the mean, only the text's rows are pooled."""
+async def test_a_model_may_leave_its_prompt_out_of_pooling():
+    """Only the text's own rows are pooled."""
     asked = EmbedRequest(inputs=["abc"], text=TextOptions(prompt="Q: "), normalize=False)
     async with serving_one(spec(include_prompt=False)) as (engine, backend):
         result = await engine.answer(asked, ANYONE)
@@ -40,7 +40,7 @@ async def test_a_prompt_may_stand_before_the_text_without_counting():
 
 
 async def test_a_text_that_is_all_prompt_still_has_a_row_to_pool():
-    """A prompt longer than the model reads leaves no token of the text; a mean of nothing would not be finite."""
+    """A prompt above the limit leaves no token of the text, and a mean of no rows is not finite."""
     text = TextOptions(prompt="p" * (MAX_TOKENS + 9), truncate=True)
     async with serving_one(spec(include_prompt=False)) as (engine, backend):
         await engine.answer(EmbedRequest(inputs=["abc"], text=text), ANYONE)
@@ -48,8 +48,8 @@ async def test_a_text_that_is_all_prompt_still_has_a_row_to_pool():
     assert (span.start, span.stop) == (MAX_TOKENS - 1, MAX_TOKENS)
 
 
-async def test_the_cache_knows_what_was_pooled():
-    """The same tokens with and without a prompt that counts are two answers."""
+async def test_the_cache_distinguishes_pooled_rows():
+    """The same tokens with and without a pooled prompt have two entries."""
     async with serving_one(spec(include_prompt=False)) as (engine, backend):
         with_prompt = EmbedRequest(inputs=["b"], text=TextOptions(prompt="a"), normalize=False)
         first = await engine.answer(with_prompt, ANYONE)
@@ -62,7 +62,7 @@ async def test_the_cache_knows_what_was_pooled():
 
 
 async def test_the_cache_keeps_sparse_vectors_too():
-    """A text asked for twice in the same kinds runs once; in others it runs again."""
+    """A text runs once for the same kinds, and again for others."""
     async with serving_one(M3) as (engine, backend):
         for outputs in ({"sparse"}, {"sparse"}, {"dense", "sparse"}, {"dense", "sparse"}):
             result = await engine.answer(EmbedRequest(inputs=["ac"], outputs=frozenset(outputs)), ANYONE)
@@ -71,7 +71,7 @@ async def test_the_cache_keeps_sparse_vectors_too():
 
 
 async def test_a_colbert_model_marks_queries_and_documents():
-    """A query is filled up with tokens nobody attends to; the mark's own vector does not count."""
+    """A query is filled up with unattended tokens; the marker's own vector does not count."""
     async with serving_one(COLBERT) as (engine, backend):
         asked = EmbedRequest(inputs=["ab"], outputs=frozenset({"colbert"}), text=TextOptions(kind="query"))
         query = await engine.answer(asked, ANYONE)
@@ -86,7 +86,7 @@ async def test_a_colbert_model_marks_queries_and_documents():
 
 
 async def test_texts_under_a_long_prompt_are_not_read_on_the_loop():
-    """The prompt is read once for each of them: 60 empty texts would hold it for 0.1 s."""
+    """The prompt is read once for each text: 60 empty texts would hold the loop for 0.1 s."""
     async with serving_one(DENSE_ONE) as (engine, _):
         encoder = engine._registry.models[0].runner.encoder
         encoder.threads.clear()

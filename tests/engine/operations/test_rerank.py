@@ -1,4 +1,4 @@
-"""One door for every kind of reranker: what each method scores, and what is refused."""
+"""Every method of reranking, and the requests that are rejected."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     ("raw", "kind"), [(None, "logit"), (True, "logit"), (False, "probability")], ids=["as usual", "raw", "not raw"]
 )
 async def test_a_cross_encoder_scores_each_pair(raw, kind):
-    """Its logit, or the probability on demand; the query is billed with every passage."""
+    """By logit, or by probability on request; the query is billed with every passage."""
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         result = await engine.answer(ask(raw=raw), ANYONE)
     expected = logits()[:, 0]
@@ -80,7 +80,7 @@ async def test_a_cross_encoder_scores_each_pair(raw, kind):
     ids=["as usual", "not raw", "raw"],
 )
 async def test_a_language_model_weighs_yes_against_no(raw, kind):
-    """The probability of yes of the two, or the difference of their logits."""
+    """The probability of yes, or the difference of the logits."""
     async with serving_one(JUDGE) as (engine, _):
         result = await engine.answer(ask(raw=raw), ANYONE)
     both = logits(f"Judge: {QUERY}", labels=2)
@@ -90,7 +90,7 @@ async def test_a_language_model_weighs_yes_against_no(raw, kind):
 
 
 async def test_a_language_model_with_a_head_has_one_logit():
-    """It is asked in the same words, and its head's number is that of yes."""
+    """It reads the same template, and its head's logit is that of yes."""
     async with serving_one(LANGUAGE_MODEL_WITH_A_HEAD) as (engine, _):
         result = await engine.answer(ask(), ANYONE)
     np.testing.assert_allclose(result.scores, sigmoid(logits(f"Judge: {QUERY}")[:, 0]), rtol=1e-5)
@@ -98,7 +98,7 @@ async def test_a_language_model_with_a_head_has_one_logit():
 
 
 async def test_pairs_of_a_causal_model_share_the_tokens_they_begin_with():
-    """The words before the passages run once a batch."""
+    """The tokens before the passages run once a batch."""
     async with serving_one(JUDGE) as (engine, backend):
         await engine.answer(ask(), ANYONE)
     (batch,) = backend.batches
@@ -109,7 +109,7 @@ async def test_pairs_of_a_causal_model_share_the_tokens_they_begin_with():
 
 
 async def test_of_equal_passages_each_keeps_a_token_of_its_own():
-    """Something must be left to read behind what is shared."""
+    """A sequence needs a token after the shared prefix."""
     async with serving_one(JUDGE, cache_bytes=0) as (engine, backend):
         result = await engine.answer(ask(passages=["same", "same"]), ANYONE)
     assert result.scores[0] == result.scores[1]
@@ -118,7 +118,7 @@ async def test_of_equal_passages_each_keeps_a_token_of_its_own():
 
 @pytest.mark.parametrize("cost", ["packed", "padded"])
 async def test_a_backend_that_pads_shares_nothing(cost):
-    """It reads every text on its own in any case."""
+    """It reads every text separately."""
     backend = backend_for(JUDGE, cost=cost)
     async with serving(backend, models=[JUDGE]) as engine:
         result = await engine.answer(ask(raw=True), ANYONE)
@@ -155,7 +155,7 @@ def matches(drop: int) -> list[float]:
     ids=["dense", "sparse", "colbert"],
 )
 async def test_each_kind_of_vector_ranks(method, kind, expected):
-    """The query's against each passage's, both read in one go; the query's tokens are billed once."""
+    """Query and passages are read in one batch; the query's tokens are billed once."""
     async with serving_one(M3) as (engine, _):
         result = await engine.answer(ask(method=method), ANYONE)
     np.testing.assert_allclose(result.scores, expected, rtol=1e-5)
@@ -179,8 +179,8 @@ async def test_the_weighted_method_is_a_mean_of_the_three(weights):
 @pytest.mark.parametrize(
     "weights", [(0.0, 0.0, 0.0), (-1.0, 1.0, 1.0), (float("nan"), 1.0, 1.0), (1e308, 1e308, 1e308)]
 )
-async def test_weights_that_make_no_mean_are_refused(weights):
-    """They would make scores that are no numbers."""
+async def test_invalid_weights_are_rejected(weights):
+    """Their scores would not be finite numbers."""
     async with serving_one(M3) as (engine, backend):
         with pytest.raises(InvalidField) as refused:
             await engine.answer(ask(weights=weights), ANYONE)
@@ -189,7 +189,7 @@ async def test_weights_that_make_no_mean_are_refused(weights):
 
 
 async def test_a_colbert_model_sums_its_matches():
-    """As pylate does; the marks of query and document do not count."""
+    """As pylate does; the markers of query and document do not count."""
     async with serving_one(COLBERT) as (engine, _):
         result = await engine.answer(ask(), ANYONE)
     np.testing.assert_allclose(result.scores, matches(drop=0), rtol=1e-5)
@@ -203,15 +203,15 @@ async def test_a_colbert_model_sums_its_matches():
     ("wanted", "answers"),
     [(None, "m2"), ("scores", "m2"), ("dense", "m1"), ("weighted", "m3"), ("colbert", "m3")],
 )
-async def test_without_a_name_a_model_with_scores_of_its_own_is_preferred(wanted, answers):
-    """Else the first that has the vectors that the method needs."""
+async def test_without_model_a_reranker_is_preferred(wanted, answers):
+    """Otherwise the first model with the vectors of the method."""
     models = [CLASSIFIER, spec(("dense",)), CROSS_ENCODER, M3]
     async with serving(*map(backend_for, models), models=models) as engine:
         assert (await engine.answer(ask(method=wanted), ANYONE)).model == answers
 
 
-async def test_without_scores_anywhere_vectors_rank():
-    """The first model that can rank at all."""
+async def test_without_a_reranker_vectors_rank():
+    """The first model that supports any method."""
     models = [CLASSIFIER, spec(("dense",))]
     async with serving(*map(backend_for, models), models=models) as engine:
         result = await engine.answer(ask(), ANYONE)
@@ -223,8 +223,8 @@ async def test_without_scores_anywhere_vectors_rank():
     [(CLASSIFIER, None), (CROSS_ENCODER, "dense"), (spec(("dense",)), "scores"), (COLBERT, "weighted")],
     ids=["labels are no scores", "no vectors", "no scores", "not all vectors"],
 )
-async def test_a_model_without_the_method_is_refused(model, method):
-    """By name or not, before anything is run."""
+async def test_a_model_without_the_method_is_rejected(model, method):
+    """Named or not, before anything runs."""
     async with serving_one(model) as (engine, backend):
         for name in ("m0", None):
             with pytest.raises(ModelCannot):
@@ -245,8 +245,8 @@ async def test_a_composite_ranks_by_its_dense_model():
 
 
 @pytest.mark.parametrize(("model", "method"), [(CROSS_ENCODER, None), (M3, "dense")], ids=["pairs", "vectors"])
-async def test_an_instruction_for_a_model_that_reads_none_is_refused(model, method):
-    """Leaving it out in silence would be another question."""
+async def test_an_instruction_for_another_model_is_rejected(model, method):
+    """Ignoring it would answer another question."""
     async with serving_one(model) as (engine, backend):
         with pytest.raises(InvalidField) as refused:
             await engine.answer(ask(instruction="Find cats", method=method), ANYONE)
@@ -255,7 +255,7 @@ async def test_an_instruction_for_a_model_that_reads_none_is_refused(model, meth
 
 
 async def test_a_language_model_reads_the_instruction():
-    """In place of its own."""
+    """Instead of its own."""
     async with serving_one(JUDGE) as (engine, _):
         result = await engine.answer(ask(instruction="Find cats", raw=True), ANYONE)
     both = logits(f"Find cats: {QUERY}", labels=2)
@@ -263,8 +263,8 @@ async def test_a_language_model_reads_the_instruction():
 
 
 @pytest.mark.parametrize(("count", "error"), [(0, EmptyInput), (3, TooManyInputs)])
-async def test_passages_are_counted_before_anything_is_read(count, error):
-    """Of all that could be too many."""
+async def test_too_many_passages_are_rejected_before_any_is_read(count, error):
+    """An empty list too."""
     async with serving_one(CROSS_ENCODER, max_client_batch_size=2) as (engine, backend):
         with pytest.raises(error) as refused:
             await engine.answer(ask(passages=["a"] * count), ANYONE)
@@ -274,7 +274,7 @@ async def test_passages_are_counted_before_anything_is_read(count, error):
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_poison_passage_is_named(model):
-    """By its place among the passages, whatever was run beside it."""
+    """By its index among the passages."""
     async with serving_one(model) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(InferenceFailed) as failed:
@@ -289,7 +289,7 @@ FOURS = ChunkOptions(max_tokens=4)
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_a_passages_best_chunk_counts(model):
-    """Its score, its span and its length are the passage's."""
+    """Its score, span and length are the passage's."""
     passages = ["abcdefghij", "it", "zzzzyyyyxxxx"]
     async with serving_one(model) as (engine, _):
         result = await engine.answer(ask(passages=passages, chunks=FOURS), ANYONE)
@@ -303,22 +303,22 @@ async def test_a_passages_best_chunk_counts(model):
 
 
 async def test_of_equal_chunks_the_first_wins():
-    """The same every time."""
+    """So that the result is deterministic."""
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ask(passages=["abcdabcdabcd"], chunks=FOURS), ANYONE)
     assert result.spans == [Span(0, 4)]
 
 
-async def test_an_empty_passage_is_scored_as_it_is():
-    """It has no chunk, and every passage has a score."""
+async def test_an_empty_passage_is_scored():
+    """It has no chunk, but every passage has a score."""
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ask(passages=["", "abcdefgh"], chunks=FOURS), ANYONE)
     assert result.scores[0] == pytest.approx(float(expected_logits(pair(QUERY, ""), 1)[0]), rel=1e-6)
     assert result.spans[0] == Span(0, 0)
 
 
-async def test_chunks_are_counted_too():
-    """A request cannot carry more pieces than it could carry passages."""
+async def test_chunks_count_as_passages():
+    """A request has at most as many chunks as it may have passages."""
     async with serving_one(CROSS_ENCODER, max_client_batch_size=3) as (engine, backend):
         with pytest.raises(TooManyInputs, match="chunks") as refused:
             await engine.answer(ask(passages=["a" * 8, "b" * 8], chunks=FOURS), ANYONE)
@@ -328,7 +328,7 @@ async def test_chunks_are_counted_too():
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3], ids=["pairs", "vectors"])
 async def test_an_error_about_a_chunk_names_its_passage(model):
-    """The caller knows no chunks."""
+    """The client does not know the chunks."""
     async with serving_one(model) as (engine, backend):
         backend.poison = ord("!")
         with pytest.raises(InferenceFailed) as failed:
@@ -337,7 +337,7 @@ async def test_an_error_about_a_chunk_names_its_passage(model):
 
 
 async def test_a_pair_that_is_too_long_names_its_passage():
-    """Where the caller wants nothing cut."""
+    """Without truncation."""
     request = ask(passages=["ok", "x" * 90], text=TextOptions(truncate=False))
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         with pytest.raises(InputTooLong) as refused:
@@ -347,7 +347,7 @@ async def test_a_pair_that_is_too_long_names_its_passage():
 
 
 async def test_ties_are_ties():
-    """Equal passages have equal scores, however they were batched."""
+    """Equal passages have equal scores in any batch."""
     backend = FakeBackend(max_batch_tokens=40)
     async with serving(backend, models=[CROSS_ENCODER], cache_bytes=0) as engine:
         result = await engine.answer(ask(passages=["same", "other", "same", "same"]), ANYONE)
@@ -358,8 +358,8 @@ async def test_ties_are_ties():
 
 
 @pytest.mark.parametrize("model", [CROSS_ENCODER, M3, JUDGE, COLBERT], ids=["pairs", "vectors", "words", "colbert"])
-async def test_a_passage_is_cut_to_what_the_request_allows(model):
-    """Its score is that of its beginning, by whatever method; its length says what there was, and so does the bill."""
+async def test_a_passage_is_cut_to_the_request_s_limit(model):
+    """The score is that of its beginning for every method; length and bill state the cut."""
     passages = ["this", "that one", "it is"]
     async with serving_one(model) as (engine, _):
         result = await engine.answer(ask(passages=passages, max_passage_tokens=4), ANYONE)
@@ -371,8 +371,8 @@ async def test_a_passage_is_cut_to_what_the_request_allows(model):
     assert result.usage.tokens == short.usage.tokens
 
 
-async def test_a_long_passage_is_cut_even_where_nothing_else_is():
-    """Whether the request truncates or not: this limit never refuses."""
+async def test_max_passage_tokens_cuts_without_truncate():
+    """This limit never rejects a passage."""
     text = TextOptions(truncate=False)
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ask(passages=["x" * 500], max_passage_tokens=10, text=text), ANYONE)
@@ -381,8 +381,8 @@ async def test_a_long_passage_is_cut_even_where_nothing_else_is():
             await engine.answer(ask(passages=["x" * 500], text=text), ANYONE)
 
 
-async def test_chunks_are_those_of_what_is_left():
-    """What was cut off is told once, of the chunk that was left last, and of the passage."""
+async def test_a_passage_is_cut_before_it_is_chunked():
+    """The cut counts once, for the last chunk and for the passage."""
     passages = ["abcdefghijkl", "it"]
     async with serving_one(CROSS_ENCODER) as (engine, _):
         result = await engine.answer(ask(passages=passages, chunks=FOURS, max_passage_tokens=6), ANYONE)
@@ -394,8 +394,8 @@ async def test_chunks_are_those_of_what_is_left():
 
 
 @pytest.mark.parametrize("max_passage_tokens", [0, -1, -(10**30)])
-async def test_a_passage_without_any_token_is_no_passage(max_passage_tokens):
-    """It is refused before anything is run."""
+async def test_max_passage_tokens_must_be_positive(max_passage_tokens):
+    """It is rejected before anything runs."""
     async with serving_one(CROSS_ENCODER) as (engine, backend):
         with pytest.raises(InvalidField) as refused:
             await engine.answer(ask(max_passage_tokens=max_passage_tokens), ANYONE)
@@ -405,7 +405,7 @@ async def test_a_passage_without_any_token_is_no_passage(max_passage_tokens):
 
 @pytest.mark.parametrize("method", ["colbert", "weighted"])
 async def test_colbert_vectors_need_special_tokens(method):
-    """BGE-M3 leaves its first out: without it, that would be a word. Its other vectors do not mind."""
+    """BGE-M3 drops its first token, which would otherwise be a word. Its other vectors do not need them."""
     text = TextOptions(add_special_tokens=False)
     async with serving_one(M3) as (engine, backend):
         with pytest.raises(InvalidField) as refused:

@@ -1,4 +1,4 @@
-"""What the operations share: work side by side, and errors that name the right input."""
+"""The tools of all operations: concurrent work, the places of errors, and usage."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ async def give(value: int) -> int:
 
 @pytest.mark.parametrize("count", [1, 3])
 async def test_results_come_back_in_order(count):
-    """Whichever ended first."""
+    """In any order of completion."""
     assert await together([give(n) for n in range(count)]) == list(range(count))
 
 
-async def test_a_failure_ends_the_others_before_it_is_told():
-    """When the caller learns of it, nothing of the request is under way any more."""
+async def test_a_failure_ends_the_others_before_it_is_raised():
+    """The request has no work left when its caller sees the error."""
     ended = asyncio.Event()
 
     async def wait_for_ever() -> None:
@@ -43,8 +43,8 @@ async def test_a_failure_ends_the_others_before_it_is_told():
     assert ended.is_set()
 
 
-async def test_who_leaves_ends_all():
-    """Cancelling the whole cancels every part of it."""
+async def test_cancellation_ends_all():
+    """Cancelling the whole cancels every coroutine."""
     ended: list[int] = []
 
     async def wait_for_ever(n: int) -> None:
@@ -62,8 +62,8 @@ async def test_who_leaves_ends_all():
     assert ended == [0, 1]
 
 
-async def test_of_thousands_only_so_many_are_under_way():
-    """Each is made when it is its turn; the results are in order all the same."""
+async def test_of_thousands_a_limited_number_runs():
+    """Each coroutine is made when it starts; the results are in order."""
     under_way = most = 0
 
     async def work(n: int) -> int:
@@ -79,8 +79,8 @@ async def test_of_thousands_only_so_many_are_under_way():
     assert 1 < most <= PARTS_AT_ONCE
 
 
-async def test_others_get_their_turn_between_thousands():
-    """Though none of them waits for anything."""
+async def test_other_tasks_run_between_thousands():
+    """Even if no coroutine waits."""
     turns = 0
 
     async def count() -> None:
@@ -98,8 +98,8 @@ async def test_others_get_their_turn_between_thousands():
     assert max(seen.count(turn) for turn in set(seen)) <= PARTS_AT_ONCE
 
 
-async def test_after_a_failure_none_of_thousands_begins():
-    """And those under way have ended before it is told."""
+async def test_after_a_failure_no_further_one_starts():
+    """Running ones have ended before the error is raised."""
     begun: list[int] = []
     ended: list[int] = []
 
@@ -119,8 +119,8 @@ async def test_after_a_failure_none_of_thousands_begins():
 
 
 @pytest.mark.parametrize(("numbers", "inline"), [(INLINE_NUMBERS, True), (INLINE_NUMBERS + 1, False)])
-async def test_long_work_is_done_off_the_loop(numbers, inline):
-    """And short work where it is."""
+async def test_large_array_operations_run_on_a_thread(numbers, inline):
+    """Small ones run on the loop."""
     thread = await compute(numbers, threading.current_thread)
     assert (thread is threading.current_thread()) is inline
 
@@ -150,6 +150,6 @@ def test_an_error_about_a_single_text_has_no_index():
     assert (raised.value.field, raised.value.index) == ("query", None)
 
 
-def test_tokens_billed_are_all_that_were_run():
-    """Those of a second model, or of a query, beside those of the inputs."""
+def test_all_tokens_that_ran_are_billed():
+    """Those of a second model or of a query too."""
     assert Usage(lengths=[TextLength(5, 3), TextLength(2, 2)], characters=9, further_tokens=4).tokens == 9

@@ -1,4 +1,4 @@
-"""Tokens as an answer of their own, and back."""
+"""The tokens of texts, and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ANYONE = Caller()
 
 
 async def test_tokens_and_back():
-    """Tokenising needs no device; decoding takes the ids back to text."""
+    """Neither needs a device."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         tokenized = await engine.answer(TokenizeRequest(inputs=["ab", "c"]), ANYONE)

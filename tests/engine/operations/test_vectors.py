@@ -1,4 +1,4 @@
-"""What one model makes of texts: as much as fits, and of those that can be embedded if others may fail."""
+"""The raw vectors of one model: limits of memory, and inputs that fail alone."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ TOO_LONG = "x" * (MAX_TOKENS + 1)
 
 
 @pytest.mark.parametrize("kind", ["tokens", "colbert"])
-async def test_vectors_of_tokens_that_no_answer_has_room_for_are_not_made(kind, monkeypatch):
-    """600 texts of MiniLM would be an answer of 700 MB, 2,048 of BGE-M3 one of 200 GB."""
+async def test_token_vectors_beyond_a_response_are_rejected(kind, monkeypatch):
+    """600 texts of MiniLM would be a response of 700 MB, 2,048 of BGE-M3 one of 200 GB."""
     width = WIDTH if kind == "tokens" else COLBERT_WIDTH
     monkeypatch.setattr(vectors, "MAX_SHOWN_NUMBERS", 6 * width)
     async with serving_one(M3) as (engine, backend):
@@ -63,8 +63,8 @@ async def test_vectors_of_tokens_that_no_answer_has_room_for_are_not_made(kind, 
         await engine.answer(EmbedRequest(inputs=["abc", "defg"], outputs=frozenset({"dense", "sparse"})), ANYONE)
 
 
-async def test_passages_whose_vectors_would_fill_memory_are_refused(monkeypatch):
-    """Scores are small; what they are made of is not."""
+async def test_token_vectors_beyond_memory_are_rejected(monkeypatch):
+    """Scores are small, but their token vectors are not."""
     monkeypatch.setattr(vectors, "MAX_HELD_NUMBERS", 6 * COLBERT_WIDTH)
     async with serving_one(M3) as (engine, _):
         await engine.answer(RerankRequest(query="a", passages=["abc", "def"], method="colbert"), ANYONE)
@@ -81,7 +81,7 @@ def some(*inputs: object, **changes: object) -> EmbedRequest:
 
 
 async def test_an_input_that_cannot_be_embedded_fails_alone():
-    """Too long, empty, or failed by the network: each has its error and zeros, and the others their vectors."""
+    """Too long, empty, or failed by the network: it has its error and zeros, and the others their vectors."""
     inputs = ["ab", TOO_LONG, "c", [], "no!", "d"]
     async with serving_one(M3) as (engine, backend):
         backend.poison = ord("!")
@@ -105,8 +105,8 @@ async def test_an_input_that_cannot_be_embedded_fails_alone():
             np.testing.assert_array_equal(colbert, expected_colbert(ids_of(text))[1:])
 
 
-async def test_lengths_are_those_of_what_was_read():
-    """Nothing was read of an input that was refused; one that failed in the network was run."""
+async def test_a_rejected_input_has_length_zero():
+    """An input that failed in the network was run, and counts."""
     async with serving_one(spec(("dense",))) as (engine, backend):
         backend.poison = ord("!")
         result = await engine.answer(some("ab", TOO_LONG, "no!"), ANYONE)
@@ -114,8 +114,8 @@ async def test_lengths_are_those_of_what_was_read():
     assert result.usage.tokens == 5
 
 
-async def test_all_of_them_failing_is_an_answer_too():
-    """Of the right shape, with nothing run."""
+async def test_all_inputs_may_fail():
+    """The result has the right shape, and nothing ran."""
     async with serving_one(M3) as (engine, backend):
         result = await engine.answer(some(TOO_LONG, [], precisions=("float", "ubinary")), ANYONE)
         assert not backend.batches
@@ -125,8 +125,8 @@ async def test_all_of_them_failing_is_an_answer_too():
     assert result.usage.tokens == 0
 
 
-async def test_without_failures_it_is_the_usual_answer():
-    """To the last number, in as many batches, and nothing is tokenised twice."""
+async def test_without_failures_the_result_is_the_same():
+    """To the last number, in as many batches, and nothing is tokenized twice."""
     encoder, backend = ByteEncoder(M3), FakeBackend()
     calls = []
     read = encoder.read
@@ -145,7 +145,7 @@ async def test_without_failures_it_is_the_usual_answer():
 
 
 async def test_precisions_and_dimensions_of_a_row_that_failed():
-    """A row of zeros in each, as wide as the others."""
+    """A row of zeros in each precision, of the same width."""
     request = EmbedRequest(inputs=["ab", TOO_LONG], partial=True, dimensions=4, precisions=("float", "int8"))
     async with serving_one(spec(("dense",))) as (engine, _):
         result = await engine.answer(request, ANYONE)
@@ -154,7 +154,7 @@ async def test_precisions_and_dimensions_of_a_row_that_failed():
 
 
 async def test_a_colbert_model_s_input_fails_alone():
-    """Which is read in its own way, with rows that do not count."""
+    """Its sequences have markers and rows that do not count."""
     colbert = spec(("colbert",), colbert=Colbert(dimensions=COLBERT_WIDTH))
     async with serving_one(colbert) as (engine, _):
         result = await engine.answer(some(TOO_LONG, "ab", outputs=frozenset({"colbert"})), ANYONE)
@@ -163,8 +163,8 @@ async def test_a_colbert_model_s_input_fails_alone():
     np.testing.assert_array_equal(result.colbert[1], expected_colbert(ids_of("ab")))
 
 
-async def test_what_one_model_of_a_composite_cannot_read_has_failed():
-    """The other may have read it: whoever asked for both has not got both."""
+async def test_an_input_fails_if_one_model_of_a_composite_cannot_read_it():
+    """The client asked for the vectors of both."""
     both = CompositeSource("both", {"dense": "m0", "sparse": "m1"})
     dense, sparse = FakeBackend(), FakeBackend()
     async with serving(dense, sparse, models=[spec(("dense",)), spec(("splade",))], composites=[both]) as engine:
@@ -176,7 +176,7 @@ async def test_what_one_model_of_a_composite_cannot_read_has_failed():
 
 
 async def test_a_text_that_is_too_much_for_the_device_fails_alone():
-    """Out of memory is an error of that text; and of nobody else's who shared its batch."""
+    """Out of memory is an error of that text only, not of its batch."""
 
     def fail(batch: TokenBatch) -> None:
         if ord("!") in batch.texts.ids:
@@ -197,8 +197,8 @@ async def test_a_text_that_is_too_much_for_the_device_fails_alone():
     assert not second.failures
 
 
-async def test_a_failure_of_the_same_text_under_way_reaches_both_in_their_own_way():
-    """One request fails with it, the other has it among its failures."""
+async def test_two_requests_share_a_text_that_fails():
+    """One request fails with it, the other lists it among its failures."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         backend.poison = ord("!")
@@ -225,15 +225,15 @@ async def test_a_failure_of_the_same_text_under_way_reaches_both_in_their_own_wa
     ],
     ids=["dimensions", "kinds", "no inputs"],
 )
-async def test_what_is_wrong_with_the_request_fails_it(request_, error):
-    """No input is to blame."""
+async def test_an_invalid_request_fails_as_a_whole(request_, error):
+    """The error is of no input."""
     async with serving_one(spec(("dense",))) as (engine, _):
         with pytest.raises(error):
             await engine.answer(request_, ANYONE)
 
 
-async def test_an_error_of_no_input_fails_the_request():
-    """A prompt that the model does not have, which the encoder alone knows."""
+async def test_an_unknown_prompt_fails_the_request():
+    """Only the encoder knows the model's prompts."""
 
     class Strict(ByteEncoder):
         def read(self, request, part=None):
@@ -259,8 +259,8 @@ async def test_a_server_that_closes_or_is_full_fails_the_request():
             await asked
 
 
-async def test_it_is_one_answer_to_the_observer():
-    """Without an error: it says itself what failed."""
+async def test_a_partial_result_is_one_successful_report():
+    """The result itself lists the failures."""
     observer = Recorder()
     async with serving(FakeBackend(), observer=observer) as engine:
         await engine.answer(some("ab", TOO_LONG), ANYONE)
@@ -268,7 +268,7 @@ async def test_it_is_one_answer_to_the_observer():
 
 
 async def test_of_many_inputs_each_keeps_its_place():
-    """In whatever parts they were read and batches they were run."""
+    """In any parts and batches."""
     inputs = [TOO_LONG if i % 7 == 3 else f"text {i}" for i in range(700)]
     backend = FakeBackend(max_batch_tokens=64)
     async with serving(backend, cache_bytes=0) as engine:

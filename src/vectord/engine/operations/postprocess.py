@@ -41,10 +41,10 @@ def in_precision(vectors: Float32, precision: Precision) -> npt.NDArray[np.gener
         case "float":
             return vectors
         case "int8" | "uint8":
-            scaled = np.clip(np.rint(vectors * (127 * np.sqrt(vectors.shape[1]) / INT8_RANGE)), -127, 127)
+            scaled: Float32 = np.clip(np.rint(vectors * (127 * np.sqrt(vectors.shape[1]) / INT8_RANGE)), -127, 127)
             return scaled.astype(np.int8) if precision == "int8" else (scaled + 128).astype(np.uint8)
         case "binary" | "ubinary":
-            bits = np.packbits(vectors > 0, axis=1)
+            bits: npt.NDArray[np.uint8] = np.packbits(vectors > 0, axis=1)
             return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
 
 

@@ -66,7 +66,9 @@ async def vectors_to_show(
     spec, count = runner.spec, len(request.inputs)
     read = partial(_read_each, runner.encoder, request_of(runner, request.inputs, request.text))
     inputs = await task.encode(request.inputs, read, each=len(request.text.prompt or ""))
-    failures = {i: one.at(field="inputs") for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)}
+    failures: dict[int, VectordError] = {
+        i: one.at(field="inputs") for i, one in enumerate(inputs) if isinstance(one, InvalidRequest)
+    }
     readable = {i: one for i, one in enumerate(inputs) if not isinstance(one, InvalidRequest)}
     sequences = list(readable.values())
     _check_numbers(spec, sequences, kinds, MAX_SHOWN_NUMBERS)
