@@ -13,15 +13,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text("utf-8")
 QUOTED = re.findall(r"^> (.+)$", PAGE, re.MULTILINE)
 LEAST_LETTERS = 5  # a shorter fragment could match by accident
+FIELD = re.compile(r"\{(field|body\.[a-z_.]+)\}")  # in a template of an error, quoted in its message
+PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 VARYING = re.compile(r"\.\.\.|%[sdrg]|%\.\d+f|\x00")
 
 
 def texts() -> Iterator[str]:
-    """Every string of the source; formatted values become \\0."""
+    """Every string of the source, and its text as an error's template; formatted values become \\0."""
     for path in sorted((ROOT / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
+                yield PLACEHOLDER.sub("\0", FIELD.sub("`\0`", node.value))
             elif isinstance(node, ast.JoinedStr):
                 yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
 

@@ -75,7 +75,7 @@ def test_a_count_above_the_limit_is_rejected():
     with pytest.raises(TooManyInputs) as caught:
         check_count(9, 8, unit="chunk")
     assert (caught.value.limit, caught.value.given) == (8, 9)
-    assert caught.value.message == "`inputs` may contain at most 8 chunks; got 9."
+    assert caught.value.message == "`inputs` may hold at most 8 chunks; got 9."
     check_count(8, 8)
     check_count(9, None)
 

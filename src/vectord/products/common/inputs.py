@@ -71,7 +71,7 @@ def _mixed(index: int, field: str) -> InvalidField:
 def check_count(given: int, limit: int | None, field: str = "inputs", unit: str = "input") -> None:
     """Raises TooManyInputs, before a product processes inputs that the engine would reject for their number."""
     if limit is not None and given > limit:
-        template = "{field} may contain at most {limit} {unit}s; got {given}."
+        template = "{field} may hold at most {limit} {unit}s; got {given}."
         raise TooManyInputs(template, field=field, limit=limit, given=given, unit=unit)
 
 
