@@ -239,7 +239,7 @@ def test_one_port_cannot_serve_two_things(tmp_path: Path) -> None:
     with process(["vectord", "serve", "--port", "8765", "--prometheus-port", "8765"], tmp_path) as running:
         output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
-    assert "--prometheus-port 8765 is another service's port here already." in output
+    assert "--prometheus-port 8765 is already the port of another service of this server." in output
     assert "Traceback" not in output
 
 

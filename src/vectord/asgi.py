@@ -1,7 +1,7 @@
-"""`uvicorn vectord.asgi:app`, or any other ASGI server; configured by environment, .env, config file and profile.
+"""The app for another ASGI server, such as `uvicorn vectord.asgi:app`; configured by environment, .env and files.
 
-Importing this does nothing. The server is put together when the ASGI server starts it (lifespan), or with the first
-request where it speaks no lifespan. Runs on that server's event loop, in each of its workers.
+Importing this has no side effects. The app is built at the lifespan's startup, or at the first request if the server
+has no lifespan. Runs on that server's event loop, once per worker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vectord.config.sources import CommandLine, load
 from vectord.errors import StartError
 from vectord.products.common.profiles import profiles
 
-# As ASGI has them; starlette's names for them are not imported, since importing this must cost nothing.
+# ASGI's types. Not imported from starlette: importing this file must stay cheap.
 Scope = Any
 Receive = Any
 Send = Any
@@ -57,8 +57,8 @@ class LazyApp:
 
 
 def _build() -> Any:
-    """Blocks for some tenths of a second: nobody is served yet."""
-    from vectord import compose  # noqa: PLC0415 - importing this module must cost nothing
+    """Blocks for a few tenths of a second, before the first request is served."""
+    from vectord import compose  # noqa: PLC0415 - importing this module must stay cheap
     from vectord.observability import logs  # noqa: PLC0415
 
     loaded = load(CommandLine(), os.environ, Path.cwd(), profiles())

@@ -1,7 +1,6 @@
-"""Config -> models, engine, app: the file that knows every part. Called by cli.py and asgi.py, once a process.
+"""Config -> models, engine, server: the only file that knows every part. Called by cli/ and asgi.py, once per process.
 
-What can be wrong with a configuration is found before the port is bound (StartError). What takes long, loading and
-compiling, goes on behind the open port.
+An invalid configuration raises StartError before a port opens. Loading and compiling continue after it has opened.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from starlette.applications import Starlette
 
 from vectord import __version__
 from vectord.compute.processor import thread_budget
-from vectord.config import Config, EngineConfig, ModelConfig, ServerConfig
+from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore
 from vectord.engine.cache.secret import shared_secret
 from vectord.engine.engine import Engine
@@ -28,7 +27,6 @@ from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
-from vectord.observability.instruments import MetricFamilies
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import Tracing, open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
@@ -45,24 +43,28 @@ class Composition:
     app: Starlette  # its lifespan starts and closes the engine
     engine: Engine
     metrics: Metrics | None
-    buckets: Buckets  # what limits draw on
+    buckets: Buckets  # of the rate limits
 
 
 def build(config: Config, around: Callable[[Observer], Observer] = lambda observer: observer) -> Composition:
-    """The app of this configuration, nothing running yet. around: what the engine tells instead of its observer.
+    """The app of this configuration, not started. around: wraps the engine's observer.
 
-    May block for a download. Raises StartError: a model that is nowhere, an unknown backend or dialect.
+    May block for a download. Raises StartError: a model that is not found, an unknown backend or dialect.
     """
     dialects = load_dialects(config.server.dialects)
-    if config.server.grpc_port is not None and find_spec("grpc") is None:
-        raise ConfigError("grpc_port: grpc is not installed here; it comes with pip install 'vectord[grpc]'")
-    if config.server.redis_url is not None and find_spec("redis") is None:
-        raise ConfigError("redis_url: redis is not installed here; it comes with pip install 'vectord[redis]'")
-    if config.engine.shared_cache is not None and find_spec("redis") is None:
-        raise ConfigError("shared_cache: redis is not installed here; it comes with pip install 'vectord[redis]'")
+    for option, value, library in (
+        ("grpc_port", config.server.grpc_port, "grpc"),
+        ("redis_url", config.server.redis_url, "redis"),
+        ("shared_cache", config.engine.shared_cache, "redis"),
+    ):
+        if value is not None and find_spec(library) is None:
+            raise ConfigError(f"{option}: {library} is not installed; install it with pip install 'vectord[{library}]'")
     buckets = Buckets(config.server.redis_url)
     gate = Gate(config.server, dialects, buckets)
-    metrics = Metrics(__version__, _product_metrics(config.model)) if config.telemetry.enable_metrics else None
+    metrics = None
+    if config.telemetry.enable_metrics:
+        products = [dialect.metrics(asdict(config.model)) for dialect in all_dialects() if dialect.metrics]
+        metrics = Metrics(__version__, products)
     engine = _engine(config, around(discard if metrics is None else metrics.observe))
     tracing = open_tracing(config.telemetry, __version__)
 
@@ -72,7 +74,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
-        _tell_settings(config)
+        _log_settings(config)
         await engine.start()
         watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
         try:
@@ -91,25 +93,26 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
 
 
 def _engine(config: Config, observer: Observer) -> Engine:
-    """The engine with its models, nothing running yet. Raises StartError."""
+    """The engine with its models, not started. Raises StartError."""
     models = open_models(config)
     composites = open_composites(config.model, models)
     threads = min(config.device.num_threads or thread_budget(), thread_budget())
     workers = config.engine.tokenization_workers or threads
+    shared = config.engine.shared_cache
     return Engine(
         models,
         replace(config.engine, tokenization_workers=workers),
         max_batch_texts=config.device.max_batch_requests,
         observer=observer,
         composites=composites,
-        store=_store(config.engine),
+        store=None if shared is None else RedisStore(shared, config.engine.shared_cache_ttl_s),
         store_secret=shared_secret(config.engine),
     )
 
 
 @asynccontextmanager
 async def running_engine(config: Config) -> AsyncIterator[Engine]:
-    """The engine alone, its models loaded or failed, for a command that works in this process. Raises StartError."""
+    """The engine without a server, its models loaded or failed, for commands. Raises StartError."""
     run_without_preempting()
     engine = _engine(config, discard)
     await engine.start()
@@ -121,60 +124,62 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
 
 
 def serve(config: Config) -> int:
-    """Serve until told to stop. Returns the exit code: 0, or 1 if no model could be loaded. Raises StartError."""
-    from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which an app under another server does not need
+    """Serve until a signal. Returns the exit code: 0, or 1 if no model could be loaded. Raises StartError."""
+    from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which another ASGI server does not need
 
     logs.configure(config.telemetry)
     check_server(config.server)
     run_without_preempting()
     composed = build(config)
-    gc.freeze()  # 50,000 objects that stay: with them a full collection stops the event loop for 70 ms, without for 7
+    gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
     warn_if_open(config.server)
     run.serve(composed.app, config.server)
     return exit_code(composed.engine)
 
 
 def check_server(config: ServerConfig) -> None:
-    """What is wrong with ports and certificates must not wait for models. Raises ConfigError."""
+    """Checks ports and certificates before models load. Raises ConfigError."""
     from vectord.server.http import run  # noqa: PLC0415
 
-    if config.grpc_port:  # bound by the app's lifespan, where a taken port would be a traceback
+    if config.grpc_port:  # bound in the app's lifespan, where a port in use would end in a traceback
         run.bind(config.host, config.grpc_port, option="--grpc-port").close()
-    if config.prometheus_port:  # as that
+    if config.prometheus_port:
         if config.prometheus_port in (config.port, config.grpc_port):
-            raise ConfigError(f"--prometheus-port {config.prometheus_port} is another service's port here already.")
+            raise ConfigError(
+                f"--prometheus-port {config.prometheus_port} is already the port of another service of this server."
+            )
         run.bind(config.host, config.prometheus_port, option="--prometheus-port").close()
-    certificate_of(config)  # again when it is used
+    certificate_of(config)  # read again when it is used
 
 
 def exit_code(engine: Engine) -> int:
-    """Of a process whose engine has served, or could not."""
+    """The exit code of a process whose engine has served, or could not load any model."""
     return ExitCode.NOTHING_SERVED if _nothing_loaded(engine) else 0
 
 
 def run_without_preempting() -> None:
-    """Linux: let this process's threads wait for their turn instead of interrupting each other when they wake.
+    """Linux: a thread of this process that wakes does not preempt another one (SCHED_BATCH).
 
-    Every answer wakes the event loop, which then takes a core from a forward in the middle of its caches. On 2 cores
-    with 32 clients: 25.8 k tokens/s without, 26.7 k with; a lone query takes as long either way.
+    Every answer wakes the event loop, which would take a core from a running forward. On 2 cores with 32 clients:
+    25.8 k tokens/s without, 26.7 k with; the latency of a single query is the same.
     """
     if hasattr(os, "SCHED_BATCH"):
         with suppress(OSError):  # a sandbox may forbid it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # threads made from here on inherit it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # later threads inherit it
 
 
 @asynccontextmanager
 async def _further_ports(
     engine: Engine, config: ServerConfig, app: Starlette, metrics: Metrics | None, tracing: Tracing | None
 ) -> AsyncIterator[None]:
-    """What listens beside HTTP. When the block ends, the engine has drained."""
+    """The ports for metrics and gRPC. The engine is drained before the block ends."""
     async with AsyncExitStack() as ports:
         if config.prometheus_port is not None and metrics is not None:
             from vectord.server.http.metrics_port import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
 
             await ports.enter_async_context(serve_metrics(engine, metrics, config, app.state.shutdown))
         if config.grpc_port is not None:
-            from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc, an extra, which takes 100 ms
+            from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc is an extra and takes 100 ms
 
             state = app.state
             await ports.enter_async_context(
@@ -202,7 +207,7 @@ async def _stop_if_nothing_loads(engine: Engine, app: Starlette) -> None:
             log.info("%s", line)
 
 
-def _tell_settings(config: Config) -> None:
+def _log_settings(config: Config) -> None:
     """Logs the settings in force."""
     fields = {
         "models": ",".join(config.model.in_order),
@@ -216,20 +221,17 @@ def _tell_settings(config: Config) -> None:
     log.info("runtime_config", extra={"fields": fields})
 
 
-def _store(config: EngineConfig) -> RedisStore | None:
-    return None if config.shared_cache is None else RedisStore(config.shared_cache, config.shared_cache_ttl_s)
-
-
-def _product_metrics(config: ModelConfig) -> list[MetricFamilies]:
-    return [dialect.metrics(asdict(config)) for dialect in all_dialects() if dialect.metrics]
-
-
 def _nothing_loaded(engine: Engine) -> bool:
     return set(engine.readiness().values()) == {"failed"}
 
 
 def warn_if_open(config: ServerConfig) -> None:
-    if config.demands_key or _is_loopback(config.host):
+    """Logs a warning if other machines can use the server without a key."""
+    try:
+        is_loopback = ipaddress.ip_address(config.host).is_loopback
+    except ValueError:
+        is_loopback = config.host == "localhost"
+    if config.demands_key or is_loopback:
         return
     log.warning(
         "ANYONE who can reach %s port %d may use this server: it listens beyond this machine without a key. "
@@ -237,10 +239,3 @@ def warn_if_open(config: ServerConfig) -> None:
         config.host,
         config.port,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,4 @@
-"""What an engine says of this moment."""
+"""The engine's gauges: its present state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from vectord.schema import Caller, DeviceMemory, EmbedRequest
 BULK = Caller(client="indexer", lane="bulk")
 
 
-async def test_a_queue_is_told_by_lane_and_is_empty_again() -> None:
-    """With the requests under way and the places there are."""
+async def test_queued_tokens_are_counted_by_lane() -> None:
+    """With active requests and places. The queue is empty again afterwards."""
     async with serving_one(M3) as (engine, backend):
         close_gate(backend)
         work = [asyncio.create_task(engine.answer(EmbedRequest(inputs=["first"]), Caller()))]

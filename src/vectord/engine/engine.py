@@ -1,19 +1,20 @@
-"""The engine in this process: canonical requests in, results out. Lives on the event loop that called `start`.
+"""The engine in this process: canonical requests in, results out. Belongs to the event loop that called `start`.
 
-server/ sees it as client.EngineClient; compose.py makes it. What happens to a request, in order: a place is taken
-(admission), its model found (registry) and in memory (lifecycle), and then its operation does the rest: embedding.py,
-reranking.py, classifying.py, documents.py, tokenizing.py, each by way of the model's runner.
+The server uses it as client.EngineClient; compose.py makes it. A request takes a place (queue/admission), finds its
+model (models/registry), loads it if necessary (models/lifecycle), and runs its operation (operations/), which uses the
+model's runner (queue/runner).
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-from vectord.compute.backends.base import Backend
+from vectord.compute.backends.base import Backend, OwnMemory
 from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import ModelCache
@@ -29,7 +30,6 @@ from vectord.engine.events import (
     RequestEnded,
     discard,
 )
-from vectord.engine.gauges import gauges_of
 from vectord.engine.models.lifecycle import Lifecycle, Policy
 from vectord.engine.models.registry import (
     VECTORS,
@@ -64,6 +64,7 @@ from vectord.schema import (
     EmbedRequest,
     EmbedResult,
     Gauges,
+    Lane,
     Limits,
     ListModels,
     LoadModel,
@@ -85,7 +86,13 @@ from vectord.schema import (
 )
 from vectord.text.sequence import Encoder
 
-RUNNING = (EmbedRequest, DocumentsRequest, SimilarityRequest, RerankRequest, ClassifyRequest)  # what needs a forward
+RUNNING = (
+    EmbedRequest,
+    DocumentsRequest,
+    SimilarityRequest,
+    RerankRequest,
+    ClassifyRequest,
+)  # requests that need a forward
 
 
 class Engine:
@@ -101,9 +108,9 @@ class Engine:
         store: Store | None = None,
         store_secret: bytes = b"",
     ) -> None:
-        """models: earlier ones are preferred. max_batch_texts: texts a forward runs at most. Starts nothing yet.
+        """models: earlier ones are preferred. max_batch_texts: the limit of one forward. Does not start anything.
 
-        store: where replicas share answers; the engine opens and closes it. store_secret: what they sign them with.
+        store: shared by replicas; the engine opens and closes it. store_secret: signs the stored answers.
         """
         self._config = config or EngineConfig()
         self._max_batch_texts = max_batch_texts
@@ -126,12 +133,12 @@ class Engine:
             budget_bytes=self._config.model_memory_bytes,
         )
         self._lifecycle = Lifecycle(self._registry.models, policy, self._make_runner, self._observe)
-        self.loaded = self._lifecycle.loaded  # set once what loads at start is ready or failed
+        self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- start and end ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Returns at once; what loads at start does so in the background, one model after the other."""
+        """Returns immediately; models load in the background, one at a time."""
         self._lifecycle.start()
         if self._shared is not None:
             await self._shared.open()
@@ -155,11 +162,11 @@ class Engine:
         )
 
     async def drain(self) -> None:
-        """Accept nothing new from now on; return when everything accepted has been answered."""
+        """Refuse new requests; return when every accepted one has been answered."""
         await self._admission.drain()
 
     async def close(self) -> None:
-        """Answer what still waits with Unavailable, end the threads, close the backends."""
+        """Fail waiting requests with Unavailable, end the threads, close the backends."""
         self._admission.refuse()
         await self._lifecycle.close()
         if self._shared is not None:
@@ -173,12 +180,34 @@ class Engine:
         return self._list_models(ListModels(), caller)
 
     def names(self) -> dict[str, str]:
-        """Every name that clients may use, and the served one it stands for."""
+        """Every name that clients may use -> the served name."""
         return self._registry.names()
 
     def gauges(self) -> Gauges:
-        """What it is like at this moment."""
-        return gauges_of(self._registry.models, self._cache, self._admission, self._config.max_queue_wait_s)
+        """The present state, for a scrape of the metrics."""
+        runners = self._runners()
+        queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
+        for runner in runners:
+            queued.update(runner.queued_by_lane())
+        measured = {
+            backend.facts.device: backend.device_memory()
+            for runner in runners
+            for backend in runner.backends
+            if isinstance(backend, OwnMemory)
+        }
+        return Gauges(
+            queued_tokens=queued,
+            wait_s=max((runner.wait_s() for runner in runners), default=0.0),
+            max_wait_s=self._config.max_queue_wait_s,
+            under_way=self._admission.under_way,
+            places=self._admission.max_concurrent_requests,
+            cached_texts=len(self._cache),
+            cache_bytes=self._cache.bytes,
+            memory_bytes={
+                served.name: served.source.memory_bytes if served.runner else 0 for served in self._registry.models
+            },
+            devices={device: memory for device, memory in measured.items() if memory is not None},
+        )
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -212,7 +241,7 @@ class Engine:
             self._admission.leave()
 
     async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
-        """Many of its parts side by side, each by a model of its own; to the observer each is a request."""
+        """Runs the parts concurrently. Each part has its own model and is one request to the observer."""
         tasks = task.parts(len(request.requests), lane_of(request, self._config.bulk_tokens))
         work = (
             placed(self._answer_one(part, own), place)
@@ -224,7 +253,7 @@ class Engine:
     async def _answer_one(self, request: ModelRequest, task: Task) -> Result:
         if isinstance(request, EmbedRequest | DocumentsRequest) and self._config.force_dimensions:
             request = replace(request, force_dimensions=True)
-        model = ""  # a name of ours, never the client's: it becomes a label in the metrics
+        model = ""  # a served name, never the client's words: it becomes a label in the metrics
         operation = _operation(request)
         self._observe(ActiveRequestsChanged(operation, 1))
         try:
@@ -241,7 +270,7 @@ class Engine:
         return result
 
     def _target(self, request: ModelRequest, allowed: Allowed) -> ModelOrComposite:
-        """The model the request names, else the first that can do what it asks."""
+        """The requested model, else the first that supports the operation."""
         match request:
             case EmbedRequest():
                 what = f"make {' and '.join(sorted(request.outputs)) or 'any'} vectors"
@@ -260,7 +289,7 @@ class Engine:
         )
 
     def _reranker(self, request: RerankRequest, allowed: Allowed) -> ModelOrComposite:
-        """Without a name, the first that has scores of its own; else the first that reranks by vectors."""
+        """The requested model, else the first reranker, else the first model that can rerank by its vectors."""
         if request.model is not None:
             return self._registry.named(request.model, allowed)
         seen = [target for target in self._registry.seen_by(allowed) if isinstance(target, ServedModel)]
@@ -269,7 +298,7 @@ class Engine:
                 if method_of(served.kinds, served.spec.reranks, method):
                     return served
         by = f" by {request.method}" if request.method else ""
-        raise ModelCannot(f"No model served here can rerank{by}.")
+        raise ModelCannot("No model served here can rerank{by}.", by=by)
 
     async def _run(self, target: ModelOrComposite, request: ModelRequest, task: Task) -> Result:
         match request:
@@ -332,9 +361,9 @@ class Engine:
         return next((runner.facts.device for runner in self._runners()), "unknown")
 
     def _check_wait(self, request: ModelRequest, caller: Caller) -> None:
-        """Raises Overloaded if every model is too busy for as much as a token: before anything is made for the request.
+        """Raises Overloaded if every model is too busy for even one token.
 
-        Under overload most requests end here, and what they take of the processor is missing elsewhere.
+        Under overload most requests end here, so this check comes before any other work.
         """
         for served in self._registry.models:
             if served.runner is None:
@@ -383,7 +412,7 @@ class Engine:
 
 
 def _runs_at_once(request: ModelRequest) -> bool:
-    """Not one that waits for a place first, however long, nor one that asks for nothing."""
+    """Whether it needs a forward immediately: not a patient request, nor one without outputs."""
     return not isinstance(request, EmbedRequest) or (bool(request.outputs) and not request.waits)
 
 
@@ -396,9 +425,9 @@ def _classifies(target: ModelOrComposite) -> bool:
 
 
 def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: Caller) -> None:
-    """Raises FingerprintMismatch if the caller expects vectors of another space than the answer's."""
+    """Raises FingerprintMismatch if the caller expects vectors of another space."""
     expected, dimensions, normalize = caller.expect_fingerprint, None, True
-    field = None  # the caller's own expectation stands in no body
+    field = None  # the caller's expectation comes from a header, not from the body
     if isinstance(request, EmbedRequest | DocumentsRequest):
         if expected is None:
             expected, field = request.expect_fingerprint, "expect_fingerprint"
@@ -408,7 +437,10 @@ def _check_fingerprint(target: ModelOrComposite, request: ModelRequest, caller: 
     actual = embedding.space_of(target if isinstance(request, EmbedRequest) else target.lead, dimensions, normalize)
     if expected != actual:
         raise FingerprintMismatch(
-            f"The vectors of {target.name} belong to the space {actual}, not to the one expected.", field=field
+            "The vectors of {model} belong to the space {space}, not to the expected one.",
+            field=field,
+            model=target.name,
+            space=actual,
         )
 
 
@@ -417,7 +449,7 @@ def _operation(request: Request) -> str:
 
 
 def _failure(error: BaseException, caller: Caller) -> str:
-    """What the metrics call it: our own errors by name, a caller who left or whose time was over, or a bug."""
+    """RequestEnded.error: the class of a VectordError, TimedOut, Cancelled, or InternalError for a bug."""
     if isinstance(error, VectordError):
         return type(error).__name__
     if not isinstance(error, asyncio.CancelledError):
