@@ -1,7 +1,7 @@
 @echo off
-rem Start vectord in the place of Smart Embedder: here in an environment of its own (.venv), or by Docker Compose.
-rem What it asks and sets, the server reads as settings: .env and docs\configuration.md say more. The same as
-rem start_server.sh, step by step; that one is tested, this one has not been run.
+rem Start vectord in place of Smart Embedder: in a virtual environment here (.venv), or with Docker Compose. Asks for the
+rem models and sets settings for the server (docs\configuration.md). Follows start_server.sh step by step; that script is
+rem tested, this one has never been run.
 setlocal EnableExtensions DisableDelayedExpansion
 cd /d "%~dp0"
 
@@ -21,7 +21,7 @@ for %%d in (cpu gpu auto) do if /i "%DEVICE_KIND%"=="%%d" set "KNOWN=%%d"
 if not defined KNOWN goto wrong
 set "DEVICE_KIND=%KNOWN%"
 
-rem Memory of the first GPU, in MiB; nothing where there is none.
+rem Memory of the first GPU in MiB, or nothing.
 set "MEMORY_MIB="
 for /f "tokens=1" %%m in ('nvidia-smi --query-gpu^=memory.total --format^=csv^,noheader^,nounits 2^>nul') do if not defined MEMORY_MIB set "MEMORY_MIB=%%m"
 if "%DEVICE_KIND%"=="auto" if defined MEMORY_MIB (set "DEVICE_KIND=gpu") else (set "DEVICE_KIND=cpu")
@@ -31,7 +31,7 @@ if errorlevel 1 exit /b 1
 call :ask "Reranker backend" RERANKER_MODEL BAAI/bge-reranker-v2-m3 Qwen/Qwen3-Reranker-0.6B
 if errorlevel 1 exit /b 1
 if /i "%RERANKER_MODEL:~0,5%"=="qwen/" call :limit_qwen_reranker
-call :set_unless_said VECTORD_PROFILE smart-embedder
+call :set_default VECTORD_PROFILE smart-embedder
 echo Starting %TARGET% %DEVICE_KIND%: dense %DENSE_EMBEDDING_MODEL%, reranker %RERANKER_MODEL%
 if "%TARGET%"=="local" goto serve_local
 
@@ -46,7 +46,7 @@ exit /b 0
 :serve_local
 set "VENV_PYTHON=.venv\Scripts\python.exe"
 set "INSTALL=%VENV_PYTHON% -m pip --disable-pip-version-check install --quiet"
-rem vectord itself comes last: where it is, all that it needed then is; what it needs now, the lock file says.
+rem vectord is installed last, so its presence means that its packages are there; the lock file shows later changes.
 call :has vectord && call :same_lock && goto installed
 echo Installing vectord into .venv (once for each version; some minutes) ...
 if exist "%VENV_PYTHON%" goto install
@@ -79,36 +79,36 @@ call :usage 1>&2
 exit /b 1
 
 :usage
-echo Usage: start_server.bat [local^|docker] [cpu^|gpu^|auto]     (docker auto when nothing is said)
+echo Usage: start_server.bat [local^|docker] [cpu^|gpu^|auto]     (default: docker auto)
 exit /b 0
 
-rem SAID is what the environment says of %1, else what .env says.
+rem PRESENT is the value of %1 in the environment, else in .env.
 :setting
-set "SAID="
-if defined %~1 call set "SAID=%%%~1%%"
-if defined SAID exit /b 0
+set "PRESENT="
+if defined %~1 call set "PRESENT=%%%~1%%"
+if defined PRESENT exit /b 0
 if not exist .env exit /b 0
-for /f "usebackq eol=# tokens=1,* delims==" %%a in (".env") do if "%%a"=="%~1" set "SAID=%%~b"
+for /f "usebackq eol=# tokens=1,* delims==" %%a in (".env") do if "%%a"=="%~1" set "PRESENT=%%~b"
 exit /b 0
 
-:set_unless_said
+:set_default
 call :setting %~1
-if not defined SAID set "%~1=%~2"
+if not defined PRESENT set "%~1=%~2"
 exit /b 0
 
-rem ask QUESTION NAME BGE_MODEL QWEN_MODEL: no answer keeps what is said already, else BGE.
+rem ask QUESTION NAME BGE_MODEL QWEN_MODEL: an empty answer keeps the present value, else BGE.
 :ask
 call :setting %~2
-if not defined SAID set "SAID=%~3"
+if not defined PRESENT set "PRESENT=%~3"
 set "ANSWER="
-set /p "ANSWER=%~1: BGE or QWEN? [%SAID%] "
-if not defined ANSWER set "%~2=%SAID%" & exit /b 0
+set /p "ANSWER=%~1: BGE or QWEN? [%PRESENT%] "
+if not defined ANSWER set "%~2=%PRESENT%" & exit /b 0
 if /i "%ANSWER%"=="bge" set "%~2=%~3" & exit /b 0
 if /i "%ANSWER%"=="qwen" set "%~2=%~4" & exit /b 0
 echo start_server.bat: expected BGE or QWEN 1>&2
 exit /b 1
 
-rem Limits of Qwen's reranker, by the memory that it has.
+rem Limits of Qwen's reranker for the available memory.
 :limit_qwen_reranker
 if "%DEVICE_KIND%"=="gpu" if not defined MEMORY_MIB exit /b 0
 if not defined MEMORY_MIB set "MEMORY_MIB=0"
@@ -123,8 +123,8 @@ if "%DEVICE_KIND%"=="cpu" (
 ) else if %MEMORY_MIB% LEQ 8192 (
   set "BATCH_SIZE=8"
 )
-call :set_unless_said QWEN_RERANK_BATCH_SIZE %BATCH_SIZE%
-call :set_unless_said QWEN_RERANK_MAX_LENGTH %MAX_LENGTH%
+call :set_default QWEN_RERANK_BATCH_SIZE %BATCH_SIZE%
+call :set_default QWEN_RERANK_MAX_LENGTH %MAX_LENGTH%
 exit /b 0
 
 :find_python
@@ -132,7 +132,7 @@ set "BASE_PYTHON="
 for %%p in ("py -3.13" "py -3.12" "py -3.11" "python") do if not defined BASE_PYTHON %%~p -c "import sys; sys.exit(sys.version_info < (3, 11))" >nul 2>nul && set "BASE_PYTHON=%%~p"
 if defined PYTHON set "BASE_PYTHON="%PYTHON%""
 if defined BASE_PYTHON exit /b 0
-echo start_server.bat: Python 3.11 or newer is needed; name one: set PYTHON=C:\path\to\python.exe 1>&2
+echo start_server.bat: Python 3.11 or newer is required; set its path: set PYTHON=C:\path\to\python.exe 1>&2
 exit /b 1
 
 :same_lock

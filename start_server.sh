@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Start vectord in the place of Smart Embedder: here in an environment of its own (.venv), or by Docker Compose.
-# What it asks and sets, the server reads as settings: .env and docs/configuration.md say more. start_server.bat does
-# the same on Windows. Bash 3.2 and later.
+# Start vectord in place of Smart Embedder: in a virtual environment here (.venv), or with Docker Compose. Asks for the
+# models and exports settings for the server (docs/configuration.md). start_server.bat is for Windows. Bash 3.2 and later.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
 usage() {
-  echo "Usage: ./start_server.sh [local|docker] [cpu|gpu|auto]     (docker auto when nothing is said)"
+  echo "Usage: ./start_server.sh [local|docker] [cpu|gpu|auto]     (default: docker auto)"
 }
 
 fail() {
@@ -18,7 +17,7 @@ lower() {
   printf '%s' "$1" | tr '[:upper:]' '[:lower:]'
 }
 
-# What the environment says of NAME, else what .env says. Nothing in .env is run.
+# The value of NAME in the environment, else in .env. Nothing in .env is executed.
 setting() {
   if [ -n "${!1:-}" ]; then
     printf '%s' "${!1}"
@@ -28,17 +27,17 @@ setting() {
   fi
 }
 
-# ask QUESTION NAME BGE_MODEL QWEN_MODEL: NAME is set to a model. No answer keeps what is said already, else BGE.
+# ask QUESTION NAME BGE_MODEL QWEN_MODEL: set NAME to a model. An empty answer keeps the present value, else BGE.
 ask() {
-  local said answer
-  said=$(setting "$2")
-  said=${said:-$3}
+  local present answer
+  present=$(setting "$2")
+  present=${present:-$3}
   while true; do
-    printf '%s: BGE or QWEN? [%s] ' "$1" "$said"
+    printf '%s: BGE or QWEN? [%s] ' "$1" "$present"
     answer=
     read -r answer || echo
     case $(lower "$answer") in
-      '') export "$2=$said" && return ;;
+      '') export "$2=$present" && return ;;
       bge) export "$2=$3" && return ;;
       qwen) export "$2=$4" && return ;;
     esac
@@ -46,16 +45,16 @@ ask() {
   done
 }
 
-# Memory of the first GPU; nothing where there is none.
+# Memory of the first GPU, or nothing.
 gpu_memory_mib() {
   nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits 2>/dev/null | head -n 1 | tr -dc '0-9' || true
 }
 
-set_unless_said() {
+set_default() {
   [ -n "$(setting "$1")" ] || export "$1=$2"
 }
 
-# Limits of Qwen's reranker, by the memory that it has.
+# Limits of Qwen's reranker for the available memory.
 limit_qwen_reranker() {
   local batch_size=16 max_length=8192
   if [ "$device" = cpu ]; then
@@ -67,8 +66,8 @@ limit_qwen_reranker() {
   elif [ "$memory_mib" -le 8192 ]; then
     batch_size=8
   fi
-  set_unless_said QWEN_RERANK_BATCH_SIZE "$batch_size"
-  set_unless_said QWEN_RERANK_MAX_LENGTH "$max_length"
+  set_default QWEN_RERANK_BATCH_SIZE "$batch_size"
+  set_default QWEN_RERANK_MAX_LENGTH "$max_length"
 }
 
 find_python() {
@@ -79,14 +78,14 @@ find_python() {
       return
     fi
   done
-  fail "Python 3.11 or newer is needed; name one: PYTHON=/path/to/python3.11 ./start_server.sh local"
+  fail "Python 3.11 or newer is required; set its path: PYTHON=/path/to/python3.11 ./start_server.sh local"
 }
 
 has() {
   "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1" 2>/dev/null
 }
 
-# vectord itself comes last: where it is, all that it needed then is; what it needs now, the lock file says.
+# vectord is installed last, so its presence means that its packages are there; the lock file shows later changes.
 is_installed() {
   has vectord && { [ ! -f .venv/requirements.lock ] || cmp -s requirements.lock .venv/requirements.lock; }
 }
@@ -154,6 +153,6 @@ ask "Reranker backend" RERANKER_MODEL BAAI/bge-reranker-v2-m3 Qwen/Qwen3-Reranke
 case $(lower "$RERANKER_MODEL") in
   qwen/*) limit_qwen_reranker ;;
 esac
-set_unless_said VECTORD_PROFILE smart-embedder
+set_default VECTORD_PROFILE smart-embedder
 echo "Starting $target $device: dense $DENSE_EMBEDDING_MODEL, reranker $RERANKER_MODEL"
 "serve_$target"

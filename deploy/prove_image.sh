@@ -1,7 +1,7 @@
 #!/bin/bash
-# Build Dockerfile.cpu where there is no Docker engine and no registry of images, weigh it, and ask it for a vector.
-# deploy/prove_image.sh FOLDER. As root on Debian or Ubuntu, with debootstrap and buildah; FOLDER keeps some 4 GB.
-# In place of the official Python image stands Debian 12 with its own Python 3.11, so sizes differ a little.
+# Build Dockerfile.cpu without a Docker engine or an image registry, measure its size, and request a vector.
+# deploy/prove_image.sh FOLDER. As root on Debian or Ubuntu, with debootstrap and buildah; FOLDER needs 4 GB.
+# Debian 12 with its Python 3.11 replaces the official Python image, so sizes differ slightly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(realpath -m "${1:?which folder may it use?}")
@@ -16,7 +16,7 @@ if [ ! -e "$work/base/.done" ]; then
   rm -rf "$work"/base/var/cache/apt/archives/*.deb "$work/base/usr/lib/python3.11/EXTERNALLY-MANAGED"
   touch "$work/base/.done"
 fi
-# What pip is told on this machine (an index, a certificate), it is told in there too.
+# pip's configuration on this machine (index, certificate) also applies in the image.
 {
   echo '[global]'
   python3 -m pip config list | sed -nE "s/^[^.]*\.(index-url|cert|timeout)='(.*)'\$/\1 = \2/p" | awk '!seen[$1]++'

@@ -1,4 +1,4 @@
-"""Chroma: a collection that embeds what is added to it and what is asked of it.
+"""Chroma: a collection that embeds added documents and queries.
 
     pip install chromadb openai
     vectord serve

@@ -1,4 +1,4 @@
-"""Search the lines of a file by meaning: the best by their vectors, then ranked again.
+"""Search the lines of a file by meaning: find the best by their vectors, then rerank them.
 
     python examples/client.py notes.txt "when did it rain?"
 
@@ -19,7 +19,7 @@ CANDIDATES = 50
 
 
 def search(client: vectord.Client, lines: list[str], question: str, top_n: int) -> list[tuple[float, str]]:
-    """The best lines with their scores. Vectors of unit length: their product is the cosine."""
+    """The best lines with their scores. Vectors have unit length, so their product is the cosine."""
     vectors = client.embed(lines, kind="document", truncate=True)
     query = client.embed(question, kind="query", truncate=True)
     nearest = np.argsort(-(vectors @ query))[:CANDIDATES]

@@ -1,4 +1,4 @@
-"""LanceDB: a table that embeds its rows as they are added, and a question as it is searched.
+"""LanceDB: a table that embeds rows when they are added, and queries.
 
     pip install lancedb ollama
     vectord serve
@@ -33,7 +33,7 @@ PASSAGES = [
 ]
 QUESTION = "How much is public transport after midnight?"
 
-# By Ollama's API, since LanceDB asks it how wide the vectors are; of OpenAI's it knows OpenAI's models alone.
+# With Ollama's API, from which LanceDB learns the width of vectors; for OpenAI's API it only knows OpenAI's models.
 embedding = get_registry().get("ollama").create(name=MODEL, host=URL)
 
 

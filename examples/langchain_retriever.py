@@ -1,4 +1,4 @@
-"""LangChain: OpenAI's embeddings at this server, and a vector store in memory.
+"""LangChain: OpenAI embeddings from this server, and a vector store in memory.
 
     pip install langchain-openai numpy
     vectord serve
@@ -37,7 +37,7 @@ def main(question: str) -> None:
         base_url=f"{URL}/v1",
         api_key=KEY,
         model=MODEL,
-        check_embedding_ctx_length=False,  # send texts: else it sends token ids of OpenAI's vocabulary
+        check_embedding_ctx_length=False,  # send texts, not token ids of OpenAI's vocabulary
     )
     store = InMemoryVectorStore.from_texts(PASSAGES, embeddings)
     for document, score in store.similarity_search_with_score(question, k=3):

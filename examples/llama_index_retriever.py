@@ -1,4 +1,4 @@
-"""LlamaIndex: an index whose vectors this server makes, and a reranker that puts what it finds in order.
+"""LlamaIndex: an index with vectors from this server, and a reranker for its results.
 
     pip install llama-index-core llama-index-embeddings-openai-like llama-index-postprocessor-tei-rerank
     vectord serve

@@ -1,4 +1,4 @@
-"""OpenAI's SDK: the passages nearest to a question, by the cosine of their vectors.
+"""OpenAI's SDK: the passages closest to a question, by cosine.
 
     pip install openai numpy
     vectord serve
@@ -33,7 +33,7 @@ QUESTION = "How much is public transport after midnight?"
 
 
 def embed(client: OpenAI, texts: list[str]) -> np.ndarray:
-    """(N, D), of unit length."""
+    """(N, D), with unit length."""
     answer = client.embeddings.create(model=MODEL, input=texts)
     return np.array([item.embedding for item in answer.data])
 

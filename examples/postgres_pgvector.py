@@ -1,4 +1,4 @@
-"""PostgreSQL with pgvector: vectors in a column, and an index that finds the nearest.
+"""PostgreSQL with pgvector: vectors in a column, and an index for nearest neighbours.
 
     pip install 'psycopg[binary]' pgvector openai numpy
     vectord serve

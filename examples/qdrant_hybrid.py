@@ -1,4 +1,4 @@
-"""Qdrant: dense and sparse vectors find candidates, ColBERT's put them in order. One pass of BGE-M3 makes all three.
+"""Qdrant: dense and sparse vectors find candidates, and ColBERT vectors rank them. One pass of BGE-M3 makes all three.
 
     pip install qdrant-client httpx
     vectord serve BAAI/bge-m3
@@ -36,7 +36,7 @@ QUESTION = "How much is public transport after midnight?"
 
 
 def embed(texts: list[str]) -> list[dict[str, Any]]:
-    """Of each text a vector of every kind, as Qdrant takes them."""
+    """All vectors of each text, in Qdrant's form."""
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": MODEL, "inputs": texts, "outputs": KINDS}
     answer = httpx.post(f"{URL}/vectord/embed", json=body, headers=headers, timeout=60).raise_for_status()
@@ -51,7 +51,7 @@ def collect(client: QdrantClient, passages: list[str]) -> None:
     vectors = embed(passages)
     cosine = models.Distance.COSINE
     best_per_token = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
-    unsearched = models.HnswConfigDiff(m=0)  # ColBERT's vectors only put candidates in order: no index of them
+    unsearched = models.HnswConfigDiff(m=0)  # ColBERT vectors only rank candidates, without an index
     colbert = models.VectorParams(
         size=len(vectors[0]["colbert"][0]), distance=cosine, multivector_config=best_per_token, hnsw_config=unsearched
     )

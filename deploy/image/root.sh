@@ -1,7 +1,7 @@
 #!/bin/bash
-# Lay out in FOLDER the files that Python and the packages in SITE need: the interpreter, its library, every shared
-# library that one of them is linked with, certificates. No shell and no package manager is among them.
-# root.sh FOLDER SITE. Debian packages that files come from are named in var/lib/dpkg/status.d, where scanners look.
+# Copy to FOLDER the files that Python and the packages in SITE need: the interpreter, its library, every linked shared
+# library, and certificates. They include no shell and no package manager.
+# root.sh FOLDER SITE. var/lib/dpkg/status.d lists the files' Debian packages, for scanners.
 set -euo pipefail
 root=$1
 site=$2
@@ -10,7 +10,7 @@ stdlib=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')
 
 mkdir -p "$root"/{etc,tmp,usr/bin,usr/lib,usr/lib64,usr/local/bin,var/lib/dpkg/status.d}
 chmod 1777 "$root/tmp"
-ln -s usr/bin usr/lib usr/lib64 "$root" # Debian's /lib is a link, and libraries are named by it
+ln -s usr/bin usr/lib usr/lib64 "$root" # Debian's /lib is a link, and libraries refer to it
 
 cp --parents -a "$stdlib" "$root"
 (
@@ -24,7 +24,7 @@ cp --parents -a "$python" "$root"
 ln -sf "$python" "$root/usr/local/bin/python3"
 ln -sf "$python" "$root/usr/local/bin/python"
 
-# Each library by the name that it is linked under.
+# Each library by its link name.
 { find "$python" "$root$stdlib" "$site" -type f \( -path "$python" -o -name '*.so*' \) -exec ldd {} + || true; } |
   awk '$2 == "=>" && $3 ~ /^\// { print $3 } $1 ~ /^\// && $2 ~ /^\(/ { print $1 }' | grep -v "^$site" |
   sort -u >/tmp/libraries

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Serve from the files of an image as a container would: its user, no capabilities, nothing to write to but /tmp. Then
-# ask for a vector, and end it by SIGTERM. try.sh ROOT, in namespaces of mounts and processes of its own.
+# Serve from the files of an image like a container: with its user, no capabilities, and only /tmp writable. Then request
+# a vector, and stop with SIGTERM. try.sh ROOT, in its own mount and process namespaces.
 set -euo pipefail
 root=$1
 chroot=$(command -v chroot)

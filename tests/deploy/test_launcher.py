@@ -258,7 +258,7 @@ def test_an_old_python_is_rejected(launcher: Launcher) -> None:
         launcher.stub(name, "#!/bin/sh\nexit 1\n")
     done = launcher.start("local", "cpu")
     assert done.returncode == 1
-    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "Python 3.11 or newer is required" in done.stderr
     assert not (launcher.folder / ".venv").exists()
 
 

@@ -12,7 +12,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end }}
 
-{{/* Whether a setting says something, in the open or as a secret. */}}
+{{/* Whether a setting has a value, plain or secret. */}}
 {{- define "vectord.said" -}}
 {{- $settings := merge dict (default dict .root.Values.settings) (default dict .root.Values.secretSettings) }}
 {{- if get $settings .name }}true{{ end }}
