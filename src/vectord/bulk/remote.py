@@ -20,7 +20,7 @@ from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_descri
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
 from vectord.bulk.rows import Array, TextVectors
 from vectord.client.errors import ClientError, NotAcceptable, TryLater
-from vectord.client.reading import ARROW
+from vectord.client.reading import ARROW, matrices_of, matrix_of, read_batch, sparse_rows_of
 from vectord.client.requests import JSON, HttpReply, Part, RequestTemplate, get, post
 from vectord.client.transport import AsyncSender, Settings
 from vectord.errors import ConfigError
@@ -192,37 +192,21 @@ def _colbert(rows: list[str] | None) -> Array:
 
 
 def _read_arrow(body: bytes, texts: int, kinds: Sequence[VectorKind], counts: Mapping[str, Any]) -> TextVectors:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
-    try:
-        batch = pa.ipc.open_stream(body).read_next_batch()
-        batch.validate(full=True)  # or invalid offsets would be followed
-    except (pa.ArrowException, OSError, StopIteration) as cause:
-        raise ValueError("no Arrow stream") from cause
+    batch = read_batch(body)
     if batch.num_rows != texts:
         raise ValueError("the number of vectors differs from the number of texts")
     columns = {name: batch.column(name) for name in batch.schema.names}
     errors = enumerate(columns["error"].to_pylist())
     return TextVectors(
-        dense=_matrix(columns["dense"]) if "dense" in kinds else None,
+        dense=matrix_of(columns["dense"]) if "dense" in kinds else None,
         sparse=_sparse_rows(columns["sparse"]) if "sparse" in kinds else None,
-        colbert=_matrices(columns["colbert"]) if "colbert" in kinds else None,
+        colbert=matrices_of(columns["colbert"]) if "colbert" in kinds else None,
         failures={i: _without_place(message, i) for i, message in errors if message is not None},
         **counts,
     )
 
 
-def _matrix(column: Any) -> Array:
-    """Lists of one length: (n, D)."""
-    return np.asarray(column.flatten()).reshape(len(column), column.type.list_size)
-
-
-def _matrices(column: Any) -> list[Array]:
-    return np.split(_matrix(column.values), np.asarray(column.offsets)[1:-1])
-
-
 def _sparse_rows(column: Any) -> list[Sparse]:
-    indices, values = column.field("indices"), column.field("values")
-    bounds = np.asarray(indices.offsets)[1:-1]
-    pairs = zip(np.split(np.asarray(indices.values), bounds), np.split(np.asarray(values.values), bounds), strict=True)
-    return [Sparse(*pair) for pair in pairs]
+    rows = sparse_rows_of(column)
+    bounds = np.cumsum(rows.lengths)[:-1]
+    return [Sparse(*pair) for pair in zip(np.split(rows.ids, bounds), np.split(rows.weights, bounds), strict=True)]

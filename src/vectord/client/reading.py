@@ -298,25 +298,31 @@ def _sparse(vectors: Sequence[_Sparse]) -> SparseRows:
 
 
 def _read_arrow(reply: HttpReply) -> ReplyVectors:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
-    try:
-        batch = pa.ipc.open_stream(reply.body).read_next_batch()
-        batch.validate(full=True)  # or invalid offsets would be followed
-    except (pa.ArrowException, OSError, StopIteration) as cause:
-        raise ValueError("no Arrow stream") from cause
+    batch = read_batch(reply.body)
     columns = {name: batch.column(name) for name in batch.schema.names}
     truncated = _numbers(columns["tokens_kept"]) < _numbers(columns["tokens_seen"])
     # Only the header names texts that were cut before tokenization, and those that a second model truncated.
     header = reply.headers.get("x-vectord-truncated-inputs", "")
     return ReplyVectors(
         model=(batch.schema.metadata or {})[b"model"].decode(),
-        dense=_matrix(columns["dense"]) if "dense" in columns else None,
-        sparse=_sparse_column(columns["sparse"]) if "sparse" in columns else None,
-        colbert=_matrices(columns["colbert"]) if "colbert" in columns else None,
-        tokens=_matrices(columns["tokens"]) if "tokens" in columns else None,
+        dense=matrix_of(columns["dense"]) if "dense" in columns else None,
+        sparse=sparse_rows_of(columns["sparse"]) if "sparse" in columns else None,
+        colbert=matrices_of(columns["colbert"]) if "colbert" in columns else None,
+        tokens=matrices_of(columns["tokens"]) if "tokens" in columns else None,
         truncated=sorted({*np.flatnonzero(truncated).tolist(), *map(int, filter(None, header.split(",")))}),
     )
+
+
+def read_batch(stream: bytes) -> Any:
+    """The pyarrow.RecordBatch of an Arrow stream. Raises ValueError if it is invalid."""
+    import pyarrow as pa  # noqa: PLC0415 - an extra
+
+    try:
+        batch = pa.ipc.open_stream(stream).read_next_batch()
+        batch.validate(full=True)  # or invalid offsets would be followed
+    except (pa.ArrowException, OSError, StopIteration) as cause:
+        raise ValueError("no Arrow stream") from cause
+    return batch
 
 
 def _numbers(column: Any) -> Array:
@@ -324,16 +330,16 @@ def _numbers(column: Any) -> Array:
     return np.array(column.to_numpy(zero_copy_only=False))
 
 
-def _matrix(column: Any) -> Float32:
+def matrix_of(column: Any) -> Float32:
     """Lists of one length: (n, D)."""
     return _numbers(column.flatten()).reshape(len(column), column.type.list_size)
 
 
-def _matrices(column: Any) -> list[Float32]:
+def matrices_of(column: Any) -> list[Float32]:
     """Lists of lists of one length: (n_i, C) for each text."""
-    return np.split(_matrix(column.values), _numbers(column.offsets)[1:-1])
+    return np.split(matrix_of(column.values), _numbers(column.offsets)[1:-1])
 
 
-def _sparse_column(column: Any) -> SparseRows:
+def sparse_rows_of(column: Any) -> SparseRows:
     indices, values = column.field("indices"), column.field("values")
     return SparseRows(np.diff(_numbers(indices.offsets)), _numbers(indices.values), _numbers(values.values))
