@@ -134,7 +134,7 @@ def byte_level(*names: str) -> Tokenizer:
 
 
 def qwen3() -> Tokenizer:
-    """As Qwen3-Embedding: an end of text behind the text."""
+    """As Qwen3-Embedding: an end of text after the text."""
     tokenizer = byte_level(*CHAT_SPECIALS)
     end = (CHAT_SPECIALS[0], tokenizer.token_to_id(CHAT_SPECIALS[0]))
     template = processors.TemplateProcessing(single=f"$A {end[0]}", special_tokens=[end])

@@ -1,4 +1,4 @@
-"""The laws of chunks: they tile the text, none is too long, and no character, word or sentence is split needlessly."""
+"""Chunks cover the text, none is too long, and no character, word or sentence is split needlessly."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ TEXTS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(text=TEXTS, options=OPTIONS)
-def test_chunks_tile_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
-    """Each begins where the one before ended, or by the overlap before that; without, every token counts once."""
+def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
+    """Each begins where the last one ended, or at most the overlap earlier; without overlap, every token counts
+    once."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
@@ -79,7 +80,7 @@ def test_chunks_tile_the_text(encoder: TextEncoder, text: str, options: ChunkOpt
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS, options=OPTIONS)
 def test_chunks_are_cut_between_characters(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
-    """A chunk has its own characters' tokens and nobody else's, though one character may be many tokens."""
+    """A chunk has only its own characters' tokens, even if one character is many tokens."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
@@ -102,8 +103,8 @@ def test_chunks_of_tokens_end_at_words(tmp_path: Path) -> None:
     assert "".join(parts) == long
 
 
-def test_chunks_of_sentences_are_as_many_whole_ones_as_fit(tmp_path: Path) -> None:
-    """A sentence that does not fit is cut by tokens, and alone."""
+def test_a_chunk_has_as_many_whole_sentences_as_fit(tmp_path: Path) -> None:
+    """A sentence that does not fit is cut by tokens."""
     encoder = make_encoder(tmp_path, wordpiece())
     short, long = "The fox. ", "The dog " * 20 + ". "
     text = short * 10 + long + short * 3
@@ -114,7 +115,7 @@ def test_chunks_of_sentences_are_as_many_whole_ones_as_fit(tmp_path: Path) -> No
 
 
 def test_sentences_begin_chunks_with_a_byte_tokenizer_too(tmp_path: Path) -> None:
-    """Whose tokens have the blank before a word."""
+    """Its tokens include the space before a word."""
     encoder = make_encoder(tmp_path, byte_level(), max_tokens=200)
     text = " ".join(SENTENCES[:2]) * 3
     starts = {0, *sentence_starts(text)}
@@ -124,7 +125,7 @@ def test_sentences_begin_chunks_with_a_byte_tokenizer_too(tmp_path: Path) -> Non
 
 
 def test_overlap_is_of_words_or_of_whole_sentences(tmp_path: Path) -> None:
-    """As much as fits in overlap_tokens; none where not even one sentence does."""
+    """As much as fits in overlap_tokens; none if no sentence does."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "The fox. " * 20
     words, sentences, none = (
@@ -139,14 +140,14 @@ def test_overlap_is_of_words_or_of_whole_sentences(tmp_path: Path) -> None:
 
 
 def test_a_character_of_many_tokens_is_not_split(tmp_path: Path) -> None:
-    """A ligature is 18 letters under NFKC; a chunk may be as short as 20 tokens and no shorter."""
+    """A ligature is 18 letters under NFKC, so a chunk has at least 20 tokens."""
     encoder = make_encoder(tmp_path, unigram())
     chunks = encoder.chunk(LIGATURE * 20, by("tokens", 20))
     assert [(chunk.start, chunk.stop) for chunk in chunks] == [(i, i + 1) for i in range(20)]
 
 
 def test_overlap_is_never_a_whole_chunk(tmp_path: Path) -> None:
-    """A chunk shorter than the overlap, since a long sentence follows, is not read again from its beginning."""
+    """A short chunk before a long sentence is not read again from its beginning."""
     encoder = make_encoder(tmp_path, wordpiece())
     sentences = ["The " * 19 + ". ", "The fox. ", "The dog. ", "The " * 16 + ". "]  # 20, 3, 3 and 17 tokens
     text = "".join(sentences)
@@ -155,7 +156,7 @@ def test_overlap_is_never_a_whole_chunk(tmp_path: Path) -> None:
 
 
 def test_a_character_of_several_bytes_is_not_split(tmp_path: Path) -> None:
-    """Neither where it is several tokens, nor where one token has the end of one and the beginning of the next."""
+    """Neither as several tokens, nor if one token has the end of it and the beginning of the next character."""
     encoder = make_encoder(tmp_path, byte_level())
     assert {chunk.tokens for chunk in encoder.chunk("\U0001f44d" * 30, by("tokens", 22))} == {20}
     bytewise = byte_level()
@@ -167,8 +168,8 @@ def test_a_character_of_several_bytes_is_not_split(tmp_path: Path) -> None:
     assert {chunk.tokens for chunk in encoder.chunk(text, by("tokens", 20))} == {18}
 
 
-def test_trailing_blanks_are_no_chunk(tmp_path: Path) -> None:
-    """RoBERTa has a token for a last one, which has no characters."""
+def test_trailing_spaces_are_not_a_chunk(tmp_path: Path) -> None:
+    """RoBERTa has a token without characters for the last space."""
     encoder = make_encoder(tmp_path, roberta())
     for words in range(15, 45):
         text = "x " * words
@@ -179,7 +180,7 @@ def test_trailing_blanks_are_no_chunk(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n ", "\t"], ids=ascii)
 def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
-    """A passage among others must have a score; it is read as an empty text is, by its specials."""
+    """Every passage must have a score; it is read as an empty text, by its special tokens."""
     encoder = make_encoder(tmp_path, wordpiece())
     chunks = encoder.chunk(text, by("tokens"))
     assert chunks == [Chunk(0, len(text), 0, 0)]
@@ -199,8 +200,8 @@ def test_a_text_without_tokens_is_a_chunk(tmp_path: Path, text: str) -> None:
         (by("tokens", 20, -1), "chunk.overlap_tokens"),
     ],
 )
-def test_options_out_of_bounds_are_refused(tmp_path: Path, options: ChunkOptions, field: str) -> None:
-    """Chunks that fit the model with its specials, and overlap that cannot multiply a document's tokens."""
+def test_options_out_of_bounds_are_rejected(tmp_path: Path, options: ChunkOptions, field: str) -> None:
+    """Chunks must fit the model with its special tokens, and overlap is at most half a chunk."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     with pytest.raises(InvalidField) as caught:
         encoder.chunk("dog", options)
@@ -227,8 +228,8 @@ def spans(*places: tuple[int, int]) -> list[Span]:
 WORDS = "jumps over a lazy dog while many small birds sing  "
 
 
-def test_chunks_of_the_caller_have_their_own_tokens(encoder: TextEncoder) -> None:
-    """A word's are its own, though it is sent with the blank that some tokenizers make part of the next."""
+def test_the_client_s_chunks_have_their_own_tokens(encoder: TextEncoder) -> None:
+    """Without the space at their end, which some tokenizers make part of the next word."""
     own = spans((0, 6), (6, 13), (13, 18), (18, 28), (28, 51))
     chunks = encoder.chunk(WORDS, own)
     assert [Span(chunk.start, chunk.stop) for chunk in chunks] == own
@@ -243,14 +244,14 @@ def test_chunks_of_the_caller_have_their_own_tokens(encoder: TextEncoder) -> Non
 
 
 def test_a_word_in_two_chunks_has_its_tokens_in_both(tmp_path: Path) -> None:
-    """Who cuts through a token gets all of it twice: half a token has no row."""
+    """A cut through a token includes it twice: half a token has no row."""
     encoder = make_encoder(tmp_path, wordpiece())
     chunks = encoder.chunk("lazy dog", spans((0, 2), (2, 8)))
     assert [(chunk.first, chunk.tokens) for chunk in chunks] == [(0, 1), (0, 2)]
 
 
-def test_what_lies_between_the_chunks_is_nobody_s(tmp_path: Path) -> None:
-    """But it is read, when the model reads the whole document."""
+def test_text_between_the_chunks_is_read_but_not_pooled(tmp_path: Path) -> None:
+    """The model reads the whole document."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "dog fox dog fox dog"
     chunks = encoder.chunk(text, spans((4, 7), (12, 15)))
@@ -260,8 +261,8 @@ def test_what_lies_between_the_chunks_is_nobody_s(tmp_path: Path) -> None:
     assert window.spans.tolist() == [[2, 3], [4, 5]]
 
 
-def test_of_a_long_document_what_is_around_each_chunk_is_read(tmp_path: Path) -> None:
-    """A quarter of a window before it, and what follows up to the window's end."""
+def test_windows_read_the_context_of_each_chunk(tmp_path: Path) -> None:
+    """A quarter of a window before it, and the text after it up to the window's end."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=42)
     text = "dog " * 500
     chunks = encoder.chunk(text, spans((800, 808), (1996, 1999)))
@@ -272,8 +273,8 @@ def test_of_a_long_document_what_is_around_each_chunk_is_read(tmp_path: Path) ->
 
 @settings(max_examples=60, deadline=None)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_any_spans_are_found_in_their_windows_or_refused(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
-    """Wherever the caller cuts: every chunk has rows of a window, and those rows are its tokens."""
+def test_any_spans_are_found_in_their_windows_or_rejected(encoder: TextEncoder, text: str, cuts: list[int]) -> None:
+    """Every chunk has rows of a window, and those rows are its tokens."""
     places = sorted({cut for cut in cuts if cut <= len(text)})
     own = spans(*pairwise(places))
     if not own:
@@ -291,8 +292,8 @@ def test_any_spans_are_found_in_their_windows_or_refused(encoder: TextEncoder, t
     assert all(len(window.ids) <= 64 for window in windows)
 
 
-def test_a_chunk_of_blanks_has_nothing_to_take_the_mean_of(tmp_path: Path) -> None:
-    """Unless the whole document is blank: then it is what an empty text is."""
+def test_a_chunk_without_tokens_is_rejected(tmp_path: Path) -> None:
+    """Unless the whole document has none: then it is read as an empty text."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "dog   fox"
     chunks = encoder.chunk(text, spans((0, 3), (4, 6), (6, 9)))
@@ -304,8 +305,8 @@ def test_a_chunk_of_blanks_has_nothing_to_take_the_mean_of(tmp_path: Path) -> No
     assert window.spans.tolist() == [[0, 2], [0, 2]]
 
 
-def test_a_chunk_that_the_model_cannot_read_at_once_is_refused(tmp_path: Path) -> None:
-    """By the document that it is of."""
+def test_a_chunk_that_does_not_fit_is_rejected(tmp_path: Path) -> None:
+    """The error has the document's index."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 30
     chunks = encoder.chunk(text, spans((0, 4), (4, 120)))
@@ -314,8 +315,8 @@ def test_a_chunk_that_the_model_cannot_read_at_once_is_refused(tmp_path: Path) -
     assert (refused.value.limit, refused.value.given) == (18, 29)
 
 
-def test_a_chunk_that_the_model_cannot_read_at_once_is_cut_on_request(tmp_path: Path) -> None:
-    """Its first tokens are read; how many were not, the lengths say."""
+def test_a_chunk_that_does_not_fit_is_cut_on_request(tmp_path: Path) -> None:
+    """Its first tokens are read; the lengths state the cut."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=20)
     text = "dog " * 30 + "fox fox"
     chunks = encoder.chunk(text, spans((0, 4), (4, 120), (120, 127)))
@@ -326,8 +327,8 @@ def test_a_chunk_that_the_model_cannot_read_at_once_is_cut_on_request(tmp_path: 
 
 
 @pytest.mark.parametrize("words", [1, 62, 100, 300])
-def test_what_windows_share_is_seen_once(tmp_path: Path, words: int) -> None:
-    """A document's length is its own, however often some of its tokens are read."""
+def test_shared_tokens_of_windows_count_once(tmp_path: Path, words: int) -> None:
+    """A document's length does not depend on its windows."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     text = "dog " * words
     chunks = encoder.chunk(text, by("tokens", 20))
@@ -341,8 +342,8 @@ def test_what_windows_share_is_seen_once(tmp_path: Path, words: int) -> None:
 # --- reading a document -----------------------------------------------------------------------------------------
 
 
-def test_the_seams_of_a_long_document_do_not_show(encoder: TextEncoder) -> None:
-    """Tokenised piece by piece, it has the tokens and places it has as a whole."""
+def test_a_long_document_has_the_same_tokens_in_pieces(encoder: TextEncoder) -> None:
+    """Also the same offsets."""
     text = " ".join(varied_texts(700, longest=60))
     assert len(text) > 3 * PIECE_CHARACTERS
     whole = encoder._plain.tokenizer.encode(text, add_special_tokens=False)
@@ -356,7 +357,7 @@ def test_the_seams_of_a_long_document_do_not_show(encoder: TextEncoder) -> None:
 
 
 def test_a_long_document_without_a_space_is_read(encoder: TextEncoder) -> None:
-    """In pieces all the same, and its chunks tile it."""
+    """In pieces, and its chunks cover it."""
     text = "東京は日本の首都です" * 10_000
     chunks = encoder.chunk(text, by("tokens", 60))
     assert "".join(texts_of(text, chunks)) == text
@@ -370,7 +371,7 @@ def test_a_long_document_without_a_space_is_read(encoder: TextEncoder) -> None:
 def test_late_chunks_are_found_in_their_windows(
     encoder: TextEncoder, text: str, options: ChunkOptions, prompted: bool
 ) -> None:
-    """Spans, in order, hold the chunks' own tokens; every window is framed, prompted and within the limit."""
+    """The spans, in order, hold the chunks' own tokens; every window has frame and prompt, and is within the limit."""
     try:
         chunks = encoder.chunk(text, options)
         windows = read(
@@ -401,7 +402,7 @@ def windows_of(
 
 
 def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
-    """One window, and the ids that the text has without chunking."""
+    """One window, with the ids that the text has without chunking."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=200)
     text = SENTENCES[0] * 3
     (window,) = windows_of(encoder, text, by("tokens", 30))
@@ -409,16 +410,16 @@ def test_a_document_that_fits_is_read_as_a_whole(tmp_path: Path) -> None:
     assert len(window.spans) > 2
 
 
-def test_windows_begin_with_what_was_before(tmp_path: Path) -> None:
-    """A quarter of the window is read again, so that its first chunk knows what came before it."""
+def test_windows_begin_with_context(tmp_path: Path) -> None:
+    """A quarter of the window is read again, so that its first chunk has context."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=82)
     windows = windows_of(encoder, "dog " * 200, by("tokens", 20))
     assert [window.spans[0].tolist() for window in windows] == [[1, 21], [21, 41], [21, 41]]
     assert all(len(window.ids) <= 82 for window in windows)
 
 
-def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> None:
-    """They were cut to fit the model without it; and so is a prompt that leaves no room for anything."""
+def test_chunks_that_do_not_fit_with_a_prompt_are_rejected(tmp_path: Path) -> None:
+    """So is a prompt that leaves no room."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     with pytest.raises(InputTooLong, match=r"input 0 has 62 tokens in its chunk 0.*; 52 are read at once"):
         windows_of(encoder, "dog " * 99, by("tokens", 62), prompt="fox " * 10)
@@ -428,7 +429,7 @@ def test_chunks_that_do_not_fit_beside_a_prompt_are_refused(tmp_path: Path) -> N
 
 
 def test_a_model_with_types_cannot_chunk_late(tmp_path: Path) -> None:
-    """As XLNet: zeros would be wrong."""
+    """Such as XLNet: zeros would be wrong."""
     tokenizer = unigram()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A:0 </s>:0 <s>:2", special_tokens=[("<s>", 0), ("</s>", 2)]

@@ -1,4 +1,4 @@
-"""Queries and documents of a ColBERT model: pylate's tokens, in its order, and the rows it keeps."""
+"""Queries and documents of a ColBERT model: pylate's tokens and rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BGE_M3 = Colbert(dimensions=8, drops_first=True)
 
 
 def with_markers(tokenizer: Tokenizer) -> Tokenizer:
-    """With pylate's two tokens, whose names end in a blank."""
+    """With pylate's two tokens, whose names end in a space."""
     tokenizer.add_tokens([AddedToken(name, normalized=True) for name in ("[Q] ", "[D] ")])
     return tokenizer
 
@@ -66,7 +66,7 @@ def document(encoder: TextEncoder, text: str, options: TextOptions = PLAIN) -> T
 
 @pytest.mark.parametrize("attends", [False, True], ids=["unattended", "attended"])
 def test_ids_equal_those_of_sentence_transformers(attends: bool, tmp_path: Path) -> None:
-    """Whatever the scripts and lengths: its reader of pylate's models, which gives the rows that pylate gives."""
+    """For texts of any script and length: its reader of pylate's models, which gives pylate's rows."""
     tokenizer = with_markers(modernbert())
     colbert = replace(PYLATE, attend_to_expansion=attends)
     encoder = make(tmp_path, tokenizer, colbert=colbert)
@@ -92,7 +92,7 @@ def write_reference(folder: Path, tokenizer: Tokenizer, **settings: Any) -> Tran
 
 
 def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
-    """To query_length, behind its last special; all rows count, and only its own tokens are attended to."""
+    """To query_length, after its last special token; all rows count, and only its own tokens are attended to."""
     one = query(encoder, "lazy dog")
     assert names(encoder, one.ids) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]", *["[MASK]"] * 7]
     assert not one.type_ids.any()
@@ -100,15 +100,15 @@ def test_a_query_is_filled_up_with_mask_tokens(encoder: TextEncoder) -> None:
     assert (attended(one), one.length.seen, one.length.kept) == (5, 5, 5)
 
 
-def test_mask_tokens_are_attended_to_where_the_model_says_so(tmp_path: Path) -> None:
-    """attend_to_expansion."""
+def test_mask_tokens_may_be_attended_to(tmp_path: Path) -> None:
+    """With attend_to_expansion."""
     colbert = Colbert(dimensions=8, query_length=9, expand_queries=True, attend_to_expansion=True)
     one = query(make(tmp_path, colbert=colbert), "lazy dog")
     assert (len(one.ids), attended(one)) == (9, 9)
 
 
-def test_a_query_is_not_filled_up_where_the_model_does_not(tmp_path: Path) -> None:
-    """Its rows are its tokens, punctuation too."""
+def test_a_model_may_not_expand_queries(tmp_path: Path) -> None:
+    """The rows are the query's tokens, punctuation too."""
     colbert = Colbert(dimensions=8, query_prefix="[Q] ", query_length=9, skiplist_words=("?",))
     encoder = make(tmp_path, colbert=colbert)
     one = query(encoder, "dog?")
@@ -118,7 +118,7 @@ def test_a_query_is_not_filled_up_where_the_model_does_not(tmp_path: Path) -> No
 
 
 def test_documents_keep_no_punctuation(encoder: TextEncoder) -> None:
-    """Its rows are left out; those of the specials and the marker stay."""
+    """Special tokens and the marker stay."""
     one = document(encoder, "lazy, dog.")
     assert names(encoder, one.ids) == ["[CLS]", "[D] ", "lazy", ",", "dog", ".", "[SEP]"]
     assert one.rows.tolist() == [0, 1, 2, 4, 6]
@@ -126,7 +126,7 @@ def test_documents_keep_no_punctuation(encoder: TextEncoder) -> None:
 
 
 def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
-    """Taken for the unknown token, it would leave out every unknown word of a document."""
+    """As the unknown token, it would skip every unknown word of a document."""
     encoder = make(tmp_path, colbert=Colbert(dimensions=8, skiplist_words=("\u2603",)))
     one = document(encoder, "\u2602 dog")
     assert names(encoder, one.ids) == ["[CLS]", "[UNK]", "dog", "[SEP]"]
@@ -135,7 +135,7 @@ def test_a_skipped_word_without_a_token_skips_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "limit"), [("query", 12), ("document", 20)])
 def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int) -> None:
-    """Specials and marker count, and stay; the text is cut at its end, or refused."""
+    """Special tokens and marker count, and stay; the text is cut at its end, or rejected."""
     options = TextOptions(kind=kind, truncate_side="left")
     (one,) = read(encoder, ["lazy " + "dog " * 30], options)
     marker = "[Q] " if kind == "query" else "[D] "
@@ -145,14 +145,14 @@ def test_each_kind_has_its_own_limit(encoder: TextEncoder, kind: Any, limit: int
         read(encoder, ["a", "lazy " + "dog " * 30], options, truncate=False)
 
 
-def test_the_model_s_limit_holds_where_its_lengths_are_greater(tmp_path: Path) -> None:
-    """No position beyond the last one there is, for mask tokens neither."""
+def test_the_model_s_limit_holds_above_its_lengths(tmp_path: Path) -> None:
+    """Mask tokens need positions too."""
     one = query(make(tmp_path, max_tokens=7), "dog")
     assert len(one.ids) == 7
 
 
-def test_without_marker_and_lengths_texts_are_as_ever(tmp_path: Path) -> None:
-    """BGE-M3: the same tokens as for a dense vector, rows without the first, the last special kept."""
+def test_bge_m3_reads_all_texts_alike(tmp_path: Path) -> None:
+    """The same tokens as for a dense vector; the first row does not count."""
     encoder = make(tmp_path, unigram(), colbert=BGE_M3, pooling="cls", max_tokens=30)
     tokenizer = encoder._plain.tokenizer
     for options in (QUERY, PLAIN):
@@ -164,14 +164,14 @@ def test_without_marker_and_lengths_texts_are_as_ever(tmp_path: Path) -> None:
             assert attended(one) == len(one.ids)
 
 
-def test_a_marker_without_a_blank_in_its_name(tmp_path: Path) -> None:
-    """Stanford's [unused0], which configurations write with a blank behind it."""
+def test_a_marker_without_a_space_in_its_name(tmp_path: Path) -> None:
+    """Stanford's [unused0], which configurations write with a space at the end."""
     encoder = make(tmp_path, wordpiece(), colbert=Colbert(dimensions=8, query_prefix="[unused0] "))
     assert names(encoder, query(encoder, "dog").ids) == ["[CLS]", "[unused0]", "dog", "[SEP]"]
 
 
 def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
-    """sentence-transformers writes it into the kind's prompt; the rest of that prompt goes behind it."""
+    """sentence-transformers writes it into the kind's prompt; the rest of that prompt follows it."""
     encoder = make(tmp_path, prompts={"query": "[Q] lazy ", "document": "[D] "})
     assert names(encoder, query(encoder, "dog").ids[:5]) == ["[CLS]", "[Q] ", "lazy", "dog", "[SEP]"]
     assert names(encoder, document(encoder, "dog").ids) == ["[CLS]", "[D] ", "dog", "[SEP]"]
@@ -180,14 +180,14 @@ def test_a_marker_is_not_written_twice(tmp_path: Path) -> None:
 
 
 def test_token_ids_are_encoded_again(encoder: TextEncoder) -> None:
-    """So that marker and mask tokens come where they belong."""
+    """With marker and mask tokens."""
     ids = encoder._plain.tokenizer.encode("lazy dog").ids
     (one,) = read(encoder, [ids], QUERY)
     assert one.ids.tolist() == query(encoder, "lazy dog").ids.tolist()
 
 
 def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
-    """The marker goes behind the first token, as in pylate; a text without any token is refused."""
+    """The marker follows the first token, as in pylate; a text without tokens is rejected."""
     tokenizer = with_markers(byte_level())
     encoder = make(tmp_path, tokenizer, colbert=Colbert(dimensions=8, document_prefix="[D] ", document_length=6))
     one = document(encoder, "lazy dog dog dog dog dog dog")
@@ -197,8 +197,8 @@ def test_a_tokenizer_without_specials(tmp_path: Path) -> None:
         read(encoder, ["a", ""], PLAIN)
 
 
-def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
-    """A long request is encoded part by part."""
+def test_a_part_of_the_inputs_keeps_its_indexes(encoder: TextEncoder) -> None:
+    """A long request is read part by part."""
     texts = ["zero", "one", "two", "dog " * 40]
     part = read(encoder, texts, PLAIN, truncate=False, part=range(1, 3))
     assert [one.ids.tolist() for one in part] == [document(encoder, text).ids.tolist() for text in texts[1:3]]
@@ -215,7 +215,7 @@ def test_a_part_of_the_inputs_keeps_its_places(encoder: TextEncoder) -> None:
     ],
     ids=["no marker", "no room", "no mask token"],
 )
-def test_what_the_tokenizer_lacks_stops_the_start(colbert: Colbert, message: str, tmp_path: Path) -> None:
+def test_a_missing_token_stops_the_start(colbert: Colbert, message: str, tmp_path: Path) -> None:
     """One sentence that names the file."""
     tokenizer = with_markers(byte_level() if colbert.expand_queries else modernbert())
     with pytest.raises(ModelUnavailable, match=rf"tokenizer\.json: .*{message}"):

@@ -1,4 +1,4 @@
-"""Fewer tokens than the model reads, and texts without special tokens: for every way to read a text."""
+"""Token limits below the model's, and texts without special tokens, for every way to read a text."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def yes_no_encoder(folder: Path) -> TextEncoder:
 
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_a_text_is_cut_as_by_a_model_that_reads_no_more(make: Any, side: Any, tmp_path: Path) -> None:
-    """The ids, the lengths and the specials are those of a model with that limit."""
+def test_a_text_is_cut_as_by_a_model_with_that_limit(make: Any, side: Any, tmp_path: Path) -> None:
+    """The same ids, lengths and special tokens."""
     most, encoder = make_encoder(tmp_path, make(), max_tokens=9), make_encoder(tmp_path, make(), max_tokens=64)
     texts = [text for text in varied_texts(30) if encoder._plain.content(text).size]
     expected = read(most, texts, TextOptions(truncate_side=side))
@@ -71,14 +71,14 @@ def test_a_text_is_cut_as_by_a_model_that_reads_no_more(make: Any, side: Any, tm
 
 
 def test_a_higher_limit_than_the_model_s_changes_nothing(tmp_path: Path) -> None:
-    """However high it is."""
+    """Of any size."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=8)
     (one,) = read(encoder, ["dog " * 30], at_most(10**12))
     assert len(one.ids) == 8
 
 
-def test_what_is_too_long_is_refused_where_nothing_may_be_cut(tmp_path: Path) -> None:
-    """Texts, ids and pairs; with the limit that the request gave."""
+def test_without_truncation_the_request_s_limit_rejects(tmp_path: Path) -> None:
+    """Texts, ids and pairs; the error has the request's limit."""
     encoder = make_encoder(tmp_path, wordpiece())
     whole = read(encoder, ["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
     for value in ("dog " * 6, whole):
@@ -91,8 +91,8 @@ def test_what_is_too_long_is_refused_where_nothing_may_be_cut(tmp_path: Path) ->
         read(encoder, ["dog"], at_most(7), query="dog " * 6, truncate=False)
 
 
-def test_ids_are_cut_to_it_too(tmp_path: Path) -> None:
-    """And keep their specials."""
+def test_ids_are_cut_to_the_request_s_limit(tmp_path: Path) -> None:
+    """They keep their special tokens."""
     encoder = make_encoder(tmp_path, wordpiece())
     whole = read(encoder, ["dog " * 6], TextOptions(), truncate=False)[0].ids.tolist()
     (one,) = read(encoder, [whole], at_most(5))
@@ -119,7 +119,7 @@ def test_a_pair_is_cut_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_pair_in_a_template_is_cut_as_a_whole(tmp_path: Path) -> None:
-    """The passage's end goes first, the template's stays."""
+    """The passage's end first; the template stays."""
     encoder = yes_no_encoder(tmp_path)
     (whole,) = read(encoder, ["fox " * 20], TextOptions(), query="dog")
     (one,) = read(encoder, ["fox " * 20], at_most(15), query="dog")
@@ -130,8 +130,8 @@ def test_a_pair_in_a_template_is_cut_as_a_whole(tmp_path: Path) -> None:
         read(encoder, ["fox " * 20], at_most(15), query="dog", truncate=False)
 
 
-def test_a_colbert_text_is_cut_and_its_query_filled_up_all_the_same(tmp_path: Path) -> None:
-    """The limit is of the text: mask tokens are none of its own."""
+def test_a_colbert_query_is_cut_and_filled_up(tmp_path: Path) -> None:
+    """The limit excludes mask tokens."""
     encoder = colbert_encoder(tmp_path)
     (query,) = read(encoder, ["dog " * 30], at_most(6, kind="query"))
     assert (query.length.kept, attended(query), len(query.ids)) == (6, 6, 12)
@@ -139,8 +139,8 @@ def test_a_colbert_text_is_cut_and_its_query_filled_up_all_the_same(tmp_path: Pa
     assert (document.length.seen, document.length.kept, len(document.ids)) == (32, 6, 6)
 
 
-def test_windows_of_a_document_are_no_longer(tmp_path: Path) -> None:
-    """What is read at once is an input, too."""
+def test_windows_keep_to_the_request_s_limit(tmp_path: Path) -> None:
+    """A window is an input."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=64)
     text = "dog " * 100
     chunks = encoder.chunk(text, ChunkOptions(max_tokens=20))
@@ -151,8 +151,8 @@ def test_windows_of_a_document_are_no_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [-(10**30), -1, 0, 2])
-def test_a_limit_without_room_for_a_token_of_each_text_is_refused(max_tokens: int, tmp_path: Path) -> None:
-    """Specials alone would be one vector for all texts. The message says what there must be."""
+def test_a_limit_without_room_for_a_token_of_each_text_is_rejected(max_tokens: int, tmp_path: Path) -> None:
+    """Special tokens alone would be one vector for all texts. The message has the least valid limit."""
     encoder, options = make_encoder(tmp_path, wordpiece()), at_most(max_tokens)
     chunks = [encoder.chunk("dog", ChunkOptions(max_tokens=20))]
     ways = [
@@ -179,8 +179,8 @@ def test_a_limit_without_room_for_a_token_of_each_text_is_refused(max_tokens: in
 
 
 @pytest.mark.parametrize("make", ALL, ids=lambda make: make.__name__)
-def test_a_text_s_tokens_alone(make: Any, tmp_path: Path) -> None:
-    """Those of the tokenizer without its template, and as many as the model reads."""
+def test_a_text_without_special_tokens(make: Any, tmp_path: Path) -> None:
+    """The tokens without the tokenizer's template, as many as the model reads."""
     encoder = make_encoder(tmp_path, make(), max_tokens=16)
     for text in varied_texts(20):
         content = encoder._plain.content(text)
@@ -195,7 +195,7 @@ def test_a_text_s_tokens_alone(make: Any, tmp_path: Path) -> None:
 
 
 def test_without_specials_one_token_is_enough(tmp_path: Path) -> None:
-    """And none is too few."""
+    """A limit of 0 is not."""
     encoder = make_encoder(tmp_path, wordpiece())
     (one,) = read(encoder, ["lazy dog"], bare(max_tokens=1))
     assert one.ids.tolist() == encoder._plain.content("lazy").tolist()
@@ -203,8 +203,8 @@ def test_without_specials_one_token_is_enough(tmp_path: Path) -> None:
         read(encoder, ["dog"], bare(max_tokens=0))
 
 
-def test_without_specials_a_prompt_s_tokens_are_fewer_too(tmp_path: Path) -> None:
-    """What is left out of the mean is the prompt and nothing of the text."""
+def test_without_specials_only_the_prompt_is_not_pooled(tmp_path: Path) -> None:
+    """All tokens of the text are pooled."""
     encoder = make_encoder(tmp_path, wordpiece(), include_prompt=False)
     (one,) = read(encoder, ["lazy dog"], bare(prompt="fox: "))
     prompt = encoder._plain.content("fox: ")
@@ -222,8 +222,8 @@ def test_windows_without_specials(tmp_path: Path) -> None:
     assert window.spans.tolist() == [[0, 18], [18, 20]]
 
 
-def test_types_that_specials_have_go_with_them(tmp_path: Path) -> None:
-    """As XLNet's, whose last one has a type of its own."""
+def test_the_types_of_special_tokens_go_with_them(tmp_path: Path) -> None:
+    """As for XLNet, whose last token has a type of its own."""
     tokenizer = unigram()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A:0 </s>:0 <s>:2", special_tokens=[("<s>", 0), ("</s>", 2)]
@@ -234,8 +234,8 @@ def test_types_that_specials_have_go_with_them(tmp_path: Path) -> None:
     assert one.type_ids.tolist() == [0] * len(one.ids)
 
 
-def test_what_means_nothing_without_specials_is_refused(tmp_path: Path) -> None:
-    """A pair would be one text, a query no query, a template none."""
+def test_readings_that_need_special_tokens_are_rejected(tmp_path: Path) -> None:
+    """Pairs, ColBERT texts and templates."""
     pairs, colbert, judge = make_encoder(tmp_path, wordpiece()), colbert_encoder(tmp_path), yes_no_encoder(tmp_path)
     for way in (
         lambda: read(pairs, ["fox"], bare(), query="dog"),

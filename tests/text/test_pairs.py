@@ -1,4 +1,4 @@
-"""Two texts together: joined as the tokenizer joins them, cut by the rule, and every token accounted for."""
+"""Two texts together: joined as the tokenizer joins them, truncated by rule, with correct lengths."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def content(encoder: TextEncoder, text: str) -> list[int]:
 
 @pytest.mark.parametrize("make", PAIRING, ids=lambda make: make.__name__)
 def test_pairs_that_fit_equal_the_tokenizer_s_own(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
-    """Ids and types of `encode(query, passage)`, whatever the scripts, for a query tokenised once."""
+    """Ids and types of `encode(query, passage)` in any script, for a query tokenized once."""
     own = make()
     encoder = make_encoder(tmp_path, own, max_tokens=2000)
     own = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -62,7 +62,7 @@ def test_pairs_that_fit_equal_the_tokenizer_s_own(make: Callable[[], Tokenizer],
 def test_pairs_that_count_alike_are_cut_as_the_tokenizer_cuts(
     make: Callable[[], Tokenizer], side: Side, tmp_path: Path
 ) -> None:
-    """Its longest_first, to the token, on either side and whichever text is the longer."""
+    """Equal to its longest_first, on either side and for either longer text."""
     own = make()
     encoder = make_encoder(tmp_path, own, max_tokens=24)
     own.enable_truncation(24, direction=side, strategy="longest_first")
@@ -77,8 +77,8 @@ def test_pairs_that_count_alike_are_cut_as_the_tokenizer_cuts(
 
 @settings(max_examples=300, deadline=None)
 @given(query=st.integers(0, 80), passage=st.integers(0, 80), specials=st.integers(0, 4), room=st.integers(2, 60))
-def test_what_is_kept_of_a_query_and_a_passage(query: int, passage: int, specials: int, room: int) -> None:
-    """All that fits; the query whole if a token of the passage fits beside it; never more than there is or fits."""
+def test_a_query_is_kept_before_a_passage(query: int, passage: int, specials: int, room: int) -> None:
+    """All that fits; the query stays whole if a token of the passage fits too."""
     kept_query, kept_passage = keep_query_first(query, passage, room, room + specials)
     assert kept_query <= query
     assert kept_passage <= passage
@@ -94,8 +94,8 @@ def test_what_is_kept_of_a_query_and_a_passage(query: int, passage: int, special
 
 @settings(max_examples=300, deadline=None)
 @given(first=st.integers(0, 80), second=st.integers(0, 80), room=st.integers(2, 60))
-def test_what_is_kept_of_texts_that_count_alike(first: int, second: int, room: int) -> None:
-    """All that fits, the room used up if not all does, and the shorter text never cut below the longer one."""
+def test_the_longer_text_is_cut_first(first: int, second: int, room: int) -> None:
+    """The room is used up if not all fits, and the shorter text is never cut below the longer one."""
     kept_first, kept_second = keep_longest_last(first, second, room)
     assert kept_first + kept_second == min(first + second, room)
     assert kept_first <= first
@@ -105,7 +105,7 @@ def test_what_is_kept_of_texts_that_count_alike(first: int, second: int, room: i
 
 
 def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> None:
-    """At the passage's end, or its beginning on request; the lengths say what was lost."""
+    """At the passage's end, or its beginning on request; the lengths state the cut."""
     query, passage = "green old trees", "The quick brown fox jumps over a lazy dog " * 8
     asked, read = content(encoder, query), [content(encoder, word) for word in passage.split()]
     tokens = [token for word in read for token in word]
@@ -120,7 +120,7 @@ def test_a_long_passage_is_cut_and_its_query_is_not(encoder: TextEncoder) -> Non
 
 
 def test_an_over_long_query_is_cut_to_leave_room_for_passages(encoder: TextEncoder) -> None:
-    """To three quarters of the limit, at its end whatever side passages are cut at."""
+    """To three quarters of the limit, always at its end."""
     query = "fox " * 50
     for options in (PLAIN, LEFT):
         one = pair(encoder, query + "dog", "lazy dog", options=options)
@@ -128,8 +128,8 @@ def test_an_over_long_query_is_cut_to_leave_room_for_passages(encoder: TextEncod
         assert (one.parts[0].seen, one.parts[0].kept, one.parts[1].truncated) == (51, 24, False)
 
 
-def test_over_long_pairs_are_refused_unless_they_may_be_cut(encoder: TextEncoder) -> None:
-    """By the passage's index where the query leaves room, else by the query; and nothing else is refused."""
+def test_long_pairs_are_rejected_unless_they_may_be_cut(encoder: TextEncoder) -> None:
+    """By the passage's index if the query leaves room, else by the query."""
     with pytest.raises(InputTooLong, match=r"input 1 must have at most 32 tokens, as a pair; got 44") as caught:
         read(encoder, ["dog", "dog " * 40], PLAIN, query="fox", truncate=False)
     assert (caught.value.field, caught.value.index) == (None, 1)
@@ -143,8 +143,8 @@ def test_over_long_pairs_are_refused_unless_they_may_be_cut(encoder: TextEncoder
         read(encoder, [("fox", "dog " * 29), ("a", "b")], PLAIN, truncate=False)
 
 
-def test_absurdly_long_texts_are_cut_by_characters_and_it_is_said(encoder: TextEncoder) -> None:
-    """8,000 characters for 32 tokens; both texts' losses count in the pair's."""
+def test_absurdly_long_texts_are_cut_by_characters(encoder: TextEncoder) -> None:
+    """8,000 characters for 32 tokens; the lengths state the cut of both texts."""
     one = pair(encoder, "x" * 9_000, "y " * 5_000)
     assert (one.parts[0].characters_cut, one.parts[1].characters_cut) == (1_000, 2_000)
     assert one.length.characters_cut == 3_000
@@ -152,8 +152,8 @@ def test_absurdly_long_texts_are_cut_by_characters_and_it_is_said(encoder: TextE
         read(encoder, ["y"], PLAIN, query="x" * 9_000, truncate=False)
 
 
-def test_a_part_of_the_passages_keeps_its_places(encoder: TextEncoder) -> None:
-    """A long request is encoded part by part; an error names the place among all passages."""
+def test_a_part_of_the_passages_keeps_its_indexes(encoder: TextEncoder) -> None:
+    """A long request is read part by part; an error has the index among all passages."""
     passages = ["zero", "one", "two", "dog " * 40]
     part = read(encoder, passages, PLAIN, query="fox", truncate=False, part=range(1, 3))
     whole = read(encoder, passages, PLAIN, query="fox")
@@ -165,8 +165,8 @@ def test_a_part_of_the_passages_keeps_its_places(encoder: TextEncoder) -> None:
         read(encoder, pairs, PLAIN, truncate=False, part=range(2, 4))
 
 
-def test_half_a_surrogate_pair_is_refused_in_either_text(encoder: TextEncoder) -> None:
-    """With the field it is in."""
+def test_half_a_surrogate_pair_is_rejected_in_either_text(encoder: TextEncoder) -> None:
+    """With the field or the index."""
     with pytest.raises(Untokenizable, match="`query` is not Unicode"):
         read(encoder, ["a", "b"], PLAIN, query="\ud800")
     with pytest.raises(Untokenizable, match=r"input 1 is not Unicode"):
@@ -176,14 +176,14 @@ def test_half_a_surrogate_pair_is_refused_in_either_text(encoder: TextEncoder) -
 @pytest.mark.parametrize(
     "options", [TextOptions(prompt_name="query"), TextOptions(prompt="do: ")], ids=["name", "text"]
 )
-def test_prompts_are_refused(encoder: TextEncoder, options: TextOptions) -> None:
-    """A cross-encoder was not trained with any; a score with one left out would look as good as any."""
+def test_prompts_are_rejected(encoder: TextEncoder, options: TextOptions) -> None:
+    """A cross-encoder is trained without prompts, and ignoring one would hide that."""
     with pytest.raises(InvalidField, match="does not apply to pairs"):
         read(encoder, ["b"], options, query="a")
 
 
-def test_a_tokenizer_that_cannot_join_texts_says_so(tmp_path: Path) -> None:
-    """It serves as an embedding model; pairs are an error, not two texts run together in a way of ours."""
+def test_a_tokenizer_may_not_join_pairs(tmp_path: Path) -> None:
+    """It serves as an embedding model, and rejects pairs."""
     tokenizer = wordpiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $B [SEP] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
@@ -196,7 +196,7 @@ def test_a_tokenizer_that_cannot_join_texts_says_so(tmp_path: Path) -> None:
 
 
 def test_a_limit_without_room_for_both_texts_makes_pairs_impossible(tmp_path: Path) -> None:
-    """Three specials and one token of one text: there would be nothing to compare."""
+    """Three special tokens and one token leave no room for the second text."""
     assert not make_encoder(tmp_path, wordpiece(), max_tokens=4).reads_pairs
     assert make_encoder(tmp_path, wordpiece(), max_tokens=5).reads_pairs
 

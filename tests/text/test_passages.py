@@ -30,9 +30,9 @@ TEXTS = st.lists(
 @settings(max_examples=60, deadline=None)
 @example(texts=["a" * 600], max_tokens=1)
 @given(texts=st.lists(TEXTS, min_size=1, max_size=4), max_tokens=st.integers(1, 99))
-def test_what_is_left_is_a_beginning_of_so_many_tokens(encoder: TextEncoder, texts: list[str], max_tokens: int) -> None:
-    """Never more of them; a text that has no more is whole; and what was cut is said to the token, of an absurdly long
-    text to the token and the character."""
+def test_a_passage_is_cut_to_a_beginning(encoder: TextEncoder, texts: list[str], max_tokens: int) -> None:
+    """It has at most the given tokens, and a short text stays whole; tokens and characters that were cut are
+    counted."""
     for text, cut in zip(texts, encoder.cut(texts, max_tokens), strict=True):
         tokenized = text[: len(text) - cut.characters_cut]
         tokens, left = (len(encoder._plain.content(one)) for one in (tokenized, cut.text))
@@ -43,8 +43,8 @@ def test_what_is_left_is_a_beginning_of_so_many_tokens(encoder: TextEncoder, tex
         assert not cut.characters_cut or len(text) > 250 * max_tokens
 
 
-def test_as_much_is_left_as_fits(tmp_path: Path) -> None:
-    """To the token, wherever words end."""
+def test_as_many_tokens_as_fit_are_kept(tmp_path: Path) -> None:
+    """Also inside words."""
     encoder = make_encoder(tmp_path, wordpiece())
     (cut,) = encoder.cut(["lazy dog " * 10], 7)
     assert cut == CutText("lazy dog " * 3 + "lazy", 13, 0)
@@ -62,16 +62,16 @@ def test_a_character_of_many_tokens_is_whole_or_gone(tmp_path: Path) -> None:
     assert [encoder.cut([text], most)[0].text for most in (fits, fits - 1)] == [text[:5], "dog"]
 
 
-def test_what_the_model_could_not_read_anyway_is_left_to_its_limit(tmp_path: Path) -> None:
-    """Which cuts or refuses as the request says; nothing is tokenised twice for it."""
+def test_a_limit_above_the_model_s_cuts_nothing(tmp_path: Path) -> None:
+    """The model's own limit applies later, and the text is not tokenized twice."""
     encoder = make_encoder(tmp_path, wordpiece(), max_tokens=10)
     text = "dog " * 50
     for max_tokens in (10, 10**30):
         assert encoder.cut([text], max_tokens) == [CutText(text, 0, 0)]
 
 
-def test_of_an_absurdly_long_passage_characters_go_first(tmp_path: Path) -> None:
-    """Its end is never tokenised, and that is said too."""
+def test_an_absurdly_long_passage_is_cut_by_characters_first(tmp_path: Path) -> None:
+    """Its end is never tokenized, and counts as cut."""
     encoder = make_encoder(tmp_path, wordpiece())
     (cut,) = encoder.cut(["dog " * 1_000_000], 4)
     assert cut.text == "dog dog dog dog"
@@ -79,8 +79,8 @@ def test_of_an_absurdly_long_passage_characters_go_first(tmp_path: Path) -> None
     assert cut.whole(TextLength(6, 6)) == TextLength(6 + 246, 6, 3_999_000)
 
 
-def test_a_part_of_the_passages_keeps_its_places(tmp_path: Path) -> None:
-    """Errors name the place among all of them."""
+def test_a_part_of_the_passages_keeps_its_indexes(tmp_path: Path) -> None:
+    """An error has the index among all passages."""
     encoder = make_encoder(tmp_path, wordpiece())
     texts = [*varied_texts(10), "\ud800"]
     assert encoder.cut(texts, 5, part=range(2, 4)) == encoder.cut(texts[2:4], 5)

@@ -1,4 +1,4 @@
-"""Which prompt goes before a text."""
+"""The prompt before a text."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ PROMPTS = {"query": "query: ", "document": "", "sts": "same? "}
     ],
 )
 def test_the_most_explicit_prompt_counts(options: dict[str, Any], default_name: str | None, prompt: str) -> None:
-    """The words, a name, a kind, the model's default; an empty prompt, asked for, switches the default off."""
+    """Text, name, kind, then the model's default; an empty prompt text disables the default."""
     assert find_prompt(PROMPTS, TextOptions(**options), default_name) == prompt
 
 
 @pytest.mark.parametrize("kind", ["query", "document"])
 def test_a_kind_finds_the_model_s_own_name_for_it(kind: Any) -> None:
-    """query, passage, search_document and what else models say; the usual name first."""
+    """query, passage, search_document and other names; the usual name first."""
     for name in KIND_NAMES[kind]:
         assert find_prompt({"other": "no", name: "yes"}, TextOptions(kind=kind), None) == "yes"
     prompts = {name: name for name in reversed(KIND_NAMES[kind])}
@@ -49,12 +49,12 @@ def test_a_kind_finds_the_model_s_own_name_for_it(kind: Any) -> None:
 
 
 def test_a_kind_without_a_prompt_has_none() -> None:
-    """Not the default, which may be for the other kind: then a passage would be read as a query."""
+    """The default may be for the other kind."""
     assert find_prompt({"query": "query: "}, TextOptions(kind="document"), "query") == ""
 
 
-def test_an_unknown_prompt_is_refused_with_the_names_there_are() -> None:
-    """The model's names are ours to show; what the client sent is not repeated."""
+def test_an_unknown_prompt_is_rejected_with_the_known_names() -> None:
+    """The message does not repeat the client's value."""
     with pytest.raises(InvalidField) as caught:
         find_prompt(PROMPTS, TextOptions(prompt_name="pass<script>age"), None)
     assert caught.value.field == "prompt_name"
@@ -62,8 +62,8 @@ def test_an_unknown_prompt_is_refused_with_the_names_there_are() -> None:
     assert "script" not in caught.value.message
 
 
-def test_a_model_without_prompts_says_so() -> None:
-    """Naming a prompt of a model that has none is an error, not a vector without it."""
+def test_a_prompt_name_for_a_model_without_prompts_is_rejected() -> None:
+    """Ignoring it would give another vector."""
     with pytest.raises(InvalidField, match="no prompts"):
         find_prompt({}, TextOptions(prompt_name="query"), None)
 
@@ -78,7 +78,7 @@ def test_a_prompt_of_the_client_s_own_is_bounded() -> None:
 
 
 def test_a_prompt_of_the_client_s_own_goes_before_the_text(tmp_path: Path) -> None:
-    """As if the client had written it there."""
+    """The same ids as for the joined text."""
     encoder = make_encoder(tmp_path, wordpiece())
     (prompted,) = read(encoder, ["dog"], TextOptions(prompt="lazy "), truncate=False)
     (written,) = read(encoder, ["lazy dog"], TextOptions(), truncate=False)
@@ -95,7 +95,7 @@ def leaves_out(folder: Path, tokenizer: Tokenizer, **facts: Any) -> TextEncoder:
 @pytest.mark.parametrize("make", [wordpiece, modernbert, qwen3], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("prompt", ["query: ", "Judge the passage: \n", "", " "])
 def test_prompt_tokens_are_those_sentence_transformers_leaves_out(make: Any, prompt: str, tmp_path: Path) -> None:
-    """The special before it too, and not the one behind; none where there is no prompt."""
+    """Including the special token before it, not the one after."""
     tokenizer = make()
     encoder = leaves_out(tmp_path, tokenizer)
     (encoded,) = read(encoder, ["lazy dog"], TextOptions(prompt=prompt))
@@ -128,8 +128,8 @@ def test_a_model_that_pools_the_prompt_leaves_out_nothing(tmp_path: Path) -> Non
     assert prompt_tokens(encoded) == 0
 
 
-def test_something_is_left_to_pool_however_much_is_cut(tmp_path: Path) -> None:
-    """Of a text cut on the left the prompt goes first; a prompt that fills the limit leaves the last token."""
+def test_at_least_one_token_is_pooled(tmp_path: Path) -> None:
+    """On the left, the prompt is cut first; a prompt that fills the limit leaves the last token."""
     encoder = leaves_out(tmp_path, wordpiece(), max_tokens=8)
     for length in range(12):
         text = "dog " * length
@@ -143,7 +143,7 @@ def test_something_is_left_to_pool_however_much_is_cut(tmp_path: Path) -> None:
 
 
 def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
-    """They become text; without a prompt nothing is left out of them."""
+    """They are decoded; without a prompt all of them are pooled."""
     encoder = leaves_out(tmp_path, wordpiece())
     ids = encoder._plain.content("lazy dog").tolist()
     text, given = read(encoder, ["lazy dog", ids], TextOptions(prompt_name="query", own_ids=True))
@@ -152,8 +152,8 @@ def test_token_ids_under_a_prompt_count_as_text(tmp_path: Path) -> None:
     assert prompt_tokens(plain) == 0
 
 
-def test_a_spec_s_default_prompt_counts(tmp_path: Path) -> None:
-    """Asked for by nobody, it is left out all the same."""
+def test_the_default_prompt_is_not_pooled_either(tmp_path: Path) -> None:
+    """Even if the request does not name it."""
     wordpiece().save(str(tmp_path / "tokenizer.json"))
     spec = make_spec(tmp_path / "tokenizer.json", prompts=PROMPTS, default_prompt_name="query", include_prompt=False)
     (one,) = read(TextEncoder(spec), ["dog"], TextOptions())

@@ -1,4 +1,4 @@
-"""The laws of cutting: nothing kept that was not there, specials never lost, one side only, and honest numbers."""
+"""Truncation keeps special tokens, cuts one side, and reports correct numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def limit(max_tokens: int, *, truncate: bool = True, side: Side = "right") -> Li
 
 @st.composite
 def framed(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, int], int]:
-    """Ids with negative specials around increasing content, and a limit that leaves room for content."""
+    """Ids with negative special tokens around ascending content, and a limit with room for content."""
     first, last = draw(st.integers(0, 3)), draw(st.integers(0, 3))
     content = draw(st.integers(0, 60))
     ids = np.array([*range(-first, 0), *range(content), *range(-last, 0)], np.int32)
@@ -29,8 +29,8 @@ def framed(draw: st.DrawFn) -> tuple[np.ndarray, tuple[int, int], int]:
 
 @settings(max_examples=300, deadline=None)
 @given(case=framed(), side=st.sampled_from(["right", "left"]))
-def test_what_is_kept_of_a_text(case: tuple[np.ndarray, tuple[int, int], int], side: Side) -> None:
-    """At most the limit, as much as fits, all specials, and the beginning (or end) of the content, whole."""
+def test_a_text_is_cut_to_the_limit(case: tuple[np.ndarray, tuple[int, int], int], side: Side) -> None:
+    """As much as fits: all special tokens, and the beginning or end of the content."""
     ids, (first, last), max_tokens = case
     kept = fit_tokens(ids, (first, last), limit(max_tokens, side=side), 0)
     assert len(kept) == min(len(ids), max_tokens)
@@ -45,8 +45,8 @@ def test_what_is_kept_of_a_text(case: tuple[np.ndarray, tuple[int, int], int], s
 
 @settings(max_examples=100, deadline=None)
 @given(case=framed())
-def test_without_truncation_a_text_is_whole_or_refused(case: tuple[np.ndarray, tuple[int, int], int]) -> None:
-    """Nothing is ever cut from a text whose sender did not allow it."""
+def test_without_truncation_a_text_is_whole_or_rejected(case: tuple[np.ndarray, tuple[int, int], int]) -> None:
+    """Nothing is cut."""
     ids, specials, max_tokens = case
     if len(ids) <= max_tokens:
         assert fit_tokens(ids, specials, limit(max_tokens, truncate=False), 0) is ids
@@ -59,16 +59,16 @@ def test_without_truncation_a_text_is_whole_or_refused(case: tuple[np.ndarray, t
 
 @settings(max_examples=100, deadline=None)
 @given(length=st.integers(0, 1200), max_tokens=st.integers(1, 4), side=st.sampled_from(["right", "left"]))
-def test_what_is_kept_of_an_absurdly_long_text(length: int, max_tokens: int, side: Side) -> None:
-    """250 characters a token from the side that is kept; shorter texts are not touched."""
+def test_an_absurdly_long_text_is_cut_by_characters(length: int, max_tokens: int, side: Side) -> None:
+    """250 characters a token from the side that is kept; shorter texts stay unchanged."""
     text = "".join(chr(0x100 + i % 97) for i in range(length))
     kept = fit_characters(text, limit(max_tokens, side=side), 0)
     assert len(kept) == min(length, max_tokens * CHARACTERS_PER_TOKEN)
     assert text.startswith(kept) if side == "right" else text.endswith(kept)
 
 
-def test_an_absurdly_long_text_is_refused_before_it_is_tokenised() -> None:
-    """By characters: counting its tokens would be the cost that the limit is for."""
+def test_an_absurdly_long_text_is_rejected_before_it_is_tokenized() -> None:
+    """Counting its tokens would cost as much as reading it."""
     with pytest.raises(InputTooLong, match="at most 1000 characters; got 1001"):
         fit_characters("x" * 1001, limit(4, truncate=False), 0)
 
@@ -77,13 +77,13 @@ def test_an_absurdly_long_text_is_refused_before_it_is_tokenised() -> None:
     ("max_tokens", "characters"), [(128, 32_000), (512, 128_000), (513, 128_032), (8192, 373_760), (32_768, 1_160_192)]
 )
 def test_a_long_limit_allows_fewer_characters_a_token(max_tokens: int, characters: int) -> None:
-    """More than any long text needs (it has 4 a token), and far less than 250 each, all of which is tokenised."""
+    """More than any long text needs (4 a token), and far less than 250 each."""
     assert limit(max_tokens).max_characters == characters
 
 
 @given(length=st.integers(0, 9), count=st.integers(0, 9))
 def test_keeping_a_number_of_tokens(length: int, count: int) -> None:
-    """From the side that is not cut, none of none included."""
+    """From the side that is not cut; the number may be 0."""
     ids = np.arange(length, dtype=np.int32)
     count = min(count, length)
     assert keep(ids, count, "right").tolist() == list(range(count))
@@ -91,8 +91,8 @@ def test_keeping_a_number_of_tokens(length: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_characters_that_normalising_makes_many_of_count_as_many(side: Side) -> None:
-    """Of U+FDFA a tokenizer with NFKC makes 18: a body of 1 MB of it must not become a gigabyte."""
+def test_characters_count_by_their_normalized_length(side: Side) -> None:
+    """NFKC makes 18 characters of U+FDFA: 1 MB of it must not become a gigabyte."""
     allowed = limit(4, side=side)
     kept = fit_characters("\ufdfa" * 1000, allowed, 0)
     assert 0 < len(unicodedata.normalize("NFKC", kept)) <= 3 * allowed.max_characters
@@ -101,6 +101,6 @@ def test_characters_that_normalising_makes_many_of_count_as_many(side: Side) -> 
 
 
 @pytest.mark.parametrize("text", ["한" * 1000, "ǖ" * 1000, "ﬁ" * 1000], ids=["Hangul", "two accents", "ligature"])
-def test_texts_that_people_write_keep_every_character(text: str) -> None:
-    """Whatever their letters decompose to."""
+def test_ordinary_scripts_keep_every_character(text: str) -> None:
+    """Even if their letters decompose."""
     assert fit_characters(text, limit(4), 0) == text

@@ -1,4 +1,4 @@
-"""The laws of windows: each chunk is one's own once, none is too long, and each begins with what was before."""
+"""Every chunk is in exactly one window, no window is too long, and each begins with context."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from vectord.text.windows import lay_windows
     overlap=st.integers(0, 30),
 )
 def test_windows_hold_every_chunk_once(lengths: list[int], shared: int, gap: int, room: int, overlap: int) -> None:
-    """In order and whole, in a window of its own, behind as much of the overlap as there is text before it.
-
-    Whether chunks share tokens, lie end to end, or have a gap between them, before the first and behind the last."""
+    """In order and whole, after as much overlap as there is text, with chunks that share tokens, adjoin or have
+    gaps."""
     overlap = min(overlap, room - 20)
     chunks: list[range] = []
     for length in lengths:

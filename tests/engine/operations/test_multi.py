@@ -165,7 +165,7 @@ async def test_parts_are_not_rejected_for_their_siblings_in_the_queue():
         )
         await entered(backend)
         await settle()
-        with pytest.raises(Overloaded):  # who comes behind them is, in several parts too
+        with pytest.raises(Overloaded):  # a later request is rejected, also in several parts
             await engine.answer(MultiRequest(requests=[embed("another"), embed("and one more")]), ANYONE)
         backend.gate.set()
         assert len((await asked).results) == 50

@@ -1,4 +1,4 @@
-"""A hostile tokenizer.json is refused before it reads a text, or fails on one text alone; published ones are read."""
+"""A hostile tokenizer.json is rejected before it reads a text, or fails on one text only; published ones are read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sequence(*steps: Fields) -> Fields:
 
 
 def charsmap(written: bytes) -> Fields:
-    """A Precompiled map whose trie maps nothing: one empty unit, and what it could write."""
+    """A Precompiled map with an empty trie and these replacements."""
     units = bytes(1024)
     data = len(units).to_bytes(4, "little") + units + written
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
@@ -68,7 +68,7 @@ def _panics_at_load(fields: Fields) -> None:
 
 
 def _foreign_special(part: str) -> Callable[[Fields], None]:
-    """A special token of one template whose id is no row of the model."""
+    """A special token of one template, with an id that the model has no row for."""
 
     def spoil(fields: Fields) -> None:
         processor = fields["post_processor"]
@@ -119,8 +119,8 @@ def spoilt(spec: ModelSpec, folder: Path, spoil: Callable[[Fields], None]) -> Mo
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_tokenizer_bomb_is_refused_by_name(name: str, spec: ModelSpec, tmp_path: Path) -> None:
-    """In one sentence that names the file, and before a text is read."""
+def test_a_tokenizer_bomb_is_rejected_by_name(name: str, spec: ModelSpec, tmp_path: Path) -> None:
+    """In one sentence with the file's name, before a text is read."""
     spoil, says = REFUSED[name]
     with pytest.raises(ModelUnavailable, match=says) as caught:
         TextEncoder(spoilt(spec, tmp_path, spoil))
@@ -137,7 +137,7 @@ def test_a_tokenizer_over_the_limit_is_not_opened(
 
 
 def test_ids_with_gaps_never_reach_beyond_the_models_table(spec: ModelSpec, tmp_path: Path) -> None:
-    """As many tokens as rows, but one of them far behind the last row: that text is refused."""
+    """As many tokens as rows, but one id is far above the last row: its text is rejected."""
 
     def spoil(fields: Fields) -> None:
         fields["model"]["vocab"]["hello"] = 2_000_000_000
@@ -149,7 +149,7 @@ def test_ids_with_gaps_never_reach_beyond_the_models_table(spec: ModelSpec, tmp_
 
 
 def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
-    """A vocabulary of whole words without its unknown token: the library raises a bare Exception."""
+    """A vocabulary of whole words without an unknown token: the library raises a bare Exception."""
     words = ["[CLS]", "[SEP]", "a", "hello", "world"]
     vocabulary = {"type": "WordLevel", "vocab": {word: i for i, word in enumerate(words)}, "unk_token": "[UNK]"}
 
@@ -164,7 +164,7 @@ def test_a_word_without_an_id_fails_its_text_alone(spec: ModelSpec, tmp_path: Pa
 
 
 def test_a_pattern_that_gives_up_fails_its_text_alone(spec: ModelSpec, tmp_path: Path) -> None:
-    """The library panics, which is no Exception: it would end the thread that all texts are tokenised on."""
+    """The library panics with a BaseException, which would end the tokenizing thread."""
     encoder = TextEncoder(spoilt(spec, tmp_path, set_(pre_tokenizer=split("(a+)+$"))))
     with pytest.raises(Untokenizable, match=r"input 1 makes this model's tokenizer fail"):
         read(encoder, ["good", "a" * 30 + "!"], TextOptions())
@@ -180,6 +180,6 @@ def test_a_pattern_that_gives_up_fails_its_text_alone(spec: ModelSpec, tmp_path:
     ],
     ids=["Llama's", "XLM-RoBERTa's", "ALBERT's"],
 )
-def test_what_published_models_add_is_allowed(normalizer: Fields, spec: ModelSpec, tmp_path: Path) -> None:
-    """Their limits are far from those of a bomb."""
+def test_the_steps_of_published_models_are_allowed(normalizer: Fields, spec: ModelSpec, tmp_path: Path) -> None:
+    """They are far below the limits."""
     TextEncoder(spoilt(spec, tmp_path, set_(normalizer=normalizer)))
