@@ -270,12 +270,12 @@ def test_a_full_device_is_a_memory_error(tmp_path: Path, monkeypatch: pytest.Mon
     """The engine halves a batch on MemoryError only."""
     import torch
 
-    from vectord.compute.backends.transformers import Model
+    from vectord.compute.backends.transformers import TransformersModel
 
     def fill(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     backend = load(spec_of(write(tmp_path, albert())), FLOAT32)
-    monkeypatch.setattr(Model, "__call__", fill)
+    monkeypatch.setattr(TransformersModel, "__call__", fill)
     with pytest.raises(MemoryError, match="no room for this batch"):
         tokens_of(backend, TEXTS)

@@ -15,8 +15,8 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.groups import (
     PAIRS_A_PLACE,
     PIECE_ROWS,
+    AttentionPieces,
     Group,
-    Pieces,
     Rectangle,
     Runs,
     attending_pieces,
@@ -120,9 +120,9 @@ def test_the_cost_is_the_least_possible(sizes: list[tuple[int, int]], max_groups
     queries, keys = (np.array(lengths, np.int32) for lengths in zip(*sizes, strict=True))
     starts = np.zeros_like(queries)
     own = Runs(starts, queries)
-    groups = length_groups(Pieces(own, own), max_groups, step)
+    groups = length_groups(AttentionPieces(own, own), max_groups, step)
     assert sum(map(cost, groups)) == least_cost([(length, length) for length, _ in sizes], max_groups, step)
-    groups = length_groups(Pieces(own, Runs(starts, keys)), max_groups, step)
+    groups = length_groups(AttentionPieces(own, Runs(starts, keys)), max_groups, step)
     assert sum(map(cost, groups)) == least_cost(sizes, max_groups, step)
 
 
@@ -158,7 +158,7 @@ def test_an_empty_batch_is_an_assertion() -> None:
     """The scheduler makes batches of at least one text."""
     nothing = Runs(np.zeros(0, np.int32), np.zeros(0, np.int32))
     with pytest.raises(AssertionError):
-        length_groups(Pieces(nothing, nothing), 4, 16)
+        length_groups(AttentionPieces(nothing, nothing), 4, 16)
 
 
 # --- what attends to what -------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tests.models import pack_texts
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import Output
 from vectord.compute.ops.base import AttentionSpec, PackedTexts, Tokens
-from vectord.compute.ops.openvino import KEEP_PACKED, LENGTH_STEP, WORDS_AT_ONCE, Graph, OpenvinoOps, build, ov
+from vectord.compute.ops.openvino import KEEP_PACKED, LENGTH_STEP, WORDS_AT_ONCE, OpenvinoGraph, OpenvinoOps, build, ov
 
 WIDTH = 8
 SPEC = AttentionSpec(heads=2, head_size=4)
@@ -54,11 +54,11 @@ def attend(ops: OpenvinoOps, *specs: AttentionSpec) -> Callable[[Tokens[ov.Node]
     return network
 
 
-def inputs_of(graph: Graph, texts: PackedTexts) -> dict[str, np.ndarray]:
+def inputs_of(graph: OpenvinoGraph, texts: PackedTexts) -> dict[str, np.ndarray]:
     return dict(zip(graph.inputs, graph.pack(texts, ()), strict=True))
 
 
-def run(graph: Graph, texts: PackedTexts, outputs: Collection[Output] = ()) -> dict[Output, np.ndarray]:
+def run(graph: OpenvinoGraph, texts: PackedTexts, outputs: Collection[Output] = ()) -> dict[Output, np.ndarray]:
     config = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
     answers = ov.Core().compile_model(graph.model, "CPU", config)(graph.pack(texts, outputs))
     return {output: np.array(answers[i]) for i, output in enumerate(graph.outputs)}
@@ -118,7 +118,7 @@ def test_the_graph_has_only_needed_inputs() -> None:
 def test_layers_share_their_inputs_and_masks(specs: Sequence[AttentionSpec]) -> None:
     """Repeating the layers adds no input and computes no mask again."""
 
-    def comparisons(graph: Graph) -> int:
+    def comparisons(graph: OpenvinoGraph) -> int:
         return sum(node.get_type_name() in {"Greater", "Less"} for node in graph.model.get_ops())
 
     once, twice = (build(attend(OpenvinoOps(), *specs * rounds), groups=2) for rounds in (1, 2))

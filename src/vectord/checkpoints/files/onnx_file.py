@@ -56,12 +56,12 @@ def read_onnx(path: Path) -> OnnxFile:
     with map_file(path) as mapped:
         if len(mapped) >= GRAPH_LIMIT_BYTES:
             raise ModelUnavailable(f"{path}: {GRAPH_LIMIT_BYTES:,} bytes or more, which no ONNX file can have")
-        reader = _Reader(path, mapped)
+        reader = _OnnxReader(path, mapped)
         reader.visit("model", 0, len(mapped), depth=0)
         return OnnxFile(tuple(reader.outputs()), tuple(sorted(reader.data)))
 
 
-class _Reader:
+class _OnnxReader:
     """Visits the messages of one file and collects `data`."""
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:

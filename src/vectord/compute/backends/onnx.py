@@ -48,19 +48,19 @@ def load(spec: ModelSpec, options: BackendOptions) -> OnnxBackend:
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
     )
-    return OnnxBackend(facts, Compiler(core, path, answerer.reads, threads), answerer, precision)
+    return OnnxBackend(facts, OnnxCompiler(core, path, answerer.reads, threads), answerer, precision)
 
 
 class OnnxBackend:
     """One graph on the processor. `facts.streams` workers may call `forward` at once."""
 
-    def __init__(self, facts: BackendFacts, compiler: Compiler, answerer: Answerer, precision: Precision) -> None:
+    def __init__(self, facts: BackendFacts, compiler: OnnxCompiler, answerer: Answerer, precision: Precision) -> None:
         self.facts = facts
         self._compiler = compiler
         self._answerer = answerer
         self._precision = precision
         self._plan = compiler.compile(precision, facts.streams)
-        self._exact: Plan | None = None
+        self._exact: OnnxPlan | None = None
         self._exact_lock = threading.Lock()
         answerer.check(self._plan.widths)
 
@@ -85,7 +85,7 @@ class OnnxBackend:
         """Free everything. No forward may be running or follow."""
         del self._plan, self._exact
 
-    def _answer(self, plan: Plan, batch: TokenBatch, stream: int) -> Answers:
+    def _answer(self, plan: OnnxPlan, batch: TokenBatch, stream: int) -> Answers:
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
         return self._answerer.answer(batch, padded, plan.run(batch.texts, padded, stream))
@@ -94,7 +94,7 @@ class OnnxBackend:
 # --- the graph ------------------------------------------------------------------------------------------------
 
 
-class Plan:
+class OnnxPlan:
     """The compiled graph, with one infer request for each stream."""
 
     def __init__(self, compiled: ov.CompiledModel, outputs: Sequence[str], streams: int) -> None:
@@ -117,7 +117,7 @@ class Plan:
         return {name: answers[i] for i, name in enumerate(self._outputs)}
 
 
-class Compiler:
+class OnnxCompiler:
     """Compiles plans of one graph with these `outputs` only."""
 
     def __init__(self, core: ov.Core, path: Path, outputs: Sequence[str], threads: int) -> None:
@@ -127,7 +127,7 @@ class Compiler:
         self._outputs = outputs
         self._threads = threads
 
-    def compile(self, precision: Precision, streams: int) -> Plan:
+    def compile(self, precision: Precision, streams: int) -> OnnxPlan:
         """Blocks, seconds for a large model. Raises ModelUnavailable for a graph that OpenVINO cannot run."""
         config = {
             "INFERENCE_PRECISION_HINT": precision,
@@ -143,7 +143,7 @@ class Compiler:
         except RuntimeError as error:  # OpenVINO's only exception
             reason = " ".join(str(error).split())[-300:]
             raise ModelUnavailable(f"{self._path}: OpenVINO cannot run this graph ({reason})") from error
-        return Plan(compiled, self._outputs, streams)
+        return OnnxPlan(compiled, self._outputs, streams)
 
     def _check_inputs(self, model: ov.Model) -> None:
         shapes = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}

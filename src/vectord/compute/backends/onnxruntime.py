@@ -51,7 +51,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
     threads = options.threads or thread_budget()
     provider = choose_provider(options.device)
     streams = 1 if provider == CUDA else options.streams or max(1, threads // 4)
-    graph = Graph(path, answerer.reads, provider, options.device, threads=max(1, threads - streams + 1))
+    graph = OnnxSession(path, answerer.reads, provider, options.device, threads=max(1, threads - streams + 1))
     answerer.check(graph.widths)
     on_gpu = CUDA in graph.providers
     if provider == CUDA and not on_gpu:
@@ -94,7 +94,7 @@ def _device(device: str) -> str:
 class OnnxruntimeBackend:
     """One graph. `facts.streams` workers may call `forward` at once."""
 
-    def __init__(self, facts: BackendFacts, graph: Graph, answerer: Answerer) -> None:
+    def __init__(self, facts: BackendFacts, graph: OnnxSession, answerer: Answerer) -> None:
         self.facts = facts
         self._graph = graph
         self._answerer = answerer
@@ -128,7 +128,7 @@ class OnnxruntimeBackend:
         return self._answerer.answer(batch, padded, given)
 
 
-class Graph:
+class OnnxSession:
     """A session that any number of threads may run at once."""
 
     def __init__(self, path: Path, outputs: Sequence[str], provider: str, device: str, threads: int) -> None:
@@ -162,8 +162,8 @@ class Graph:
             raise
         return dict(zip(self._outputs, answers, strict=True))
 
-    def again(self) -> Graph:
-        return Graph(*self._arguments)
+    def again(self) -> OnnxSession:
+        return OnnxSession(*self._arguments)
 
 
 def arenas(providers: Sequence[str], device: str) -> str:

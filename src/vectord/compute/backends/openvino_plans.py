@@ -17,7 +17,7 @@ from vectord.compute.calibration.recipe import Recipe
 from vectord.compute.heap import trim_heap
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.int8 import Int8Ops
-from vectord.compute.ops.openvino import Graph, OpenvinoOps, build, ov
+from vectord.compute.ops.openvino import OpenvinoGraph, OpenvinoOps, build, ov
 
 LONG_TOKENS = 4096  # after a longer batch, its memory is freed
 
@@ -27,7 +27,7 @@ Precision = Literal["bf16", "f32"]  # OpenVINO's names
 class Plan:
     """One compiled graph, with one infer request for each stream."""
 
-    def __init__(self, compiled: ov.CompiledModel, graph: Graph, ops: OpenvinoOps, streams: int) -> None:
+    def __init__(self, compiled: ov.CompiledModel, graph: OpenvinoGraph, ops: OpenvinoOps, streams: int) -> None:
         self._ops = ops  # owns the memory of the graph's constants
         self._graph = graph
         self._compiled = compiled
@@ -112,7 +112,7 @@ class Compiler:
         graph = self.graph(ops, self.spec, groups)
         return Plan(self.compile_graph(graph, streams, precision), graph, ops, streams)
 
-    def graph(self, ops: OpenvinoOps, spec: ModelSpec, groups: int) -> Graph:
+    def graph(self, ops: OpenvinoOps, spec: ModelSpec, groups: int) -> OpenvinoGraph:
         """Return a graph of the spec's outputs, which may differ from the model's."""
         network = self.network(ops, spec)
         return build(lambda tokens: network(tokens, spec.outputs), groups, by_token=spec.outputs - POOLED)
@@ -120,7 +120,7 @@ class Compiler:
     def network(self, ops: OpenvinoOps, spec: ModelSpec) -> Network[ov.Node]:
         return Network(spec, self._checkpoint, ops)
 
-    def compile_graph(self, graph: Graph, streams: int, precision: Precision | None = None) -> ov.CompiledModel:
+    def compile_graph(self, graph: OpenvinoGraph, streams: int, precision: Precision | None = None) -> ov.CompiledModel:
         config = {
             "INFERENCE_PRECISION_HINT": precision or self.precision,
             "NUM_STREAMS": streams,

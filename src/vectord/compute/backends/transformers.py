@@ -83,13 +83,17 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or default_batch_tokens,
     )
-    return TransformersBackend(facts, Model(spec, device, dtype), partial(Model, spec, device, torch.float32))
+    return TransformersBackend(
+        facts, TransformersModel(spec, device, dtype), partial(TransformersModel, spec, device, torch.float32)
+    )
 
 
 class TransformersBackend:
     """A model on one device."""
 
-    def __init__(self, facts: BackendFacts, model: Model, make_exact: Callable[[], Model]) -> None:
+    def __init__(
+        self, facts: BackendFacts, model: TransformersModel, make_exact: Callable[[], TransformersModel]
+    ) -> None:
         """make_exact: the same model in float32."""
         self.facts = facts
         self._model = model
@@ -115,11 +119,11 @@ class TransformersBackend:
             torch.cuda.empty_cache()
 
     @cached_property
-    def _exact(self) -> Model:
+    def _exact(self) -> TransformersModel:
         return self._model if self.facts.dtype == "float32" else self._make_exact()
 
 
-def _run(model: Model, batch: TokenBatch) -> Answers:
+def _run(model: TransformersModel, batch: TokenBatch) -> Answers:
     assert len(batch.texts.cu_seqlens) > 1, "an empty batch"
     with contextlib.suppress(torch.OutOfMemoryError), torch.inference_mode():
         answers = model(batch.texts, batch.outputs)
@@ -128,7 +132,7 @@ def _run(model: Model, batch: TokenBatch) -> Answers:
     raise MemoryError("the device has no room for this batch")
 
 
-class Model:
+class TransformersModel:
     """Body and heads on one device in one dtype."""
 
     def __init__(self, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vectord.compute.calibration.recipe import Place
+from vectord.compute.calibration.recipe import QuantizedPlace
 from vectord.schema import Float32
 
 GOAL = 0.996  # mean of the held-out texts; other texts were up to 0.0005 lower, and 0.995 is documented
@@ -31,7 +31,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    place: Place
+    place: QuantizedPlace
     loss: float  # of the products of the rows: squared error relative to squared size
 
 
@@ -48,7 +48,7 @@ def fit_place(observed: Observed, matrices: Sequence[Float32], weight_steps: int
     return min(tried, key=lambda fitted: fitted.loss)
 
 
-def round_rows(rows: Float32, place: Place) -> Float32:
+def round_rows(rows: Float32, place: QuantizedPlace) -> Float32:
     """(R, H) as int8 represents them, divided by the smoothing."""
     step = np.float32((place.high - place.low) / STEPS)
     zero = np.round(-place.low / step)
@@ -90,7 +90,7 @@ def choose_places(
     return frozenset(worst_first[enough:]), found
 
 
-def _place(observed: Observed, weights: Float32, strength: float) -> Place:
+def _place(observed: Observed, weights: Float32, strength: float) -> QuantizedPlace:
     smooth = np.ones_like(observed.low)
     if strength:
         largest = np.maximum(np.maximum(-observed.low, observed.high), LEAST)
@@ -99,4 +99,4 @@ def _place(observed: Observed, weights: Float32, strength: float) -> Place:
         smooth = np.exp(powers - powers.mean()).astype(np.float32)
     low = min(float((observed.low / smooth).min()), 0.0)
     high = max(float((observed.high / smooth).max()), float(LEAST))
-    return Place(smooth, low, high)
+    return QuantizedPlace(smooth, low, high)

@@ -26,7 +26,7 @@ WIDTH_LIMIT = 2**17
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QuantizedPlace:
     """x is divided by `smooth` and then rounded to one of 256 steps from `low` to `high`."""
 
     smooth: Float32  # (H,) above 0: the weights are multiplied by it
@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    places: Mapping[int, Place]  # those in int8; all others are unchanged
+    places: Mapping[int, QuantizedPlace]  # those in int8; all others are unchanged
     weight_steps: int  # weights are whole numbers from -this to this
     linears: int  # number in int8
     all_linears: int
@@ -114,10 +114,10 @@ def _decoded(data: bytes, key: str) -> Recipe:
     return Recipe(places, file.weight_steps, file.linears, file.all_linears, file.mean_cosine, file.least_cosine)
 
 
-def _place(file: _PlaceFile) -> Place:
+def _place(file: _PlaceFile) -> QuantizedPlace:
     smooth = np.frombuffer(b64decode(file.smooth, validate=True), "<f4").astype(np.float32)
     if not (0 < smooth.size <= WIDTH_LIMIT and np.isfinite(smooth).all() and (smooth > 0).all()):
         raise ValueError("smooth is not a row of numbers above 0")
     if not (np.isfinite((file.low, file.high)).all() and file.low <= 0 < file.high):
         raise ValueError("low and high are not a range around 0")
-    return Place(smooth, file.low, file.high)
+    return QuantizedPlace(smooth, file.low, file.high)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier, classify_pooled
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -20,12 +20,12 @@ WORDS = "embeddings.word_embeddings.weight"
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     spec, weights = encoder_spec(config, types=facts.size(config, "type_vocab_size")), body(weights)
     width = spec.hidden_size
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

@@ -1,8 +1,8 @@
 """The only body of a decoder (Qwen, Mistral, Gemma), written over ops on packed rows.
 
-An architecture file fills in a DecoderSpec and DecoderWeights and returns a Decoder; a backend calls it on its worker
-threads or, for a graph, once. Every activation is (T, H). RMS norms come before each half of a layer, positions are
-rotary, and the MLP is gated. Nothing is generated, so there is no cache of keys.
+An architecture file fills in a DecoderSpec and DecoderWeights and returns a DecoderBody; a backend calls it on its
+worker threads or, for a graph, once. Every activation is (T, H). RMS norms come before each half of a layer, positions
+are rotary, and the MLP is gated. Nothing is generated, so there is no cache of keys.
 
 The second part reads configs and tensors in the form of Llama, the first of the family.
 """
@@ -81,7 +81,7 @@ class DecoderWeights(Generic[T]):
     final_norm: T  # (H,)
 
 
-class Decoder(Generic[T]):
+class DecoderBody(Generic[T]):
     """Tokens to last hidden states."""
 
     def __init__(self, spec: DecoderSpec, weights: DecoderWeights[T], ops: Ops[T]) -> None:
@@ -203,11 +203,11 @@ class Family:
 
 def load_decoder(
     config: Mapping[str, Any], spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]
-) -> Decoder[T]:
+) -> DecoderBody[T]:
     """Return a decoder with Llama's names. Raises ModelUnavailable."""
     weights = weights.after_prefix(PREFIXES, WORDS)
     rotary = rotary_table(weights, read_decoder_rotary(config, spec), spec.head_size, spec.max_tokens)
-    return Decoder(
+    return DecoderBody(
         spec,
         DecoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),

@@ -7,7 +7,7 @@ from typing import Any
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import WORDS
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -15,11 +15,11 @@ from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

@@ -1,6 +1,6 @@
 """The only body of an encoder (BERT and its relatives), written over ops on packed rows.
 
-An architecture file fills in an EncoderSpec and EncoderWeights and returns an Encoder; a backend calls it on its
+An architecture file fills in an EncoderSpec and EncoderWeights and returns an EncoderBody; a backend calls it on its
 worker threads or, for a graph, once. Every activation is (T, H). Differences of the family in positions, norms and
 the MLP are values of the spec, or weights that may be None.
 """
@@ -64,7 +64,7 @@ class EncoderWeights(Generic[T]):
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
 
 
-class Encoder(Generic[T]):
+class EncoderBody(Generic[T]):
     """Tokens to last hidden states."""
 
     causal = False

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import PREFIXES, WORDS, Decoder, DecoderLayer, DecoderSpec, DecoderWeights
+from vectord.compute.networks.decoder import PREFIXES, WORDS, DecoderBody, DecoderLayer, DecoderSpec, DecoderWeights
 from vectord.compute.networks.rotary import Rotary, RotaryTable, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -19,10 +19,10 @@ from vectord.compute.ops.base import Ops, T
 classifier = decoder.classifier
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Decoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Raises ModelUnavailable."""
     spec = _spec(config)
-    return Decoder(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS)), ops)
+    return DecoderBody(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS)), ops)
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import TYPES, WORDS, body, classifier, encoder_layer, encoder_spec, masked_lm
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -28,12 +28,12 @@ GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_for
 MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-embeddings-v2-base
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), body(weights)
     width = spec.hidden_size
     gated = _feed_forward(config) in GATED
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

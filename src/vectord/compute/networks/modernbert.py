@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -31,13 +31,13 @@ THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_paramet
 }
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width, norm_bias = spec.hidden_size, facts.flag(config, "norm_bias", False)
     kinds = _layer_kinds(config, spec.layers)
     tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

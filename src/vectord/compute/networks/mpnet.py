@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import WORDS, encoder_spec
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.scores import Classifier, classify_first
 from vectord.compute.networks.heads.splade import MaskedLM
 from vectord.compute.networks.roberta import lm_head
@@ -28,12 +28,12 @@ BUCKETS = 32
 FARTHEST = 128  # larger distances share one bucket
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
     width, positions = spec.hidden_size, spec.max_tokens + FIRST_POSITION
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

@@ -26,7 +26,7 @@ from vectord.errors import ModelUnavailable
 _PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "weights"})
 
 
-class Body(Protocol[T]):
+class NetworkBody(Protocol[T]):
     """The result of an architecture module's `load(config, weights, ops)`: tokens to last hidden states (T, H)."""
 
     hidden_size: int
@@ -43,7 +43,7 @@ class Network(Generic[T]):
         """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
         module = _architecture(spec)
         reader = WeightReader(weights, ops)
-        self._body: Body[T] = module.load(spec.config, reader, ops)
+        self._body: NetworkBody[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
         self._heads = heads_of(spec, ops) | _own_heads(module, spec, reader, ops)
 
@@ -68,7 +68,7 @@ def _architecture(spec: ModelSpec) -> ModuleType:
     return import_module(f"{networks.__name__}.{name}")
 
 
-def _check(body: Body[T], spec: ModelSpec) -> None:
+def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
     if body.hidden_size != spec.hidden_size:
         raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
     if body.max_tokens < spec.max_tokens:

@@ -11,7 +11,7 @@ from typing import Any
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import TYPES, WORDS
-from vectord.compute.networks.encoder import Encoder, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier, classify_pooled
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -42,14 +42,14 @@ ONLY: Mapping[str, object] = {  # other values would be another network
 }
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
     theta = facts.number(config, "rotary_emb_base", 1000.0)
     rotary = read_rotary(config, ("rope_parameters",), theta=theta, positions=spec.max_tokens)
     table = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import Decoder, DecoderSpec, Family
+from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -14,7 +14,7 @@ classifier = decoder.classifier
 head_rows = decoder.head_rows
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Decoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Raises ModelUnavailable."""
     spec = decoder.read_spec(config)
     family = Family(qkv_bias=True, out_bias=False, head_norms=False, windows=windows(config, spec))

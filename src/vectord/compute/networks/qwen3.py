@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import Decoder, Family
+from vectord.compute.networks.decoder import DecoderBody, Family
 from vectord.compute.networks.qwen2 import windows
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -15,7 +15,7 @@ classifier = decoder.classifier
 head_rows = decoder.head_rows
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Decoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Raises ModelUnavailable."""
     spec = decoder.read_spec(config)
     bias = facts.flag(config, "attention_bias", False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import TYPES, WORDS, encoder_layer, encoder_spec
-from vectord.compute.networks.encoder import Encoder, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier, classify_first
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -21,13 +21,13 @@ from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Encoder[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     spec, weights = _spec(config), _body(weights)
     width = spec.hidden_size
     first, positions = _first_position(config), facts.size(config, "max_position_embeddings")
-    return Encoder(
+    return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),

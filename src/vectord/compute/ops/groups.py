@@ -33,7 +33,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class AttentionPieces:
     """P runs of rows, and the rows that each attends to."""
 
     queries: Runs
@@ -66,14 +66,14 @@ def positions(texts: PackedTexts) -> Int32:
     return np.arange(texts.ids.size, dtype=np.int32) - np.repeat(shift, np.diff(texts.cu_seqlens))
 
 
-def pooled_pieces(texts: PackedTexts) -> Pieces:
+def pooled_pieces(texts: PackedTexts) -> AttentionPieces:
     """The pooled spans."""
     spans = texts.pooled
     runs = Runs(spans[:, 0], spans[:, 1] - spans[:, 0])
-    return Pieces(runs, runs)
+    return AttentionPieces(runs, runs)
 
 
-def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
+def attending_pieces(texts: PackedTexts, window: int | None) -> AttentionPieces:
     """Every row as a query, in whole texts or, where a window excludes most keys of a text, in pieces of it."""
     starts, lengths = texts.cu_seqlens[:-1], np.diff(texts.cu_seqlens)
     queries = Runs(starts, lengths)
@@ -81,7 +81,7 @@ def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
     parents = None if texts.parents is None else _parents(texts, texts.parents)
     piece_rows = PIECE_ROWS if window is None else max(PIECE_ROWS, 2 * window)
     if window is None or lengths.max() <= piece_rows:
-        return Pieces(queries, keys, parents)
+        return AttentionPieces(queries, keys, parents)
     counts = -(-lengths // piece_rows)
     text = np.repeat(np.arange(lengths.size), counts)  # (P,) which text a piece is of
     nth = np.arange(text.size) - np.repeat(np.cumsum(counts) - counts, counts)  # (P,) which piece of its text
@@ -90,7 +90,7 @@ def attending_pieces(texts: PackedTexts, window: int | None) -> Pieces:
     end = np.minimum(begin + rows[text], lengths[text])
     first = np.minimum(np.maximum(begin - window, 0), keys.lengths[text] - 1)
     stop = np.minimum(end + window, keys.lengths[text])
-    return Pieces(
+    return AttentionPieces(
         Runs(starts[text] + begin, end - begin),
         Runs(starts[text] + first, stop - first),
         None if parents is None else Runs(parents.starts[text], parents.lengths[text]),
@@ -102,7 +102,7 @@ def _parents(texts: PackedTexts, parents: Int32) -> Runs:
     return Runs(texts.cu_seqlens[:-1][parents], lengths)
 
 
-def length_groups(pieces: Pieces, max_groups: int, length_step: int) -> list[Group]:
+def length_groups(pieces: AttentionPieces, max_groups: int, length_step: int) -> list[Group]:
     """Put P >= 1 pieces into at most `max_groups` groups with the least total cost of padding.
 
     A group's queries have as many places as the longest of them, rounded up to `length_step`; so have its keys.
@@ -129,7 +129,7 @@ def keys_end_to_end(texts: PackedTexts) -> tuple[Int32, Int32]:
     return rectangle.rows[rectangle.valid], np.append(0, np.cumsum(lengths)).astype(np.int32)
 
 
-def _key_lengths(pieces: Pieces) -> Int32:
+def _key_lengths(pieces: AttentionPieces) -> Int32:
     return pieces.keys.lengths if pieces.parents is None else pieces.keys.lengths + pieces.parents.lengths
 
 
@@ -138,7 +138,7 @@ def _round_up(lengths: Int32, step: int) -> Int32:
     return rounded
 
 
-def _group(pieces: Pieces, chosen: Int32, query_places: Int32, key_places: Int32) -> Group:
+def _group(pieces: AttentionPieces, chosen: Int32, query_places: Int32, key_places: Int32) -> Group:
     queries = _rectangle(pieces.queries, None, chosen, int(query_places[chosen].max()))
     if pieces.keys is pieces.queries and pieces.parents is None:
         return Group(chosen, queries, queries)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.calibration.fit import weight_scales
-from vectord.compute.calibration.recipe import Place, Recipe
+from vectord.compute.calibration.recipe import QuantizedPlace, Recipe
 from vectord.compute.ops.openvino import OpenvinoOps, op, ov
 from vectord.schema import Float32
 
@@ -77,7 +77,7 @@ def as_float32(weight: Weight) -> Float32:
     return weight.array.astype(np.float32)
 
 
-def _rounded(x: ov.Node, place: Place) -> ov.Node:
+def _rounded(x: ov.Node, place: QuantizedPlace) -> ov.Node:
     """x (T, H), smoothed and rounded. Each column has its own input range, and all share one output range."""
     going_in = [_row(place.low * place.smooth), _row(place.high * place.smooth)]
     coming_out = [_row(np.array([place.low])), _row(np.array([place.high]))]

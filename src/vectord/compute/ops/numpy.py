@@ -37,7 +37,7 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Array], Array]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextRows:
     """The rows of one text, and the rows that it attends to."""
 
     queries: slice
@@ -45,8 +45,8 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    texts: tuple[Text, ...]
+class NumpyLayout:
+    texts: tuple[TextRows, ...]
     spans: tuple[slice, ...]
     positions: Array  # (T,)
 
@@ -54,8 +54,8 @@ class Layout:
 def pack(texts: PackedTexts) -> Tokens[Array]:
     """Return a packed batch for NumpyOps."""
     rows = [slice(int(start), int(stop)) for start, stop in pairwise(texts.cu_seqlens)]
-    layout = Layout(
-        texts=tuple(Text(queries, _keys(texts, rows, i)) for i, queries in enumerate(rows)),
+    layout = NumpyLayout(
+        texts=tuple(TextRows(queries, _keys(texts, rows, i)) for i, queries in enumerate(rows)),
         spans=tuple(slice(int(start), int(stop)) for start, stop in texts.pooled),
         positions=np.concatenate([_positions(texts, rows, i) for i in range(len(rows))]),
     )
@@ -133,7 +133,7 @@ class NumpyOps:
     def attention(
         self, q: Array, k: Array, v: Array, tokens: Tokens[Array], spec: AttentionSpec, bias: Array | None = None
     ) -> Array:
-        layout: Layout = tokens.layout
+        layout: NumpyLayout = tokens.layout
         out = np.empty_like(q)
         for text in layout.texts:
             scores = _scale(spec) * _heads(q[text.queries], spec) @ _keys_by_head(k[text.keys], spec).swapaxes(1, 2)
@@ -154,7 +154,7 @@ class NumpyOps:
         tokens: Tokens[Array],
         spec: AttentionSpec,
     ) -> Array:
-        layout: Layout = tokens.layout
+        layout: NumpyLayout = tokens.layout
         out = np.empty_like(q)
         for text in layout.texts:
             queries, keys = _heads(q[text.queries], spec), _keys_by_head(k[text.keys], spec)  # (heads, L or K, size)
@@ -198,7 +198,7 @@ def _keys_by_head(x: Array, spec: AttentionSpec) -> Array:
     return np.repeat(_heads(x, spec), spec.heads // (spec.kv_heads or spec.heads), axis=0)
 
 
-def _distances(layout: Layout, text: Text) -> Array:
+def _distances(layout: NumpyLayout, text: TextRows) -> Array:
     """(L, K): the query's position less the key's."""
     distances: Array = layout.positions[text.queries, None] - layout.positions[None, text.keys]
     return distances

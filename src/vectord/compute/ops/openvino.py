@@ -1,7 +1,7 @@
 """The op set that builds an OpenVINO graph, for the CPU backend.
 
-The ops make nodes and compute nothing: `build` calls a network once with symbolic tokens and returns a Graph, which
-has the model to compile and `pack`, which makes the model's inputs of one batch. Attention runs by length groups
+The ops make nodes and compute nothing: `build` calls a network once with symbolic tokens and returns an OpenvinoGraph.
+It has the model to compile and `pack`, which makes the model's inputs of one batch. Attention runs by length groups
 (ops/groups.py). backends/openvino.py calls it; `pack` runs on the thread that calls `forward`.
 """
 
@@ -54,7 +54,14 @@ with _without_telemetry():
     import openvino as ov  # type: ignore[import-untyped]
     import openvino.opset16 as op  # type: ignore[import-untyped]
 
-__all__ = ["LENGTH_STEP", "Graph", "OpenvinoOps", "build", "op", "ov"]  # op, ov: no other module imports openvino
+__all__ = [
+    "LENGTH_STEP",
+    "OpenvinoGraph",
+    "OpenvinoOps",
+    "build",
+    "op",
+    "ov",
+]  # op, ov: no other module imports openvino
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Name = TypeVar("Name", bound=str)
@@ -77,7 +84,7 @@ class Places:
     keys: ov.Node  # (n, K)
 
 
-class Layout:
+class GraphLayout:
     """Where texts and spans begin and end, as parameters of the graph, each made when an op first needs it.
 
     The name of a group's parameter ends in its number and, where texts are cut for a window, in "w" and the window.
@@ -194,7 +201,7 @@ _PARTS: Mapping[str, Callable[[Group, Int32], Array]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class OpenvinoGraph:
     """A network to compile, and the packing of its inputs."""
 
     model: ov.Model
@@ -241,13 +248,13 @@ class Graph:
 
 def build(
     network: Callable[[Tokens[ov.Node]], Mapping[Name, ov.Node]], groups: int, by_token: Collection[str] = ()
-) -> Graph:
+) -> OpenvinoGraph:
     """Return the graph of one network. `network` is called once, and its outputs become the results, in float32.
 
     groups: the number of length groups; each costs a little in compile time and in every forward.
     by_token: outputs with a row a token, which are returned only if `pack` requests them.
     """
-    layout = Layout(groups)
+    layout = GraphLayout(groups)
     ids, type_ids, positions = (layout.parameter(name, [-1]) for name in ("ids", "type_ids", "positions"))
     answers = {
         name: _rows(answer, layout.parameter(_answered(name), [-1])) if name in by_token else answer
@@ -256,7 +263,7 @@ def build(
     results = [op.convert(answer, "f32") for answer in answers.values()]
     inputs = tuple(node.get_friendly_name() for node in layout.parameters)
     model = ov.Model(results, layout.parameters, "network")
-    return Graph(model, inputs, tuple(answers), groups, tuple(layout.windows))
+    return OpenvinoGraph(model, inputs, tuple(answers), groups, tuple(layout.windows))
 
 
 def _answered(output: str) -> str:
@@ -356,12 +363,12 @@ class OpenvinoOps:
         bias: ov.Node | None = None,
     ) -> ov.Node:
         """A bias depends on positions in a text, so it excludes parents and windows."""
-        layout: Layout = tokens.layout
+        layout: GraphLayout = tokens.layout
         assert bias is None or spec.window is None
         scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
         return _mix(scores if bias is None else self._biased(scores, bias, layout), v, layout, spec)
 
-    def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: Layout) -> list[ov.Node]:
+    def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: GraphLayout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
 
         A bias that falls evenly with the distance (ALiBi) is laid out once instead of once a head: for 8,192 tokens
@@ -392,7 +399,7 @@ class OpenvinoOps:
         All queries with the places of all distances (Q + K - 1 a group) are one product for each term; _skew then
         shifts row i by i places.
         """
-        layout: Layout = tokens.layout
+        layout: GraphLayout = tokens.layout
         assert spec.window is None
         scale = op.constant(np.float32(_scale(spec)))
         middle = op.constant(np.int32(_size(buckets, 0) // 2))
@@ -422,7 +429,7 @@ class OpenvinoOps:
         return op.embedding_bag_offsets(x, members, begins, reduction="mean")
 
     def max(self, x: ov.Node, tokens: Tokens[ov.Node]) -> ov.Node:
-        layout: Layout = tokens.layout
+        layout: GraphLayout = tokens.layout
         maxima = [op.reduce_max(_rows(x, rows), _ints(1), False) for rows in layout.span_rows()]  # (n, H) each
         return _rows(_end_to_end(maxima), layout.parameter("span_order", [-1]))
 
@@ -461,7 +468,7 @@ def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
     return op.multiply(score, op.constant(np.float32(_scale(spec))))
 
 
-def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: Layout, spec: AttentionSpec) -> ov.Node:
+def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: AttentionSpec) -> ov.Node:
     """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
 
     Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From

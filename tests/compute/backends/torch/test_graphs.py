@@ -19,14 +19,14 @@ from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, TokenBatch
 from vectord.compute.backends.torch import TorchBackend
-from vectord.compute.backends.torch.graphs import Captured, Graphs, Limits, Program, capture_graphs, graph_shapes
+from vectord.compute.backends.torch.graphs import Captured, GraphLimits, Graphs, Program, capture_graphs, graph_shapes
 from vectord.compute.backends.torch.loading import runs_flat
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
 from vectord.compute.ops.torch.flat import FlatShape, tokens_of
 
 CPU = torch.device("cpu")
-PLENTY = Limits(memory_bytes=2**40, time_s=1e9)
+PLENTY = GraphLimits(memory_bytes=2**40, time_s=1e9)
 MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "plain": write_plain,
     "all kinds": write_all_kinds,

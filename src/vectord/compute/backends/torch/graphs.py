@@ -61,7 +61,7 @@ class CudaCapture:
 
 
 @dataclass(frozen=True, slots=True)
-class Graph:
+class CudaGraph:
     shape: FlatShape
     numbers: Tensor  # (shape.size,) int32: its input
     captured: Captured
@@ -77,13 +77,13 @@ class Graph:
 class Graphs:
     """The graphs of one model, sorted by shape."""
 
-    def __init__(self, graphs: Sequence[Graph] = ()) -> None:
+    def __init__(self, graphs: Sequence[CudaGraph] = ()) -> None:
         self._graphs = sorted(graphs, key=lambda graph: (graph.shape.tokens, graph.shape.longest))
 
     def __len__(self) -> int:
         return len(self._graphs)
 
-    def find(self, shape: FlatShape) -> Graph | None:
+    def find(self, shape: FlatShape) -> CudaGraph | None:
         """Return the smallest graph that holds a batch of this shape; None if it would be mostly padding."""
         largest = max(MOST_PADDING * shape.tokens, TOKENS[-1] * MOST_PADDING)
         fitting = (graph for graph in self._graphs if graph.shape.holds(shape) and graph.shape.tokens <= largest)
@@ -91,7 +91,7 @@ class Graphs:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class GraphLimits:
     """Limits of a load's graphs."""
 
     memory_bytes: int
@@ -117,7 +117,7 @@ def capture_graphs(
     shapes: Sequence[FlatShape],
     device: torch.device,
     capture: Capture,
-    limits: Limits,
+    limits: GraphLimits,
     *,
     held_bytes: Callable[[], int],
     now_s: Callable[[], float] = time.monotonic,
@@ -127,7 +127,7 @@ def capture_graphs(
     program_of: the network over a batch's numbers in a shape. held_bytes: this process's memory on the device.
     """
     begun_s, begun_bytes = now_s(), held_bytes()
-    graphs: list[Graph] = []
+    graphs: list[CudaGraph] = []
     for shape in shapes:
         numbers = _sample(shape).to(device)
 
@@ -143,7 +143,7 @@ def capture_graphs(
         if taken_bytes > limits.memory_bytes:
             logger.info("CUDA graphs stop at %d: the next would take %d MiB in all", len(graphs), taken_bytes >> 20)
             break
-        graphs.append(Graph(shape, numbers, captured))
+        graphs.append(CudaGraph(shape, numbers, captured))
         if now_s() - begun_s > limits.time_s:
             break
     return Graphs(graphs)

@@ -31,7 +31,7 @@ from vectord.compute.backends.torch.device import (
     room_bytes,
     set_products,
 )
-from vectord.compute.backends.torch.graphs import CudaCapture, Limits, capture_graphs, graph_shapes
+from vectord.compute.backends.torch.graphs import CudaCapture, GraphLimits, capture_graphs, graph_shapes
 from vectord.compute.backends.torch.slot import CudaSlot, Streams
 from vectord.compute.calibration.sample import Sample
 from vectord.compute.networks.facts import size
@@ -204,7 +204,7 @@ def _capture(
             graph_shapes(spec.max_tokens),
             device,
             CudaCapture(kernels),
-            Limits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),
+            GraphLimits(memory_bytes=options.graph_memory_mib * MIB, time_s=CAPTURE_S),
             held_bytes=lambda: _held_bytes(device),
         )
     backend.use(graphs)
