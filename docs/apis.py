@@ -20,7 +20,7 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 CLIENTS = Path(__file__).parent / "clients.toml"
 LINE = 120

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from starlette.applications import Starlette
 
 from vectord import __version__
+from vectord.compute.heap import trim_heap
 from vectord.compute.processor import thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore
@@ -28,12 +29,12 @@ from vectord.engine.models import open_composites, open_models
 from vectord.errors import ConfigError, ExitCode
 from vectord.observability import logs
 from vectord.observability.metrics import Metrics
-from vectord.observability.tracing import Tracing, open_tracing
+from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.admission.rate_limit import Buckets
 from vectord.server.http.app import create_app
-from vectord.server.http.tls import certificate_of
+from vectord.server.http.listener import bind, certificate_of
 
 log = logging.getLogger("vectord")
 
@@ -78,7 +79,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
         await engine.start()
         watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
         try:
-            async with _further_ports(engine, config.server, app, metrics, tracing):
+            async with _further_ports(engine, config.server, app, metrics):
                 yield
         finally:
             watch.cancel()
@@ -133,22 +134,20 @@ def serve(config: Config) -> int:
     composed = build(config)
     gc.freeze()  # 50,000 permanent objects: a full collection stops the event loop for 70 ms with them, 7 without
     warn_if_open(config.server)
-    run.serve(composed.app, config.server)
+    run.serve(composed.app, config.server, trim_memory=trim_heap)
     return exit_code(composed.engine)
 
 
 def check_server(config: ServerConfig) -> None:
     """Checks ports and certificates before models load. Raises ConfigError."""
-    from vectord.server.http import run  # noqa: PLC0415
-
     if config.grpc_port:  # bound in the app's lifespan, where a port in use would end in a traceback
-        run.bind(config.host, config.grpc_port, option="--grpc-port").close()
+        bind(config.host, config.grpc_port, option="--grpc-port").close()
     if config.prometheus_port:
         if config.prometheus_port in (config.port, config.grpc_port):
             raise ConfigError(
                 f"--prometheus-port {config.prometheus_port} is already the port of another service of this server."
             )
-        run.bind(config.host, config.prometheus_port, option="--prometheus-port").close()
+        bind(config.host, config.prometheus_port, option="--prometheus-port").close()
     certificate_of(config)  # read again when it is used
 
 
@@ -170,7 +169,7 @@ def run_without_preempting() -> None:
 
 @asynccontextmanager
 async def _further_ports(
-    engine: Engine, config: ServerConfig, app: Starlette, metrics: Metrics | None, tracing: Tracing | None
+    engine: Engine, config: ServerConfig, app: Starlette, metrics: Metrics | None
 ) -> AsyncIterator[None]:
     """The ports for metrics and gRPC. The engine is drained before the block ends."""
     async with AsyncExitStack() as ports:
@@ -182,17 +181,7 @@ async def _further_ports(
             from vectord.server.grpc.server import serve_grpc  # noqa: PLC0415 - grpc is an extra and takes 100 ms
 
             state = app.state
-            await ports.enter_async_context(
-                serve_grpc(
-                    engine,
-                    config,
-                    state.shutdown,
-                    state.gate,
-                    observer=None if metrics is None else metrics.observe,
-                    tracer=tracing,
-                    unsent=state.unsent,
-                )
-            )
+            await ports.enter_async_context(serve_grpc(engine, config, state.pipeline, state.backpressure))
         yield
 
 

@@ -22,7 +22,6 @@ from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig, Serv
 from vectord.products.vectord import DIALECT, ERRORS, type_of
 from vectord.schema import ScoreKind
 from vectord.server.http import result_headers
-from vectord.server.http.hardening import length_headers
 from vectord.server.http.routing import Table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "api.md").read_text("utf-8")
@@ -114,7 +113,7 @@ def test_error_types_score_kinds_and_headers_are_listed() -> None:
     kinds = [f"`{kind}`" for kind in get_args(ScoreKind)]
     headers = [
         f"`{value}`"
-        for module in (length_headers, result_headers)
+        for module in (result_headers,)
         for value in vars(module).values()
         if isinstance(value, str) and value.startswith("x-vectord-")
     ]

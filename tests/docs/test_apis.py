@@ -24,7 +24,7 @@ from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, EngineConfig, Mo
 from vectord.products.common.dialect import Dialect, Route, dialect_names, load_dialects
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "apis.md").read_text("utf-8")

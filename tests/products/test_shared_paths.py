@@ -18,7 +18,7 @@ from vectord.products.common.dialect import Dialect, Route, load_dialects
 from vectord.products.common.profiles import profiles
 from vectord.server.http.app import build_table
 from vectord.server.http.routing import Endpoint, Table
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 # Path, top-level keys of the body, and the product that answers in the default order. A few bodies have the keys of
 # two products, which no client sends.

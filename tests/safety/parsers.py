@@ -38,14 +38,13 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.schema import EmbedRequest, TextOptions
 from vectord.server.admission.caller import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys
-from vectord.server.grpc.methods import METHODS, Method
-from vectord.server.grpc.rank_stream import RankStream
+from vectord.server.grpc.requests import METHODS, Method
+from vectord.server.grpc.streams import RankStream
 from vectord.server.http.app import build_table
-from vectord.server.http.hardening.body_shape import check_shape
-from vectord.server.http.hardening.inflate import inflate
-from vectord.server.http.media_type import check_media_type
+from vectord.server.http.hardening.body import check_media_type, check_shape
+from vectord.server.http.hardening.decompression import decompress
 from vectord.server.http.negotiation import negotiated
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 from vectord.text.tokenizer import TextEncoder
 
 Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder for the parser
@@ -190,7 +189,7 @@ def _check_key(keys: Keys, headers: Mapping[str, str], *, admin: bool) -> None:
 
 def _feed_compressed(given: tuple[str, bytes], folder: Path) -> None:
     encoding, content = given
-    whole = asyncio.run(inflate(content, encoding, 4096, lambda n_bytes: None))
+    whole = asyncio.run(decompress(content, encoding, 4096, lambda n_bytes: None))
     assert len(whole) <= 4096
 
 

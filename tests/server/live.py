@@ -16,9 +16,9 @@ from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Dialect
 from vectord.server.http.app import create_app
-from vectord.server.http.handler import Tracer
+from vectord.server.http.listener import certificate_of
 from vectord.server.http.run import Server, bind, url_of
-from vectord.server.http.tls import certificate_of
+from vectord.server.pipeline import Tracer
 
 PATIENCE_S = 20.0
 

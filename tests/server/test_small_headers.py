@@ -9,8 +9,8 @@ import pytest
 from vectord.errors import UnsupportedMediaType
 from vectord.schema import TextLength
 from vectord.server.admission.caller import request_id
-from vectord.server.http.hardening.length_headers import MAX_INDICES, length_headers
-from vectord.server.http.media_type import check_media_type
+from vectord.server.http.hardening.body import check_media_type
+from vectord.server.http.result_headers import MAX_INDICES, length_headers
 
 
 @pytest.mark.parametrize("given", ["a", "req-1/2:3", "~" * 128])

@@ -14,8 +14,8 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
 from vectord.products.common.dialect import load_dialects
-from vectord.server.http import departure, handler
-from vectord.server.http.hardening.body_room import BODIES_AT_ONCE
+from vectord.server.http import disconnect, handler
+from vectord.server.http.hardening.body import MAX_BODIES
 
 DIALECTS = load_dialects(("openai", "tei"))
 LIMIT_BYTES = 1_000_000
@@ -189,7 +189,7 @@ async def test_a_client_that_vanishes_within_its_body() -> None:
 
 async def test_a_client_that_leaves_takes_its_work_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its engine call is cancelled; the server is as before."""
-    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.0)
+    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.0)
     engine = FakeEngine()
     async with beside_a_bystander(engine) as running:
         engine.gate.clear()
@@ -204,7 +204,7 @@ async def test_a_client_that_leaves_takes_its_work_with_it(monkeypatch: pytest.M
 
 async def test_a_client_that_leaves_before_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch begins late, and finds the client gone."""
-    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.05)
+    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.05)
     engine = FakeEngine()
     async with live(engine, DIALECTS) as running:
         engine.gate.clear()
@@ -298,7 +298,7 @@ async def test_slow_uploads_do_not_shut_others_out() -> None:
         for client in slow:
             client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES)}), b"x" * (LIMIT_BYTES - 10))
         replies = [asyncio.create_task(client.reply()) for client in slow]
-        await until(lambda: sum(reply.done() for reply in replies) == 20 - BODIES_AT_ONCE)
+        await until(lambda: sum(reply.done() for reply in replies) == 20 - MAX_BODIES)
         assert {reply.result().status for reply in replies if reply.done()} == {429}
         assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
         for client in slow:

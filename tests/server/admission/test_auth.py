@@ -19,7 +19,7 @@ from vectord.server.admission import keys as module
 from vectord.server.admission.keys import Keys
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.routing import Endpoint
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 DIALECTS = load_dialects(dialect_names())
 PAGES = {

@@ -32,9 +32,10 @@ from vectord.schema import (
     TokenizeRequest,
     TokenizeResult,
 )
+from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Pipeline, Shutdown
 
 PATIENCE_S = 60.0
 METHODS = {
@@ -152,10 +153,16 @@ _KINDS = {
 @asynccontextmanager
 async def live(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Live]:
     """settings: fields of ServerConfig. What takes longer than PATIENCE_S fails instead of hanging."""
+    config = ServerConfig(grpc_port=0, **settings)
     shutdown = Shutdown()
     async with (
         asyncio.timeout(PATIENCE_S),
-        serve_grpc(engine or FakeEngine(), ServerConfig(grpc_port=0, **settings), shutdown) as port,
+        serve_grpc(engine or FakeEngine(), config, pipeline(config, shutdown)) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         yield Live(channel, port, shutdown)
+
+
+def pipeline(config: ServerConfig, shutdown: Shutdown | None = None, **reports: Any) -> Pipeline:
+    """reports: the observer and the tracer."""
+    return Pipeline(Gate(config), shutdown or Shutdown(), **reports)

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from vectord.errors import MalformedBody, TooManyInputs, VectordError
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.fields import OTHER_FIELDS, check_fields
+from vectord.server.grpc.requests import OTHER_FIELDS, check_fields
 
 
 def test_too_many_fields_are_refused() -> None:
     """Empty texts too; those that are allowed pass, with what stands beside them."""
     check_fields(pb.RerankRequest(query="q", texts=["a" * 300] * 10, truncate=True).SerializeToString(), 10, "texts")
-    with pytest.raises(TooManyInputs, match="may hold at most 10 inputs"):
+    with pytest.raises(TooManyInputs, match="may have at most 10 inputs"):
         check_fields(pb.RerankRequest(texts=[""] * (11 + OTHER_FIELDS)).SerializeToString(), 10, "texts")
 
 

@@ -13,13 +13,13 @@ pytest.importorskip("grpc")
 
 import grpc
 import trustme
-from tests.server.grpc.fakes import FakeEngine, live
+from tests.server.grpc.fakes import FakeEngine, live, pipeline
 
 from vectord.config import ServerConfig
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Pipeline, Shutdown
 
 EMBED = "/tei.v1.Embed/Embed"
 
@@ -65,7 +65,7 @@ async def test_a_keys_requests_are_counted_with_those_of_http(keys: str) -> None
     gate = Gate(config)
     await gate.limits.check("10.0.0.1", gate.keys.lookup({"x-api-key": "secret"}), None)
     async with (
-        serve_grpc(FakeEngine(), config, Shutdown(), gate) as port,
+        serve_grpc(FakeEngine(), config, Pipeline(gate, Shutdown())) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         call = channel.unary_unary(EMBED)
@@ -115,7 +115,7 @@ async def test_the_certificate_is_shown_here_too(tmp_path: Path) -> None:
     config = ServerConfig(grpc_port=0, tls_cert_file=str(chain), tls_key_file=str(key))
     trusting = grpc.ssl_channel_credentials(authority.cert_pem.bytes())
     message = pb.EmbedRequest(inputs="abc").SerializeToString()
-    async with serve_grpc(FakeEngine(), config, Shutdown()) as port:
+    async with serve_grpc(FakeEngine(), config, pipeline(config)) as port:
         async with grpc.aio.secure_channel(f"localhost:{port}", trusting) as channel:
             await channel.unary_unary(EMBED)(message)
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as plain:

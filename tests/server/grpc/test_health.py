@@ -15,9 +15,9 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
 
-from vectord.server.grpc import health
-from vectord.server.grpc.health import SERVICES, Health
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.grpc import server
+from vectord.server.grpc.server import SERVICES, Health
+from vectord.server.pipeline import Shutdown
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
 
@@ -40,7 +40,7 @@ async def test_an_unknown_service_is_not_found():
 
 async def test_a_watcher_hears_of_the_end(monkeypatch):
     """Serving, then not, once the server shuts down."""
-    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(server, "HEALTH_INTERVAL_S", 0.001)
     async with asyncio.timeout(PATIENCE_S):
         shutdown = Shutdown()
         watching = Health(FakeEngine(), shutdown).Watch(pb.HealthCheckRequest(), None)

@@ -13,7 +13,7 @@ from tests.products.results import rerank_result, usage
 from vectord.errors import EmptyInput, MalformedBody, PayloadTooLarge
 from vectord.schema import RerankRequest, TextOptions, Timings
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.rank_stream import HELD_BYTES, RankStream
+from vectord.server.grpc.streams import TEXT_OVERHEAD_BYTES, RankStream
 
 
 def message(text: str, **options) -> bytes:
@@ -39,7 +39,7 @@ def test_the_answer_is_one_ranking(return_text):
         stream.read(message(text, return_text=return_text if text == "a" else not return_text))
         timings = Timings(tokenize_s=seconds, queue_s=seconds / 2, inference_s=seconds / 4, total_s=99)
         stream.add(rerank_result(score, usage=replace(usage([(9, 9)]), timings=timings)))
-    response = pb.RerankResponse.FromString(stream.written())
+    response = pb.RerankResponse.FromString(stream.response())
     assert [(rank.index, rank.score) for rank in response.ranks] == [(2, 1), (1, 0.5), (0, 0.5)]
     assert [rank.text for rank in response.ranks] == (["c", "bb", "a"] if return_text else [""] * 3)
     cost = response.metadata
@@ -64,7 +64,7 @@ def test_a_bad_text_is_refused(content, error):
 
 def test_what_is_held_until_the_end_is_bounded():
     """A stream could go on for ever."""
-    stream = RankStream(3 * (HELD_BYTES + len(message("a"))))
+    stream = RankStream(3 * (TEXT_OVERHEAD_BYTES + len(message("a"))))
     for _ in range(3):
         stream.read(message("a"))
     with pytest.raises(PayloadTooLarge):
@@ -74,4 +74,4 @@ def test_what_is_held_until_the_end_is_bounded():
 def test_a_stream_without_texts_has_no_answer():
     """As an empty list of them."""
     with pytest.raises(EmptyInput, match="`texts` cannot be empty"):
-        RankStream(10_000).written()
+        RankStream(10_000).response()

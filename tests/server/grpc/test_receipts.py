@@ -12,7 +12,7 @@ pytest.importorskip("grpc")
 from tests.server.grpc.fakes import PATIENCE_S
 
 from vectord.errors import UploadTooSlow
-from vectord.server.grpc.receipts import Receipts
+from vectord.server.grpc.streams import ReceiveSlots
 
 
 class Slow:
@@ -35,8 +35,8 @@ async def settle() -> None:
 
 async def test_so_many_are_read_at_once() -> None:
     """The next is not even asked for until one has come."""
-    receipts, sent = Receipts(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
-    reading = [asyncio.create_task(receipts.read(one.sent())) for one in sent]
+    slots, sent = ReceiveSlots(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
+    reading = [asyncio.create_task(slots.read(one.sent())) for one in sent]
     await settle()
     assert [one.asked.is_set() for one in sent] == [True, True, False]
     sent[1].gate.set()
@@ -50,14 +50,14 @@ async def test_so_many_are_read_at_once() -> None:
 
 async def test_who_dawdles_makes_way_for_who_waits() -> None:
     """Once it has had its time; alone it may take as long as it likes."""
-    receipts, slow, quick = Receipts(1, grace_s=0.0), Slow(), Slow()
-    dawdling = asyncio.create_task(receipts.read(slow.sent()))
+    slots, slow, quick = ReceiveSlots(1, grace_s=0.0), Slow(), Slow()
+    dawdling = asyncio.create_task(slots.read(slow.sent()))
     await slow.asked.wait()
     await settle()
     assert not dawdling.done()
     quick.gate.set()
     async with asyncio.timeout(PATIENCE_S):
-        assert await receipts.read(quick.sent()) == b"it"
+        assert await slots.read(quick.sent()) == b"it"
         with pytest.raises(UploadTooSlow):
             await dawdling
 
@@ -65,4 +65,4 @@ async def test_who_dawdles_makes_way_for_who_waits() -> None:
 async def test_a_message_may_take_only_so_long() -> None:
     """Where a call of one message never sends it."""
     with pytest.raises(UploadTooSlow):
-        await Receipts(1, grace_s=PATIENCE_S, longest_s=0.0).read(Slow().sent())
+        await ReceiveSlots(1, grace_s=PATIENCE_S, timeout_s=0.0).read(Slow().sent())

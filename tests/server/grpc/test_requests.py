@@ -186,13 +186,13 @@ def test_a_bad_value_is_refused(parse, message, text):
 def test_too_many_items_are_refused_by_their_count(parse, kind, content):
     """A few bytes each on the wire, far more as values of ours."""
     with pytest.raises(PayloadTooLarge):
-        parse(requests.decoded(kind, content))
+        parse(requests.decode_message(kind, content))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"], ids=["no tag", "cut off", "no UTF-8"])
 def test_what_is_no_message_is_refused(content):
     """Without a word of it."""
     with pytest.raises(MalformedBody) as caught:
-        requests.decoded(pb.EmbedRequest, content)
-    assert caught.value.message == "The message is no tei.v1.EmbedRequest."
+        requests.decode_message(pb.EmbedRequest, content)
+    assert caught.value.message == "The message is not a valid tei.v1.EmbedRequest."
     assert caught.value.__cause__ is None

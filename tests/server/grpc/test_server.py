@@ -11,36 +11,38 @@ import pytest
 pytest.importorskip("grpc")
 
 import grpc
-from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
+from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live, pipeline
 
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError
 from vectord.server.grpc import server
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 
 async def test_a_taken_port_is_an_error_of_the_configuration():
     """And is not shared with whoever has it."""
     async with live() as running:
         with pytest.raises(ConfigError, match=f"--grpc-port {running.port} "):
-            async with serve_grpc(FakeEngine(), ServerConfig(grpc_port=running.port), Shutdown()):
+            taken = ServerConfig(grpc_port=running.port)
+            async with serve_grpc(FakeEngine(), taken, pipeline(taken)):
                 pass
 
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     """Ends wait for nobody but the engine."""
-    monkeypatch.setattr(server, "FAREWELL_S", 0.0)
-    monkeypatch.setattr(server, "LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(server, "MIN_DRAIN_S", 0.0)
+    monkeypatch.setattr(server, "SEND_S", 0.01)
 
 
 async def opened(engine: FakeEngine, closing: asyncio.Event, **settings: Any) -> AsyncIterator[int]:
     """A server that closes when told to."""
+    config = ServerConfig(grpc_port=0, **settings)
     async with (
         asyncio.timeout(PATIENCE_S),
-        serve_grpc(engine, ServerConfig(grpc_port=0, **settings), Shutdown()) as port,
+        serve_grpc(engine, config, pipeline(config)) as port,
     ):
         yield port
         await closing.wait()
@@ -83,8 +85,8 @@ async def test_a_port_may_open_into_the_end():
     """A signal may come while the server starts."""
     shutdown = Shutdown()
     shutdown.begin()
-    engine = FakeEngine()
-    async with serve_grpc(engine, ServerConfig(grpc_port=0), shutdown):
+    engine, config = FakeEngine(), ServerConfig(grpc_port=0)
+    async with serve_grpc(engine, config, pipeline(config, shutdown)):
         pass
     assert engine.draining.is_set()
 

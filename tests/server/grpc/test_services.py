@@ -15,8 +15,8 @@ from tests.server.grpc.fakes import METHODS, FakeEngine, live
 
 from vectord.errors import InferenceFailed, ModelCannot, Overloaded
 from vectord.server.grpc import tei_pb2 as pb
-from vectord.server.grpc.methods import LARGE_AT_ONCE, SHORT_AT_ONCE
-from vectord.server.http.hardening.body_room import BODIES_AT_ONCE
+from vectord.server.grpc.requests import MAX_ACTIVE_LARGE, MAX_ACTIVE_SHORT
+from vectord.server.http.hardening.body import MAX_BODIES
 
 EMBED = "/tei.v1.Embed/Embed"
 EMBED_STREAM = "/tei.v1.Embed/EmbedStream"
@@ -187,7 +187,7 @@ async def test_messages_under_way_hold_so_many_bytes_together():
     engine.gate.clear()
     large = pb.EmbedRequest(inputs="x" * 1000)
     async with live(engine, payload_limit=1024) as running:
-        accepted = [running.call(EMBED, large) for _ in range(BODIES_AT_ONCE)]
+        accepted = [running.call(EMBED, large) for _ in range(MAX_BODIES)]
         for _ in accepted:
             await engine.entered.acquire()
         assert (await failed(running.call(EMBED, large))).code() is StatusCode.RESOURCE_EXHAUSTED
@@ -231,9 +231,9 @@ async def test_a_call_is_a_line_in_the_log(caplog):
 @pytest.mark.parametrize(
     ("path", "message", "at_once"),
     [
-        (EMBED_STREAM, pb.EmbedRequest, SHORT_AT_ONCE),
-        ("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, LARGE_AT_ONCE),
-        ("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, LARGE_AT_ONCE),
+        (EMBED_STREAM, pb.EmbedRequest, MAX_ACTIVE_SHORT),
+        ("/tei.v1.Embed/EmbedAllStream", pb.EmbedAllRequest, MAX_ACTIVE_LARGE),
+        ("/tei.v1.Tokenize/TokenizeStream", pb.EncodeRequest, MAX_ACTIVE_LARGE),
     ],
     ids=["short answers", "vectors of all tokens", "pieces of all tokens"],
 )

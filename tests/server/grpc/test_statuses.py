@@ -12,7 +12,7 @@ from vectord import errors
 from vectord.errors import Overloaded, Unavailable
 from vectord.products.common.errors import row_of
 from vectord.products.tei.errors import ERRORS
-from vectord.server.grpc.statuses import CODES, code_of, trailers_of
+from vectord.server.grpc.call import CODES, code_of, trailers_of
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ AT_ONCE = 8
 
 
 async def ordered(messages, answer, deliver, limit_bytes):
-    await in_order(messages, answer, deliver, at_once=AT_ONCE, limit_bytes=limit_bytes)
+    await in_order(messages, answer, deliver, max_active=AT_ONCE, limit_bytes=limit_bytes)
 
 
 async def sent(messages: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ from tests.server.live import Reply
 from vectord.config import ServerConfig
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http.app import build_table, create_app
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 PAGE = "https://page.test"
 ROUTES = sorted({endpoint.path for endpoint in build_table(FakeEngine(), load_dialects(("tei",)), Shutdown(), None)})

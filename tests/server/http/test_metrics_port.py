@@ -12,7 +12,7 @@ from vectord.config import ServerConfig
 from vectord.errors import ConfigError
 from vectord.observability.metrics import Metrics
 from vectord.server.http.metrics_port import serve_metrics
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 
 async def test_it_serves_that_page_and_nothing_else() -> None:
@@ -36,6 +36,6 @@ async def test_a_taken_port_is_a_clear_error() -> None:
     """With the option that changes it."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = ServerConfig(prometheus_port=taken.getsockname()[1])
-        with pytest.raises(ConfigError, match=r"in use; .* choose another with --prometheus-port"):
+        with pytest.raises(ConfigError, match=r"in use; .* set another with --prometheus-port"):
             async with serve_metrics(FakeEngine(), Metrics("0"), config, Shutdown()):
                 pass

@@ -115,7 +115,7 @@ def test_bytes_are_of_the_type_that_the_body_asked_for() -> None:
 @pytest.mark.parametrize("accept", [OCTETS, ARROW])
 def test_what_a_dialect_scales_as_it_writes_never_goes_out_as_bytes(accept: str) -> None:
     """They would be other numbers than its JSON has."""
-    with pytest.raises(NotAcceptable, match="JSON alone"):
+    with pytest.raises(NotAcceptable, match="JSON only"):
         negotiated(Call(EmbedRequest(inputs=["a"]), own, binary=False), {"accept": accept})
 
 

@@ -23,8 +23,8 @@ from vectord.schema import (
     TextLength,
     Usage,
 )
-from vectord.server.http.hardening.unsent import Unsent
-from vectord.server.http.rendering import RENDERED_ON_LOOP_NUMBERS, SMALL_NUMBERS, Rendering, numbers_of
+from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.rendering import RENDER_ON_LOOP_NUMBERS, SMALL_NUMBERS, Rendering, count_numbers
 
 USED = Usage(lengths=[TextLength(1, 1)], characters=1)
 
@@ -36,7 +36,7 @@ def embedded(numbers: int) -> EmbedResult:
 
 @pytest.mark.parametrize(
     ("numbers", "on_loop"),
-    [(1, True), (RENDERED_ON_LOOP_NUMBERS, True), (RENDERED_ON_LOOP_NUMBERS + 1, False)],
+    [(1, True), (RENDER_ON_LOOP_NUMBERS, True), (RENDER_ON_LOOP_NUMBERS + 1, False)],
     ids=["one", "most", "more"],
 )
 async def test_large_answers_are_made_beside_the_loop(numbers: int, on_loop: bool) -> None:
@@ -47,7 +47,7 @@ async def test_large_answers_are_made_beside_the_loop(numbers: int, on_loop: boo
         seen.append(threading.current_thread())
         return Rendered(body=b"made")
 
-    made = await Rendering(Unsent(0)).answer(Call(EmbedRequest(inputs=["a"]), render), embedded(numbers))
+    made = await Rendering(WriteBackpressure(0)).render(Call(EmbedRequest(inputs=["a"]), render), embedded(numbers))
     assert made.body == b"made"
     assert (seen == [threading.current_thread()]) is on_loop
 
@@ -57,7 +57,7 @@ async def test_the_loop_goes_on_within_a_large_answer() -> None:
     rows = np.random.default_rng(0).standard_normal((20_000, 384), np.float32)
     result = EmbedResult(model=MODEL, fingerprint=FINGERPRINT, usage=USED, dense={"float": rows})
     call = Call(EmbedRequest(inputs=["a"]), lambda result: Rendered(body=dump_json(rows)))
-    making = asyncio.create_task(Rendering(Unsent(0)).answer(call, result))
+    making = asyncio.create_task(Rendering(WriteBackpressure(0)).render(call, result))
     turns = 0
     while not making.done():
         await asyncio.sleep(0)
@@ -68,9 +68,9 @@ async def test_the_loop_goes_on_within_a_large_answer() -> None:
 
 async def test_a_large_answer_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before it is made. A small one is not."""
-    monkeypatch.setattr("vectord.server.http.hardening.unsent.WAIT_S", 0.0)
-    unsent = Unsent(0)
-    unsent.room_bytes = 0
+    monkeypatch.setattr("vectord.server.http.hardening.write_backpressure.WAIT_S", 0.0)
+    backpressure = WriteBackpressure(0)
+    backpressure.room_bytes = 0
     made: list[Result] = []
 
     def render(result: Result) -> Rendered:
@@ -78,9 +78,9 @@ async def test_a_large_answer_without_room_is_refused(monkeypatch: pytest.Monkey
         return Rendered(body=b"")
 
     call = Call(EmbedRequest(inputs=["a"]), render)
-    await Rendering(unsent).answer(call, embedded(SMALL_NUMBERS))
-    with pytest.raises(Overloaded, match="large answers"):
-        await Rendering(unsent).answer(call, embedded(SMALL_NUMBERS + 1))
+    await Rendering(backpressure).render(call, embedded(SMALL_NUMBERS))
+    with pytest.raises(Overloaded, match="large responses"):
+        await Rendering(backpressure).render(call, embedded(SMALL_NUMBERS + 1))
     assert len(made) == 1
 
 
@@ -97,7 +97,7 @@ def test_all_vectors_of_a_result_are_counted() -> None:
     )
     document = ChunkedDocument(chunks=[], vectors={"float": rows})
     documents = DocumentsResult(model=MODEL, fingerprint=FINGERPRINT, documents=[document, document], usage=USED)
-    assert numbers_of(every) == 48
-    assert numbers_of(documents) == 24
-    assert numbers_of(MultiResult(results=[every, every], usage=USED)) == 96
-    assert numbers_of(DecodeResult(model=MODEL, texts=["a"])) == 0
+    assert count_numbers(every) == 48
+    assert count_numbers(documents) == 24
+    assert count_numbers(MultiResult(results=[every, every], usage=USED)) == 96
+    assert count_numbers(DecodeResult(model=MODEL, texts=["a"])) == 0

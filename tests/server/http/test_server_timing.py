@@ -11,7 +11,7 @@ from tests.server.live import ask, get, live, post
 from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import load_dialects
 from vectord.schema import Timings
-from vectord.server.http.server_timing import server_timing
+from vectord.server.http.result_headers import server_timing
 
 DURATION = re.compile(r"(\w+);dur=(\d+\.\d{3})")
 

@@ -16,11 +16,10 @@ from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
 from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.http.app import build_table, create_app
-from vectord.server.http.shutdown import Shutdown
 from vectord.server.pages import openapi as described
-from vectord.server.pages import possible_errors
 from vectord.server.pages.openapi import openapi
-from vectord.server.pages.possible_errors import errors_of
+from vectord.server.pages.possible_errors import engine_errors, example_errors
+from vectord.server.pipeline import Shutdown
 
 DIALECTS = load_dialects(ServerConfig().dialects)
 TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), Metrics("0"))
@@ -159,18 +158,15 @@ def test_public_routes_need_no_key() -> None:
 # --- errors ---------------------------------------------------------------------------------------------------
 
 
-def test_every_error_can_be_met_somewhere() -> None:
-    """Whoever adds an error says when it happens. A wrong method is no operation; errors of the start meet nobody."""
-    groups = [value for value in vars(possible_errors).values() if isinstance(value, tuple)]
-    kinds = {type(error) for group in groups for error in group}
-    assert kinds == subclasses(VectordError) - subclasses(StartError) - {MethodNotAllowed}
-    met = {
+def test_every_class_of_error_is_described() -> None:
+    """Except errors at start, and wrong methods, which belong to no operation."""
+    described = {
         type(error)
         for endpoint in TABLE
         for choice in endpoint.choices
-        for error in errors_of(endpoint, choice, embeds=True)
+        for error in (*example_errors(endpoint, choice, embeds=True), *engine_errors(endpoint))
     }
-    assert met == kinds
+    assert described == subclasses(VectordError) - subclasses(StartError) - {MethodNotAllowed}
 
 
 def test_errors_are_shown_as_the_dialect_renders_them() -> None:

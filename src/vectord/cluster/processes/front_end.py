@@ -17,6 +17,7 @@ from vectord import __version__
 from vectord.cluster.processes.start import on_supervisor_end, read_start_message, run_and_exit
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.link import Link, first_state
+from vectord.compute.heap import trim_heap
 from vectord.config import Config
 from vectord.observability import logs
 from vectord.observability.tracing import open_tracing
@@ -24,7 +25,7 @@ from vectord.products.common.dialect import load_dialects
 from vectord.server.admission.gate import Gate
 from vectord.server.http import run
 from vectord.server.http.app import create_app
-from vectord.server.http.shutdown import Shutdown
+from vectord.server.pipeline import Shutdown
 
 
 def main() -> int:
@@ -33,7 +34,8 @@ def main() -> int:
     logs.configure(start.config.telemetry, process=start.name)
     path = Path(start.engine_socket)
     app = build(start.config, Link(path, first_state(path)))
-    run.serve(app, start.config.server, listener=socket.socket(fileno=start.listener))
+    listener = socket.socket(fileno=start.listener)
+    run.serve(app, start.config.server, listener=listener, trim_memory=trim_heap)
     return 0
 
 

@@ -153,7 +153,7 @@ class RedisBuckets:
                 pipeline.script_load(SCRIPT)
             for draws in calls:
                 pipeline.evalsha(SHA, len(draws), *_arguments(draws))
-            replies = (await pipeline.execute(raise_on_error=False))[-len(calls) :]
+            replies: list[Any] = (await pipeline.execute(raise_on_error=False))[-len(calls) :]
         self._script_loaded = True
         forgotten = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
         if forgotten:  # after SCRIPT FLUSH or a restart of Redis

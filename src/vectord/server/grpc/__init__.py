@@ -1,7 +1,7 @@
-"""text-embeddings-inference's gRPC service, tei.v1, over the same engine as the HTTP port. Needs the extra `grpc`.
+"""text-embeddings-inference's gRPC service, tei.v1, over the same engine as HTTP. Needs the extra `grpc`.
 
-tei.proto declares methods and messages, tei_pb2.py is generated of it. requests.py reads messages, answers.py writes
-them, statuses.py says what went wrong; services.py answers calls, streams.py and rank_stream.py those of many messages;
-server.py has the port. Only this package imports grpc and protobuf, and only compose imports it, where such a port is
-configured.
+tei.proto declares methods and messages, and tei_pb2.py is generated from it. requests.py reads messages, answers.py
+writes them, services.py answers calls, server.py opens the port. Only this package imports grpc and protobuf, and only
+compose.py imports it, if the port is configured. May import what `server` may, except the HTTP handler. Start with
+services.py.
 """

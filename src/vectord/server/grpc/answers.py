@@ -1,4 +1,4 @@
-"""Results -> tei.v1's messages. Pure; requests.py picks one of these for each message."""
+"""Renders results as messages of tei.v1. Pure; requests.py selects a renderer for each message."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def embed_all(result: Result) -> pb.EmbedAllResponse:
 
 
 def _packed(vector: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bytes:
-    """A message whose field 1 is `repeated float`: packed ones are a tag, a length, and the array's own bytes.
+    """A message with `repeated float` as field 1. Its packed form is a tag, a length, and the bytes of the array.
 
-    On the event loop this takes 1.2 us for 384 numbers; handing them to protobuf as a list takes 9.3.
+    This takes 1.2 us for 384 numbers; passing them to protobuf as a list takes 9.3.
     """
     numbers = np.ascontiguousarray(vector, dtype="<f4").tobytes()
     return b"\x0a" + _varint(len(numbers)) + numbers
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    """Seven bits per byte, lowest first; the eighth bit marks that another byte follows."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -62,9 +62,9 @@ def _varint(value: int) -> bytes:
 def embed_sparse(result: Result) -> pb.EmbedSparseResponse:
     assert isinstance(result, EmbedResult) and result.sparse is not None
     (vector,) = result.sparse
-    words = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
-    shown = [pb.SparseValue(index=index, value=value) for index, value in words]
-    return pb.EmbedSparseResponse(sparse_embeddings=shown, metadata=metadata(result.usage))
+    entries = zip(vector.indices.tolist(), vector.values.tolist(), strict=True)
+    items = [pb.SparseValue(index=index, value=value) for index, value in entries]
+    return pb.EmbedSparseResponse(sparse_embeddings=items, metadata=metadata(result.usage))
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -74,12 +74,12 @@ def predict(result: Result) -> pb.PredictResponse:
     """Labels best first."""
     assert isinstance(result, ClassifyResult)
     (scores,) = result.scores
-    shown = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in places(scores)]
-    return pb.PredictResponse(predictions=shown, metadata=metadata(result.usage))
+    items = [pb.Prediction(score=scores[place], label=result.labels[place]) for place in places(scores)]
+    return pb.PredictResponse(predictions=items, metadata=metadata(result.usage))
 
 
 def rerank(query: str, texts: Sequence[str], return_text: bool, result: Result) -> pb.RerankResponse:
-    """Best first. TEI counts the query's characters once for each of the texts."""
+    """Best first. TEI counts the query's characters once per text."""
     assert isinstance(result, RerankResult)
     characters = len(query) * len(texts) + sum(map(len, texts))
     return pb.RerankResponse(
@@ -88,7 +88,7 @@ def rerank(query: str, texts: Sequence[str], return_text: bool, result: Result) 
 
 
 def ranks(scores: Float32, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
-    """Best first, with its text if there are texts. scores: (N,) in the order of the texts."""
+    """Best first, with the text if `texts` is given. scores: (N,) in the order of the texts."""
     for place in places(scores):
         yield pb.Rank(index=place, score=scores[place], text=None if texts is None else texts[place])
 
@@ -99,11 +99,11 @@ def ranks(scores: Float32, texts: Sequence[str] | None) -> Iterable[pb.Rank]:
 def tokenize(result: Result) -> pb.EncodeResponse:
     assert isinstance(result, TokenizeResult)
     (tokens,) = result.tokens
-    shown = [
+    items = [
         pb.SimpleToken(id=token.id, text=token.text, special=token.special, start=token.start, stop=token.stop)
         for token in tokens
     ]
-    return pb.EncodeResponse(tokens=shown)
+    return pb.EncodeResponse(tokens=items)
 
 
 def decode(result: Result) -> pb.DecodeResponse:
@@ -120,7 +120,7 @@ _MODEL_TYPES: Mapping[str, pb.ModelType] = {
 
 
 def info(result: Result) -> pb.InfoResponse:
-    """The first served model: TEI's clients know of one."""
+    """The first served model, since TEI serves one."""
     assert isinstance(result, ModelList)
     model, limits = result.models[0], result.limits
     return pb.InfoResponse(
@@ -138,11 +138,11 @@ def info(result: Result) -> pb.InfoResponse:
     )
 
 
-# --- what it cost ---------------------------------------------------------------------------------------------
+# --- cost -----------------------------------------------------------------------------------------------------
 
 
 def metadata(usage: Usage, characters: int | None = None) -> pb.Metadata:
-    """characters: where TEI counts others than those of the inputs."""
+    """characters: None for those of the inputs."""
     timings = usage.timings
     return pb.Metadata(
         compute_chars=min(usage.characters if characters is None else characters, UINT32_MAX),

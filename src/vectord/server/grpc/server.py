@@ -1,72 +1,66 @@
-"""The port of tei.v1: opened and closed by compose, in the app's lifespan, on the engine's event loop.
+"""Opens the port of tei.v1 and grpc.health.v1. compose.py calls this in the app's lifespan, on the engine's event loop.
 
-The end is HTTP's: new calls are refused, those on their way included; what was accepted is answered; what runs out of
-time, and streams that say nothing, are cut off.
+The shutdown is HTTP's: new calls are refused, accepted ones are answered, and calls that exceed the timeout, or idle
+streams, are cut off.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
-from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health_pb2_grpc import HealthServicer, add_HealthServicer_to_server
 from grpc_reflection.v1alpha import reflection
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.errors import ConfigError
-from vectord.observability.exchange import Exchange
-from vectord.server.admission.gate import Gate
-from vectord.server.grpc.call import Telling
-from vectord.server.grpc.health import HEALTH, SERVICES, Health
+from vectord.products.common.models import ready_models
 from vectord.server.grpc.services import Services
-from vectord.server.http.handler import Tracer
-from vectord.server.http.hardening.unsent import Unsent
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.http.tls import Certificate, certificate_of
+from vectord.server.grpc.tei_pb2 import DESCRIPTOR
+from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.listener import Certificate, certificate_of
+from vectord.server.pipeline import Pipeline, Shutdown
 
-MAX_CALLS = 1024  # under way at once; more are refused with RESOURCE_EXHAUSTED
-IDLE_S = 300  # how long a connection without a call stays open
-FAREWELL_S = 0.25  # how long calls on their way are still told that the server ends
-LAST_WORDS_S = 1.0  # for answers to be written, once the last was given
-# A message is one text, but for a few calls. services.py says how many may be on their way at once. It is gRPC's own
-# default.
-MAX_MESSAGE_BYTES = 4 * 2**20
-MAX_STREAMS = 128  # of one connection at once
+MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
+IDLE_S = 300  # how long a connection without calls stays open
+MIN_DRAIN_S = 0.25  # how long new calls still get UNAVAILABLE during shutdown
+SEND_S = 1.0  # time to send responses after the last result
+MAX_MESSAGE_BYTES = 4 * 2**20  # gRPC's default; services.py limits how many messages are received at once
+MAX_STREAMS = 128  # of one connection
 INT32_MAX = 2**31 - 1
+HEALTH_INTERVAL_S = 1.0
+
+SERVICES = frozenset(service.full_name for service in DESCRIPTOR.services_by_name.values())
+HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 _log = logging.getLogger("vectord.server.grpc")
 
 
 @asynccontextmanager
 async def serve_grpc(
-    engine: EngineClient,
-    config: ServerConfig,
-    shutdown: Shutdown,
-    gate: Gate | None = None,
-    *,
-    observer: Callable[[Exchange], None] | None = None,
-    tracer: Tracer | None = None,
-    unsent: Unsent | None = None,
+    engine: EngineClient, config: ServerConfig, pipeline: Pipeline, backpressure: WriteBackpressure | None = None
 ) -> AsyncIterator[int]:
-    """Answers at `config.host` and `config.grpc_port` while the block runs; gives the port, any free one for 0.
+    """Serves at `config.host` and `config.grpc_port` during the block; yields the port, any free one for 0.
 
-    Leaving the block begins `shutdown` if that has not begun, and waits for the engine to drain, but no longer than
-    shutdown_timeout_secs from that beginning. Raises ConfigError if the port cannot be bound.
-    gate, unsent: HTTP's; None makes one of `config`. observer, tracer: who is told of each call.
+    The end of the block begins the shutdown, unless it has begun, and waits for the engine to drain, at most
+    shutdown_timeout_secs from its beginning. Raises ConfigError if the port cannot be bound.
+    pipeline, backpressure: HTTP's.
     """
-    assert config.grpc_port is not None, "whoever wants no port does not call this"
+    assert config.grpc_port is not None, "called only if the port is configured"
     loop = asyncio.get_running_loop()
+    shutdown = pipeline.shutdown
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
-    telling, room = Telling(observer, tracer), unsent or Unsent(config.payload_limit)
-    server.add_generic_rpc_handlers((Services(engine, config, shutdown, gate or Gate(config), telling, room),))
+    backpressure = backpressure or WriteBackpressure(config.payload_limit)
+    server.add_generic_rpc_handlers((Services(engine, config, pipeline, backpressure),))
     add_HealthServicer_to_server(Health(engine, shutdown), server)
-    if not config.demands_key:  # grpc would answer it without one
+    if not config.demands_key:  # grpc answers reflection without a key
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
     certificate = certificate_of(config)
     port = _bind(server, config.host, config.grpc_port, certificate)
@@ -79,14 +73,14 @@ async def serve_grpc(
         yield port
     finally:
         shutdown.begin()
-        # Not set: it had begun before there was a port.
-        await _drained(engine, begun_s.result() if begun_s.done() else loop.time(), config.shutdown_timeout_secs)
-        await server.stop(LAST_WORDS_S)
+        # Not set if the shutdown began before the port was open.
+        await _drain(engine, begun_s.result() if begun_s.done() else loop.time(), config.shutdown_timeout_secs)
+        await server.stop(SEND_S)
 
 
-async def _drained(engine: EngineClient, begun_s: float, timeout_s: float) -> None:
-    """Both in the loop's time. Streams may be silent for ever, so it is the engine that says when all is answered."""
-    await asyncio.sleep(begun_s + FAREWELL_S - asyncio.get_running_loop().time())
+async def _drain(engine: EngineClient, begun_s: float, timeout_s: float) -> None:
+    """begun_s: in loop time. Streams may be idle forever, so the engine decides when all requests are answered."""
+    await asyncio.sleep(begun_s + MIN_DRAIN_S - asyncio.get_running_loop().time())
     with suppress(TimeoutError):
         async with asyncio.timeout_at(begun_s + timeout_s):
             await engine.drain()
@@ -99,10 +93,10 @@ def _options(config: ServerConfig) -> tuple[tuple[str, int], ...]:
         ("grpc.max_send_message_length", -1),  # vectors of all tokens of a text are larger than the text
         ("grpc.max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),
         ("grpc.absolute_max_metadata_size", min(config.header_limit_bytes, INT32_MAX)),
-        # None but identity, as TEI. With grpcio 1.81, 800 kB of gzip become 800 MB before their size is looked at.
+        # Identity only, as in TEI. With grpcio 1.81, 800 kB of gzip become 800 MB before the size is checked.
         ("grpc.compression_enabled_algorithms_bitset", 1),
         ("grpc.max_connection_idle_ms", IDLE_S * 1000),
-        ("grpc.so_reuseport", 0),  # or a second server would take half of this one's connections
+        ("grpc.so_reuseport", 0),  # otherwise a second server would get half of the connections
     )
 
 
@@ -112,18 +106,45 @@ def _bind(server: Any, host: str, port: int, certificate: Certificate | None) ->
         if certificate is None:
             bound = server.add_insecure_port(_address(host, port))
         else:
-            bound = server.add_secure_port(_address(host, port), _credentials(certificate))
+            chain, key = Path(certificate.chain_file).read_bytes(), Path(certificate.key_file).read_bytes()
+            bound = server.add_secure_port(_address(host, port), grpc.ssl_server_credentials([(key, chain)]))
     except RuntimeError:
         bound = 0
     if bound == 0:
-        raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may have it.")
+        raise ConfigError(f"--grpc-port {port} of {host!r} cannot be bound: another program may use it.")
     return bound
-
-
-def _credentials(certificate: Certificate) -> Any:
-    chain, key = Path(certificate.chain_file).read_bytes(), Path(certificate.key_file).read_bytes()
-    return grpc.ssl_server_credentials([(key, chain)])
 
 
 def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Health(HealthServicer):  # type: ignore[misc] # generated, without types
+    """grpc.health.v1, for orchestrators and load balancers. No key needed, as for HTTP's probes."""
+
+    def __init__(self, engine: EngineClient, shutdown: Shutdown) -> None:
+        self._engine = engine
+        self._shutdown = shutdown
+
+    async def Check(self, request: Any, context: Any) -> Any:
+        status = self._status(request.service)
+        if status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "No such service.")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:
+        """The status now and after every change."""
+        reported = None
+        while True:
+            status = self._status(request.service)
+            if status != reported:
+                reported = status
+                yield health_pb2.HealthCheckResponse(status=status)
+            await asyncio.sleep(HEALTH_INTERVAL_S)
+
+    def _status(self, service: str) -> int:
+        """service: "" for the whole port."""
+        if service and service not in SERVICES:
+            return int(health_pb2.HealthCheckResponse.SERVICE_UNKNOWN)
+        ready = ready_models(self._engine.models()) and not self._shutdown.begun
+        return int(health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING)

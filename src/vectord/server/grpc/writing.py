@@ -1,6 +1,6 @@
-"""Makes messages of results: small ones on the event loop, large ones in a thread and only where there is room.
+"""Serializes results: small ones on the event loop, large ones in a thread and only if there is room.
 
-Called by services.py, as server/rendering.py is by handler.py: one process has one bound for both ports.
+Called by services.py. HTTP and gRPC share one bound per process (hardening/write_backpressure.py).
 """
 
 from __future__ import annotations
@@ -11,54 +11,54 @@ from contextlib import contextmanager
 
 from vectord.errors import Overloaded
 from vectord.schema import Result, TokenizeResult
-from vectord.server.grpc.requests import Asked
-from vectord.server.http.hardening.unsent import RETRY_S, Unsent
-from vectord.server.http.rendering import AT_ONCE, SMALL_NUMBERS, numbers_of
+from vectord.server.grpc.requests import ParsedMessage
+from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
+from vectord.server.http.rendering import SMALL_NUMBERS, THREADS, count_numbers
 
 BYTES_PER_NUMBER = 4
 SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
 TOKENS_ON_LOOP = 1024  # 1 ms
 BYTES_PER_TOKEN = 32
+NO_ROOM = "Too many large responses wait for gRPC clients that do not read them; try again."
 
 
-class Share:
-    """What gRPC has of the room for answers: half of it at most, since nobody can be cut off to make some.
+class GrpcShare:
+    """gRPC's part of the room for responses: at most half of it, since a gRPC client cannot be aborted to make room.
 
-    grpc does not say how much of an answer its client has taken: an answer counts until its call is over.
+    grpc does not report how much of a response its client has read, so a response counts until its call ends.
     """
 
-    def __init__(self, unsent: Unsent) -> None:
-        self._unsent = unsent
+    def __init__(self, backpressure: WriteBackpressure) -> None:
+        self._backpressure = backpressure
         self._bytes = 0
 
     def check(self, n_bytes: int) -> None:
-        """Raises Overloaded if so much more is too much."""
-        if self._bytes and self._bytes + n_bytes > self._unsent.room_bytes // 2:
-            message = "Too many large answers wait for gRPC clients that do not read them; try again."
-            raise Overloaded(message, retry_after_s=RETRY_S)
+        """Raises Overloaded if there is no room for `n_bytes` more."""
+        if self._bytes and self._bytes + n_bytes > self._backpressure.room_bytes // 2:
+            raise Overloaded(NO_ROOM, retry_after_s=RETRY_S)
 
     def hold(self, n_bytes: int) -> None:
-        self._unsent.hold(n_bytes)
+        self._backpressure.hold(n_bytes)
         self._bytes += n_bytes
 
     def give_back(self, n_bytes: int) -> None:
-        self._unsent.give_back(n_bytes)
+        self._backpressure.give_back(n_bytes)
         self._bytes -= n_bytes
 
 
-class Held:
-    """The answers of one stream."""
+class StreamBytes:
+    """The unread responses of one stream."""
 
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share: GrpcShare) -> None:
         self._share = share
         self._bytes = 0
 
-    def made(self, content: bytes) -> bytes:
+    def add(self, content: bytes) -> bytes:
         self._share.hold(len(content))
         self._bytes += len(content)
         return content
 
-    def taken(self, content: bytes) -> None:
+    def remove(self, content: bytes) -> None:
         self._share.give_back(len(content))
         self._bytes -= len(content)
 
@@ -68,40 +68,40 @@ class Held:
 
 
 class Writing:
-    def __init__(self, unsent: Unsent) -> None:
-        self._unsent = unsent
-        self._share = Share(unsent)
-        self._turns = asyncio.Semaphore(AT_ONCE)
+    def __init__(self, backpressure: WriteBackpressure) -> None:
+        self._backpressure = backpressure
+        self._share = GrpcShare(backpressure)
+        self._threads = asyncio.Semaphore(THREADS)
 
-    async def answer(self, asked: Asked, result: Result) -> bytes:
-        """The message's bytes. Raises Overloaded where it is large and those before it are not read."""
-        n_bytes = _size(result)
+    async def write(self, message: ParsedMessage, result: Result) -> bytes:
+        """The response's bytes. Raises Overloaded if it is large and clients do not read earlier ones."""
+        n_bytes = _estimated_bytes(result)
         if n_bytes <= SMALL_BYTES:
-            return asked.written(result)
+            return message.write(result)
         self._share.check(n_bytes)
-        async with self._unsent.room(n_bytes), self._turns:
-            return await asyncio.to_thread(asked.written, result)
+        async with self._backpressure.room(n_bytes), self._threads:
+            return await asyncio.to_thread(message.write, result)
 
     @contextmanager
-    def held(self) -> Iterator[Held]:
-        """For the answers of a stream: counted from being made to being taken by grpc, or to the stream's end."""
-        held = Held(self._share)
+    def stream(self) -> Iterator[StreamBytes]:
+        """Counts each response of a stream until grpc has sent it or the stream ends."""
+        held = StreamBytes(self._share)
         try:
             yield held
         finally:
             held.end()
 
     def hold(self, content: bytes) -> Callable[[object], None]:
-        """For an answer that grpc keeps from now on; what comes back is to be called when its call is over."""
+        """Count a response from now on; the returned function ends that when the call ends."""
         if len(content) <= SMALL_BYTES:
             return lambda _: None
         self._share.hold(len(content))
         return lambda _: self._share.give_back(len(content))
 
 
-def _size(result: Result) -> int:
-    """About; of answers that are never large 0."""
+def _estimated_bytes(result: Result) -> int:
+    """0 for responses that are never large."""
     if isinstance(result, TokenizeResult):
         tokens = sum(map(len, result.tokens))
         return max(tokens * BYTES_PER_TOKEN, SMALL_BYTES + 1) if tokens > TOKENS_ON_LOOP else 0
-    return numbers_of(result) * BYTES_PER_NUMBER
+    return count_numbers(result) * BYTES_PER_NUMBER

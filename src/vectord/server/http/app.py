@@ -1,12 +1,13 @@
-"""Puts the server together: dialects and pages in one table, behind one handler. Called by compose, once.
+"""Assembles the ASGI app: products and pages in one table, with one handler. compose.py calls this once per process.
 
-The app is plain ASGI and runs under any ASGI server; run.py adds what our own process needs around it.
+The app runs under any ASGI server; run.py serves it in this process.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, nullcontext
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,31 +15,63 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
+from vectord.observability.exchange import Exchange
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
-from vectord.server.http.handler import Handler, Tracer
-from vectord.server.http.hardening.unsent import Unsent
-from vectord.server.http.meter import Meter, then
+from vectord.server.http.handler import Handler
+from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.pages.calls import calls
 from vectord.server.pages.console import console_pages
 from vectord.server.pages.docs import docs_pages
+from vectord.server.pages.examples import examples
 from vectord.server.pages.openapi import openapi_pages
+from vectord.server.pipeline import Pipeline, Shutdown, Tracer
+
+# Response headers that pages of other origins may read.
+EXPOSED_HEADERS = (
+    "retry-after",
+    "retry-after-ms",
+    "server-timing",
+    "x-request-id",
+    "x-vectord-dtype",
+    "x-vectord-fingerprint",
+    "x-vectord-model",
+    "x-vectord-query-truncated",
+    "x-vectord-rows",
+    "x-vectord-score-kind",
+    "x-vectord-shape",
+    "x-vectord-tokens-kept",
+    "x-vectord-tokens-seen",
+    "x-vectord-truncated",
+    "x-vectord-truncated-inputs",
+)
+PREFLIGHT_MAX_AGE_S = 600
+
+
+class MetricsSource(Protocol):
+    """This process's metrics (observability/metrics.py) or the engine process's (cluster/remote/metrics.py)."""
+
+    def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None: ...
+
+    def observe(self, exchange: Exchange) -> None: ...
+
+    def exposition(self, accept: str = "") -> Awaitable[tuple[bytes, str]]: ...
+
+    def live(self) -> dict[str, Any] | Awaitable[dict[str, Any] | None] | None: ...
 
 
 class App(Starlette):
-    """Starlette for lifespan and state; every request goes to our handler.
+    """Starlette for the lifespan and state; every request goes to our handler.
 
-    Paths are our own table's, because dialects share them, and the handler answers its own errors: Starlette's
-    middleware and router would add nothing but their time (25 us a request on a busy server).
+    Products share paths, so routing needs our own table, and the handler renders all errors: Starlette's middleware and
+    router would only cost time (25 us per request on a busy server).
     """
 
     def __init__(self, handler: ASGIApp, lifespan: Callable[[Starlette], AbstractAsyncContextManager[None]]) -> None:
         super().__init__(lifespan=lifespan)
-        self._handler = handler  # or what is around it
+        self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -51,20 +84,20 @@ def create_app(
     engine: EngineClient,
     dialects: Sequence[Dialect],
     config: ServerConfig,
-    metrics: Meter | None = None,
+    metrics: MetricsSource | None = None,
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     gate: Gate | None = None,
     tracer: Tracer | None = None,
 ) -> Starlette:
-    """The ASGI app over `engine`. It answers at once; `lifespan` starts the engine and closes it.
+    """The ASGI app over `engine`. `lifespan` starts and closes the engine; requests are answered from the beginning.
 
-    dialects: in order of precedence; metrics: None serves no /metrics; gate: None makes one of `config`, which raises
-    ConfigError. run.serve finds what it drains in `app.state.engine` and `app.state.shutdown`, what
-    its connections hold goes to `app.state.unsent`.
+    dialects: in order of precedence; metrics: None serves no /metrics; gate: None creates one from `config`, which
+    raises ConfigError. run.py and grpc/ read app.state: engine, shutdown, gate, pipeline, backpressure.
     """
     shutdown = Shutdown()
     gate = gate or Gate(config, dialects)
-    unsent = Unsent(config.payload_limit)
+    pipeline = Pipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
+    backpressure = WriteBackpressure(config.payload_limit)
     table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "")
 
     @asynccontextmanager
@@ -73,32 +106,43 @@ def create_app(
             gate.limits.open()
             yield
 
-    handler: ASGIApp = Handler(
-        engine, table, config, gate, shutdown, None if metrics is None else metrics.observe, tracer, unsent
-    )
+    handler: ASGIApp = Handler(engine, table, config, pipeline, backpressure)
     if config.cors_allow_origin:
-        from vectord.server.http.cors import with_cors  # noqa: PLC0415 - most servers have no use for it
-
         handler = with_cors(handler, config.cors_allow_origin)
     app = App(handler, live)
     app.state.engine = engine
     app.state.shutdown = shutdown
     app.state.gate = gate
-    app.state.unsent = unsent
+    app.state.pipeline = pipeline
+    app.state.backpressure = backpressure
     return app
+
+
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """`app`, callable by pages of these origins; "*": of any. Preflight requests need no key."""
+    from starlette.middleware.cors import CORSMiddleware  # noqa: PLC0415 - most servers do not need it
+
+    return CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=("GET", "HEAD", "POST"),
+        allow_headers=("*",),
+        expose_headers=EXPOSED_HEADERS,
+        max_age=PREFLIGHT_MAX_AGE_S,
+    )
 
 
 def build_table(
     engine: EngineClient,
     dialects: Sequence[Dialect],
     shutdown: Shutdown,
-    metrics: Meter | None,
+    metrics: MetricsSource | None,
     url_prefix: str = "",
 ) -> Table:
     pages = [*probe_pages(engine, shutdown, __version__), *docs_pages()]
     if metrics is not None:
         pages.append(metrics_page(metrics))
-    pages += console_pages(metrics, lambda: calls(dialects, table))
+    pages += console_pages(None if metrics is None else metrics.live, lambda: examples(dialects, table))
     pages += openapi_pages(lambda: table, __version__)
     table = Table(dialects, pages, render_any, url_prefix)
     if metrics is not None:
@@ -106,10 +150,9 @@ def build_table(
     return table
 
 
-def metrics_page(metrics: Meter) -> Page:
-    def show(headers: Mapping[str, str]) -> Rendered | Awaitable[Rendered]:
-        return then(
-            metrics.exposition(headers.get("accept", "")), lambda page: Rendered(body=page[0], content_type=page[1])
-        )
+def metrics_page(metrics: MetricsSource) -> Page:
+    async def show(headers: Mapping[str, str]) -> Rendered:
+        body, content_type = await metrics.exposition(headers.get("accept", ""))
+        return Rendered(body=body, content_type=content_type)
 
-    return Page(path="/metrics", show=show, summary="What Prometheus reads")
+    return Page(path="/metrics", show=show, summary="Metrics for Prometheus")

@@ -1,7 +1,7 @@
-"""/metrics on a separate port, if PROMETHEUS_PORT is set.
+"""Serves /metrics on a separate port, with `--prometheus-port`.
 
-Opened and closed by compose, in the app's lifespan, on the engine's event loop. The same page with the same rules as at
-the server's own port: its address, its certificate, no key, the same watch over slow clients.
+compose.py opens and closes it in the app's lifespan, on the engine's event loop. It has the page, the address, the
+certificate and the checks of slow clients of the main port, and needs no key.
 """
 
 from __future__ import annotations
@@ -15,40 +15,36 @@ from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
-from vectord.server.http.app import metrics_page
+from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import Handler
-from vectord.server.http.hardening.unsent import Unsent
-from vectord.server.http.meter import Meter
+from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.listener import bind, certificate_of, url_of
 from vectord.server.http.routing import Table
-from vectord.server.http.run import bind, url_of, uvicorn_config
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.http.tls import certificate_of
-from vectord.server.http.watching import WatchingServer
+from vectord.server.http.run import WatchingServer, uvicorn_config
+from vectord.server.pipeline import Pipeline, Shutdown
 
-OPTION = "--prometheus-port"
-LAST_WORDS_S = 1  # for a page that is being sent when the server ends
+SHUTDOWN_TIMEOUT_S = 1
 
 _log = logging.getLogger("vectord.server")
 
 
 @asynccontextmanager
 async def serve_metrics(
-    engine: EngineClient, metrics: Meter, config: ServerConfig, shutdown: Shutdown
+    engine: EngineClient, metrics: MetricsSource, config: ServerConfig, shutdown: Shutdown
 ) -> AsyncIterator[int]:
-    """Answers at `config.host` and `config.prometheus_port` while the block runs; gives the port, any free one for 0.
+    """Serves at `config.host` and `config.prometheus_port` during the block; yields the port, any free one for 0.
 
     Raises ConfigError if the port cannot be bound.
     """
-    assert config.prometheus_port is not None, "whoever wants no port does not call this"
+    assert config.prometheus_port is not None, "called only if the port is configured"
     certificate = certificate_of(config)
-    listener = bind(config.host, config.prometheus_port, option=OPTION)
-    unsent = Unsent(config.payload_limit)
+    listener = bind(config.host, config.prometheus_port, option="--prometheus-port")
+    backpressure = WriteBackpressure(config.payload_limit)
     table = Table((), [metrics_page(metrics)], render_any)
-    settings = uvicorn_config(
-        Handler(engine, table, config, Gate(ServerConfig()), shutdown, unsent=unsent), config, certificate, "off"
-    )
-    settings.timeout_graceful_shutdown = LAST_WORDS_S
-    server = MetricsServer(settings, unsent)
+    handler = Handler(engine, table, config, Pipeline(Gate(ServerConfig()), shutdown), backpressure)
+    settings = uvicorn_config(handler, config, certificate, "off")
+    settings.timeout_graceful_shutdown = SHUTDOWN_TIMEOUT_S
+    server = MetricsServer(settings, backpressure)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     _log.info("listening", extra={"fields": {"url": url_of(listener, "https" if certificate else "http") + "/metrics"}})
     try:
@@ -59,7 +55,7 @@ async def serve_metrics(
 
 
 class MetricsServer(WatchingServer):
-    """Without uvicorn's signals, which are run.py's."""
+    """Leaves the process's signals to run.py."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

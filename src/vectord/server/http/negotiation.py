@@ -1,11 +1,10 @@
-"""Accept: whether an answer goes out as its dialect writes it, or as bytes. Called by handler.py on every call.
+"""Selects the form of a response from the Accept header. Called by handler.py for every call.
 
-    application/octet-stream             one matrix (wire/octets.py); `;dtype=float16` picks float32, float16, int8,
-                                         ubinary; absent: int8 or ubinary if the body asks for that, else float32
-    application/vnd.apache.arrow.stream  all vectors of a request in columns (wire/arrow.py)
+    application/octet-stream             one matrix; `;dtype=float16` selects float32, float16, int8 or ubinary; the
+                                         default is int8 or ubinary if the body requests it, else float32
+    application/vnd.apache.arrow.stream  all vectors of a request in columns
 
-Whoever names neither, or prefers JSON, gets the dialect's own answer. So does whoever asks for them of a route that
-does not embed: such answers have no such form.
+Otherwise, and for routes that return no vectors, the response has the product's own form.
 """
 
 from __future__ import annotations
@@ -32,61 +31,65 @@ from vectord.schema import DocumentsRequest, EmbedRequest, Request
 
 MAX_ACCEPT_LENGTH = 1024
 
+JSON_ONLY = "This response is JSON only, because its vectors are scaled for JSON."
+NOT_AS_ARROW = f"Documents are returned as JSON or as {OCTETS}."
+UNKNOWN_DTYPE = f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}."
+SEVERAL_PRECISIONS = (
+    f"{OCTETS} has one of {', '.join(PRECISIONS)}; select it with Accept: {OCTETS};dtype=..., or accept JSON."
+)
+
 
 def negotiated(call: Call, headers: Mapping[str, str]) -> Call:
-    """`call`, answered in the form that the client prefers.
+    """`call` with the form that the client prefers.
 
-    Raises NotAcceptable for vectors that do not fit into that form, before anything is computed.
+    Raises NotAcceptable, before anything is computed, if the vectors do not fit into that form.
     """
-    wanted = _wanted(headers.get("accept", "")[:MAX_ACCEPT_LENGTH])
-    if wanted is None or not isinstance(call.request, EmbedRequest | DocumentsRequest):
+    preferred = _preferred(headers.get("accept", "")[:MAX_ACCEPT_LENGTH])
+    if preferred is None or not isinstance(call.request, EmbedRequest | DocumentsRequest):
         return call
     if not call.binary:
-        raise NotAcceptable("This answer comes as JSON alone: its numbers are made for it.", field="accept")
-    return _as_arrow(call) if wanted.kind == ARROW else _as_octets(call, wanted.dtype)
+        raise NotAcceptable(JSON_ONLY, field="accept")
+    return _as_arrow(call) if preferred.kind == ARROW else _as_octets(call, preferred.dtype)
 
 
 def _as_arrow(call: Call) -> Call:
     if isinstance(call.request, DocumentsRequest):
-        raise NotAcceptable(f"Documents come as JSON or as {OCTETS}.")
+        raise NotAcceptable(NOT_AS_ARROW, field="accept")
     check_arrow()
     return replace(call, render=render_arrow)
 
 
 def _as_octets(call: Call, named: str | None) -> Call:
-    """named: the dtype that the header names; None: that of the body."""
+    """named: the dtype in the header; None: the one in the body."""
     dtype = named or _dtype_of(call.request)
     if dtype not in PRECISIONS:
-        raise NotAcceptable(f"The dtype of {OCTETS} must be one of {', '.join(PRECISIONS)}.", field="accept")
-    wanted = cast("Dtype", dtype)
+        raise NotAcceptable(UNKNOWN_DTYPE, field="accept")
+    precision = cast("Dtype", dtype)
     request = call.request
     assert isinstance(request, EmbedRequest | DocumentsRequest)
-    check_octets(request, wanted)
-    request = replace(request, precisions=(PRECISIONS[wanted],))
-    return replace(call, request=request, render=partial(render_octets, wanted))
+    check_octets(request, precision)
+    request = replace(request, precisions=(PRECISIONS[precision],))
+    return replace(call, request=request, render=partial(render_octets, precision))
 
 
 def _dtype_of(request: Request) -> str:
-    """That of the one precision the body asks for. Raises NotAcceptable for several, or one that bytes do not have."""
-    asked = getattr(request, "precisions", ("float",))
+    """The dtype of the body's one precision. Raises NotAcceptable for several, or for one without a dtype."""
+    requested = getattr(request, "precisions", ("float",))
     for name, precision in PRECISIONS.items():
-        if (precision,) == asked:
+        if (precision,) == requested:
             return name
-    raise NotAcceptable(
-        f"{OCTETS} holds one of {', '.join(PRECISIONS)}; name it as {OCTETS};dtype=..., or ask for JSON.",
-        field="accept",
-    )
+    raise NotAcceptable(SEVERAL_PRECISIONS, field="accept")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Preferred:
     kind: str
     dtype: str | None = None
 
 
 @functools.lru_cache(maxsize=256)
-def _wanted(accept: str) -> Wanted | None:
-    """The binary form that stands highest in an Accept header; None where something else stands higher or nothing."""
+def _preferred(accept: str) -> Preferred | None:
+    """The binary form with the highest quality in an Accept header; None if another type has it."""
     best, best_quality = None, 0.0
     for part in accept.lower().split(","):
         kind, *parameters = (piece.strip() for piece in part.split(";"))
@@ -94,12 +97,12 @@ def _wanted(accept: str) -> Wanted | None:
         quality = _quality(named.get("q", "1"))
         if quality > best_quality:
             best_quality = quality
-            best = Wanted(kind, named.get("dtype")) if kind in (OCTETS, ARROW) else None
+            best = Preferred(kind, named.get("dtype")) if kind in (OCTETS, ARROW) else None
     return best
 
 
 def quality_of(kind: str, accept: str) -> float:
-    """How much a media type is wanted, 0 to 1, by an Accept header that names it; 0 for one that does not."""
+    """The quality of a media type in an Accept header, 0 to 1; 0 if the header does not name it."""
     for part in accept.lower().split(","):
         named, *parameters = (piece.strip() for piece in part.split(";"))
         if named == kind:
@@ -113,7 +116,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def _quality(text: str) -> float:
-    """From 0 to 1; what is no such number counts as 1."""
+    """From 0 to 1; anything else counts as 1."""
     try:
         quality = float(text)
     except ValueError:

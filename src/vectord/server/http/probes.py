@@ -1,12 +1,12 @@
-"""What orchestrators and load balancers ask, and the front page. No key needed; nothing here waits.
+"""Health checks for orchestrators and load balancers, and the front page. No key needed.
 
-`/health`        200 when requests will be answered, else 503; the body has the keys of every product's health check
-`/health/live`   200 as long as the process answers
-`/health/ready`  200 when requests will be answered, else 503; the state of each model either way
-`/ping`, `/`     as `/health`, with no body and with a small one; a browser gets the console at /
+`/health`        200 if requests will be answered, else 503; the body has the keys of every product's health check
+`/health/live`   200 while the process answers
+`/health/ready`  200 if requests will be answered, else 503; the state of each model in both cases
+`/ping`, `/`     as `/health`, without a body and with a small one; a browser gets the console at /
 
-What ready means is wire/readiness.py's, for the products' own probes too; beyond that, a server that shuts down is not.
-The state of each model is in every body here and in vectord_model_ready.
+Ready means `ready_models` is not empty and the server is not shutting down. Every body here, and the metric
+vectord_model_ready, has the state of each model.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from vectord.products.common.dialect import Rendered, all_dialects
 from vectord.products.common.models import ready_models
 from vectord.schema import ModelList
 from vectord.server.http.routing import Page
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.pages.console import console, wants_console
+from vectord.server.pages.console import console, prefers_html
+from vectord.server.pipeline import Shutdown
 
 
 def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Sequence[Page]:
     probes = Probes(engine, shutdown, version)
     return (
-        Page(path="/health", show=probes.health, summary="Whether requests will be answered, and by which models"),
+        Page(path="/health", show=probes.health, summary="Whether requests will be answered, and the models"),
         Page(path="/health/live", show=probes.live, summary="Whether the process answers"),
         Page(
             path="/health/ready",
             show=probes.ready,
             summary="Whether requests will be answered, and the state of each model",
         ),
-        Page(path="/ping", show=probes.ping, summary="As /health, with no body"),
-        Page(path="/", show=probes.front, summary="What this is"),
+        Page(path="/ping", show=probes.ping, summary="As /health, without a body"),
+        Page(path="/", show=probes.front, summary="The server's name, version and models"),
     )
 
 
@@ -83,7 +83,7 @@ class Probes:
         return Rendered(body=b"", status=200 if self._is_ready(self._engine.models()) else 503)
 
     def front(self, headers: Mapping[str, str]) -> Rendered:
-        if wants_console(headers):
+        if prefers_html(headers):
             return console(headers)
         states = self._engine.readiness()
         body = {"name": "vectord", "version": self._version, "docs": "/docs", "models": states}

@@ -1,7 +1,7 @@
-"""Which endpoint answers a method and a path.
+"""Finds the endpoint for a method and a path.
 
-Built once by app.py from the dialects and the server's own pages; read by handler.py for every request, on the event
-loop. A path that several dialects claim is settled by the top-level keys of the body, then by the profile's order.
+app.py builds the table once from the products and the server's pages; handler.py reads it for every request, on the
+event loop. If several products have a path, the body's top-level keys select one, then the profile's order.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from vectord.errors import MethodNotAllowed, NoSuchRoute
 from vectord.products.common.dialect import Dialect, Rendered, RenderError, Route
+from vectord.server.admission.keys import NO_SUCH_PATH
 
 NO_VALUES: Mapping[str, str] = MappingProxyType({})
 
@@ -24,10 +25,9 @@ _placeholder = re.compile(r"\{(\w+)(:path)?\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Something the server itself answers to GET and HEAD, with no key unless it is guarded.
+    """A page of the server itself, for GET and HEAD. It needs no key unless it is guarded.
 
-    show: request headers -> answer, or what will be one. summary: for the API's description; "" leaves the page out of
-    it. guarded: passes the gate as a route does.
+    show: from the request's headers. summary: for the API's description; "" leaves the page out of it.
     """
 
     path: str
@@ -38,39 +38,39 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One route's claim on a path."""
+    """One product's route on a path."""
 
     dialect: Dialect
     route: Route
-    speaks: RenderError | None = None  # where the body has not told the dialect
+    fallback: RenderError | None = None  # if the body did not select the product
 
     @property
     def render_error(self) -> RenderError:
-        return self.speaks or self.route.render_error or self.dialect.render_error
+        return self.fallback or self.route.render_error or self.dialect.render_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """What is behind one method of one path: a page, one route, several, or (an unserved path) an error.
+    """One method of one path: a page, one route, several routes, or the error of a path that is not served.
 
-    path is the template, "" when nothing is served there. render_error speaks until the body has told the dialect.
+    path: the template, "" for a path that is not served. render_error: for errors before the body selects a product.
     """
 
     method: str
     path: str
     render_error: RenderError
-    choices: tuple[Choice, ...] = ()  # first is the path's owner
+    choices: tuple[Choice, ...] = ()  # the first owns the path
     page: Page | None = None
     error: NoSuchRoute | None = None
 
     @property
     def speaker(self) -> str:
-        """The owner's name in logs and metrics: a dialect's, or "server"."""
+        """The owner's name in logs and metrics: a product's, or "server"."""
         return self.choices[0].dialect.name if self.choices else "server"
 
     @property
     def dialect(self) -> str | None:
-        """The name of the one that answers; None if the body settles that, or nobody does."""
+        """The product that answers; None if the body selects it, or if there is none."""
         return self.choices[0].dialect.name if len(self.choices) == 1 else None
 
     @property
@@ -79,7 +79,7 @@ class Endpoint:
 
     @property
     def open_page(self) -> Page | None:
-        """The page behind it, if that needs no key."""
+        """The page, if it needs no key."""
         return None if self.page is None or self.page.guarded else self.page
 
     @property
@@ -87,14 +87,14 @@ class Endpoint:
         return bool(self.choices) and all(choice.route.public for choice in self.choices)
 
     def choose(self, body: bytes) -> Choice:
-        """The first claim one of whose signs the body has beside one of its keys; else the first one of whose keys it
-        has. Where none has, or the body is not an object, the owner says what is wrong, in the shape of the path."""
+        """The first route with one of its signs and one of its keys in the body, else the first with one of its keys.
+        If there is none, the owner parses the body, and its errors have the form of the path."""
         if len(self.choices) == 1:
             return self.choices[0]
         keys = _keys(body)
         fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)]
         if not fitting:
-            return replace(self.choices[0], speaks=self.render_error)
+            return replace(self.choices[0], fallback=self.render_error)
         return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
 
 
@@ -110,14 +110,14 @@ class Table:
     def __init__(
         self, dialects: Sequence[Dialect], pages: Sequence[Page], plain: RenderError, url_prefix: str = ""
     ) -> None:
-        """dialects: in the profile's order; plain: who renders errors of paths that no dialect owns; url_prefix: a
-        path under which all others are served too."""
+        """dialects: in the profile's order; plain: renders errors of paths without an owner; url_prefix: a path
+        under which all paths are served, too."""
         self._prefix = url_prefix.rstrip("/")
         self._dialects = {dialect.name: dialect for dialect in dialects}
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
-        shared = [self._spoken_for(endpoint, dialects[0]) for endpoint in _shared(dialects)] if dialects else []
+        shared = [self._with_first(endpoint, dialects[0]) for endpoint in _shared(dialects)] if dialects else []
         for endpoint in (*_own(pages, plain), *_prefixed(dialects), *shared):
             self._add(endpoint)
 
@@ -126,7 +126,7 @@ class Table:
             yield from methods.values()
 
     def find(self, method: str, path: str) -> Found:
-        """The endpoint of `path`; one that carries NoSuchRoute or MethodNotAllowed if there is none."""
+        """The endpoint of `path`; one with NoSuchRoute or MethodNotAllowed if there is none."""
         wanted = "GET" if method == "HEAD" else method
         methods, values = self._methods(wanted, path.rstrip("/") or "/")
         if not methods and self._prefix and path.startswith(f"{self._prefix}/"):
@@ -139,14 +139,14 @@ class Table:
         return Found(endpoint, values)
 
     def _page_for(self, path: str) -> dict[str, Endpoint]:
-        """The server's own page behind /dialects/NAME/, where a client with that base URL looks for its health."""
+        """The server's page below /dialects/NAME/: a client with that base URL looks for /health there."""
         name, _, rest = path.removeprefix("/dialects/").partition("/")
         methods = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
         return methods if any(endpoint.page for endpoint in methods.values()) else {}
 
     def _methods(self, wanted: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
-        """What `path` answers. Of several templates the first with the `wanted` method: POST /models/{model}/load is
-        no GET /models/{model}, although its path could be one."""
+        """The methods of `path`, and its placeholders. Of several templates the first with the `wanted` method:
+        /models/{model} matches /models/m/load, too, but GET and POST belong to different templates."""
         methods = self._exact.get(path)
         if methods is not None:
             return methods, NO_VALUES
@@ -161,7 +161,7 @@ class Table:
             methods = self._exact.setdefault(endpoint.path.rstrip("/") or "/", {})
         else:
             methods = self._pattern_methods(_compile(endpoint.path))
-        # A page before a dialect: GET / is the server's, whoever else lists it.
+        # Pages come before products: GET / is the server's.
         methods.setdefault(endpoint.method, endpoint)
 
     def _pattern_methods(self, pattern: re.Pattern[str]) -> dict[str, Endpoint]:
@@ -173,22 +173,22 @@ class Table:
 
     def _unserved(self, method: str, path: str, methods: Mapping[str, Endpoint]) -> Endpoint:
         if not methods:
-            error = NoSuchRoute("Nothing is served at this path; /docs lists what is.")
+            error = NoSuchRoute(NO_SUCH_PATH)
             return Endpoint(method=method, path="", render_error=self._speaker(path), error=error)
         owner = next(iter(methods.values()))
         allowed = tuple(sorted({*methods, "HEAD"} if "GET" in methods else methods))
-        error = MethodNotAllowed(f"This path answers {' and '.join(allowed)} only.", allowed=allowed)
+        error = MethodNotAllowed(f"This path accepts only {' and '.join(allowed)}.", allowed=allowed)
         return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
 
-    def _spoken_for(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
-        """Until the body has told, a path of several dialects is the first one's of them all, which is the profile's
-        own product, or nobody's."""
+    def _with_first(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
+        """Before the body selects a product, a shared path renders errors as the profile's first product if that has
+        the path, else in the plain form."""
         if len({choice.dialect.name for choice in endpoint.choices}) == 1 or endpoint.choices[0].dialect is first:
             return endpoint
         return replace(endpoint, render_error=self._speaker(endpoint.path))
 
     def _speaker(self, path: str) -> RenderError:
-        """Renders errors where no route is chosen: the dialect whose prefix the path has, else the plain renderer."""
+        """The renderer of errors without a route: of the product whose prefix the path has, else the plain one."""
         for dialect in self._dialects.values():
             if dialect.prefix and path.startswith(dialect.prefix):
                 return dialect.render_error
@@ -214,7 +214,7 @@ def _shared(dialects: Iterable[Dialect]) -> Iterator[Endpoint]:
 
 
 def _settled(claims: Iterable[tuple[str, Choice]]) -> Iterator[Endpoint]:
-    """One endpoint a path and method, claims in order of precedence."""
+    """One endpoint per path and method; its routes in order of precedence."""
     claimed: dict[tuple[str, str], list[Choice]] = {}
     for path, choice in claims:
         claimed.setdefault((choice.route.method, path.rstrip("/") or "/"), []).append(choice)
@@ -224,7 +224,7 @@ def _settled(claims: Iterable[tuple[str, Choice]]) -> Iterator[Endpoint]:
 
 
 def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
-    """Without the claims that an earlier one always beats, so that most paths need no look into the body."""
+    """Without routes that an earlier one always precedes, so that most paths need not read the body's keys."""
     taken: frozenset[str] = frozenset()
     for index, choice in enumerate(choices):
         if index == 0 or choice.route.signs or not choice.route.keys <= taken:
@@ -233,7 +233,7 @@ def _reachable(choices: Sequence[Choice]) -> Iterator[Choice]:
 
 
 def _compile(template: str) -> re.Pattern[str]:
-    """A template in Starlette's syntax, {name} and {name:path}, as a regular expression."""
+    """Compiles a template in Starlette's syntax, {name} and {name:path}."""
     pattern, end = "", 0
     for match in _placeholder.finditer(template):
         pattern += re.escape(template[end : match.start()])
@@ -243,7 +243,7 @@ def _compile(template: str) -> re.Pattern[str]:
 
 
 def _keys(body: bytes) -> frozenset[str]:
-    """The top-level keys of a JSON object; none if it is anything else."""
+    """The top-level keys of a JSON object; none for anything else."""
     try:
         return frozenset(_top_level.decode(body))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

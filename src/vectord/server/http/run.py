@@ -1,21 +1,19 @@
-"""The process around the app: one listening socket, signals, and an end in which every accepted request is answered.
+"""Serves the app in this process: one listening socket, signals, and a shutdown that answers every accepted request.
 
-Called by compose on the main thread; returns when the server has drained. The order of the end:
+compose.py calls `serve` on the main thread; it returns when the server has drained. Order of the shutdown:
 
-    signal -> no connection is accepted any more; new requests on open ones get 503 and Connection: close
-           -> engine.drain(): what was accepted is answered, within shutdown_timeout_secs
-           -> connections close as they fall idle -> the app's lifespan closes the engine
+    signal -> no new connections; new requests on open connections get 503 and Connection: close
+           -> engine.drain(): accepted requests are answered, within shutdown_timeout_secs
+           -> idle connections close -> the app's lifespan closes the engine
 
-What runs out of time is answered with 503 too. A second signal ends the process at once.
+Requests that exceed the timeout get 503. A second signal ends the process immediately.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -26,20 +24,19 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from vectord.compute.heap import trim_heap
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
-from vectord.errors import ConfigError
 from vectord.server.http.hardening.http_protocol import HttpProtocol
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.http.tls import Certificate, certificate_of
-from vectord.server.http.watching import WatchingServer
+from vectord.server.http.hardening.write_backpressure import WriteBackpressure
+from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
+from vectord.server.pipeline import Shutdown
 
-BACKLOG = 2048  # connections the kernel may hold until they are accepted
-KEEP_ALIVE_S = 75  # longer than common clients keep idle connections, so that they close first and lose no request
-FAREWELL_S = 0.25  # how long idle connections stay open into the end: a request on its way gets its 503
-LAST_WORDS_S = 1.0  # for the answers of requests that ran out of time to be written
+BACKLOG = 2048  # connections that the kernel queues until they are accepted
+KEEP_ALIVE_S = 75  # longer than common clients, so that they close idle connections first and lose no request
+MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
+CANCELLED_S = 1.0  # time to send the responses of cancelled requests
 TICK_S = 0.02
+TICKS_PER_S = 10  # uvicorn's
 
 _log = logging.getLogger("vectord.server")
 
@@ -50,50 +47,44 @@ def serve(
     *,
     listener: socket.socket | None = None,
     on_listening: Callable[[str], None] | None = None,
+    trim_memory: Callable[[], object] | None = None,
 ) -> None:
-    """Serve `app`, made by create_app, until a signal or app.state.shutdown.begin(); drain; return.
+    """Serve `app`, from create_app, until a signal or app.state.shutdown.begin(); then drain and return.
 
-    listener: from `bind`, bound here by default. on_listening: told the server's URL once it answers.
-    Raises ConfigError if the address cannot be bound, or a certificate not used.
+    listener: from `bind`, None binds here. on_listening: receives the server's URL. trim_memory: runs in a thread after
+    much memory was freed. Raises ConfigError if the address cannot be bound or the certificate is invalid.
     """
     certificate = certificate_of(config)
     listener = listener or bind(config.host, config.port)
     _raise_file_limit()
     url = url_of(listener, "http" if certificate is None else "https")
-    server = Server(app, config, url, on_listening, certificate)
-    server.run(sockets=[listener])
+    Server(app, config, url, on_listening, certificate, trim_memory).run(sockets=[listener])
 
 
-def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
-    """A socket bound to `host` and `port`, not yet listening. port 0: any free one.
+class WatchingServer(uvicorn.Server):
+    """uvicorn's server, plus a check of slow clients every second."""
 
-    Raises ConfigError, naming the `option` to change, if it cannot.
-    """
-    try:
-        family, address = _address(host, port)
-        listener = socket.socket(family, socket.SOCK_STREAM)
-    except (OSError, ValueError):  # ValueError: a name that cannot even be asked for
-        raise ConfigError(f"--host {host!r} is no address of this machine.") from None
-    try:
-        if os.name == "posix":  # elsewhere the option lets two processes have one port
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if address[0] == "::":
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(address)
-        listener.set_inheritable(True)
-    except OSError as problem:
-        listener.close()
-        raise ConfigError(_why_not(problem, host, port, option)) from None
-    return listener
+    def __init__(self, settings: uvicorn.Config, backpressure: WriteBackpressure) -> None:
+        super().__init__(settings)
+        self._backpressure = backpressure
+        backpressure.watch(self._connections)
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS_PER_S == 0:
+            self._watch(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
-def url_of(listener: socket.socket, scheme: str = "http") -> str:
-    host, port = listener.getsockname()[:2]
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    def _watch(self, now_s: float) -> None:
+        for connection in self._connections():
+            connection.drop_if_stalled(now_s)
+        self._backpressure.make_room(now_s)
+
+    def _connections(self) -> list[HttpProtocol]:
+        return cast("list[HttpProtocol]", list(self.server_state.connections))
 
 
 class Server(WatchingServer):
-    """With our signals and our end."""
+    """With our signal handling and shutdown."""
 
     def __init__(
         self,
@@ -102,14 +93,16 @@ class Server(WatchingServer):
         url: str,
         on_listening: Callable[[str], None] | None,
         certificate: Certificate | None = None,
+        trim_memory: Callable[[], object] | None = None,
     ) -> None:
-        super().__init__(uvicorn_config(app, config, certificate), app.state.unsent)
+        super().__init__(uvicorn_config(app, config, certificate), app.state.backpressure)
         self._engine: EngineClient = app.state.engine
         self._shutdown: Shutdown = app.state.shutdown
         self._shutdown.on_begin(partial(setattr, self, "should_exit", True))
         self._timeout_s = config.shutdown_timeout_secs
         self._url = url
         self._on_listening = on_listening
+        self._trim_memory = trim_memory
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -120,14 +113,14 @@ class Server(WatchingServer):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The first signal begins the end, the second has the kernel's own effect: the process is gone."""
+        """The first signal starts the shutdown; the second has the kernel's default effect and ends the process."""
 
-        def leave(number: int, frame: Any) -> None:
+        def begin_shutdown(number: int, frame: Any) -> None:
             for each in before:
                 signal.signal(each, signal.SIG_DFL)
             self._shutdown.begin()
 
-        before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, begin_shutdown) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
@@ -136,8 +129,8 @@ class Server(WatchingServer):
 
     def _watch(self, now_s: float) -> None:
         super()._watch(now_s)
-        if self._unsent.emptied():
-            asyncio.get_running_loop().run_in_executor(None, trim_heap)
+        if self._backpressure.take_decrease() and self._trim_memory is not None:
+            asyncio.get_running_loop().run_in_executor(None, self._trim_memory)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -149,28 +142,28 @@ class Server(WatchingServer):
         for listener in sockets or []:
             listener.close()
         draining = loop.create_task(self._engine.drain())
-        await self._connections_gone(began_s + FAREWELL_S, began_s + max(self._timeout_s, FAREWELL_S))
-        await self._cut_short(draining)
+        await self._drain_connections(began_s + MIN_DRAIN_S, began_s + max(self._timeout_s, MIN_DRAIN_S))
+        await self._cancel_requests(draining)
         await self.lifespan.shutdown()
         _log.info("stopped", extra={"fields": {"seconds": round(loop.time() - began_s, 3)}})
 
-    async def _connections_gone(self, farewell_s: float, deadline_s: float) -> None:
-        """Close connections as they fall idle, after `farewell_s`; give up at `deadline_s`. Both in loop time."""
+    async def _drain_connections(self, close_idle_from_s: float, deadline_s: float) -> None:
+        """Close idle connections until none is left or the deadline. Both times are in loop time."""
         loop = asyncio.get_running_loop()
         while self.server_state.connections and loop.time() < deadline_s:
-            if loop.time() >= farewell_s:
+            if loop.time() >= close_idle_from_s:
                 for connection in self._connections():
                     connection.close_if_idle()
             await asyncio.sleep(TICK_S)
 
-    async def _cut_short(self, draining: asyncio.Task[None]) -> None:
-        """Answer what is left with 503 and let go of every connection. Does nothing after an end in time."""
+    async def _cancel_requests(self, draining: asyncio.Task[None]) -> None:
+        """Answer the remaining requests with 503 and close all connections. No effect if all were answered in time."""
         tasks = list(self.server_state.tasks)
         if tasks:
-            _log.warning("out of time", extra={"fields": {"requests": len(tasks)}})
+            _log.warning("shutdown timeout: cancelling requests", extra={"fields": {"requests": len(tasks)}})
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=LAST_WORDS_S)
+            await asyncio.wait(tasks, timeout=CANCELLED_S)
         for connection in self._connections():
             connection.transport.close()
         draining.cancel()
@@ -181,7 +174,7 @@ class Server(WatchingServer):
 def uvicorn_config(
     app: ASGIApp, config: ServerConfig, certificate: Certificate | None, lifespan: Literal["on", "off"] = "on"
 ) -> uvicorn.Config:
-    """uvicorn's settings; those it would read from the environment are given."""
+    """uvicorn's settings, including those that it would read from the environment."""
     return uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", partial(HttpProtocol, header_limit_bytes=config.header_limit_bytes)),
@@ -200,29 +193,14 @@ def uvicorn_config(
     )
 
 
-def _address(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
-    """Family and socket address; IPv4 first where a name has both, since that is what clients try for localhost."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return family, address
-
-
-def _why_not(problem: OSError, host: str, port: int, option: str) -> str:
-    if problem.errno == errno.EADDRINUSE:
-        return f"Port {port} on {host} is in use; stop what listens there or choose another with {option}."
-    if problem.errno == errno.EACCES:
-        return f"Port {port} needs more rights than this process has; choose one above 1023 with {option}."
-    return f"Cannot listen on {host} port {port}: {problem.strerror}."
-
-
 def _raise_file_limit() -> None:
-    """Each connection is a file; many systems start processes with 1,024 of them and allow more on request."""
+    """Each connection needs a file descriptor; many systems start processes with 1,024 and allow more on request."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
     except ImportError:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
-    if soft < wanted:
+    target = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+    if soft < target:
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))

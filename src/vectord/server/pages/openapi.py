@@ -1,7 +1,7 @@
-"""Describes every route in OpenAPI 3.1, from the table that serves them and the structs that read and write them.
+"""Describes every route in OpenAPI 3.1, from the routing table and the wire types of the products.
 
-Built when it is first asked for, on the event loop, and kept. A path that several dialects share has the bodies,
-answers and errors of each that can answer there; errors are shown as the dialect renders them.
+Built on the event loop at the first request, and kept. A path that several products share has the bodies, responses and
+errors of each; errors are shown as the product renders them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http import result_headers
-from vectord.server.http.hardening import length_headers
 from vectord.server.http.negotiation import negotiated
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
-from vectord.server.pages.possible_errors import errors_of
+from vectord.server.pages.possible_errors import engine_errors, example_errors
 
 Json = dict[str, Any]
 
@@ -34,25 +33,25 @@ _PARAMETERS: Mapping[str, Json] = {
     EXPECT_FINGERPRINT: {"type": "string", "pattern": f"^{FINGERPRINT_PATTERN}$"},
 }
 _RESULT_HEADERS: Mapping[str, str] = {
-    REQUEST_ID: "The request's name in the log",
-    length_headers.TOKENS_SEEN: "Tokens the inputs have",
-    length_headers.TOKENS_KEPT: "Tokens the model read",
-    length_headers.TRUNCATED: "How many inputs were cut",
-    length_headers.TRUNCATED_INPUTS: f"Which inputs were cut, the first {length_headers.MAX_INDICES}",
-    result_headers.FINGERPRINT: "The space the vectors belong to",
-    result_headers.SCORE_KIND: "What kind of number the scores are",
-    result_headers.QUERY_TRUNCATED: "Whether the query to rank by was cut",
+    REQUEST_ID: "The id of the request in the log",
+    result_headers.TOKENS_SEEN: "Tokens of the inputs",
+    result_headers.TOKENS_KEPT: "Tokens that the model read",
+    result_headers.TRUNCATED: "Number of truncated inputs",
+    result_headers.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {result_headers.MAX_INDICES}",
+    result_headers.FINGERPRINT: "The space of the vectors",
+    result_headers.SCORE_KIND: "The kind of the scores",
+    result_headers.QUERY_TRUNCATED: "Whether the query was truncated",
 }
 _OCTETS_HEADERS: Mapping[str, str] = {
-    "x-vectord-dtype": f"Of {OCTETS}: float32, float16, int8 or ubinary, as the dtype in Accept asks",
-    "x-vectord-shape": f"Of {OCTETS}: rows,columns of the matrix",
-    "x-vectord-rows": f"Of {OCTETS} with a vector a token: how many rows belong to each text",
-    "x-vectord-model": f"Of {OCTETS}: the model",
+    "x-vectord-dtype": f"For {OCTETS}: float32, float16, int8 or ubinary, as requested by the dtype in Accept",
+    "x-vectord-shape": f"For {OCTETS}: rows,columns of the matrix",
+    "x-vectord-rows": f"For {OCTETS} with a vector per token: the number of rows of each text",
+    "x-vectord-model": f"For {OCTETS}: the model",
 }
 
 
 def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
-    """table: called when the description is first asked for, since the table holds these pages too."""
+    """table: called at the first request, since the table contains these pages, too."""
 
     @cache
     def described() -> bytes:
@@ -61,7 +60,7 @@ def openapi_pages(table: Callable[[], Table], version: str) -> Sequence[Page]:
     def show(headers: Mapping[str, str]) -> Rendered:
         return Rendered(body=described())
 
-    summary = "This API in OpenAPI 3.1"
+    summary = "This API in OpenAPI 3.1"  # the other paths are those of servers that vectord replaces
     return (
         Page(path="/openapi.json", show=show, summary=summary),
         Page(path="/api-doc/openapi.json", show=show, summary=summary),
@@ -91,13 +90,13 @@ def openapi(table: Table, version: str) -> Json:
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
-        # The empty one: a server that was started without a key asks for none.
+        # The empty entry: a server without keys requires none.
         "security": [{"bearer": []}, {"x-api-key": []}, {}],
     }
 
 
 def _schemas(endpoints: Iterable[Endpoint]) -> tuple[Mapping[int, Json], Json]:
-    """The schema of each wire type, by its identity, and the components they refer to."""
+    """The schema of each wire type, by its identity, and the components that they reference."""
     types = {id(kind): kind for kind in _wire_types(endpoints)}
     schemas, components = msgspec.json.schema_components(types.values(), ref_template="#/components/schemas/{name}")
     return dict(zip(types, schemas, strict=True)), components
@@ -110,7 +109,7 @@ def _wire_types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
 
 
 def _place(endpoint: Endpoint) -> tuple[bool, bool, str, str]:
-    """Where an endpoint stands: dialects, then the server's own pages, then dialects under their prefixes."""
+    """The sort key: products, then the server's pages, then products under their prefixes."""
     return endpoint.path.startswith("/dialects/"), endpoint.page is not None, _tag(endpoint), endpoint.path
 
 
@@ -146,7 +145,7 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
 
 
 def _title(choice: Choice, endpoint: Endpoint) -> str:
-    """Whose body it is; of a dialect that has two claims on the path, which."""
+    """The product; if it has two routes on the path, also their keys."""
     claims = [each for each in endpoint.choices if each.dialect is choice.dialect]
     return choice.dialect.title + (f", by {', '.join(sorted(choice.route.keys))}" if claims[1:] else "")
 
@@ -157,7 +156,7 @@ def _title(choice: Choice, endpoint: Endpoint) -> str:
 def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
     answers = [route.answer for route in routes if route.answer is not None]
     if not answers:
-        return {"2XX": {"description": "OK, with no body or with one that says no more"}}
+        return {"2XX": {"description": "OK; any body repeats that"}}
     forms = list(dict.fromkeys(form for route in routes for form in _binary_forms(route)))
     headers = [*_RESULT_HEADERS, *(_OCTETS_HEADERS if OCTETS in forms else ())]
     content = {"application/json": {"schema": _any_of(answers, schemas)}, **{form: {} for form in forms}}
@@ -166,14 +165,14 @@ def _success(routes: Sequence[Route], schemas: Mapping[int, Json]) -> Json:
 
 
 def _binary_forms(route: Route) -> Sequence[str]:
-    """What its vectors come in besides JSON if Accept says so, with what is installed here: what its example would."""
+    """The forms other than JSON that its example's vectors can have, with the packages installed here."""
     if route.body is None:
         return ()
     incoming = Incoming(body=orjson.dumps(route.example))
-    return [form for form in (OCTETS, ARROW) if _comes_in(route, incoming, form)]
+    return [form for form in (OCTETS, ARROW) if _supports(route, incoming, form)]
 
 
-def _comes_in(route: Route, incoming: Incoming, form: str) -> bool:
+def _supports(route: Route, incoming: Incoming, form: str) -> bool:
     try:
         call = route.parse(incoming)
         return negotiated(call, {"accept": form}) is not call
@@ -185,16 +184,20 @@ def _comes_in(route: Route, incoming: Incoming, form: str) -> bool:
 
 
 def _failures(endpoint: Endpoint) -> Json:
-    """Each error that can happen, under its status, once for each dialect that may say it."""
+    """The possible errors by status, with one example per product."""
     responses: dict[str, Json] = {}
     for choice in endpoint.choices:
-        for error in errors_of(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
+        for error in example_errors(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
             rendered = choice.render_error(error)
             response = responses.setdefault(str(rendered.status), _failure(rendered.status))
             response["headers"].update({name: _header() for name in rendered.headers})
             if rendered.body:
                 content = response.setdefault("content", {}).setdefault(rendered.content_type, {"examples": {}})
                 content["examples"].setdefault(choice.dialect.title, {"value": _shown(rendered)})
+        for error in engine_errors(endpoint):
+            rendered = choice.render_error(error)
+            response = responses.setdefault(str(rendered.status), _failure(rendered.status))
+            response["headers"].update({name: _header() for name in rendered.headers})
     return responses
 
 

@@ -1,95 +1,129 @@
-"""Every error a request can be answered with, one of each, by when it happens. openapi.py shows how they read."""
+"""The errors of each endpoint, for the API's description. openapi.py renders them as their product does.
+
+Each example has the message that clients get: it comes from the code that raises it, or from parsing an invalid body.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
+import orjson
+
+from vectord import errors
+from vectord.config import ServerConfig
 from vectord.errors import (
     UNFORESEEN,
-    EmptyInput,
-    FingerprintMismatch,
     Forbidden,
-    ForeignIds,
-    InferenceFailed,
-    InferenceTimedOut,
-    InputTooLong,
-    InvalidField,
-    InvalidRequest,
-    MalformedBody,
-    MissingField,
-    ModelCannot,
-    ModelNotFound,
     NoSuchRoute,
     NotAcceptable,
-    OutOfMemory,
     Overloaded,
-    PayloadTooLarge,
-    RateLimited,
     ShuttingDown,
-    TimedOut,
-    TooManyCharacters,
-    TooManyInputs,
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
-    Untokenizable,
-    UploadTooSlow,
     VectordError,
-    WrongType,
 )
+from vectord.products.common.dialect import Incoming, Rate, Route
+from vectord.server.admission.buckets import Draw
+from vectord.server.admission.caller import LANE, caller_of
+from vectord.server.admission.keys import KEY_NOT_ADMIN, KEY_UNKNOWN, NO_SUCH_PATH, NOT_THE_ADMIN_KEY
+from vectord.server.admission.rate_limit import rate_limited
+from vectord.server.http.hardening.body import NOT_JSON, too_slow
+from vectord.server.http.hardening.decompression import too_large
+from vectord.server.http.negotiation import UNKNOWN_DTYPE
 from vectord.server.http.routing import Choice, Endpoint
 
-OF_A_KEY: Sequence[VectordError] = (Unauthorized("The key is not one of this server's."),)
-OF_THE_ADMIN_KEY: Sequence[VectordError] = (
-    Forbidden("This key may not load or unload models; that takes the admin key."),
-    NoSuchRoute("Nothing is served at this path; /docs lists what is."),  # where there is no admin key
-)
-OF_A_BODY: Sequence[VectordError] = (
-    MalformedBody("The request body is not valid JSON: it is empty."),
-    PayloadTooLarge("The body is larger than 33554432 bytes."),
-    UploadTooSlow("Less than 16384 bytes of the body came in 10 s."),
-    UnsupportedMediaType("Bodies are read as JSON only; send Content-Type: application/json."),
-)
-OF_ITS_FIELDS: Sequence[VectordError] = (
-    WrongType("`input` must be a string, strings or token ids.", field="input"),
-    MissingField("{field} is required.", field="input"),
-    InvalidField("`dimensions` must be at most 384; got 400.", field="dimensions", limit=384, given=400),
-    InvalidRequest("The request cannot be answered."),
-    EmptyInput("`input` cannot be empty.", field="input"),
-    TooManyInputs("`input` has 3000 inputs; at most 2048 are taken.", field="input", limit=2048, given=3000),
-    InputTooLong("Input 0 has 600 tokens; the model reads 512.", field="input", index=0, limit=512, given=600),
-    TooManyCharacters("Input at index 0 exceeds max length 20000 chars", field="input", index=0, limit=20_000),
-    ForeignIds("`input` holds ids that are not of the model's vocabulary.", field="input", index=0),
-    Untokenizable("The model's tokenizer cannot read input 0.", field="input", index=0),
-    ModelCannot("The model does not do what was asked of it."),
-    FingerprintMismatch("The vectors belong to another space than the one expected.", field="expect_fingerprint"),
-    Overloaded("The queue is full.", retry_after_s=2.0),
-    OutOfMemory("The device has no room for this request."),
-    TimedOut("The request was not finished by its deadline."),
-    InferenceTimedOut("The model did not answer within 300 s."),
-)
-OF_A_FORM: Sequence[VectordError] = (NotAcceptable("Documents come as JSON or as application/octet-stream."),)
-OF_ANY_REQUEST: Sequence[VectordError] = (
-    ModelNotFound("No served model has that name."),
-    InvalidField("The header x-vectord-lane must be interactive or bulk.", field="x-vectord-lane"),
-    Unavailable("The model is not loaded yet."),
-    RateLimited("Rate limit exceeded. Max 3600 requests per minute.", retry_after_s=1.0),
-    ShuttingDown(),
-    InferenceFailed("The model failed on this request."),
-    VectordError(UNFORESEEN),
+EXAMPLE_RATE = Rate(3600, period_s=60, burst=60)
+
+# Errors of the engine, whose messages depend on the model: their statuses are listed without examples.
+ANY_REQUEST: Sequence[VectordError] = (errors.ModelNotFound(""), Unavailable(""))
+REQUEST_WITH_BODY: Sequence[VectordError] = (
+    *(
+        kind("")
+        for kind in (
+            errors.InvalidRequest,
+            errors.InvalidField,
+            errors.EmptyInput,
+            errors.TooManyInputs,
+            errors.InputTooLong,
+            errors.TooManyCharacters,
+            errors.ForeignIds,
+            errors.Untokenizable,
+            errors.ModelCannot,
+            errors.FingerprintMismatch,
+            errors.TimedOut,
+            errors.InferenceFailed,
+            errors.OutOfMemory,
+            errors.InferenceTimedOut,
+        )
+    ),
+    Overloaded("", retry_after_s=1.0),
 )
 
 
-def errors_of(endpoint: Endpoint, choice: Choice, *, embeds: bool) -> Iterator[VectordError]:
-    """What `choice` may have to say at `endpoint`. Until the body has been read its owner speaks.
+def engine_errors(endpoint: Endpoint) -> Sequence[VectordError]:
+    return ANY_REQUEST if endpoint.method == "GET" else (*ANY_REQUEST, *REQUEST_WITH_BODY)
 
-    embeds: whether it answers with vectors, which have several forms.
+
+def example_errors(endpoint: Endpoint, choice: Choice, *, embeds: bool) -> Iterator[VectordError]:
+    """The errors of `choice` at `endpoint`. Errors before a product is selected belong to the endpoint's owner.
+
+    embeds: whether it returns vectors, which have several forms.
     """
     reads = endpoint.method != "GET"
     if choice is endpoint.choices[0]:
-        yield from () if endpoint.public else OF_A_KEY
-        yield from OF_THE_ADMIN_KEY if endpoint.admin else ()
-        yield from OF_A_BODY if reads else ()
-    yield from OF_ITS_FIELDS if reads else ()
-    yield from OF_A_FORM if embeds else ()
-    yield from OF_ANY_REQUEST
+        if not endpoint.public:
+            yield Unauthorized(NOT_THE_ADMIN_KEY if endpoint.admin else KEY_UNKNOWN)
+        if endpoint.admin:
+            yield Forbidden(KEY_NOT_ADMIN)
+            yield NoSuchRoute(NO_SUCH_PATH)  # if no admin key is configured
+        if reads:
+            yield too_large(ServerConfig().payload_limit)
+            yield too_slow()
+            yield UnsupportedMediaType(NOT_JSON)
+    if reads:
+        yield from _parse_errors(choice.route)
+    if embeds:
+        yield NotAcceptable(UNKNOWN_DTYPE, field="accept")
+    yield from _raised_by(lambda: caller_of({LANE: ""}, ""))
+    if not endpoint.public:
+        yield rate_limited(Draw(EXAMPLE_RATE, ""), retry_after_s=1.0)
+    yield ShuttingDown()
+    if not reads or _reaches_the_engine(choice.route):
+        yield VectordError(UNFORESEEN)
+
+
+def invalid_bodies(route: Route) -> Iterator[bytes]:
+    """No JSON, no fields, and the example with one invalid field each."""
+    yield b""
+    yield b"{}"
+    for key in route.example or {}:
+        yield orjson.dumps({**route.example, key: []})
+        yield orjson.dumps({**route.example, key: {}})
+
+
+def _parse_errors(route: Route) -> Iterable[VectordError]:
+    """One error of each class."""
+    found: dict[type[VectordError], VectordError] = {}
+    for body in invalid_bodies(route):
+        for error in _raised_by(partial(route.parse, _incoming(route, body))):
+            found.setdefault(type(error), error)
+    return found.values()
+
+
+def _reaches_the_engine(route: Route) -> bool:
+    """False for a route that refuses every body, such as one for images."""
+    return not list(_raised_by(partial(route.parse, _incoming(route, orjson.dumps(route.example)))))
+
+
+def _incoming(route: Route, body: bytes) -> Incoming:
+    return Incoming(body=body, path=dict.fromkeys(re.findall(r"\{(\w+)", route.path), "m"))
+
+
+def _raised_by(work: Callable[[], object]) -> Iterator[VectordError]:
+    try:
+        work()
+    except VectordError as error:
+        yield error

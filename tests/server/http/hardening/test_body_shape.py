@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import PayloadTooLarge
-from vectord.server.http.hardening.body_shape import (
+from vectord.server.http.hardening.body import (
     CONTAINERS_PER_INPUT,
     MAX_CONTAINERS,
     MAX_STRINGS,

@@ -135,7 +135,7 @@ async def test_a_body_cut_off_is_answered() -> None:
         client.writer.write_eof()
         reply = await client.reply()
         assert (reply.status, reply.json["error"]) == (400, "MalformedBody")
-        assert "cut off after 14 of 18" in reply.json["message"]
+        assert "ended after 14 of 18" in reply.json["message"]
         assert await client.closed()
     assert engine.callers == []
 

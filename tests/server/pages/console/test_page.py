@@ -30,7 +30,7 @@ def test_it_loads_without_a_complaint_from_this_server_alone(visit: Visit, path:
 
 def test_charts_move_under_load(page: Page, server: str) -> None:
     """Requests that are answered are drawn, as lines and in the table that says the same."""
-    page.get_by_text("The same as a table").click()
+    page.get_by_text("As a table").click()
     row = page.get_by_role("row", name="Requests a second, answered")
     expect(row).to_be_visible()
     for _ in range(20):
@@ -60,7 +60,7 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
 
     visit.page.route("**/console/live", told)
     visit.open()
-    visit.page.get_by_text("The same as a table").click()
+    visit.page.get_by_text("As a table").click()
     for name, now in {
         "Queued tokens, interactive": "12",
         "Queued tokens, bulk": "345",
@@ -114,7 +114,7 @@ def test_markup_in_names_and_texts_stays_text(visit: Visit) -> None:
     page = visit.page
     expect(page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
     panel = use_tool(page, "Rerank", HOSTILE)
-    panel.get_by_role("textbox", name="Passages, one a line").fill(
+    panel.get_by_role("textbox", name="Passages, one per line").fill(
         f"{HOSTILE}\n<script>document.title='struck'</script>"
     )
     run(panel)
@@ -176,7 +176,7 @@ def test_axe_finds_nothing_serious(chromium: Browser, server: str, scheme: str, 
         visit.open()
         page = visit.page
         page.evaluate(AXE.read_text("utf-8"))
-        page.get_by_text("The same as a table").click()
+        page.get_by_text("As a table").click()
         for tool in TOOLS[:-1]:
             panel = use_tool(page, tool, "tiny-bge-m3")
             run(panel)

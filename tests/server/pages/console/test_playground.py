@@ -82,7 +82,7 @@ def test_rerank_lists_passages_best_first_with_the_kind_of_score(page: Page, ser
     passages = ["rain", "joy", "a glad person"]
     panel = use_tool(page, "Rerank", MINILM)
     panel.get_by_role("textbox", name="Query").fill("happy")
-    panel.get_by_role("textbox", name="Passages, one a line").fill("\n".join(passages))
+    panel.get_by_role("textbox", name="Passages, one per line").fill("\n".join(passages))
     run(panel)
     wanted = ask(server, "rerank", model=MINILM, query="happy", passages=passages)
     expect(panel).to_contain_text(f"Kind of score: {wanted['score_kind']}")
@@ -112,7 +112,7 @@ def test_similarity_compares_each_with_each(page: Page, server: str) -> None:
     """Cosines, one on the diagonal."""
     texts = ["a happy person", "a glad man", "rain"]
     panel = use_tool(page, "Similarity", MINILM)
-    panel.get_by_role("textbox", name="Texts, one a line").fill("\n".join(texts))
+    panel.get_by_role("textbox", name="Texts, one per line").fill("\n".join(texts))
     run(panel)
     vectors = np.array([each["dense"] for each in ask(server, "embed", model=MINILM, inputs=texts)["data"]])
     shown = [[number(cell) for cell in row.locator("td").all_inner_texts()] for row in panel.locator("tbody tr").all()]
@@ -171,7 +171,7 @@ def test_the_code_of_each_language_gets_the_same_answer(page: Page, server: str,
     if language == "JavaScript" and printed.returncode == 127:
         pytest.skip("there is no Node on this machine")
     assert printed.returncode == 0, printed.stderr
-    passages = panel.get_by_role("textbox", name="Passages, one a line").input_value().split("\n")
+    passages = panel.get_by_role("textbox", name="Passages, one per line").input_value().split("\n")
     wanted = ask(server, "rerank", model=MINILM, query=TEXT, passages=passages)
     scores = [float(score) for score in re.findall(r"""["']?score["']?: (-?[\d.e-]+)""", _plain(printed.stdout))]
     assert scores == pytest.approx([result["score"] for result in wanted["results"]], abs=1e-4)

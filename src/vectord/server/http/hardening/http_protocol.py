@@ -1,28 +1,29 @@
-"""uvicorn's HTTP/1.1 protocol with the bounds it lacks. One object a connection, on the event loop; made by run.py.
+"""uvicorn's HTTP/1.1 protocol with the bounds that it lacks. One object per connection, on the event loop.
 
-What is bounded: request line and headers together, the number of headers, requests sent ahead of their answers, and
-the time a client may take to send or to read; unsent.py bounds the bytes of all answers together. What is mended: a
-request cut off by a half-closed connection is answered, garbage behind a request cannot land in the middle of that
-request's answer, and a request that offers an upgrade keeps its body.
+Bounded: the bytes of request line and headers, the number of headers, pipelined requests, and the time to send a
+request or to read a response; write_backpressure.py bounds the bytes of all responses together. Corrected: a request
+that a half-closed connection cuts off is answered, invalid bytes after a request cannot corrupt its response, and a
+request that offers an upgrade keeps its body.
 
-It leans on attributes that uvicorn does not promise (cycle, pipeline, flow); tests/server/test_http_protocol.py
-drives each of them over a real socket.
+Depends on attributes that uvicorn does not document (cycle, pipeline, flow); tests/server/http/hardening drives each of
+them over a real socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from vectord.server.http.hardening.kernel_buffer import kernel_bytes
-from vectord.server.http.hardening.unsent import WRITE_STALL_S, Pace
+from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
 MAX_HEADERS = 256
-MAX_PIPELINED = 16  # requests that may wait behind the one being answered; no common client sends any
-READ_STALL_S = 30.0  # for a whole head, and between two parts of a body
-SILENCE_S = 75.0  # before the first byte of the first request
+MAX_PIPELINED = 16  # requests waiting on a connection; common clients send none
+READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
+FIRST_REQUEST_S = 75.0  # before the first byte of the first request
 
 _upgrade = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 
@@ -33,10 +34,10 @@ class HttpProtocol(HttpToolsProtocol):
         self._header_limit_bytes = header_limit_bytes
         self._in_head = False
         self._head_bytes = 0  # of the head being read, a lower bound
-        self._trailer_bytes = 0  # of the fields behind a chunked body
-        self._heard_s = self.loop.time()  # when the head began, or the last bytes of a body came
-        self.pace = Pace(self._heard_s)
-        self._ends = False  # nothing is read any more; closes when the answer under way is complete
+        self._trailer_bytes = 0  # after a chunked body
+        self._last_read_s = self.loop.time()  # when the head began, or the last part of a body arrived
+        self.pace = ReadPace(self._last_read_s)
+        self._ends = False  # ignores input; closes when the current response is complete
 
     # --- reading ----------------------------------------------------------------------------------------------
 
@@ -45,12 +46,12 @@ class HttpProtocol(HttpToolsProtocol):
             return
         began_in_head = self._in_head
         if not began_in_head:
-            self._heard_s = self.loop.time()
+            self._last_read_s = self.loop.time()
         if not self._is_reading_body():
             data = _without_upgrade(data)
         super().data_received(data)
-        # The chunk in which a head begins is not counted: some of it may belong to the request before. A head that
-        # is complete is measured exactly in on_headers_complete.
+        # The chunk in which a head begins is not counted, since it may also contain the end of the previous request.
+        # on_headers_complete measures complete heads exactly.
         if self._in_head and began_in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self._header_limit_bytes:
@@ -65,7 +66,7 @@ class HttpProtocol(HttpToolsProtocol):
         if self._in_head:
             super().on_header(name, value)
             return
-        # A trailer. Nobody reads those (RFC 9110, 6.5.1), and uvicorn would put them among the request's headers.
+        # A trailer. Servers may ignore it (RFC 9110, 6.5.1), and uvicorn would add it to the request's headers.
         self._trailer_bytes += len(name) + len(value) + 4
         if self._trailer_bytes > self._header_limit_bytes:
             self._ends = True
@@ -87,13 +88,13 @@ class HttpProtocol(HttpToolsProtocol):
         return head_bytes > self._header_limit_bytes or len(self.headers) > MAX_HEADERS
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's meaning: True keeps our side open
-        """The client has closed its side. Inside a body of known length that is said to it, not only logged."""
+        """The client closed its side. If a body of known length is incomplete, the request is still answered."""
         cycle = self.cycle
         if self._ends or not self._is_reading_body() or any(name == b"transfer-encoding" for name, _ in self.headers):
             return False
         self._ends = True
         cycle.keep_alive = False
-        cycle.more_body = False  # the handler compares what came with Content-Length
+        cycle.more_body = False  # body.py compares the received bytes with Content-Length
         cycle.message_event.set()
         return True
 
@@ -103,7 +104,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._refuse(400, msg.encode("ascii"))
 
     def _refuse(self, status: int, message: bytes) -> None:
-        """Answer what cannot become a request, unless that would land in the middle of another answer."""
+        """Answer invalid input, unless that would corrupt another response."""
         if self._is_answering():
             self._end_after_answer()
         elif self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
@@ -123,50 +124,50 @@ class HttpProtocol(HttpToolsProtocol):
         if self._ends and not self.transport.is_closing():
             self.transport.close()
 
-    # --- watching over time -----------------------------------------------------------------------------------
+    # --- stalled clients --------------------------------------------------------------------------------------
 
     def drop_if_stalled(self, now_s: float) -> None:
-        """Called by run.py every second: let go of a client that neither sends what it began nor takes its answer."""
-        self.pace.note(self.held_bytes, now_s)  # the kernel's too: it passes megabytes at once
-        if self.pace.behind_s(now_s) > WRITE_STALL_S:
+        """Called every second: close the connection of a client that stopped sending or reading."""
+        self.pace.update(self.held_bytes, now_s)
+        if self.pace.lag_s(now_s) > WRITE_STALL_S:
             self.abort()
-        elif now_s - self._heard_s > self._patience_s():
+        elif now_s - self._last_read_s > self._read_timeout_s():
             self.transport.close()
 
     def close_if_idle(self) -> None:
-        """Called by run.py while it drains."""
+        """Called while the server drains."""
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
     @property
     def held_bytes(self) -> int:
-        """See Connection in unsent.py. Of a client that does not read, some more are in its own buffer."""
+        """See Connection in write_backpressure.py."""
         held_bytes = self.transport.get_write_buffer_size()
         return held_bytes + kernel_bytes(self.transport) if held_bytes else 0
 
     def abort(self) -> None:
         self.transport.abort()
 
-    def _patience_s(self) -> float:
+    def _read_timeout_s(self) -> float:
         if self._in_head or self._is_reading_body():
             return READ_STALL_S
-        return SILENCE_S if self.cycle is None else float("inf")  # else uvicorn's keep-alive timer watches
+        return FIRST_REQUEST_S if self.cycle is None else float("inf")  # then uvicorn's keep-alive timer applies
 
     def _is_reading_body(self) -> bool:
         return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
 
     def _is_answering(self) -> bool:
-        """Whether a complete request awaits its answer, or has part of it."""
+        """Whether a complete request has no response yet, or part of one."""
         if self.pipeline:
             return True
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """`data`, which holds headers, with the one that offers an upgrade renamed.
+    """`data` with a header that offers an upgrade renamed.
 
-    Java's HTTP client offers h2c with its first request and is content to go on without. But httptools 0.9 takes such
-    a request for one without a body, and its body for the next request.
+    Java's HTTP client offers h2c with its first request and works without it. httptools 0.9 assumes that such a request
+    has no body, and would read its body as the next request.
     """
     head, end, rest = data.partition(b"\r\n\r\n")
     if b"pgrade:" not in head.lower():
@@ -183,3 +184,17 @@ async def _head_too_large(scope: Any, receive: Any, send: Any) -> None:
     ]
     await send({"type": "http.response.start", "status": 431, "headers": headers})
     await send({"type": "http.response.body", "body": message})
+
+
+def kernel_bytes(transport: asyncio.BaseTransport) -> int:
+    """Bytes in the kernel's send buffer that the client has not acknowledged; 0 on systems without that count."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+        import termios  # noqa: PLC0415
+    except ImportError:
+        return 0
+    try:
+        count = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, AttributeError):  # a closed socket, or a transport without one
+        return 0
+    return int(struct.unpack("i", count)[0])

@@ -1,9 +1,9 @@
-// Any call of any API: its example to change and send, and the answer as it came.
+// Any route of any API: an editable example, and the unchanged response.
 
 import { call } from "./api.js";
 import { el } from "./dom.js";
 
-const SHOWN = 20000; // characters of an answer
+const SHOWN = 20000; // characters of a response
 
 let calls = [];
 const choice = el("select", { onchange: choose });
@@ -25,7 +25,7 @@ function choose() {
 export const any = {
   id: "any",
   title: "Any call",
-  about: "Every route of every API that this server speaks, with an example to change.",
+  about: "Every route of every API of this server, with an editable example.",
   fields: [el("label", {}, "Call", choice), summary, label],
   cannot: () => null,
   setCalls(known) {
@@ -41,7 +41,7 @@ export const any = {
     try {
       return { method: entry.method, path: entry.path, body: label.hidden ? undefined : JSON.parse(body.value) };
     } catch {
-      return null; // while it is being written
+      return null; // incomplete input
     }
   },
   async run() {

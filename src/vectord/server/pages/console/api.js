@@ -1,11 +1,11 @@
-// Calls to the server that this page came from, with the user's key. The key lives in this tab and goes nowhere else.
+// Requests to the server of this page, with the user's key. The key stays in this tab's memory.
 
-// This file is ROOT/console/api.js behind whatever prefix, or that of one API, which has not the others' routes.
+// This file is ROOT/console/api.js, where ROOT may include a prefix, or the prefix of one API.
 const ROOT = new URL(new URL("..", import.meta.url).href.replace(/dialects\/[^/]+\/$/, ""));
 const KEPT_AS = "vectord-key";
 
-const refused = new Set(); // called when a key is wanted
-const admitted = new Set(); // called when there is another one
+const refused = new Set(); // called when a request needs a key
+const admitted = new Set(); // called when the key changes
 
 export class ApiError extends Error {
   constructor(status, message, retryAfterS = null) {
@@ -29,7 +29,7 @@ export function setKey(value) {
 export const get = (path) => call("GET", path);
 export const post = (path, body) => call("POST", path, JSON.stringify(body));
 
-/** {json, text, lengths} of an answer. Throws ApiError: status 0 if there was no answer at all. */
+/** {json, text, lengths} of a response. Throws ApiError, with status 0 if there was no response. */
 export async function call(method, path, body) {
   const headers = { accept: "application/json" };
   if (body !== undefined) headers["content-type"] = "application/json";

@@ -1,4 +1,4 @@
-// A figure with a title, the values of now, and lines of the last two minutes. Under the pointer, the values of then.
+// A chart with a title, current values, and lines of the last two minutes. The pointer selects earlier values.
 
 import { el, svg } from "./dom.js";
 
@@ -7,11 +7,11 @@ const WIDTH = 240;
 const HEIGHT = 62;
 
 export class Chart {
-  /** series: names, drawn in this order; format: a value -> its words; top: the least that the axis ends at. */
+  /** series: names, in drawing order; format: turns a value into text; top: the minimum upper end of the axis. */
   constructor({ title, series, format, top, fixed = false }) {
     Object.assign(this, { title, series, format, top, fixed });
     this.values = series.map(() => Array(POINTS).fill(null));
-    this.shown = null; // the point under the pointer; null: now
+    this.shown = null; // the point under the pointer, null for the latest
     this.words = series.map(() => el("b"));
     this.paths = series.map((_, at) => svg("path", { class: `s${at}` }));
     this.marker = svg("line", { class: "at", y1: 0, y2: HEIGHT, visibility: "hidden" });
@@ -26,7 +26,7 @@ export class Chart {
     this.draw();
   }
 
-  /** One value a series, null where there is none. */
+  /** One value per series, null if missing. */
   push(values) {
     values.forEach((value, at) => {
       this.values[at].push(value);
@@ -78,7 +78,7 @@ export class Chart {
 
 const xOf = (at) => (at / (POINTS - 1)) * WIDTH;
 
-/** Lines between neighbours; a value alone is a short one. */
+/** Lines between adjacent values; an isolated value is a short line. */
 function pathOf(line, end) {
   let path = "";
   let pen = false;

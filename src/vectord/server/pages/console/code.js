@@ -1,20 +1,20 @@
-// The call of a tool as curl, Python and JavaScript, in each API that can express it. Which those are, the server says.
+// A tool's request as curl, Python and JavaScript, in each API that supports it. The server provides the list.
 
 import { key, urlOf, whenAdmitted } from "./api.js";
 import { el, find } from "./dom.js";
 
-const SHORT = 72; // a body up to so many characters stays on its line
+const SHORT = 72; // characters of a body that stays on one line
 
 const LANGUAGES = { curl: asCurl, Python: asPython, JavaScript: asJavaScript };
 const OWN = "vectord, as here";
 const CHOSEN = "as chosen";
-const NAMELESS = "This API names no model: the first served one that can do this answers.";
+const NAMELESS = "This API has no model field: the first suitable model answers.";
 
 let calls = [];
-let asked = null; // what the open tool asks
+let asked = null; // the request of the open tool
 let contextOf = () => ({});
 
-/** known: the entries of /console/calls; context: gives the chosen model. */
+/** known: the entries of /console/calls; context: returns the selected model. */
 export function startCode(known, context) {
   calls = known;
   contextOf = context;
@@ -25,7 +25,7 @@ export function startCode(known, context) {
   whenAdmitted(write);
 }
 
-/** call: {method, path, body} and, where other APIs may say the same, {operation, outputs, texts, query}. */
+/** call: {method, path, body}, and {operation, outputs, texts, query} if other APIs have an equivalent. */
 export function showCode(call) {
   asked = call;
   const own = call?.operation ? OWN : CHOSEN;
@@ -56,13 +56,13 @@ async function copy() {
     note.textContent = "Copied.";
   } catch {
     getSelection().selectAllChildren(find("code"));
-    note.textContent = "The browser lets no page copy here; it is selected.";
+    note.textContent = "The browser does not allow copying; the code is selected.";
   }
 }
 
 const labelOf = (entry) => `${entry.title}: ${entry.path}`;
 
-/** The calls of other APIs that can say this: the same operation and outputs, and room for all texts. */
+/** Equivalent requests of other APIs: the same operation and outputs, and a place for all texts. */
 function fitting(call) {
   if (!call.operation) return [];
   return calls.filter((entry) => entry.dialect !== "vectord" && entry.operation === call.operation &&
@@ -108,7 +108,7 @@ function asPython({ method, path, body }) {
   ].join("\n");
 }
 
-/** A value as Python writes it, broken into lines where it is long. */
+/** A value in Python's notation, on several lines if it is long. */
 function python(value) {
   if (value === null) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";

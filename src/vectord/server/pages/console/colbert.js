@@ -1,12 +1,12 @@
-// ColBERT: each token of the query meets its best token of the document.
+// ColBERT: the best document token for each query token.
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
 import { decimal } from "./format.js";
 import { shaded } from "./words.js";
 
-const BLANK = "\u2423"; // a token that is a blank, so that it can be seen
-const MAX_CELLS = 12000; // of the table; beyond, the words alone
+const BLANK = "\u2423"; // shown for a token that is a blank
+const MAX_CELLS = 12000; // of the table; larger results show the words only
 
 const query = el("input", { value: "Why was the bridge closed?", maxlength: "2000" });
 const passage = el("textarea", { rows: "3", maxlength: "20000" }, "The river rose after two days of rain. The crossing was shut by noon.");
@@ -28,7 +28,7 @@ export const colbert = {
       post("vectord/embed", body(asked, query.value, "query")),
       post("vectord/embed", body(asked, passage.value, "document")),
     ]);
-    const maker = asking.json.sources.colbert; // of a composite one of its models, whose tokens they are
+    const maker = asking.json.sources.colbert; // for a composite, the model whose tokens these are
     const tokenized = await post("vectord/tokenize", { model: maker, inputs: [query.value, passage.value] });
     const [left, right] = [asking, answering].map((answer) => answer.json.data[0].colbert);
     const [ours, theirs] = tokenized.json.data.map((each) => each.tokens);
@@ -42,7 +42,7 @@ export const colbert = {
   },
 };
 
-/** What each vector is of. The model's rules (text/colbert.py) told again, and taken only if the count is right. */
+/** The token of each vector: repeats the rules of text/colbert.py, and is used only if the count matches. */
 function namesOf(tokens, vectors, model, kind) {
   const names = tokens.map((token) => (token.text.trim() === "" ? BLANK : token.text));
   if (model.outputs.includes("dense") && names.length - 1 === vectors) return names.slice(1);

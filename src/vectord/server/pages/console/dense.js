@@ -1,17 +1,17 @@
-// Dense vectors: a square a number, accent above zero and ink below.
+// Dense vectors: one square per number, accent colour above zero and ink below.
 
 import { post } from "./api.js";
 import { el } from "./dom.js";
 import { decimal, plural } from "./format.js";
 
-const CELL = 8; // pixels of the drawing, which is scaled to its place
+const CELL = 8; // pixels of the canvas, which is scaled to its container
 const text = el("textarea", { rows: "3", maxlength: "100000" }, "The bridge was closed after two days of rain.");
 const body = ({ reading }) => ({ ...reading, inputs: [text.value] });
 
 export const dense = {
   id: "dense",
   title: "Dense",
-  about: "One vector of a text. Each square is one of its numbers: coloured above zero, grey below, stronger further away.",
+  about: "The vector of a text. Each square is one number: coloured above zero, grey below, stronger with distance.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
   call: (asked) => ({
@@ -68,7 +68,7 @@ function paint(map, numbers, { columns, largest, at }) {
   const pen = map.getContext("2d");
   pen.clearRect(0, 0, map.width, map.height);
   numbers.forEach((number, index) => {
-    pen.globalAlpha = Math.sqrt(Math.abs(number) / largest); // most are small beside the largest
+    pen.globalAlpha = Math.sqrt(Math.abs(number) / largest); // most are small compared with the largest
     pen.fillStyle = number > 0 ? plus : minus;
     pen.fillRect((index % columns) * CELL, Math.floor(index / columns) * CELL, CELL, CELL);
   });

@@ -1,10 +1,10 @@
-// Elements made of values. Whatever a client, a model or the server says becomes a text node, never markup.
+// Creates elements. Text from clients, models and the server becomes text nodes, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
 export const find = (id) => document.getElementById(id);
 
-/** An element. props: attributes; `on...` are listeners, true and false set and leave out; children: nodes or text. */
+/** An element. props: attributes, where `on...` adds a listener and false omits; children: nodes or text. */
 export function el(tag, props = {}, ...children) {
   return filled(document.createElement(tag), props, children);
 }
@@ -27,7 +27,7 @@ function asNode(child) {
   return child instanceof Node ? child : document.createTextNode(String(child));
 }
 
-/** A table with named columns. columns: [name, class]; rows: cells, the first of each heading its row. */
+/** A table. columns: [name, class]; rows: lists of cells, the first is the row's header. */
 export function table(columns, rows, props = {}) {
   return el("table", props, ...tableParts(columns, rows));
 }
@@ -41,7 +41,7 @@ export function tableParts(columns, rows) {
   return [el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)];
 }
 
-/** Something wide, in a box of its own that scrolls, by keyboard too. */
+/** A container that scrolls wide content, also by keyboard. */
 export function scrolling(label, content) {
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, content);
 }

@@ -1,4 +1,4 @@
-// Numbers as people read them. A number that is not there is a dash.
+// Formats numbers. A missing number is a dash.
 
 const NONE = "\u2013";
 

@@ -1,4 +1,4 @@
-// The charts: asks /console/live once a second while the page is seen, and draws differences of its sums.
+// The charts: requests /console/live once per second while the page is visible, and draws differences of its sums.
 
 import { get, whenAdmitted } from "./api.js";
 import { Chart } from "./chart.js";
@@ -24,7 +24,7 @@ const CHARTS = {
 
 let before = null;
 let timer = null;
-let gpu = null; // drawn only where a device has memory of its own
+let gpu = null; // only for devices with their own memory
 let tell = () => {};
 
 export function startLive(whenTold) {
@@ -39,19 +39,19 @@ export function startLive(whenTold) {
 function resume() {
   clearTimeout(timer);
   timer = null;
-  before = null; // no rate over the time that nobody looked
+  before = null; // no rate for the time when the page was hidden
   if (document.visibilityState === "visible") ask();
 }
 
 async function ask() {
-  const mine = (timer = setTimeout(() => {}, 0)); // stands for this round: resume() starts another
+  const mine = (timer = setTimeout(() => {}, 0)); // identifies this loop: resume() starts another
   const again = (delayMs) => {
     if (timer === mine && document.visibilityState === "visible") timer = setTimeout(ask, delayMs);
   };
   try {
     const { json } = await get("console/live");
     if (timer !== mine) return;
-    note("The last two minutes, a point a second.");
+    note("The last two minutes, one point per second.");
     tell(null);
     draw(json);
     again(PERIOD_MS);
@@ -97,7 +97,7 @@ function drawDevices(devices) {
   gpu.push(gpu.series.map((name) => devices.find(([other]) => other === name)?.[1].used_bytes ?? null));
 }
 
-/** The value under which `part` of them lie, evenly spread inside a bucket; null if there are none. */
+/** The quantile `part`, interpolated within its bucket; null without values. */
 export function percentileMs(counts, bounds, part) {
   const all = counts.reduce((sum, value) => sum + value, 0);
   if (all <= 0) return null;

@@ -1,4 +1,4 @@
-// Starts the page: theme, key, and the three sections. Nothing here knows what they show.
+// Starts the page: theme, key, and the three sections.
 
 import { key, setKey, whenAdmitted, whenRefused } from "./api.js";
 import { find } from "./dom.js";
@@ -56,7 +56,7 @@ function startKey() {
     find("key").value = "";
     find("key-button").focus();
   });
-  whenAdmitted(() => find("key-why").textContent = "This server answers only those who bring a key.");
+  whenAdmitted(() => find("key-why").textContent = "This server requires a key.");
   whenRefused(() => {
     if (!form.hidden) return;
     if (key()) find("key-why").textContent = "The server does not know this key.";

@@ -1,4 +1,4 @@
-// How alike texts are: the cosine of each with each.
+// Similarity of texts: the cosine of each pair.
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
@@ -18,8 +18,8 @@ const body = ({ reading }) => ({ ...reading, inputs: lines() });
 export const matrix = {
   id: "matrix",
   title: "Similarity",
-  about: `Cosines of dense vectors, each text with each; the first ${MAX_TEXTS} lines.`,
-  fields: el("label", {}, "Texts, one a line", texts),
+  about: `Cosines of dense vectors for each pair of texts; the first ${MAX_TEXTS} lines.`,
+  fields: el("label", {}, "Texts, one per line", texts),
   cannot: (model) => (model.outputs.includes("dense") ? null : `${model.name} makes no dense vectors.`),
   call: (asked) => ({
     method: "POST", path: "/vectord/embed", body: body(asked), operation: "embed", outputs: ["dense"], texts: lines(),
@@ -41,5 +41,5 @@ function grid(names, vectors) {
     shaded(cell, cosines[at][other]);
     cell.classList.add("number");
   }));
-  return scrolling("Cosine of each text with each", made);
+  return scrolling("Cosine of each pair of texts", made);
 }

@@ -1,4 +1,4 @@
-// The models that this key may use: asked every few seconds, shown in a table, and told to the playground.
+// The models that this key may use: requested every few seconds, shown in a table, and passed to the playground.
 
 import { get, whenAdmitted } from "./api.js";
 import { el, find, tableParts } from "./dom.js";
@@ -10,7 +10,7 @@ let shown = "";
 let timer = null;
 const listeners = new Set();
 
-/** whenChanged: called with the list each time it is another one. */
+/** whenChanged: called with the list after each change. */
 export function startModels(whenChanged) {
   listeners.add(whenChanged);
   document.addEventListener("visibilitychange", ask);

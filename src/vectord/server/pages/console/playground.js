@@ -1,4 +1,4 @@
-// The playground: tools as tabs, one model for all of them, and beside each the call that it makes, as code.
+// The playground: tools as tabs, one model for all tools, and the request of each tool as code.
 
 import { get } from "./api.js";
 import { any } from "./any.js";
@@ -12,7 +12,7 @@ import { rerank } from "./rerank.js";
 import { sparse } from "./sparse.js";
 import { tokens } from "./tokens.js";
 
-// A tool: {id, title, about, fields, cannot(model), call(), run(context)}; call: what it asks, as code.js takes it.
+// A tool: {id, title, about, fields, cannot(model), call(), run(context)}; call: its request, for code.js.
 const TOOLS = [dense, sparse, colbert, rerank, tokens, matrix, any];
 
 const views = new Map(); // by tool
@@ -27,7 +27,7 @@ const overlong = el("select", { onchange: changed },
 const shared = el("div", { class: "row" },
   el("label", { class: "grow" }, "Model", model), el("label", {}, "Over-long texts", overlong));
 
-/** follow: takes a function and calls it with the list of models, now and when it changes. */
+/** follow: calls a function with the list of models, now and after each change. */
 export async function startPlayground(follow) {
   for (const tool of TOOLS) views.set(tool, viewOf(tool));
   find("tabs").append(...[...views.values()].map((view) => view.tab));
@@ -77,7 +77,7 @@ function open(tool) {
   changed();
 }
 
-/** Arrow keys go from tab to tab. */
+/** Arrow keys select tabs. */
 function step(event) {
   const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
   const place = TOOLS.indexOf(current);
@@ -116,10 +116,10 @@ function changed() {
   showCode(asked.model || current === any ? current.call(asked) : null);
 }
 
-/** Why a tool cannot be used, null if it can. */
+/** The reason why a tool is unavailable, null if it is available. */
 function reasonOf(tool, chosen) {
   if (tool === any) return null;
-  if (chosen === undefined) return "No model is served to you yet.";
+  if (chosen === undefined) return "No model is available yet.";
   return tool.cannot(chosen) ?? (chosen.state === "failed" ? `${chosen.name} failed to load; the log says why.` : null);
 }
 
@@ -140,7 +140,7 @@ async function answer(tool) {
   view.run.disabled = view.reason !== null;
 }
 
-/** What was read of the texts, and how long it took. */
+/** The tokens read and the time. */
 function toldOf({ json, lengths, name }) {
   const parts = [];
   if (lengths.seen !== null) parts.push(readOf(lengths));

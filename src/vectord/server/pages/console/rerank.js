@@ -1,4 +1,4 @@
-// Passages in the order in which they answer a query, with what kind of score that is.
+// Passages ordered by relevance to a query, with the kind of the scores.
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
@@ -29,7 +29,7 @@ export const rerank = {
   id: "rerank",
   title: "Rerank",
   about: "The passages, best first. Scores of two kinds cannot be compared.",
-  fields: [el("label", {}, "Query", query), el("label", {}, "Passages, one a line", passages), el("label", {}, "By", method)],
+  fields: [el("label", {}, "Query", query), el("label", {}, "Passages, one per line", passages), el("label", {}, "By", method)],
   cannot: (model) => (methodsOf(model).length ? null : `${model.name} gives labels, and cannot rank.`),
   follow({ model }) {
     const known = model === undefined ? [] : methodsOf(model);
@@ -52,7 +52,7 @@ export const rerank = {
     return {
       nodes: [
         el("p", { class: "note" }, "Kind of score: ", el("b", {}, kind)),
-        scrolling("Passages by score", table([["place", "right number"], ["passage", "wrap"], ["score", "right number"], ["beside the best", "track"]], rows, { class: "ranks" })),
+        scrolling("Passages by score", table([["place", "right number"], ["passage", "wrap"], ["score", "right number"], ["relative to the best", "track"]], rows, { class: "ranks" })),
       ],
       answers: [answer],
     };

@@ -1,18 +1,18 @@
-// Sparse vectors: the weight of each token on the words themselves, and the words that the model adds to them.
+// Sparse vectors: the weight of each token of the text, and the words that the model adds.
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
 import { decimal, plural } from "./format.js";
 import { shaded, wordsOf } from "./words.js";
 
-const ADDED = 30; // words that are not in the text: the heaviest so many
+const ADDED = 30; // words outside the text, by weight
 const text = el("textarea", { rows: "3", maxlength: "100000" }, "The bridge was closed after two days of rain.");
 const body = ({ reading }) => ({ ...reading, inputs: [text.value], outputs: ["sparse"] });
 
 export const sparse = {
   id: "sparse",
   title: "Sparse",
-  about: "How much each token counts. A token that comes twice has one weight, its largest.",
+  about: "The weight of each token. A repeated token has one weight, its largest.",
   fields: el("label", {}, "Text", text),
   cannot: (model) => (model.outputs.includes("sparse") ? null : `${model.name} makes no sparse vectors.`),
   call: (asked) => ({
@@ -20,7 +20,7 @@ export const sparse = {
   }),
   async run(asked) {
     const answer = await post("vectord/embed", body(asked));
-    const maker = answer.json.sources.sparse; // of a composite one of its models, whose tokens they are
+    const maker = answer.json.sources.sparse; // for a composite, the model whose tokens these are
     const tokenized = await post("vectord/tokenize", { model: maker, inputs: [text.value] });
     const { indices, values } = answer.json.data[0].sparse;
     const weights = new Map(indices.map((id, at) => [id, values[at]]));

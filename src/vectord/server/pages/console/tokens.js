@@ -1,4 +1,4 @@
-// Tokens of a text: where each begins and ends, and its number.
+// Tokens of a text: offsets and id.
 
 import { post } from "./api.js";
 import { el, scrolling, table } from "./dom.js";
@@ -12,7 +12,7 @@ const body = ({ model }) => ({ model: model.name, inputs: [text.value], add_spec
 export const tokens = {
   id: "tokens",
   title: "Tokenize",
-  about: "The tokens of a text, beyond the model's limit too. Offsets are bytes.",
+  about: "The tokens of a text, also those beyond the model's limit. Offsets are bytes.",
   fields: [el("label", {}, "Text", text), el("label", { class: "inline" }, specials, "with special tokens")],
   cannot: () => null,
   call: (asked) => ({

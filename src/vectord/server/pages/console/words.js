@@ -1,11 +1,11 @@
-// A text with its tokens on it. Offsets are bytes of the text with its prompt, as the server gives them.
+// A text with its tokens marked. Offsets are bytes of the text including its prompt, as the server returns them.
 
 import { el } from "./dom.js";
 
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
-/** Nodes: what lies between tokens as it is, and for each token what `paint(token, surface, index)` makes of it. */
+/** Nodes: unchanged text between tokens, and the result of `paint(token, surface, index)` for each token. */
 export function wordsOf(text, tokens, model, paint) {
   const bytes = encoder.encode(promptOf(text, tokens, model) + text);
   const nodes = [];
@@ -24,13 +24,13 @@ export function wordsOf(text, tokens, model, paint) {
   return el("p", { class: "words" }, nodes);
 }
 
-/** The bytes of a token; its own text where they are only part of a character. */
+/** The bytes of a token; the token's text if they are only part of a character. */
 function surfaceOf(bytes, start, token) {
   const surface = decoder.decode(bytes.subarray(start, token.stop));
   return surface === "" || surface.includes("\ufffd") ? token.text : surface;
 }
 
-/** The default prompt that went before the text: no answer names it, but the last offset tells. */
+/** The model's default prompt before the text. No response contains it; the last offset shows its length. */
 function promptOf(text, tokens, model) {
   const length = encoder.encode(text).length;
   const last = Math.max(0, ...tokens.map((token) => token.stop ?? 0));
@@ -39,7 +39,7 @@ function promptOf(text, tokens, model) {
   return Object.values(model.prompts).filter(fits).sort((one, other) => one.length - other.length)[0] ?? "";
 }
 
-/** The background of a share from 0 to 1, so pale that text on it can be read in both themes. */
+/** The background for a share from 0 to 1, light enough for readable text in both themes. */
 export function shaded(node, share) {
   const part = Math.round(45 * Math.min(1, Math.max(0, share)));
   node.style.background = part === 0 ? "" : `color-mix(in srgb, var(--accent) ${part}%, var(--panel))`;

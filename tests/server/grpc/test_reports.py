@@ -8,14 +8,13 @@ pytest.importorskip("grpc")
 
 import grpc
 from tests.observability.collectors import attributes_of, grpc_collector, spans_of
-from tests.server.grpc.fakes import PATIENCE_S, FakeEngine
+from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, pipeline
 
 from vectord.config import ServerConfig, TelemetryConfig
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.http.shutdown import Shutdown
 
 EMBED, PREDICT = "/tei.v1.Embed/Embed", "/tei.v1.Predict/Predict"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -28,7 +27,7 @@ async def test_a_call_is_counted_and_a_span_under_its_clients() -> None:
         tracing = open_tracing(TelemetryConfig(otlp_endpoint=collector.endpoint), "0")
         config = ServerConfig(grpc_port=0)
         async with (
-            serve_grpc(engine, config, Shutdown(), observer=metrics.observe, tracer=tracing) as port,
+            serve_grpc(engine, config, pipeline(config, observer=metrics.observe, tracer=tracing)) as port,
             grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
         ):
             embed = channel.unary_unary(EMBED)

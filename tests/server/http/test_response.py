@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import zstandard
 
-from vectord.server.http.compression import COMPRESS_ON_LOOP_BYTES, Coding, coding_for, compressed
+from vectord.server.http.response import COMPRESS_ON_LOOP_BYTES, Coding, coding_for, compressed
 
 
 @pytest.mark.parametrize(

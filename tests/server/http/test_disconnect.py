@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from vectord.server.http import departure
-from vectord.server.http.departure import while_connected
-from vectord.server.http.hardening.body_limit import ClientLeft
+from vectord.server.http import disconnect
+from vectord.server.http.disconnect import cancel_on_disconnect
+from vectord.server.http.hardening.body import ClientDisconnected
 
 
 class Line:
@@ -27,15 +27,15 @@ class Line:
 
 @pytest.fixture(autouse=True)
 def watch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departure, "WATCH_AFTER_S", 0.0)
+    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.0)
 
 
 async def test_quick_work_is_never_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is there before the watch begins costs no task."""
-    monkeypatch.setattr(departure, "WATCH_AFTER_S", 60.0)
+    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 60.0)
     line = Line()
     before = len(asyncio.all_tasks())
-    assert await while_connected(asyncio.sleep(0, "done"), line.receive) == "done"
+    assert await cancel_on_disconnect(asyncio.sleep(0, "done"), line.receive) == "done"
     assert len(asyncio.all_tasks()) == before
     assert not line.watched.is_set()
 
@@ -48,13 +48,13 @@ async def test_work_whose_client_stays_is_finished() -> None:
         await line.watched.wait()
         return "done"
 
-    assert await while_connected(work(), line.receive) == "done"
+    assert await cancel_on_disconnect(work(), line.receive) == "done"
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_work_whose_client_leaves_is_cancelled() -> None:
-    """The work sees CancelledError, the caller ClientLeft, and the caller's task can go on."""
+    """The work sees CancelledError, the caller ClientDisconnected, and the caller's task can go on."""
     line = Line()
     cancelled = asyncio.Event()
 
@@ -66,9 +66,9 @@ async def test_work_whose_client_leaves_is_cancelled() -> None:
             cancelled.set()
             raise
 
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         async with asyncio.timeout(5):
-            await while_connected(work(), line.receive)
+            await cancel_on_disconnect(work(), line.receive)
     assert cancelled.is_set()
     task = asyncio.current_task()
     assert task is not None
@@ -84,7 +84,7 @@ async def test_an_error_of_the_work_is_its_own() -> None:
         raise ValueError
 
     with pytest.raises(ValueError):
-        await while_connected(work(), Line().receive)
+        await cancel_on_disconnect(work(), Line().receive)
 
 
 async def test_a_cancellation_from_outside_stays_one() -> None:
@@ -98,4 +98,4 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 
 
 async def _cancelled_by_others(line: Line) -> None:
-    await while_connected(asyncio.Event().wait(), line.receive)
+    await cancel_on_disconnect(asyncio.Event().wait(), line.receive)

@@ -6,7 +6,7 @@ from tests.products.results import model_list
 from tests.server.fakes import FakeEngine
 
 from vectord.schema import ANYONE, Caller, ModelList
-from vectord.server.http.served import Served
+from vectord.server.http.handler import LazyModelList
 
 
 class AskedEngine(FakeEngine):
@@ -24,14 +24,14 @@ class AskedEngine(FakeEngine):
 def test_an_engine_is_not_asked_before_someone_looks() -> None:
     """Most bodies mean the same whatever is served, and a description of every model is not free."""
     engine = AskedEngine()
-    Served(engine)
+    LazyModelList(engine)
     assert engine.asked == 0
 
 
 def test_an_engine_is_asked_once() -> None:
     """However often and in whatever way they are looked at, the models are those of the first look."""
     engine = AskedEngine()
-    served = Served(engine)
+    served = LazyModelList(engine)
     assert len(served) == 1
     assert [info.name for info in served] == ["model-0"]
     assert served[0] == served[:1][0]

@@ -11,12 +11,12 @@ from tests.server.fakes import FakeEngine
 from vectord.products.common.dialect import Incoming, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, RerankRequest
 from vectord.server.http.app import build_table
-from vectord.server.http.shutdown import Shutdown
-from vectord.server.pages.calls import calls
+from vectord.server.pages.examples import examples
+from vectord.server.pipeline import Shutdown
 
 DIALECTS = load_dialects(dialect_names())
 TABLE = build_table(FakeEngine(), DIALECTS, Shutdown(), None)
-CALLS = calls(DIALECTS, TABLE)
+CALLS = examples(DIALECTS, TABLE)
 
 
 def name(entry: dict[str, Any]) -> str:

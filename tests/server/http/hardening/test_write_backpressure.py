@@ -11,8 +11,14 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Live, ask, live, post, until
 
 from vectord.errors import Overloaded
-from vectord.server.http.hardening import unsent
-from vectord.server.http.hardening.unsent import LEAST_BYTES_PER_S, PRESSED_STALL_S, WRITE_STALL_S, Pace, Unsent
+from vectord.server.http.hardening import write_backpressure
+from vectord.server.http.hardening.write_backpressure import (
+    MIN_BYTES_PER_S,
+    PRESSED_STALL_S,
+    WRITE_STALL_S,
+    ReadPace,
+    WriteBackpressure,
+)
 from vectord.server.http.run import Server
 
 MB = 1_000_000
@@ -26,12 +32,12 @@ END = b"]]}"
 
 def behind_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
     """Of a client that takes a lump of its 10 MB every so often, after so long."""
-    pace, left_bytes = Pace(0.0), 10 * MB
+    pace, left_bytes = ReadPace(0.0), 10 * MB
     for now_s in range(seconds + 1):
         if now_s and now_s % every_s == 0:
             left_bytes -= lump_bytes
-        pace.note(left_bytes, float(now_s))
-    return pace.behind_s(float(seconds))
+        pace.update(left_bytes, float(now_s))
+    return pace.lag_s(float(seconds))
 
 
 def test_who_takes_nothing_is_as_far_behind_as_its_answer_is_old() -> None:
@@ -47,24 +53,24 @@ def test_a_byte_now_and_then_buys_a_byte_s_time() -> None:
 @pytest.mark.parametrize("every_s", [1, 10, 40], ids=["each second", "in 16 kB", "in 64 kB"])
 def test_the_least_pace_is_never_cut_off(every_s: int) -> None:
     """However a kernel portions it."""
-    lump_bytes = int(LEAST_BYTES_PER_S * every_s) + 1
+    lump_bytes = int(MIN_BYTES_PER_S * every_s) + 1
     assert max(behind_after_s(seconds, lump_bytes, every_s) for seconds in range(600)) < WRITE_STALL_S
 
 
 def test_what_was_taken_fast_is_no_credit() -> None:
     """9 MB at once and then nothing."""
-    pace = Pace(0.0)
+    pace = ReadPace(0.0)
     for now_s, left_bytes in [(0.0, 10 * MB), (1.0, MB), (31.0, MB)]:
-        pace.note(left_bytes, now_s)
-    assert pace.behind_s(31.0) == 30
+        pace.update(left_bytes, now_s)
+    assert pace.lag_s(31.0) == 30
 
 
 def test_each_answer_begins_anew() -> None:
     """A connection that rested for an hour is not behind."""
-    pace = Pace(0.0)
-    pace.note(0, 0.0)
-    pace.note(10 * MB, 3600.0)
-    assert pace.behind_s(3600.0) == 0
+    pace = ReadPace(0.0)
+    pace.update(0, 0.0)
+    pace.update(10 * MB, 3600.0)
+    assert pace.lag_s(3600.0) == 0
 
 
 # --- all of them ------------------------------------------------------------------------------------------------
@@ -75,16 +81,16 @@ class Held:
 
     def __init__(self, held_bytes: int, since_s: float) -> None:
         self.held_bytes = held_bytes
-        self.pace = Pace(since_s)
-        self.pace.note(held_bytes, since_s)
+        self.pace = ReadPace(since_s)
+        self.pace.update(held_bytes, since_s)
         self.aborted = False
 
     def abort(self) -> None:
         self.aborted = True
 
 
-def watched(room_bytes: int, *connections: Held) -> Unsent:
-    room = Unsent(0)
+def watched(room_bytes: int, *connections: Held) -> WriteBackpressure:
+    room = WriteBackpressure(0)
     room.room_bytes = room_bytes
     room.watch(lambda: connections)
     room.count()  # what run.py does every second
@@ -117,7 +123,7 @@ async def test_answers_being_made_take_room() -> None:
     room = watched(100, Held(50, 0.0))
     async with room.room(60):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(unsent, "WAIT_S", 0.0)
+            patched.setattr(write_backpressure, "WAIT_S", 0.0)
             with pytest.raises(Overloaded):
                 async with room.room(10):
                     raise AssertionError
@@ -127,7 +133,7 @@ async def test_answers_being_made_take_room() -> None:
 
 async def test_only_so_many_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them holds its arrays; the next is refused at once, and those who wait get in when there is room."""
-    monkeypatch.setattr(unsent, "WAIT_S", 3600.0)
+    monkeypatch.setattr(write_backpressure, "WAIT_S", 3600.0)
     held = Held(100, 0.0)
     room = watched(100, held)
     inside: list[int] = []
@@ -136,13 +142,13 @@ async def test_only_so_many_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> No
         async with room.room(1):
             inside.append(number)
 
-    waiting = [asyncio.create_task(enter(number)) for number in range(unsent.WAITING_AT_ONCE)]
+    waiting = [asyncio.create_task(enter(number)) for number in range(write_backpressure.MAX_WAITING)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         await enter(-1)
     held.held_bytes = 0
     await asyncio.gather(*waiting)
-    assert len(inside) == unsent.WAITING_AT_ONCE
+    assert len(inside) == write_backpressure.MAX_WAITING
 
 
 # --- real sockets -----------------------------------------------------------------------------------------------
@@ -164,11 +170,11 @@ def held_bytes(running: Live) -> int:
 async def test_hoarders_are_cut_off_and_what_they_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """100 clients that read nothing: never more than the room and one answer beside it is held; then they go, and who
     reads is answered."""
-    monkeypatch.setattr(unsent, "WAIT_S", 0.0)
+    monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
     room_bytes = 20 * MB
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running, AsyncExitStack() as clients:
-        room: Unsent = running.server._unsent
+        room: WriteBackpressure = running.server._backpressure
         room.room_bytes = room_bytes
         answer_bytes = len((await ask(running, post(LARGE))).body)
         for _ in range(100):
@@ -192,8 +198,8 @@ async def test_a_slow_reader_gets_its_answer_whole(monkeypatch: pytest.MonkeyPat
     engine = FakeEngine(dimensions=NUMBERS)
     async with live(engine) as running:
         whole = (await ask(running, post(LARGE))).body
-        running.server._unsent.room_bytes = 1
-        running.server._unsent._has_room = lambda: True  # type: ignore[method-assign]
+        running.server._backpressure.room_bytes = 1
+        running.server._backpressure._has_room = lambda: True  # type: ignore[method-assign]
         client = silent_client(running)
         client.setblocking(False)
         loop = asyncio.get_running_loop()

@@ -17,8 +17,8 @@ from tests.server.live import Client, live, post
 from vectord.config import ServerConfig
 from vectord.errors import ConfigError
 from vectord.server.http.app import create_app
+from vectord.server.http.listener import certificate_of
 from vectord.server.http.run import serve
-from vectord.server.http.tls import certificate_of
 
 CA = trustme.CA()
 

@@ -15,10 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
-from vectord.server.http.hardening import body_limit, body_room
-from vectord.server.http.hardening.body_limit import LEAST_BYTES, Body, ClientLeft
-from vectord.server.http.hardening.body_room import BODIES_AT_ONCE, BodyRoom
-from vectord.server.http.hardening.inflate import inflate
+from vectord.server.http.hardening import body as module
+from vectord.server.http.hardening.body import MAX_BODIES, MIN_BYTES, Body, BodyRoom, ClientDisconnected
+from vectord.server.http.hardening.decompression import decompress
 
 LIMIT_BYTES = 1000
 
@@ -84,7 +83,7 @@ async def test_a_body_cut_off_says_where() -> None:
 async def test_a_client_that_leaves_within_its_body() -> None:
     """There is nobody to answer, and nothing stays held."""
     room = BodyRoom(LIMIT_BYTES)
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         await body(b"abc", ends=False).read(room)
     assert room.held_bytes == 0
 
@@ -121,15 +120,15 @@ async def test_a_body_that_trickles_loses_its_place_to_one_that_does_not(monkeyp
     room.hold(room.room_bytes - room.held_bytes)
     with pytest.raises(Overloaded):
         await body(b"b", b"c").read(room)
-    monkeypatch.setattr(body_room, "GRACE_S", 0.0)
+    monkeypatch.setattr(module, "GRACE_S", 0.0)
     assert await body(b"b", b"c").read(room) == b"bc"
     with pytest.raises(UploadTooSlow):
         await slow
 
 
 async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has less than LEAST_BYTES for PACE_S has left, or means ill."""
-    monkeypatch.setattr(body_limit, "PACE_S", 0.05)
+    """Whoever has less than MIN_BYTES for MIN_BYTES_S has left, or means ill."""
+    monkeypatch.setattr(module, "MIN_BYTES_S", 0.05)
     room = BodyRoom(LIMIT_BYTES)
     parts = iter([b"a", b"b"])
 
@@ -138,7 +137,7 @@ async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) 
             await asyncio.Event().wait()
         return {"type": "http.request", "body": part, "more_body": True}
 
-    with pytest.raises(UploadTooSlow, match=f"Less than {LEAST_BYTES} bytes"):
+    with pytest.raises(UploadTooSlow, match=f"Fewer than {MIN_BYTES} bytes"):
         await Body(trickle, {"transfer-encoding": "chunked"}).read(room)
     assert room.held_bytes == 0
 
@@ -146,7 +145,7 @@ async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) 
 async def test_all_bodies_together_are_bounded() -> None:
     """When slow bodies hold all the room there is, the next is told to come back, and small ones in one piece pass."""
     room = BodyRoom(LIMIT_BYTES)
-    room.hold(BODIES_AT_ONCE * LIMIT_BYTES)
+    room.hold(MAX_BODIES * LIMIT_BYTES)
     with pytest.raises(Overloaded):
         await body(b"a", b"b").read(room)
     assert await body(b"a").read(room) == b"a"
@@ -187,20 +186,20 @@ async def test_an_unknown_encoding(encoding: str) -> None:
 @settings(deadline=None, max_examples=100)
 async def test_deflate_is_read_with_and_without_its_header(content: bytes, window: int) -> None:
     """RFC 9110 means the zlib format; clients send the bare stream too."""
-    assert await inflate(deflated(content, window), "deflate", 2000, freely) == content
+    assert await decompress(deflated(content, window), "deflate", 2000, freely) == content
 
 
 @given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=16))
 @settings(deadline=None, max_examples=50)
 async def test_gzip_members_follow_each_other(members: list[bytes]) -> None:
     """A gzip body may be several, end to end, as gzip files may."""
-    assert await inflate(b"".join(map(gzip.compress, members)), "gzip", 10_000, freely) == b"".join(members)
+    assert await decompress(b"".join(map(gzip.compress, members)), "gzip", 10_000, freely) == b"".join(members)
 
 
 async def test_many_gzip_members_are_refused() -> None:
     """Each costs a copy of all behind it: a million empty ones would keep the loop busy for minutes."""
     with pytest.raises(MalformedBody, match="members"):
-        await inflate(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely)
+        await decompress(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 1_000_000], ids=["on the loop", "in a thread"])
@@ -210,7 +209,7 @@ async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(PayloadTooLarge):
-            await inflate(bomb, "gzip", limit_bytes, freely)
+            await decompress(bomb, "gzip", limit_bytes, freely)
         assert tracemalloc.get_traced_memory()[1] < 4 * limit_bytes + 2_000_000
     finally:
         tracemalloc.stop()
@@ -224,7 +223,7 @@ async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
 async def test_what_is_not_gzip(sent: bytes) -> None:
     """It is a malformed body, whatever is wrong with it."""
     with pytest.raises(MalformedBody):
-        await inflate(sent, "gzip", LIMIT_BYTES, freely)
+        await decompress(sent, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 200_000], ids=["on the loop", "in a thread"])
@@ -234,7 +233,7 @@ async def test_a_zstd_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
     tracemalloc.start()
     try:
         with pytest.raises(PayloadTooLarge):
-            await inflate(bomb, "zstd", limit_bytes, freely)
+            await decompress(bomb, "zstd", limit_bytes, freely)
         _, peak_bytes = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -250,7 +249,7 @@ FRAME = zstandard.compress(b"some body")
 async def test_what_is_not_one_zstd_frame(sent: bytes) -> None:
     """Neither another format, nor a part of a frame, nor more than one."""
     with pytest.raises(MalformedBody):
-        await inflate(sent, "zstd", LIMIT_BYTES, freely)
+        await decompress(sent, "zstd", LIMIT_BYTES, freely)
 
 
 async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None:
@@ -258,4 +257,4 @@ async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     with pytest.raises(MalformedBody):
-        await inflate(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES, freely)
+        await decompress(writer.compress(b"some body") + writer.flush(), "zstd", LIMIT_BYTES, freely)

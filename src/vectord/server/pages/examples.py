@@ -1,7 +1,7 @@
-"""What the console can write down as curl, Python and JavaScript: every example of every dialect. Called by console.py.
+"""The examples of every product, for the console's code tab (curl, Python, JavaScript). Called by console.py.
 
-Which operation a route does, and where in its body the texts stand, is found by reading its own example with its own
-`parse`: a dialect that is added needs no line here.
+The operation of a route, and the places of the texts in its body, are found by parsing its example with its own
+`parse`, so a new product needs no change here.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from vectord.products.common.dialect import Dialect, Incoming, Route
 from vectord.schema import EmbedRequest, Request, RerankRequest, SimilarityRequest, TokenizeRequest
 from vectord.server.http.routing import Table
 
-Place: TypeAlias = list[str]  # the keys that lead to a value of a body
+Path: TypeAlias = list[str]  # the keys that lead to a value in a body
 
 
-def calls(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
-    """One entry an example, aliases of a path left out; routes without a body are there where a GET answers them."""
-    return [_call(dialect, route, table) for dialect in dialects for route in _shown(dialect)]
+def examples(dialects: Sequence[Dialect], table: Table) -> list[dict[str, Any]]:
+    """One entry per example, without aliases of a path, and one per GET route."""
+    return [_entry(dialect, route, table) for dialect in dialects for route in _distinct(dialect)]
 
 
-def _shown(dialect: Dialect) -> Iterator[Route]:
+def _distinct(dialect: Dialect) -> Iterator[Route]:
     seen: set[bytes] = set()
     for route in dialect.routes:
-        told = orjson.dumps([route.method, route.summary, route.example])
-        if told in seen or route.admin or "{" in route.path or (route.method == "POST" and route.example is None):
+        identity = orjson.dumps([route.method, route.summary, route.example])
+        if identity in seen or route.admin or "{" in route.path or (route.method == "POST" and route.example is None):
             continue
-        seen.add(told)
+        seen.add(identity)
         yield route
 
 
-def _call(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:
+def _entry(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:
     body = b"" if route.example is None else orjson.dumps(route.example)
     return {
         "dialect": dialect.name,
@@ -43,22 +43,22 @@ def _call(dialect: Dialect, route: Route, table: Table) -> dict[str, Any]:
         "summary": route.summary,
         "body": route.example,
         "takes_model": route.body is not None and "model" in route.body.__struct_fields__,
-        **({} if route.example is None else _meaning(route, body)),
+        **({} if route.example is None else _operation(route, body)),
     }
 
 
 def _path(dialect: Dialect, route: Route, body: bytes, table: Table) -> str:
-    """The short one if this body gets this dialect's answer there, else the one that is the dialect's alone."""
+    """The short path if this product answers this body there, else the product's own."""
     endpoint = table.find(route.method, route.path).endpoint
     if endpoint.choices and endpoint.choose(body).dialect is dialect:
         return route.path
     return f"/dialects/{dialect.name}{route.path}"
 
 
-def _meaning(route: Route, body: bytes) -> dict[str, Any]:
-    """The operation, and the places of what it is asked about; nothing where the console has no tool for it."""
+def _operation(route: Route, body: bytes) -> dict[str, Any]:
+    """The operation, and the places of its texts; empty for operations that the console has no form for."""
     request = route.parse(Incoming(body=body)).request
-    places = {name: _place(route.example, value) for name, value in _texts(request).items()}
+    places = {name: _find(route.example, value) for name, value in _texts(request).items()}
     if not places or None in places.values():
         return {}
     outputs = sorted(request.outputs) if isinstance(request, EmbedRequest) else []
@@ -77,17 +77,17 @@ def _texts(request: Request) -> dict[str, Any]:
             return {}
 
 
-def _place(body: Any, wanted: Any, above: Sequence[str] = ()) -> Place | None:
-    """Where `wanted` stands in a body: as it is, alone for a list of one, or as objects with a `text` each."""
-    if wanted in (body, [body]) or _objects(body) == wanted:
+def _find(body: Any, value: Any, above: Sequence[str] = ()) -> Path | None:
+    """The place of `value` in a body: unchanged, as the only item of a list, or as objects with a `text` each."""
+    if value in (body, [body]) or _texts_of_objects(body) == value:
         return list(above)
     if not isinstance(body, dict):
         return None
-    found = (_place(value, wanted, (*above, key)) for key, value in body.items())
+    found = (_find(item, value, (*above, key)) for key, item in body.items())
     return next((place for place in found if place is not None), None)
 
 
-def _objects(value: Any) -> list[Any] | None:
+def _texts_of_objects(value: Any) -> list[Any] | None:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         return None
     return [item.get("text") for item in value]

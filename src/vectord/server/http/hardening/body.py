@@ -1,0 +1,278 @@
+"""Reads a request's body within limits: bytes per body and of all bodies together, upload rate, number of JSON values.
+
+handler.py calls this on the event loop, once per request; gRPC uses BodyRoom for its messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from vectord.errors import MalformedBody, Overloaded, PayloadTooLarge, UnsupportedMediaType, UploadTooSlow
+from vectord.server.http.hardening.decompression import decompress, encoding_of, too_large
+
+Receive = Callable[[], Awaitable[Any]]
+
+MIN_BYTES = 16_384  # of an unfinished body must arrive
+MIN_BYTES_S = 10.0  # within this time
+
+MAX_BODIES = 8  # body limits that all bodies may hold together
+GRACE_S = 10.0  # age at which an upload may be aborted to make room
+
+NOT_JSON = "Bodies are read as JSON only; send Content-Type: application/json."
+TOO_SLOW = "Fewer than {limit} bytes of the body arrived within {seconds} s."
+CUT_OFF = "The body ended after {given} of {limit} bytes."
+NO_ROOM = "Too many request bodies are being received at once; try again."
+
+# "": many hand-written clients. Form: curl -d sends it for any body. text/plain: fetch() sends it for a string.
+# octet-stream: libraries send it for bytes. The parser still requires JSON.
+_MEDIA_TYPES = frozenset(
+    {"", "application/json", "text/json", "application/x-www-form-urlencoded", "text/plain", "application/octet-stream"}
+)
+
+
+class ClientDisconnected(Exception):
+    """There is no client left to answer."""
+
+
+def check_media_type(headers: Mapping[str, str]) -> None:
+    """Raises UnsupportedMediaType for a Content-Type that cannot be JSON, such as multipart."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in _MEDIA_TYPES and not kind.endswith("+json"):
+        raise UnsupportedMediaType(NOT_JSON)
+
+
+class BodyRoom:
+    """Bytes that all bodies in progress hold together, from their arrival until they are parsed.
+
+    `hold` and `release` may be called on any thread, everything else on the event loop.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        """limit_bytes: of one body."""
+        self.limit_bytes = limit_bytes
+        self.room_bytes = MAX_BODIES * limit_bytes
+        self.held_bytes = 0
+        self._uploads: dict[Upload, None] = {}  # oldest first
+        self._lock = threading.Lock()
+
+    def hold(self, n_bytes: int) -> None:
+        """Raises Overloaded if there is no room."""
+        with self._lock:
+            if self.held_bytes + n_bytes <= self.room_bytes:
+                self.held_bytes += n_bytes
+                return
+        raise Overloaded(NO_ROOM, retry_after_s=1.0)
+
+    def release(self, n_bytes: int) -> None:
+        with self._lock:
+            self.held_bytes -= n_bytes
+
+    def begin(self, upload: Upload) -> None:
+        self._uploads[upload] = None
+
+    def end(self, upload: Upload) -> None:
+        self._uploads.pop(upload, None)
+
+    def make_room(self, n_bytes: int, now_s: float) -> None:
+        """Abort the oldest uploads above GRACE_S until there is room, so that slow uploads do not block others."""
+        for upload in list(self._uploads):
+            if self.held_bytes + n_bytes <= self.room_bytes or now_s - upload.began_s <= GRACE_S:
+                return
+            self.end(upload)
+            upload.abort()
+
+
+class Upload(Protocol):
+    """A body that has not arrived completely."""
+
+    began_s: float  # by the event loop's clock
+
+    def abort(self) -> None:
+        """Release its bytes and answer its client."""
+        ...
+
+
+class Body:
+    """One request's body. Holds its bytes in the room until `release`.
+
+    content: the result of `read`, until `release`. finished: the whole body was read from the connection.
+    """
+
+    __slots__ = ("_headers", "_held_bytes", "_receive", "_room", "_scope", "began_s", "content", "finished")
+
+    def __init__(self, receive: Receive, headers: Mapping[str, str]) -> None:
+        self.finished = "transfer-encoding" not in headers and headers.get("content-length", "0") == "0"
+        self.began_s = 0.0
+        self.content = b""
+        self._receive = receive
+        self._headers = headers
+        self._held_bytes = 0
+        self._room: BodyRoom | None = None
+        self._scope: asyncio.Timeout | None = None
+
+    async def read(self, room: BodyRoom) -> bytes:
+        """The whole body, decompressed.
+
+        Raises PayloadTooLarge, UnsupportedMediaType (unknown Content-Encoding), MalformedBody (incomplete, or invalid
+        in its Content-Encoding), Overloaded (no room), UploadTooSlow, ClientDisconnected.
+        """
+        encoding = encoding_of(self._headers)
+        if self.declared_bytes > room.limit_bytes:
+            raise too_large(room.limit_bytes)
+        self._room = room
+        received = await self._received(room)
+        if encoding is not None:
+            received = await decompress(received, encoding, room.limit_bytes, self._hold)
+        self.content = received
+        return received
+
+    def release(self) -> None:
+        """The body is parsed or refused. Repeated calls have no effect."""
+        self.content = b""
+        if self._room is not None:
+            self._room.release(self._held_bytes)
+            self._held_bytes = 0
+
+    def abort(self) -> None:
+        """See Upload.abort: the reader raises UploadTooSlow."""
+        self.release()
+        if self._scope is not None:
+            self._scope.reschedule(asyncio.get_running_loop().time())
+
+    async def discard(self, limit_bytes: int) -> None:
+        """Read and drop the rest of the body, up to `limit_bytes` or the client's disconnect."""
+        read_bytes = 0
+        while not self.finished and read_bytes < limit_bytes:
+            try:
+                read_bytes += len(await self._next())
+            except ClientDisconnected:
+                return
+
+    def may_exceed(self, limit_bytes: int) -> bool:
+        """Whether the rest may be more than `limit_bytes`: then closing the connection is cheaper than reading it."""
+        return "transfer-encoding" in self._headers or self.declared_bytes > limit_bytes
+
+    @property
+    def declared_bytes(self) -> int:
+        """Content-Length, 0 without one. The HTTP parser accepts digits only, and one value."""
+        value = self._headers.get("content-length", "0")
+        return int(value) if value.isdecimal() and len(value) < 20 else 0
+
+    async def _received(self, room: BodyRoom) -> bytes:
+        """The body without its transfer encoding. A body that arrives in one piece holds no room."""
+        self.began_s = asyncio.get_running_loop().time()
+        first = await self._next()
+        if self.finished:
+            self._check_length(len(first), room.limit_bytes)
+            return first
+        room.begin(self)
+        try:
+            async with asyncio.timeout(MIN_BYTES_S) as self._scope:
+                whole = await self._rest(first, room)
+        except TimeoutError:
+            self.release()
+            raise too_slow() from None
+        except BaseException:
+            self.release()
+            raise
+        finally:
+            room.end(self)
+        self._check_length(len(whole), room.limit_bytes)
+        return bytes(whole)
+
+    async def _rest(self, part: bytes, room: BodyRoom) -> bytearray:
+        """`part` and everything after it. Each MIN_BYTES extend the deadline."""
+        whole = bytearray()
+        loop = asyncio.get_running_loop()
+        since_bytes = 0
+        while True:
+            room.make_room(len(part), loop.time())
+            self._hold(len(part))
+            whole += part
+            if len(whole) > room.limit_bytes:
+                raise too_large(room.limit_bytes)
+            if self.finished:
+                return whole
+            since_bytes += len(part)
+            if since_bytes >= MIN_BYTES and self._scope is not None:
+                self._scope.reschedule(loop.time() + MIN_BYTES_S)
+                since_bytes = 0
+            part = await self._next()
+
+    def _hold(self, n_bytes: int) -> None:
+        """On any thread."""
+        assert self._room is not None
+        self._room.hold(n_bytes)
+        self._held_bytes += n_bytes
+
+    async def _next(self) -> bytes:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        self.finished = not message.get("more_body", False)
+        body: bytes = message.get("body", b"")
+        return body
+
+    def _check_length(self, received_bytes: int, limit_bytes: int) -> None:
+        if received_bytes > limit_bytes:
+            raise too_large(limit_bytes)
+        if received_bytes < self.declared_bytes:
+            raise MalformedBody(CUT_OFF, given=received_bytes, limit=self.declared_bytes)
+
+
+def too_slow() -> UploadTooSlow:
+    return UploadTooSlow(TOO_SLOW, limit=MIN_BYTES, seconds=f"{MIN_BYTES_S:g}")
+
+
+# --- the number of values -------------------------------------------------------------------------------------
+
+# Bytes alone do not bound a body: 32 kB of gzip become 33 MB of `[1],[1],...`, for which a parser needs six seconds
+# and 850 MB. Values are counted before they are parsed, by quotes, and by separators outside strings, at 1 GB/s.
+UNCHECKED_BYTES = 65_536  # parsed in 10 ms in the worst case
+MAX_STRINGS = 250_000  # texts and keys; also bounds the search outside strings, half a microsecond for each
+MAX_CONTAINERS = 200_000  # lists and objects; the garbage collector needs 137 ms for these, during which nothing runs
+CONTAINERS_PER_INPUT = 16  # {"content": [{"type": "text"}]} has three
+MAX_VALUES = 1_000_000  # of any kind; token ids are the smallest
+
+TOO_MANY_STRINGS = "The body has about {given} strings; the limit is {limit}."
+TOO_MANY_VALUES = "The body has {values} values in {given} lists and objects; the limits are {max_values} and {limit}."
+
+# A string, or an unterminated one: without that, the search would start again at each quote inside it.
+_string = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def check_shape(body: bytes, max_inputs: int | None = None) -> None:
+    """Raises PayloadTooLarge for too many values. Invalid JSON passes; the parser rejects it.
+
+    max_inputs: the limit of a request, which lowers the limit of containers; None: no limit.
+    """
+    if len(body) <= UNCHECKED_BYTES:
+        return
+    # Quotes inside strings are escaped. A string that ends with a backslash is missed, which undercounts by one.
+    strings = (body.count(b'"') - body.count(b'\\"')) // 2
+    if strings > MAX_STRINGS:
+        raise PayloadTooLarge(TOO_MANY_STRINGS, given=strings, limit=MAX_STRINGS)
+    max_containers = MAX_CONTAINERS if max_inputs is None else min(MAX_CONTAINERS, CONTAINERS_PER_INPUT * max_inputs)
+    if _is_small(body, max_containers):
+        return
+    bare = _string.sub(b"", body)  # texts and code contain many commas and brackets
+    if not _is_small(bare, max_containers):
+        raise PayloadTooLarge(
+            TOO_MANY_VALUES,
+            values=bare.count(b",") + 1,
+            given=_containers(bare),
+            max_values=MAX_VALUES,
+            limit=max_containers,
+        )
+
+
+def _is_small(body: bytes, max_containers: int) -> bool:
+    return body.count(b",") < MAX_VALUES and _containers(body) <= max_containers
+
+
+def _containers(body: bytes) -> int:
+    return body.count(b"[") + body.count(b"{")

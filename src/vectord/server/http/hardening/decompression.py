@@ -1,0 +1,135 @@
+"""Decompresses a body, never beyond its limit. Called by body.py; large bodies are decompressed in a thread.
+
+The caller reserves room for every part of the output before it is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+import zstandard
+
+from vectord.errors import InvalidRequest, MalformedBody, PayloadTooLarge, UnsupportedMediaType
+
+Hold: TypeAlias = Callable[[int], None]
+
+GZIP = 16 + zlib.MAX_WBITS  # zlib's code for a gzip header and trailer
+
+ON_LOOP_BYTES = 16_384  # decompressed in a millisecond if the output is small, too
+ON_LOOP_INFLATED_BYTES = 65_536
+STEP_BYTES = 2**20
+
+MAX_ZSTD_WINDOW_BYTES = 8 * 2**20  # the minimum that RFC 8878 requires of every decoder
+ZSTD_STEP_BYTES = 256  # at most 64 blocks, 8 MiB
+MAX_GZIP_MEMBERS = 16  # each one copies the rest of the body, so the cost grows with the square of their number
+
+TOO_LARGE = "The body is larger than {limit} bytes, the limit of one request."
+UNKNOWN_ENCODING = "Content-Encoding must be zstd, gzip, deflate or identity."
+NOT_AS_ENCODED = "The body is not valid {encoding}, its Content-Encoding."
+NOT_ONE_FRAME = "A zstd body must be one complete frame."
+TOO_MANY_MEMBERS = "The {encoding} body has more than {limit} members."
+INCOMPLETE = "The {encoding} body is incomplete."
+
+
+async def decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
+    """hold: called with the size of each part before it is kept, on any thread; may raise.
+
+    Raises PayloadTooLarge above `limit_bytes`, MalformedBody if it is not `encoding` ("gzip", "deflate" or "zstd").
+    """
+    if len(body) <= ON_LOOP_BYTES:
+        try:
+            return _decompress(body, encoding, min(ON_LOOP_INFLATED_BYTES, limit_bytes), lambda n_bytes: None)
+        except PayloadTooLarge:
+            if limit_bytes <= ON_LOOP_INFLATED_BYTES:
+                raise
+    return await asyncio.to_thread(_decompress, body, encoding, limit_bytes, hold)
+
+
+def encoding_of(headers: Mapping[str, str]) -> str | None:
+    """Raises UnsupportedMediaType."""
+    value = headers.get("content-encoding", "").strip().lower()
+    if value in ("", "identity"):
+        return None
+    if value in ("gzip", "x-gzip"):
+        return "gzip"
+    if value in ("deflate", "zstd"):
+        return value
+    raise UnsupportedMediaType(UNKNOWN_ENCODING)
+
+
+def too_large(limit_bytes: int) -> InvalidRequest:
+    return PayloadTooLarge(TOO_LARGE, limit=limit_bytes)
+
+
+class _Output:
+    def __init__(self, limit_bytes: int, hold: Hold) -> None:
+        self.bytes = bytearray()
+        self._limit_bytes = limit_bytes
+        self._hold = hold
+
+    @property
+    def room(self) -> int:
+        """The most bytes of the next part: one byte above the limit shows that it is exceeded."""
+        return min(STEP_BYTES, self._limit_bytes + 1 - len(self.bytes))
+
+    def add(self, part: bytes) -> None:
+        if len(self.bytes) + len(part) > self._limit_bytes:
+            raise too_large(self._limit_bytes)
+        self._hold(len(part))
+        self.bytes += part
+
+
+def _decompress(body: bytes, encoding: str, limit_bytes: int, hold: Hold) -> bytes:
+    output = _Output(limit_bytes, hold)
+    if encoding == "zstd":
+        _zstd(body, output)
+    else:
+        _zlib(body, encoding, output)
+    return bytes(output.bytes)
+
+
+def _zstd(body: bytes, output: _Output) -> None:
+    """One frame, read in small steps: a few bytes may become a block of 128 KiB."""
+    frame = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW_BYTES).decompressobj()
+    for start in range(0, len(body), ZSTD_STEP_BYTES):
+        try:
+            part = frame.decompress(body[start : start + ZSTD_STEP_BYTES])
+        except zstandard.ZstdError:
+            raise MalformedBody(NOT_AS_ENCODED, encoding="zstd") from None
+        output.add(part)
+    if not frame.eof or frame.unused_data:
+        raise MalformedBody(NOT_ONE_FRAME)
+
+
+def _zlib(body: bytes, encoding: str, output: _Output) -> None:
+    window = GZIP if encoding == "gzip" else _deflate_window(body)
+    rest = body
+    for _ in range(MAX_GZIP_MEMBERS):
+        rest = _member(rest, encoding, window, output)
+        if not rest:
+            return
+    raise MalformedBody(TOO_MANY_MEMBERS, encoding=encoding, limit=MAX_GZIP_MEMBERS)
+
+
+def _member(rest: bytes, encoding: str, window: int, output: _Output) -> bytes:
+    """Appends the content of one member; returns the bytes after it."""
+    member = zlib.decompressobj(window)
+    while not member.eof:
+        try:
+            part = member.decompress(rest, output.room)
+        except zlib.error:
+            raise MalformedBody(NOT_AS_ENCODED, encoding=encoding) from None
+        output.add(part)
+        rest = member.unconsumed_tail
+        if not rest and not part and not member.eof:
+            raise MalformedBody(INCOMPLETE, encoding=encoding)
+    return member.unused_data
+
+
+def _deflate_window(body: bytes) -> int:
+    """RFC 9110 defines "deflate" as the zlib format; some clients send the bare stream. The first bytes decide."""
+    is_zlib = len(body) >= 2 and body[0] & 0x0F == 8 and (body[0] << 8 | body[1]) % 31 == 0
+    return zlib.MAX_WBITS if is_zlib else -zlib.MAX_WBITS

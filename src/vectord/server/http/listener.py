@@ -1,0 +1,86 @@
+"""Listening sockets and the TLS certificate, checked at start. Called by run.py, grpc/ and compose.py."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from typing import Any
+
+from vectord.config import ServerConfig
+from vectord.errors import ConfigError
+
+
+def bind(host: str, port: int, *, option: str = "--port") -> socket.socket:
+    """A socket bound to `host` and `port`, not yet listening. port 0: any free one.
+
+    Raises ConfigError, which names the `option` to change.
+    """
+    try:
+        family, address = _resolve(host, port)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+    except (OSError, ValueError):  # ValueError: not a valid host name
+        raise ConfigError(f"--host {host!r} is not an address of this machine.") from None
+    try:
+        if os.name == "posix":  # on other systems this option lets two processes share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if address[0] == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.set_inheritable(True)
+    except OSError as problem:
+        listener.close()
+        raise ConfigError(_bind_failure(problem, host, port, option)) from None
+    return listener
+
+
+def url_of(listener: socket.socket, scheme: str = "http") -> str:
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _resolve(host: str, port: int) -> tuple[int, tuple[Any, ...]]:
+    """Family and socket address. IPv4 first if a name has both, because clients try it first for localhost."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return family, address
+
+
+def _bind_failure(problem: OSError, host: str, port: int, option: str) -> str:
+    if problem.errno == errno.EADDRINUSE:
+        return f"Port {port} on {host} is in use; stop the program that listens there or set another with {option}."
+    if problem.errno == errno.EACCES:
+        return f"Port {port} needs more rights than this process has; set one above 1023 with {option}."
+    return f"Cannot listen on {host} port {port}: {problem.strerror}."
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """PEM files: the chain, leaf first, and its private key."""
+
+    chain_file: str
+    key_file: str
+
+
+def certificate_of(config: ServerConfig) -> Certificate | None:
+    """None without TLS. Raises ConfigError, in one line, if a file is missing or the files do not match."""
+    chain_file, key_file = config.tls_cert_file, config.tls_key_file
+    if config.tls_enabled is False or (config.tls_enabled is None and chain_file is None and key_file is None):
+        return None
+    if chain_file is None or key_file is None:
+        raise ConfigError("TLS needs two files: --tls-cert-file and --tls-key-file; one of them is not set")
+    for option, file in (("--tls-cert-file", chain_file), ("--tls-key-file", key_file)):
+        try:
+            open(file, "rb").close()  # noqa: PTH123 - Path("") would be the working folder
+        except (OSError, ValueError) as problem:
+            raise ConfigError(f"{option}: {file!r} cannot be read: {type(problem).__name__}") from None
+    try:
+        # password="" prevents a prompt on the terminal for an encrypted key.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(chain_file, key_file, password="")
+    except (OSError, ValueError) as problem:  # ssl.SSLError is an OSError
+        reason = getattr(problem, "reason", None) or type(problem).__name__
+        message = f"--tls-cert-file and --tls-key-file are not a certificate and its key ({reason})"
+        raise ConfigError(message) from None
+    return Certificate(chain_file, key_file)

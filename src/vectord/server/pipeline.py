@@ -1,0 +1,208 @@
+"""The steps of every request that do not depend on its transport. http/handler.py and grpc/services.py call them.
+
+    begin -> admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
+
+Runs on the event loop. `failed` replaces the later steps: it turns any exception into the error that the client gets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+from vectord.errors import UNFORESEEN, InferenceFailed, ShuttingDown, VectordError
+from vectord.observability.exchange import Exchange, Steps
+from vectord.observability.logs import log_answer, log_failure
+from vectord.observability.tracing import sampled_trace_id
+from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
+from vectord.server.admission.caller import caller_of, request_id
+from vectord.server.admission.gate import Gate
+from vectord.server.admission.keys import Key
+
+Observer: TypeAlias = Callable[[Exchange], None]
+
+CLIENT_LEFT_STATUS = 499  # nginx's status for a client that disconnected; in logs and metrics only
+CUT_SHORT = "The server shut down before this request was finished."
+
+
+class Shutdown:
+    """Whether this process is shutting down: begins once and never ends. Event loop only."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def begin(self) -> None:
+        """From now on new requests are refused. Listeners start to drain their ports."""
+        if self.begun:
+            return
+        self.begun = True
+        for listener in self._listeners:
+            listener()
+
+    def on_begin(self, listener: Callable[[], None]) -> None:
+        self._listeners.append(listener)
+
+
+class Span(Protocol):
+    """One request's span in a trace."""
+
+    @property
+    def traceparent(self) -> str: ...
+    @property
+    def trace_id(self) -> str | None:
+        """None if the trace is not sampled."""
+        ...
+
+
+class Tracer(Protocol):
+    """Creates spans (observability/tracing.py), if the operator configured an exporter."""
+
+    def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> Span: ...
+    def end(self, span: Any, exchange: Exchange) -> None: ...
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """One HTTP request or gRPC call, from its headers to its log line."""
+
+    method: str  # of HTTP, or "gRPC"
+    route: str  # the path's template or the call's method; "" if nothing is served there
+    dialect: str
+    headers: Mapping[str, str]  # names in lower case
+    request_id: str
+    address: str
+    key: Key | None  # None: no key, or an unknown one
+    began_s: float = field(default_factory=time.perf_counter)
+    span: Span | None = None
+    error: str | None = None  # the name of its class
+    model: str | None = None
+    texts: int | None = None
+    tokens: int | None = None
+    embedded: int | None = None  # texts with a vector in the response
+    timings: Timings | None = None
+    steps: Steps | None = None  # of a request with one result
+
+    def caller(self) -> Caller:
+        """Raises InvalidField for an invalid header."""
+        return caller_of(self.headers, self.address, self.key, self.request_id, self.route)
+
+    def add(self, result: Result) -> None:
+        """Called for each result; a gRPC stream has many."""
+        self.model = getattr(result, "model", None)
+        usage = getattr(result, "usage", None)
+        if isinstance(usage, Usage):
+            self.texts = (self.texts or 0) + len(usage.lengths)
+            self.tokens = (self.tokens or 0) + usage.tokens
+            self.timings = usage.timings
+        if isinstance(result, EmbedResult):
+            self.embedded = (self.embedded or 0) + len(result.usage.lengths)
+
+
+class Pipeline:
+    """One per process."""
+
+    def __init__(
+        self, gate: Gate, shutdown: Shutdown, observer: Observer | None = None, tracer: Tracer | None = None
+    ) -> None:
+        """observer: receives every exchange, also refused ones; must not block."""
+        self.gate = gate
+        self.shutdown = shutdown
+        self._observer = observer
+        self._tracer = tracer
+
+    def begin(
+        self,
+        method: str,
+        route: str,
+        dialect: str,
+        headers: Mapping[str, str],
+        peer: str,
+        forwarded: Iterable[str],
+        *,
+        reads_key: bool = True,
+        span: tuple[str, str] | None,
+    ) -> RequestRecord:
+        """peer: the connection's address; forwarded: values of X-Forwarded-For; span: its method and name, None for no
+        span."""
+        record = RequestRecord(
+            method=method,
+            route=route,
+            dialect=dialect,
+            headers=headers,
+            request_id=request_id(headers),
+            address=self.gate.address(peer, forwarded),
+            key=self.gate.keys.lookup(headers) if reads_key else None,
+        )
+        if self._tracer is not None and span is not None:
+            record.span = self._tracer.begin(*span, headers, record.began_s)
+        return record
+
+    async def admit(self, record: RequestRecord, dialect: str | None, *, admin: bool = False) -> None:
+        """dialect: None if the body decides it. Raises RateLimited, Unauthorized, Forbidden, NoSuchRoute."""
+        await self.gate.admit(record.address, record.key, record.headers, dialect, admin=admin)
+
+    def check_running(self) -> None:
+        """Raises ShuttingDown."""
+        if self.shutdown.begun:
+            raise ShuttingDown
+
+    async def account(self, record: RequestRecord, result: Result) -> None:
+        """Count a result of the engine, and subtract its tokens from the key's quota."""
+        record.add(result)
+        await self.gate.limits.spend(record.key, result)
+
+    def failed(self, record: RequestRecord, cause: BaseException) -> VectordError:
+        """The error to render. Logs failures of the server under the request id; clients get the message alone."""
+        error = cause
+        if isinstance(cause, asyncio.CancelledError):
+            error = ShuttingDown(CUT_SHORT)
+        elif not isinstance(cause, VectordError) or isinstance(cause, InferenceFailed):
+            log_failure(cause, request_id=record.request_id, method=record.method, route=record.route)
+        if not isinstance(error, VectordError):
+            error = VectordError(UNFORESEEN)
+        record.error = type(error).__name__
+        return error
+
+    def end(self, record: RequestRecord, status: int, *, grpc_code: int | None = None, quiet: bool = False) -> None:
+        """Report the finished request to metrics, traces and the log. status: of HTTP, or its equivalent for gRPC."""
+        exchange = Exchange(
+            method=record.method,
+            dialect=record.dialect,
+            route=record.route,
+            status=status,
+            request_id=record.request_id,
+            began_s=record.began_s,
+            ended_s=time.perf_counter(),
+            error=record.error,
+            model=record.model,
+            texts=record.texts,
+            tokens=record.tokens,
+            steps=record.steps,
+            timings=None if record.steps is None else record.timings,
+            trace_id=sampled_trace_id(record.headers) if record.span is None else record.span.trace_id,
+            key=None if record.key is None or record.key.shared else record.key.name,
+            grpc_code=grpc_code,
+        )
+        if self._observer is not None:
+            self._observer(exchange)
+        if self._tracer is not None and record.span is not None:
+            self._tracer.end(record.span, exchange)
+        log_answer(
+            logging.DEBUG if quiet else logging.INFO,
+            request_id=exchange.request_id,
+            method=exchange.method,
+            route=exchange.route,
+            status=status if grpc_code is None else grpc_code,
+            seconds=exchange.seconds,
+            model=exchange.model,
+            tokens=exchange.tokens,
+            embedded=record.embedded,
+            timings=exchange.timings,
+            trace_id=exchange.trace_id,
+            key=exchange.key,
+        )
