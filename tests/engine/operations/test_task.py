@@ -28,7 +28,7 @@ async def test_a_failure_ends_the_others_before_it_is_raised():
     """The request has no work left when its caller sees the error."""
     ended = asyncio.Event()
 
-    async def wait_for_ever() -> None:
+    async def hang() -> None:
         try:
             await asyncio.Event().wait()
         finally:
@@ -39,7 +39,7 @@ async def test_a_failure_ends_the_others_before_it_is_raised():
         raise InferenceFailed("no")
 
     with pytest.raises(InferenceFailed):
-        await together([wait_for_ever(), fail()])
+        await together([hang(), fail()])
     assert ended.is_set()
 
 
@@ -47,13 +47,13 @@ async def test_cancellation_ends_all():
     """Cancelling the whole cancels every coroutine."""
     ended: list[int] = []
 
-    async def wait_for_ever(n: int) -> None:
+    async def hang(n: int) -> None:
         try:
             await asyncio.Event().wait()
         finally:
             ended.append(n)
 
-    task = asyncio.create_task(together([wait_for_ever(0), wait_for_ever(1)]))
+    task = asyncio.create_task(together([hang(0), hang(1)]))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     task.cancel()
