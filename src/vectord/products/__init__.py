@@ -1,0 +1,5 @@
+"""The products that vectord replaces, one folder each: routes, wire types, errors, metrics and profile.
+
+No module outside this folder names a product. Products may import schema.py, errors.py, products/common/, the events of
+the engine and, for their metrics, observability/. Read products/common/dialect.py first, then products/openai.
+"""
