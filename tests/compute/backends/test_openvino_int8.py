@@ -18,7 +18,7 @@ from vectord.compute.backends import openvino_int8
 from vectord.compute.backends.base import BackendOptions, PackedTexts
 from vectord.compute.backends.openvino import OpenvinoBackend, load
 from vectord.compute.backends.openvino_plans import Compiler
-from vectord.compute.calibration.sample import Sample
+from vectord.compute.calibration.texts import Sample
 from vectord.compute.ops.int8 import Int8Ops
 from vectord.compute.ops.openvino import ov
 from vectord.errors import ConfigError

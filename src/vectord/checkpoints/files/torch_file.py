@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import mmap
-import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Mapping
@@ -256,6 +255,8 @@ def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
 
 def _interpret(pickled: bytes) -> object:
     """Return the value of the pickle."""
+    import pickletools  # noqa: PLC0415  4 ms, and few models need it
+
     machine = _Machine()
     for opcode, argument, at in pickletools.genops(pickled):
         if opcode.name == "STOP" and at == len(pickled) - 1:

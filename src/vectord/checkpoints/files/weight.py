@@ -22,6 +22,12 @@ class Weight:
     dtype: Dtype
     array: npt.NDArray[np.generic]  # in the tensor's shape, C order, over the map; BF16 as its bits in uint16
 
+    def as_float32(self) -> npt.NDArray[np.float32]:
+        """Return a copy in float32."""
+        if self.dtype == "BF16":  # the upper half of a float32
+            return (self.array.astype(np.uint32) << 16).view(np.float32)
+        return self.array.astype(np.float32)
+
 
 def is_shape(sizes: Sequence[Any]) -> bool:
     """Return whether a numpy array can have this shape.

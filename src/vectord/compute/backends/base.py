@@ -12,7 +12,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.calibration.sample import Sample
+from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
 from vectord.schema import DeviceMemory, Float32

@@ -23,9 +23,9 @@ from vectord.compute.backends.base import PackedTexts, TokenBatch
 from vectord.compute.backends.openvino_plans import Compiler, Plan
 from vectord.compute.calibration.fit import GOAL, Fitted, Observed, choose_places, fit_place
 from vectord.compute.calibration.recipe import Recipe, keep_recipe, read_recipe
-from vectord.compute.calibration.sample import Sample
+from vectord.compute.calibration.texts import Sample
 from vectord.compute.ops.base import Tokens
-from vectord.compute.ops.int8 import Int8Ops, Observer, as_float32
+from vectord.compute.ops.int8 import Int8Ops, Observer
 from vectord.compute.ops.openvino import OpenvinoOps, build, ov
 from vectord.compute.processor import multiplies_int8
 from vectord.errors import ConfigError
@@ -65,7 +65,7 @@ def _find(compiler: Compiler, sample: Sample) -> Recipe:
     start = time.perf_counter()
     steps = _weight_steps()
     seen, matrices = _observe(compiler, sample.fitted)
-    fitted = [fit_place(seen[name], [as_float32(weight) for weight in matrices[name]], steps) for name in seen]
+    fitted = [fit_place(seen[name], [weight.as_float32() for weight in matrices[name]], steps) for name in seen]
     counts = [len(matrices[name]) for name in seen]
     recipe = _choose(compiler, sample.held_out, fitted, counts, steps)
     kept = "" if sample.folder is not None else "; repeated at the next start, because no calibration_folder is set"

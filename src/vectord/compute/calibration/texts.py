@@ -1,25 +1,52 @@
-"""The texts that int8 is fitted to: built-in ones, or the operator's.
+"""The texts that int8 is fitted to, built-in ones or the operator's, and the same as tokens: `Sample`.
 
 engine/models reads them at start, on the main thread, if int8 is requested.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from hashlib import sha256
-from importlib.resources import files
 from pathlib import Path
 
-from vectord.compute.calibration.sample import CalibrationTexts
 from vectord.errors import ConfigError
+from vectord.schema import Int32
 
+HELD_OUT = 4  # every n-th text is held out of the fit, to measure the loss
 FILE_LIMIT_BYTES = 4 * 2**20
 TEXTS_LEAST, TEXTS_MOST = 16, 512
 TEXT_LIMIT_CHARACTERS = 4000  # a longer one is cut: ranges depend on words, not on length
 
 
+@dataclass(frozen=True, slots=True)
+class CalibrationTexts:
+    texts: tuple[str, ...]
+    source: str  # "built-in" or "own"
+    digest: str  # 16 hex digits
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    ids: tuple[Int32, ...]  # (L,) of each text, specials included
+    source: str
+    digest: str
+    folder: Path | None  # for stored recipes; None: nothing is stored
+
+    @property
+    def fitted(self) -> Sequence[Int32]:
+        return [ids for i, ids in enumerate(self.ids) if i % HELD_OUT]
+
+    @property
+    def held_out(self) -> Sequence[Int32]:
+        return self.ids[::HELD_OUT]
+
+
 def read_calibration_texts(path: str | None) -> CalibrationTexts:
     """Return the operator's texts, one a line, or the built-in ones. Raises ConfigError with file and limit."""
     if path is None:
+        from importlib.resources import files  # noqa: PLC0415  only int8 needs it
+
         return _split("built-in", files("vectord.compute.calibration").joinpath("texts.txt").read_bytes())
     file = Path(path).expanduser()
     try:

@@ -58,10 +58,7 @@ class WeightReader(Generic[T]):
 
     def array(self, name: str, *shape: int) -> npt.NDArray[np.float32]:
         """Return a float32 copy of the tensor, to compute other constants from. Raises ModelUnavailable."""
-        weight = self._checked(name, shape)
-        if weight.dtype == "BF16":  # the upper half of a float32
-            return (weight.array.astype(np.uint32) << 16).view(np.float32)
-        return weight.array.astype(np.float32)
+        return self._checked(name, shape).as_float32()
 
     def constant(self, name: str, array: npt.NDArray[np.floating]) -> T:
         """Return a constant that is not in the checkpoint, such as a table of positions."""

@@ -33,7 +33,7 @@ class _PlacedOps(OpenvinoOps):
         return self._numbers.setdefault(x.get_friendly_name(), len(self._numbers))
 
     def numbers_of(self, matrix: ov.Node) -> Float32:
-        return as_float32(self._weights[matrix.get_friendly_name()])
+        return self._weights[matrix.get_friendly_name()].as_float32()
 
 
 class Observer(_PlacedOps):
@@ -69,12 +69,6 @@ class Int8Ops(_PlacedOps):
         matrix = _in_int8(self.numbers_of(weight) * place.smooth, self._recipe.weight_steps)
         product = op.matmul(self._rounded[number], matrix, False, True)
         return product if bias is None else op.add(product, bias)
-
-
-def as_float32(weight: Weight) -> Float32:
-    if weight.dtype == "BF16":  # the upper half of a float32
-        return (weight.array.astype(np.uint32) << 16).view(np.float32)
-    return weight.array.astype(np.float32)
 
 
 def _rounded(x: ov.Node, place: QuantizedPlace) -> ov.Node:

@@ -83,9 +83,7 @@ class NumpyOps:
     """Ops over float64 arrays. Shapes: ops/base.py."""
 
     def constant(self, weight: Weight) -> Array:
-        if weight.dtype == "BF16":  # bfloat16 is the upper half of a float32
-            return (weight.array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        return weight.array.astype(np.int64 if weight.dtype == "I32" else np.float64)
+        return weight.array.astype(np.int64) if weight.dtype == "I32" else weight.as_float32().astype(np.float64)
 
     def matrix(self, weight: Weight) -> Array:
         return self.constant(weight)

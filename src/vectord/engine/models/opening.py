@@ -16,8 +16,7 @@ from pathlib import Path
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute import backends
 from vectord.compute.backends.base import Backend, BackendOptions, LoadBackend
-from vectord.compute.calibration.sample import CalibrationTexts, Sample
-from vectord.compute.calibration.texts import read_calibration_texts
+from vectord.compute.calibration.texts import CalibrationTexts, Sample, read_calibration_texts
 from vectord.config import Config, DeviceConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models.backend import (

@@ -20,7 +20,7 @@ from vectord.compute.backends.base import BackendOptions
 from vectord.compute.backends.torch import load, loading
 from vectord.compute.backends.torch.capacity import GIB, choose_budget, measure
 from vectord.compute.backends.torch.loading import probe, runs_flat
-from vectord.compute.calibration.sample import Sample
+from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.torch import TorchOps
 from vectord.schema import DeviceMemory

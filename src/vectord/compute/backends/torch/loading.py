@@ -33,7 +33,7 @@ from vectord.compute.backends.torch.device import (
 )
 from vectord.compute.backends.torch.graphs import CudaCapture, GraphLimits, capture_graphs, graph_shapes
 from vectord.compute.backends.torch.slot import CudaSlot, Streams
-from vectord.compute.calibration.sample import Sample
+from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.facts import size
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
