@@ -13,7 +13,7 @@ import vectord
 
 URL = "http://fake"
 
-# call(server, "embed", texts, dtype="int8", client={...}): the answer. server: a fake one, or a real one's URL.
+# call(server, "embed", texts, dtype="int8", client={...}): the result. server: a fake one, or the URL of a real one.
 CallOf = Callable[..., Any]
 
 

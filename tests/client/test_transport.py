@@ -52,7 +52,7 @@ def again(response: httpx.Response) -> httpx.Response:
 
 
 class Script:
-    """Gives its steps in turn, and remembers what it was sent."""
+    """A server that makes these steps one after another. requests: the received ones."""
 
     def __init__(self, *steps: Exception | httpx.Response) -> None:
         self.requests: list[httpx.Request] = []

@@ -38,7 +38,7 @@ def read_tables(source: InputSource, column: str | None, limits: RowLimits) -> I
 
 
 def count_rows(source: InputSource) -> int | None:
-    """Of all files; None if only reading them would tell."""
+    """The number of rows of all files; None if it is unknown without reading them."""
     if source.format != "parquet":
         return None
     try:

@@ -45,7 +45,7 @@ def children(parent: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {"engine": [], "front_end": []}
     for pid in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
         command = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-        if len(command) > 3:
+        if len(command) > 3 and command[3].startswith("vectord.cluster.processes."):  # not so before exec
             found[command[3].rsplit(".")[-1]].append(int(pid))
     return found
 

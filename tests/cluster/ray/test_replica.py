@@ -1,4 +1,4 @@
-"""One replica without Ray: what it waits for, what it tells, and how it ends."""
+"""One replica without Ray: its start, its figures and its end."""
 
 from __future__ import annotations
 

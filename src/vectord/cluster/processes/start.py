@@ -1,6 +1,6 @@
 """How the supervisor starts a process: a message on its standard input, and the exit code.
 
-The pipe stays open as long as the supervisor lives; its end tells the process that the supervisor is gone.
+The pipe stays open as long as the supervisor lives: the end of the input means that the supervisor has ended.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class RemoteMetrics:
         self._link.report(exchange)
 
     async def exposition(self, accept: str = "") -> tuple[bytes, str]:
-        """The metrics of all processes, including this one's latest reports."""
+        """The metrics of all processes, including the latest reports of this front-end."""
         self.flush()
         page = cast(MetricsPage, await _query(self._link, ExposeMetrics(accept), MetricsPage))
         return page.body, page.content_type

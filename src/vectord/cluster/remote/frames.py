@@ -62,7 +62,7 @@ def do_nothing() -> None:
 class FrameConnection(asyncio.BufferedProtocol):
     """One connection. on_frame: called with kind, id, packed and arrays; if it raises BadFrame, the connection ends.
 
-    packed is valid only during that call, arrays as long as they are referenced. on_lost: called once, at the end.
+    packed is valid only during that call; arrays stay valid. on_lost: called once, at the end.
     on_writable: called when a paused writer may continue.
     """
 
