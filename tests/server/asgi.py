@@ -1,4 +1,4 @@
-"""Calls an ASGI app with no socket, as a server would."""
+"""Calls an ASGI app without a socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def call(
     parts: Sequence[bytes] | None = None,
     **scope: Any,
 ) -> Reply:
-    """The app's answer. parts: the body as it arrives, instead of `body` in one piece; ends without more_body."""
+    """The app's response. parts: pieces of the body instead of `body`."""
     sent: list[dict[str, Any]] = []
     content = [body] if parts is None else list(parts)
     given = {"content-length": str(len(body)), **(headers or {})} if body else dict(headers or {})

@@ -1,4 +1,4 @@
-"""An engine and two dialects that fit on a page, for tests of the server alone."""
+"""An engine and a product for tests of the server alone."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ FINGERPRINT = "0123456789abcdef"
 
 
 class FakeEngine:
-    """Answers every text with the same vector; holds back, fails or is not ready on demand.
+    """Returns the same vector for every text; can wait, fail or be unready.
 
-    gate: while it is not set, answers wait. lengths: what each answer says of its texts.
+    gate: while it is not set, requests wait. lengths: of the texts in each result.
     """
 
     def __init__(self, lengths: Sequence[TextLength] = (TextLength(3, 3),), dimensions: int = 2) -> None:
@@ -108,7 +108,7 @@ def route(
     *,
     public: bool = False,
 ) -> Route:
-    """A route of dialect `name`, whose answers say who spoke and what it saw."""
+    """A route of product `name`; its responses contain the product and the inputs."""
 
     def parse(incoming: Incoming) -> Call:
         inputs = read(incoming)

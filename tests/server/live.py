@@ -1,4 +1,4 @@
-"""A real server on a real socket in the test's own loop, and a client that shows every byte."""
+"""A real server on a real socket in the test's loop, and a client that shows every byte."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Live:
     stopped: asyncio.Task[None]
 
     def stop(self) -> None:
-        """What a signal does."""
+        """The effect of a signal."""
         self.server._shutdown.begin()
 
 
@@ -42,9 +42,9 @@ async def live(
     tracer: Tracer | None = None,
     **settings: Any,
 ) -> AsyncIterator[Live]:
-    """A server of `engine`, stopped and waited for at the end. settings: fields of ServerConfig.
+    """A server of `engine`, stopped at the end. settings: fields of ServerConfig.
 
-    What takes longer than PATIENCE_S within it raises TimeoutError: a broken server fails tests, it does not hang them.
+    Raises TimeoutError after PATIENCE_S, so that a broken server fails the test.
     """
     config = ServerConfig(**{"port": 0, "shutdown_timeout_secs": 5.0, **settings})
     app = create_app(engine or FakeEngine(), dialects, config, metrics, tracer=tracer)
@@ -77,7 +77,7 @@ class Reply:
 
 
 class Client:
-    """One connection, HTTP/1.1 by hand."""
+    """One connection with hand-written HTTP/1.1."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -87,7 +87,7 @@ class Client:
         self.writer.write(b"".join(parts))
 
     async def reply(self, head_only: bool = False) -> Reply:
-        """The next answer, whole. Raises IncompleteReadError if the server closes within it, or before it."""
+        """The next complete response. Raises IncompleteReadError if the server closes before its end."""
         head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         first, *lines = head.rstrip().split("\r\n")
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
@@ -95,7 +95,7 @@ class Client:
         return Reply(int(first.split()[1]), headers, await self.reader.readexactly(length))
 
     async def closed(self) -> bool:
-        """Whether the server closes without another byte. Waits for it."""
+        """Waits until the server closes; False if it sends another byte."""
         try:
             return await self.reader.read(1) == b""
         except ConnectionError:
@@ -130,14 +130,14 @@ def _lines(headers: Mapping[str, str]) -> bytes:
 
 
 async def until(it_holds: Callable[[], bool]) -> None:
-    """Wait for something of the server's that tells nobody when it happens."""
+    """Waits for a state of the server that no event announces."""
     async with asyncio.timeout(10):
         while not it_holds():
             await asyncio.sleep(0)
 
 
 async def ask(running: Live, request: bytes) -> Reply:
-    """One request on a connection of its own."""
+    """One request on a new connection."""
     async with connected(running) as client:
         client.send(request)
         return await client.reply(head_only=request.startswith(b"HEAD"))

@@ -1,6 +1,6 @@
-"""A server in a process of its own, for what only a process can show: signals, exit codes, ports.
+"""A server in its own process, for tests of signals, exit codes and ports.
 
-As a program it serves FakeEngine, printing its URL once it listens: python -m tests.server.process ANSWER_S TIMEOUT_S
+As a program it serves FakeEngine and prints its URL: python -m tests.server.process ANSWER_S TIMEOUT_S
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class SlowEngine(FakeEngine):
-    """Takes `answer_s` for each answer."""
+    """Takes `answer_s` for each result."""
 
     def __init__(self, answer_s: float) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class SlowEngine(FakeEngine):
 
 @contextmanager
 def process(answer_s: float = 0.0, timeout_s: float = 10.0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """The process and its port; killed at the end if it still runs."""
+    """The process and its port; killed at the end."""
     command = [sys.executable, "-m", "tests.server.process", str(answer_s), str(timeout_s)]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as running:

@@ -1,4 +1,4 @@
-"""The headers that name a request, say how much of its texts was read, and what its body is."""
+"""Request ids, lengths in headers, and the Content-Types of bodies."""
 
 from __future__ import annotations
 
@@ -15,23 +15,21 @@ from vectord.server.http.result_headers import MAX_INDICES, length_headers
 
 @pytest.mark.parametrize("given", ["a", "req-1/2:3", "~" * 128])
 def test_a_clients_own_id_is_kept(given: str) -> None:
-    """1 to 128 letters, digits and the marks that ids are made of come back as they are."""
+    """1 to 128 letters, digits and the marks of common ids."""
     assert request_id({"x-request-id": given}) == given
 
 
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "\xe9", "a\tb", "a\n", 'x"status=200'], ids=repr)
 def test_any_other_id_is_replaced(given: str) -> None:
-    """What could break a log line or a header never gets into one."""
+    """Text that could break a log line or a header."""
     assert re.fullmatch("[0-9a-f]{32}", request_id({"x-request-id": given}))
 
 
-def test_made_ids_differ() -> None:
-    """No two requests share a name."""
+def test_generated_ids_differ() -> None:
     assert len({request_id({}) for _ in range(100)}) == 100
 
 
-def test_lengths_are_summed_and_cut_inputs_named() -> None:
-    """Tokens seen and kept over all inputs, how many were cut, and which."""
+def test_lengths_are_summed_and_truncated_inputs_listed() -> None:
     lengths = [TextLength(5, 5), TextLength(9, 4), TextLength(3, 3, characters_cut=7)]
     assert length_headers(lengths) == {
         "x-vectord-tokens-seen": "17",
@@ -41,8 +39,8 @@ def test_lengths_are_summed_and_cut_inputs_named() -> None:
     }
 
 
-def test_models_that_read_the_same_inputs_are_summed() -> None:
-    """Tokens over all models; an input that two of them cut is one input."""
+def test_tokens_are_summed_over_models() -> None:
+    """An input that two models truncated counts once."""
     one = [TextLength(5, 5), TextLength(9, 4), TextLength(9, 4)]
     other = [TextLength(6, 2), TextLength(8, 4), TextLength(7, 7)]
     assert length_headers(one, other) == {
@@ -53,15 +51,14 @@ def test_models_that_read_the_same_inputs_are_summed() -> None:
     }
 
 
-def test_nothing_cut_names_nothing() -> None:
-    """The list is there only when it has something to list."""
+def test_without_truncation_there_is_no_list() -> None:
     headers = length_headers([TextLength(5, 5)])
     assert headers["x-vectord-truncated"] == "0"
     assert "x-vectord-truncated-inputs" not in headers
 
 
-def test_the_list_of_cut_inputs_is_bounded() -> None:
-    """2,048 cut inputs do not make a header that proxies refuse; the count still says all."""
+def test_the_list_of_truncated_inputs_is_bounded() -> None:
+    """The count is complete."""
     headers = length_headers([TextLength(2, 1)] * 2048)
     assert headers["x-vectord-truncated"] == "2048"
     assert headers["x-vectord-truncated-inputs"].count(",") == MAX_INDICES - 1
@@ -80,15 +77,15 @@ def test_the_list_of_cut_inputs_is_bounded() -> None:
         "application/octet-stream",
     ],
 )
-def test_bodies_that_may_be_json_are_read(kind: str | None) -> None:
-    """No Content-Type, or one that common clients put on JSON without meaning it, stops nobody."""
+def test_content_types_of_possible_json_are_accepted(kind: str | None) -> None:
+    """Also none, and those that common clients send for any body."""
     check_media_type({} if kind is None else {"content-type": kind})
 
 
 @pytest.mark.parametrize(
     "kind", ["multipart/form-data; boundary=x", "application/xml", "image/png", "application/jsonp"]
 )
-def test_bodies_that_say_they_are_something_else_are_refused(kind: str) -> None:
-    """A form or a file is told what is wanted instead."""
+def test_other_content_types_are_refused(kind: str) -> None:
+    """Forms and files."""
     with pytest.raises(UnsupportedMediaType, match="application/json"):
         check_media_type({"content-type": kind})

@@ -1,4 +1,4 @@
-"""Whatever a client does, it gets a clear error in the dialect it asked, and no other request notices."""
+"""Clear errors for any client behaviour, without effect on other requests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ HELLO = {"input": "hello"}
 
 
 @asynccontextmanager
-async def beside_a_bystander(engine: FakeEngine | None = None) -> AsyncIterator[Live]:
-    """A server on which another client's request is under way, and is answered when the test is done."""
+async def with_another_request(engine: FakeEngine | None = None) -> AsyncIterator[Live]:
+    """A server with a request of another client in progress, which is answered at the end."""
     engine = engine or FakeEngine()
     async with live(engine, DIALECTS, payload_limit=LIMIT_BYTES) as running, connected(running) as bystander:
         gate = engine.gate
@@ -65,43 +65,43 @@ def openai_error(reply: Reply) -> str:
     ],
     ids=lambda value: repr(value[:12]) if isinstance(value, bytes) else "",
 )
-async def test_bodies_that_are_not_requests(body: bytes, status: int) -> None:
-    """Each is refused in OpenAI's shape on OpenAI's path, however deep, long or broken."""
-    async with beside_a_bystander() as running:
+async def test_invalid_bodies_are_refused(body: bytes, status: int) -> None:
+    """In OpenAI's form on OpenAI's path, however deep, long or broken."""
+    async with with_another_request() as running:
         reply = await ask(running, post(body, "/v1/embeddings"))
         assert reply.status == status
         assert openai_error(reply)
 
 
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded", "text/plain; charset=utf-8"])
-async def test_json_without_a_true_content_type_is_served(kind: str | None) -> None:
-    """What curl -d, fetch and hand-written clients send."""
+async def test_json_with_another_content_type_is_served(kind: str | None) -> None:
+    """As curl -d, fetch and hand-written clients send it."""
     async with live(FakeEngine(), DIALECTS) as running:
         headers = {} if kind is None else {"content-type": kind}
         assert (await ask(running, post(HELLO, "/v1/embeddings", headers))).status == 200
 
 
 async def test_a_file_upload_is_415() -> None:
-    """In OpenAI's shape, with the type that is wanted."""
-    async with beside_a_bystander() as running:
+    """With the accepted type."""
+    async with with_another_request() as running:
         headers = {"content-type": "multipart/form-data; boundary=x"}
         reply = await ask(running, post(b"--x--", "/v1/embeddings", headers))
         assert reply.status == 415
         assert "application/json" in openai_error(reply)
 
 
-async def test_a_body_over_the_limit_is_413_before_it_is_sent() -> None:
-    """Content-Length alone is enough to be refused."""
-    async with beside_a_bystander() as running, connected(running) as client:
+async def test_content_length_above_the_limit_is_413() -> None:
+    """Before the body is sent."""
+    async with with_another_request() as running, connected(running) as client:
         client.send(post(b"", "/v1/embeddings", {"content-length": str(LIMIT_BYTES + 1)}))
         reply = await client.reply()
         assert (reply.status, reply.headers["connection"]) == (413, "close")
         assert str(LIMIT_BYTES) in openai_error(reply)
 
 
-async def test_a_refused_upload_sees_its_answer() -> None:
-    """A client that sends all of its too large body before it reads is answered, not reset."""
-    async with beside_a_bystander() as running, connected(running) as client:
+async def test_a_refused_upload_gets_its_response() -> None:
+    """A client that sends its whole body first is not reset."""
+    async with with_another_request() as running, connected(running) as client:
         client.send(post(b"x" * (LIMIT_BYTES + 1000), "/v1/embeddings"))
         await client.writer.drain()
         assert (await client.reply()).status == 413
@@ -109,8 +109,8 @@ async def test_a_refused_upload_sees_its_answer() -> None:
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_a_refused_upload_sees_its_answer_when_the_connection_closes(version: bytes) -> None:
-    """As from a proxy that speaks HTTP/1.0, or with Connection: close: all is read before the connection goes."""
+async def test_a_refused_upload_gets_its_response_before_the_connection_closes(version: bytes) -> None:
+    """With HTTP/1.0 or Connection: close."""
     async with live(payload_limit=32_000_000) as running, connected(running) as client:
         headers = {"content-type": "image/png", "connection": "close"}
         request = post(b"x" * 16_000_000, headers=headers)
@@ -120,10 +120,10 @@ async def test_a_refused_upload_sees_its_answer_when_the_connection_closes(versi
         assert await client.closed()
 
 
-async def test_an_upload_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunk after chunk beyond the limit: 413, a moment of grace, and the connection is closed."""
+async def test_an_endless_upload_is_413(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the connection closes after a short time."""
     monkeypatch.setattr(handler, "LINGER_S", 0.1)
-    async with beside_a_bystander() as running, connected(running) as client:
+    async with with_another_request() as running, connected(running) as client:
         client.send(post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"}))
         flood = asyncio.create_task(_flood(client))
         assert (await client.reply()).status == 413
@@ -142,18 +142,18 @@ async def _flood(client: Client) -> None:
     raise AssertionError("655 MB were taken")
 
 
-async def test_a_body_in_tiny_chunks_is_one_body() -> None:
+async def test_tiny_chunks_are_one_body() -> None:
     """100,000 chunks of one byte cost no more than their bytes."""
     body = json.dumps({"input": "x" * 100_000}).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
-    async with beside_a_bystander() as running:
+    async with with_another_request() as running:
         head = post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"})
         assert (await ask(running, head + chunks)).status == 200
 
 
 async def test_a_gzip_bomb_is_413() -> None:
-    """A small body that becomes a large one is refused when it passes the limit."""
-    async with beside_a_bystander() as running:
+    """At the limit."""
+    async with with_another_request() as running:
         bomb = gzip.compress(bytes(100_000_000), 1)
         assert len(bomb) < LIMIT_BYTES
         reply = await ask(running, post(bomb, "/v1/embeddings", {"content-encoding": "gzip"}))
@@ -167,18 +167,18 @@ async def test_a_gzipped_body_is_served() -> None:
         assert (await ask(running, post(body, "/v1/embeddings", {"content-encoding": "gzip"}))).status == 200
 
 
-async def test_a_body_shorter_than_it_says_is_400() -> None:
-    """The client closed its side within the body."""
-    async with beside_a_bystander() as running, connected(running) as client:
+async def test_an_incomplete_body_is_400() -> None:
+    """The client closed its side."""
+    async with with_another_request() as running, connected(running) as client:
         client.send(post(HELLO, "/v1/embeddings")[:-5])
         client.writer.write_eof()
         assert "cut off" in openai_error(await client.reply())
 
 
-async def test_a_client_that_vanishes_within_its_body() -> None:
-    """Nothing runs for it and nothing is left of it."""
+async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
+    """The engine is not called."""
     engine = FakeEngine()
-    async with beside_a_bystander(engine) as running:
+    async with with_another_request(engine) as running:
         before = len(engine.callers)
         async with connected(running) as client:
             client.send(post(HELLO, "/v1/embeddings")[:-5])
@@ -187,11 +187,10 @@ async def test_a_client_that_vanishes_within_its_body() -> None:
         assert len(engine.callers) == before
 
 
-async def test_a_client_that_leaves_takes_its_work_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its engine call is cancelled; the server is as before."""
+async def test_a_disconnect_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.0)
     engine = FakeEngine()
-    async with beside_a_bystander(engine) as running:
+    async with with_another_request(engine) as running:
         engine.gate.clear()
         async with connected(running) as client:
             client.send(post(HELLO, "/v1/embeddings"))
@@ -202,8 +201,8 @@ async def test_a_client_that_leaves_takes_its_work_with_it(monkeypatch: pytest.M
         assert (await ask(running, post(HELLO, "/v1/embeddings"))).status == 200
 
 
-async def test_a_client_that_leaves_before_it_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The watch begins late, and finds the client gone."""
+async def test_an_early_disconnect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the watch begins."""
     monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.05)
     engine = FakeEngine()
     async with live(engine, DIALECTS) as running:
@@ -214,8 +213,7 @@ async def test_a_client_that_leaves_before_it_is_watched(monkeypatch: pytest.Mon
         await engine.cancelled.acquire()
 
 
-async def test_a_thousand_connections_at_once() -> None:
-    """Each is accepted and answered."""
+async def test_a_thousand_connections_are_answered() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
         pytest.skip("this machine allows too few files")
@@ -261,16 +259,16 @@ async def test_a_thousand_connections_at_once() -> None:
         "a long query",
     ],
 )
-async def test_odd_requests(request_bytes: bytes, status: int) -> None:
-    """Each is served or refused by what it means; none is a 500, each has a request id."""
-    async with beside_a_bystander() as running:
+async def test_odd_requests_are_never_500(request_bytes: bytes, status: int) -> None:
+    """Each is served or refused, with a request id."""
+    async with with_another_request() as running:
         reply = await ask(running, request_bytes)
         assert reply.status == status
         assert "x-request-id" in reply.headers
 
 
 async def test_expect_100_continue() -> None:
-    """A client that asks first is told to go on, or is refused without having sent its body."""
+    """A client that waits gets 100, or its refusal before it sends the body."""
     async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
         body = json.dumps(HELLO).encode()
         head = {"expect": "100-continue", "content-length": str(len(body)), "x-api-key": "k"}
@@ -283,7 +281,7 @@ async def test_expect_100_continue() -> None:
 
 
 async def test_a_refused_request_leaves_its_connection_usable() -> None:
-    """A wrong key on a request with a body: the body is passed over and the next request served."""
+    """The body of a request with a wrong key is skipped."""
     async with live(FakeEngine(), DIALECTS, api_key="k") as running, connected(running) as client:
         client.send(post(HELLO, "/v1/embeddings"))
         assert (await client.reply()).status == 401
@@ -291,8 +289,8 @@ async def test_a_refused_request_leaves_its_connection_usable() -> None:
         assert (await client.reply()).status == 200
 
 
-async def test_slow_uploads_do_not_shut_others_out() -> None:
-    """Bodies that hang take a bounded room together; a request in one piece needs none of it."""
+async def test_slow_uploads_do_not_block_others() -> None:
+    """Their room is bounded, and a request in one piece needs none."""
     async with live(FakeEngine(), DIALECTS, payload_limit=LIMIT_BYTES) as running:
         slow = [Client(*await asyncio.open_connection("127.0.0.1", running.port)) for _ in range(20)]
         for client in slow:

@@ -1,4 +1,4 @@
-"""The steps that the gate takes for a key."""
+"""The steps of the gate for one key."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vectord.server.admission.keys import Key, Keys
 
 
 def check(keys: Keys, headers: Mapping[str, str]) -> Key | None:
-    """The key in `headers`. Raises what a request with it gets."""
+    """The key in `headers`. Raises the error that a request with it gets."""
     key = keys.lookup(headers)
     keys.require(key, headers)
     return key

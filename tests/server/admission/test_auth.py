@@ -1,4 +1,4 @@
-"""Keys: who may ask, and that nobody forgot a route."""
+"""Which routes need a key, and which keys open them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def path_of(endpoint: Endpoint) -> str:
 
 
 @pytest.mark.parametrize("admin_key", [None, "admin"])
-async def test_every_route_but_the_public_ones_demands_the_key(admin_key: str | None) -> None:
-    """Walks the route table of every dialect: without the key 401 and no work, but for the list above."""
+async def test_every_route_needs_the_key_unless_listed_as_public(admin_key: str | None) -> None:
+    """For every route of every product: without the key 401, and the engine does nothing."""
     engine = FakeEngine()
     app = create_app(engine, DIALECTS, ServerConfig(api_key="secret", admin_key=admin_key), Metrics("0"))
     opened, challenges = set(), set()
@@ -93,7 +93,7 @@ async def test_every_route_but_the_public_ones_demands_the_key(admin_key: str | 
 
 @pytest.mark.parametrize("path", sorted(PAGES))
 async def test_public_pages_are_shown_without_a_key(path: str) -> None:
-    """To probes, to browsers, and to whoever scrapes."""
+    """Probes, browsers and metrics scrapers have no key."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"), Metrics("0"))
     assert (await call(app, "GET", path)).status == 200
 
@@ -101,8 +101,8 @@ async def test_public_pages_are_shown_without_a_key(path: str) -> None:
 ADMIN = [endpoint for endpoint in endpoints() if endpoint.admin]
 
 
-def test_what_changes_the_server_is_the_operators() -> None:
-    """Loading and unloading, at both of their paths, and nothing else."""
+def test_only_loading_and_unloading_are_admin_routes() -> None:
+    """Each at both of its paths."""
     assert {(endpoint.method, endpoint.path) for endpoint in ADMIN} == {
         ("POST", f"{prefix}/vectord/models/{{model:path}}/{change}")
         for prefix in ("", "/dialects/vectord")
@@ -128,10 +128,10 @@ def test_what_changes_the_server_is_the_operators() -> None:
         pytest.param({"api_key": "secret", "admin_key": "admin"}, "admin", 200, id="both, the admin's sent"),
     ],
 )
-async def test_only_the_admin_key_opens_the_operators_routes(
+async def test_only_the_admin_key_opens_admin_routes(
     endpoint: Endpoint, keys: dict[str, str], sent: str | None, status: int
 ) -> None:
-    """Without an admin key they do not exist; with one, nothing else opens them, and nothing is done for others."""
+    """Without an admin key they do not exist; with one, other keys are refused and nothing is executed."""
     engine = FakeEngine()
     app = create_app(engine, DIALECTS, ServerConfig(**keys))
     for header in ("x-api-key", "authorization"):
@@ -140,8 +140,8 @@ async def test_only_the_admin_key_opens_the_operators_routes(
     assert len(engine.callers) == (2 if status == 200 else 0)
 
 
-async def test_without_an_admin_key_its_routes_are_as_any_that_is_not_there() -> None:
-    """The very same answer, so that nobody can tell."""
+async def test_without_an_admin_key_admin_routes_look_unserved() -> None:
+    """The response is identical to that of an unserved path."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig())
     hidden = await call(app, "POST", "/vectord/models/m/load")
     absent = await call(app, "POST", "/vectord/nothing")
@@ -149,15 +149,15 @@ async def test_without_an_admin_key_its_routes_are_as_any_that_is_not_there() ->
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/v1/nothing", "/docs/nothing", "/health/nothing", "/dialects/tei/no"])
-async def test_a_stranger_learns_nothing_about_paths(path: str) -> None:
-    """Without the key an unserved path is 401 as well."""
+async def test_unserved_paths_are_401_without_a_key(path: str) -> None:
+    """A client without a key cannot find out which paths exist."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"))
     assert (await call(app, "GET", path)).status == 401
 
 
 @pytest.mark.parametrize("path", ["/health", "/", "/docs"])
 async def test_only_reading_is_public(path: str) -> None:
-    """Another method on a public path demands the key."""
+    """Other methods on a public path need the key."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="secret"))
     assert (await call(app, "POST", path, b"{}")).status == 401
 
@@ -173,7 +173,7 @@ async def test_only_reading_is_public(path: str) -> None:
     ],
     ids=["bearer", "lower case", "blanks", "bare", "x-api-key"],
 )
-def test_the_key_opens_however_clients_send_it(headers: dict[str, str]) -> None:
+def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
     """Bearer in any case, the bare value of llama-index, or x-api-key; headers are latin-1, keys UTF-8."""
     check(Keys(("s\xe9cret",)), headers)
 
@@ -195,14 +195,14 @@ def test_the_key_opens_however_clients_send_it(headers: dict[str, str]) -> None:
     ],
     ids=repr,
 )
-def test_nothing_else_opens(headers: dict[str, str]) -> None:
-    """No prefix, no other case, no other scheme, no other header."""
+def test_other_values_are_refused(headers: dict[str, str]) -> None:
+    """No prefix, other case, other scheme or other header."""
     with pytest.raises(Unauthorized):
         check(Keys(("secret",)), headers)
 
 
-def test_the_admin_key_opens_what_the_ordinary_one_does() -> None:
-    """The operator needs one key; without an ordinary key everyone may ask, whether there is an admin key or not."""
+def test_the_admin_key_opens_ordinary_routes() -> None:
+    """Without an ordinary key the server stays open, with or without an admin key."""
     keys = Keys(("secret",), "admin")
     check(keys, {"x-api-key": "secret"})
     check(keys, {"x-api-key": "admin"})
@@ -212,21 +212,21 @@ def test_the_admin_key_opens_what_the_ordinary_one_does() -> None:
 
 
 @pytest.mark.parametrize("admin_key", [None, ""])
-def test_an_empty_admin_key_is_none(admin_key: str | None) -> None:
-    """It opens nothing, not even to those who send an empty one."""
+def test_an_empty_admin_key_counts_as_unset(admin_key: str | None) -> None:
+    """An empty key in a request opens nothing."""
     with pytest.raises(NoSuchRoute):
         check_admin(Keys((), admin_key), {"x-api-key": ""})
 
 
 @pytest.mark.parametrize("key", [None, ""])
-def test_without_a_key_everyone_may_ask(key: str | None) -> None:
-    """No key configured, none demanded, and one that is sent does no harm."""
+def test_without_configured_keys_the_server_is_open(key: str | None) -> None:
+    """A key in a request has no effect."""
     check(Keys([key] if key else []), {})
     check(Keys([key] if key else []), {"authorization": "Bearer whatever"})
 
 
-def test_how_long_an_answer_takes_tells_nothing_of_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is looked up differs from one process to the next, and what was found is compared in constant time."""
+def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index differs between processes, and matches are compared in constant time."""
     compared: list[tuple[bytes, bytes]] = []
 
     def compare_digest(one: bytes, other: bytes) -> bool:
@@ -240,7 +240,7 @@ def test_how_long_an_answer_takes_tells_nothing_of_a_key(monkeypatch: pytest.Mon
     assert compared == [(sha256(b"secret").digest(),) * 2]
 
 
-def test_keys_are_not_kept() -> None:
-    """A dump of the object shows digests only."""
+def test_keys_are_stored_as_digests() -> None:
+    """The object's attributes contain no key."""
     shown = repr(vars(Keys(("secret",), "admin-key")))
     assert "secret" not in shown and "admin-key" not in shown

@@ -1,4 +1,4 @@
-"""Named keys in a file: what it may say, and how a change reaches a server that runs."""
+"""The keys file: its contents, and changes while the server runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from vectord.server.http.app import create_app
 
 
 def stanza(name: str, key: str = "", **further: object) -> str:
-    """What stands in the file for `key`, by default one that reads like its name."""
+    """The file's entry for `key`, by default a key equal to its name."""
     lines = [f'name = "{name}"', f'sha256 = "{sha256((key or name).encode()).hexdigest()}"']
     return "\n".join(["[[keys]]", *lines, *(f"{field} = {value}" for field, value in further.items()), ""])
 
 
 def written(path: Path, *stanzas: str) -> Path:
-    """The file, as a new one: an editor's replacement, which no clock is too coarse for."""
+    """Replaces the file, as editors do, so that its inode differs even if its time does not."""
     fresh = path.with_suffix(".new")
     fresh.write_text("\n".join(stanzas) or "keys = []")
     fresh.chmod(0o600)
@@ -41,8 +41,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.toml"
 
 
-def test_a_stanza_says_whose_a_key_is_and_what_it_may(path: Path) -> None:
-    """All but the name and the digest may be left out."""
+def test_an_entry_has_a_name_and_rights(path: Path) -> None:
+    """Only name and digest are required."""
     limits = {"requests_per_minute": 60, "tokens_per_minute": 1_000, "lane": '"bulk"', "models": '["a", "b"]'}
     written(path, stanza("all", "secret", admin="true", **limits), stanza("none"))
     all_of_it, none = read_keys(path)
@@ -82,8 +82,8 @@ def test_a_stanza_says_whose_a_key_is_and_what_it_may(path: Path) -> None:
     ],
     ids=lambda text: text[:60].replace("\n", " "),
 )
-def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
-    """It names the file and what is wrong with it, and holds no digest."""
+def test_an_invalid_file_is_a_one_line_error(path: Path, text: str) -> None:
+    """The error names the file and the fault, and contains no digest."""
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(ConfigError) as caught:
@@ -93,8 +93,8 @@ def test_a_broken_file_is_one_line(path: Path, text: str) -> None:
     assert sha256(b"one").hexdigest()[:8] not in caught.value.message
 
 
-def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
-    """A folder, nothing at all, what is no text, and what is far too large."""
+def test_an_unreadable_file_is_a_one_line_error(tmp_path: Path) -> None:
+    """A folder, a missing file, bytes that are not text, and an oversized file."""
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     with (tmp_path / "large").open("wb") as file:
         file.truncate(keys.MAX_FILE_BYTES + 1)
@@ -105,7 +105,7 @@ def test_what_is_no_file_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
-    """Whoever writes it gives themselves a key."""
+    """Other users could add their own keys."""
     written(path, stanza("a")).chmod(mode)
     with pytest.raises(ConfigError, match="chmod go-w"):
         KeysFile(str(path))
@@ -117,7 +117,7 @@ def test_a_file_that_others_may_write_is_refused(path: Path, mode: int) -> None:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A manual clock."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -137,8 +137,8 @@ def opens(known: Keys, key: str) -> bool:
     return True
 
 
-def test_a_change_counts_within_a_second(path: Path) -> None:
-    """New keys open, those taken out do not."""
+def test_a_change_takes_effect_within_a_second(path: Path) -> None:
+    """Added keys are accepted, removed keys are not."""
     clock = Clock()
     known = Keys((), None, KeysFile(str(written(path, stanza("a"), stanza("b"))), clock))
     assert [opens(known, key) for key in "abc"] == [True, True, False]
@@ -147,8 +147,8 @@ def test_a_change_counts_within_a_second(path: Path) -> None:
     assert [opens(known, key) for key in "abc"] == [False, True, True]
 
 
-def test_the_file_is_looked_at_once_a_second_at_most(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many requests come."""
+def test_the_file_is_checked_at_most_once_a_second(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For any number of requests."""
     clock, looks = Clock(), []
     file = KeysFile(str(written(path, stanza("a"))), clock)
     monkeypatch.setattr(keys, "_version", looks.append)
@@ -162,10 +162,8 @@ def test_the_file_is_looked_at_once_a_second_at_most(path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("change", ["not TOML", "empty", "gone", "open to others"])
-def test_a_broken_change_leaves_the_keys_as_they_were(
-    path: Path, change: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The log tells it once, without a digest, and what mends it counts."""
+def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The log reports it once, without a digest, and a correction takes effect."""
     clock = Clock()
     known = Keys((), None, KeysFile(str(written(path, stanza("a"))), clock))
     if change == "gone":
@@ -183,16 +181,16 @@ def test_a_broken_change_leaves_the_keys_as_they_were(
     assert [opens(known, key) for key in "ab"] == [False, True]
 
 
-def test_no_keys_is_nobody_and_not_everybody(path: Path) -> None:
-    """The file is there to shut the server, whatever stands in it."""
+def test_an_empty_file_refuses_everyone(path: Path) -> None:
+    """A configured file closes the server, also without entries."""
     known = Keys((), None, KeysFile(str(written(path))))
     assert not opens(known, "")
     with pytest.raises(Unauthorized):
         check(known, {})
 
 
-def test_keys_of_the_file_and_of_the_settings_count_beside_each_other(path: Path) -> None:
-    """API_KEY, API_TOKEN and the admin key go on as they were; those of the file have names."""
+def test_keys_of_the_file_and_of_the_settings_are_both_accepted(path: Path) -> None:
+    """Only keys of the file have names."""
     known = Keys(("one", "two"), "admin", KeysFile(str(written(path, stanza("named")))))
     found = {key: check(known, {"authorization": f"Bearer {key}"}) for key in ("one", "two", "admin", "named")}
     assert {key: found and found.shared for key, found in found.items()} == {
@@ -203,8 +201,8 @@ def test_keys_of_the_file_and_of_the_settings_count_beside_each_other(path: Path
     }
 
 
-def test_the_right_of_an_admin_comes_and_goes_with_the_file(path: Path) -> None:
-    """Without any key that has it, the operator's routes do not exist."""
+def test_the_admin_right_follows_the_file(path: Path) -> None:
+    """Without a key that has it, the admin routes do not exist."""
     clock = Clock()
     known = Keys((), None, KeysFile(str(written(path, stanza("a", admin="true"))), clock))
     assert check_admin(known, {"x-api-key": "a"}) is not None
@@ -214,8 +212,8 @@ def test_the_right_of_an_admin_comes_and_goes_with_the_file(path: Path) -> None:
         check_admin(known, {"x-api-key": "a"})
 
 
-def test_nothing_that_opens_is_kept(path: Path) -> None:
-    """Neither keys nor what they are looked up by can be computed from the file alone: each process has a secret."""
+def test_the_index_cannot_be_computed_from_the_file(path: Path) -> None:
+    """Each process has a secret of its own."""
     file = KeysFile(str(written(path, stanza("a"))))
     one, other = Keys(("b",), None, file), Keys(("b",), None, file)
     one.lookup({}), other.lookup({})
@@ -239,14 +237,13 @@ async def ask(
     return await call(app, "POST", "/v1/embed", b'{"input": "hello"}', headers=sent | dict(headers or {}))
 
 
-async def test_a_file_shuts_the_server(path: Path) -> None:
-    """As one key does."""
+async def test_a_keys_file_closes_the_server(path: Path) -> None:
     written(path, stanza("a"))
     assert [(await ask(path, key)).status for key in (None, "b", "a")] == [401, 401, 200]
 
 
-async def test_who_has_a_key_of_their_own_is_the_client(path: Path) -> None:
-    """For fair shares: its name from wherever it asks, with its models; others are their addresses."""
+async def test_a_named_key_identifies_the_client(path: Path) -> None:
+    """Its name counts for fair shares from every address; other clients are their addresses."""
     written(path, stanza("a", models='["x"]'), stanza("b"))
     engine = FakeEngine()
     for key in "ab":
@@ -261,10 +258,9 @@ async def test_who_has_a_key_of_their_own_is_the_client(path: Path) -> None:
     ("own", "sent", "lane"),
     [("bulk", None, "bulk"), ("bulk", "interactive", "bulk"), (None, "interactive", "interactive"), (None, None, None)],
 )
-async def test_a_keys_lane_outranks_what_its_requests_say(
+async def test_a_keys_lane_overrides_the_header(
     path: Path, own: str | None, sent: str | None, lane: str | None
 ) -> None:
-    """It is the operator's word."""
     written(path, stanza("a", **({} if own is None else {"lane": f'"{own}"'})))
     engine = FakeEngine()
     await ask(path, "a", engine, {} if sent is None else {"x-vectord-lane": sent})
@@ -272,7 +268,7 @@ async def test_a_keys_lane_outranks_what_its_requests_say(
 
 
 async def test_the_log_has_the_name_and_never_the_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also of a request that came to nothing."""
+    """Also for a failed request."""
     written(path, stanza("search-team", "zqsecret"))
     with caplog.at_level(logging.INFO):
         await ask(path, "zqsecret")
@@ -283,8 +279,8 @@ async def test_the_log_has_the_name_and_never_the_key(path: Path, caplog: pytest
     assert "zq" not in repr([vars(record) for record in caplog.records])
 
 
-async def test_a_dialect_sees_no_models_that_the_key_may_not_use(path: Path) -> None:
-    """What it reads from a body may hang on them."""
+async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
+    """Parsing may depend on the served models."""
     seen = []
 
     class Engine(FakeEngine):
@@ -308,8 +304,8 @@ async def test_a_dialect_sees_no_models_that_the_key_may_not_use(path: Path) -> 
 # --- making one -----------------------------------------------------------------------------------------------
 
 
-def test_a_new_key_opens_with_its_stanza(path: Path) -> None:
-    """Random each time; the stanza does not tell it."""
+def test_a_new_key_is_accepted_with_its_entry(path: Path) -> None:
+    """Keys are random, and the entry does not contain the key."""
     key, text = new_key("search")
     known = Keys((), None, KeysFile(str(written(path, text))))
     found = check(known, {"x-api-key": key})
@@ -320,15 +316,15 @@ def test_a_new_key_opens_with_its_stanza(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "1a", "a b", 'a"\nadmin = true', "a" * 65, "10.0.0.1", "::1"])
-def test_not_everything_is_a_name(name: str) -> None:
-    """No address, and nothing that TOML would read as something else."""
+def test_invalid_names_are_refused(name: str) -> None:
+    """Addresses, and text that TOML would read differently."""
     with pytest.raises(ConfigError) as caught:
         new_key(name)
     assert "\n" not in caught.value.message
 
 
-def test_this_machine_tells_files_apart(path: Path) -> None:
-    """What the tests of a change stand on."""
+def test_a_replaced_file_has_another_version(path: Path) -> None:
+    """The tests above depend on this."""
     before = keys._version(written(path, stanza("a")))
     assert keys._version(written(path, stanza("b"))) != before
     assert os.name == "posix"

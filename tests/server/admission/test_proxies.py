@@ -1,4 +1,4 @@
-"""Whose address a request comes from."""
+"""The client's address behind proxies."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ TRUSTED = ("10.0.0.0/8", "192.168.1.1", "fd00::/8")
         pytest.param("", ["1.2.3.4"], "", id="a Unix socket"),
     ],
 )
-def test_the_last_address_that_is_no_proxys_is_the_client(peer: str, forwarded: list[str], client: str) -> None:
-    """Everything before it anyone could have written."""
+def test_the_client_is_the_last_untrusted_address(peer: str, forwarded: list[str], client: str) -> None:
+    """Any client can forge the addresses before it."""
     assert TrustedProxies(TRUSTED).client_of(peer, forwarded) == client
 
 
 @pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.1"])
-def test_without_trusted_proxies_the_header_means_nothing(peer: str) -> None:
-    """Not even from this machine."""
+def test_without_trusted_proxies_the_header_is_ignored(peer: str) -> None:
+    """Also from this machine."""
     assert TrustedProxies(()).client_of(peer, ["1.2.3.4"]) == peer
 
 
-def test_the_way_is_not_followed_for_ever() -> None:
+def test_the_number_of_hops_is_bounded() -> None:
     """A header of 60,000 proxies costs no more than one of 32."""
     hops = ["10.0.0.2"] * 60_000
     assert TrustedProxies(TRUSTED).client_of("10.0.0.1", ["1.2.3.4", *hops]) == "10.0.0.2"
@@ -55,15 +55,15 @@ def test_the_way_is_not_followed_for_ever() -> None:
 
 
 @pytest.mark.parametrize("trusted", ["nginx", "10.0.0.1/8", "10.0.0.0/99", "*"])
-def test_what_is_no_network_is_one_line(trusted: str) -> None:
-    """At the start, with the option's name."""
+def test_an_invalid_proxy_is_a_one_line_error(trusted: str) -> None:
+    """At start, with the option's name."""
     with pytest.raises(ConfigError, match="--trusted-proxies") as caught:
         create_app(FakeEngine(), [EMBED], ServerConfig(trusted_proxies=(trusted,)))
     assert "\n" not in caught.value.message
 
 
-async def test_the_engine_is_told_the_client_and_not_the_proxy() -> None:
-    """Also where the header comes in several lines."""
+async def test_the_engine_receives_the_clients_address() -> None:
+    """Also if the header is repeated."""
     engine = FakeEngine()
     async with live(engine, trusted_proxies=("127.0.0.0/8",)) as running:
         request = post({"input": "x"}, headers={"x-forwarded-for": "6.6.6.6, 1.2.3.4\r\nx-forwarded-for: 127.0.0.2"})

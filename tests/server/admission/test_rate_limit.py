@@ -1,4 +1,4 @@
-"""Who asks too often, and what they are told."""
+"""Rate limits, and the responses of limited clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMART_EMBEDDER, EMBEDDING_SERVER, OPENAI = load_dialects(("smart_embedder", "emb
 
 @pytest.fixture(autouse=True)
 def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Time that passes when it is told to, and a microsecond at each look."""
+    """A manual clock, which advances by a microsecond at each read."""
     import throttled
 
     now = [1000.0]
@@ -44,7 +44,7 @@ def stopped(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
 
 def limited(amount: int, burst: int, *, per_key: bool = False) -> Any:
-    """A dialect of its own with `amount` requests a minute."""
+    """A product with `amount` requests per minute."""
     rate = Rate(amount, period_s=60, burst=burst, per_key=per_key)
     return type(EMBED)(
         name="slow",
@@ -73,7 +73,7 @@ def keys_file(folder: Path, **limits: object) -> str:
 
 
 class Server:
-    """An app whose answers are counted by what they are."""
+    """An app, and the statuses of its responses."""
 
     def __init__(
         self, *dialects: Any, engine: FakeEngine | None = None, metrics: Metrics | None = None, **settings: Any
@@ -96,13 +96,13 @@ class Server:
 # --- addresses, by the settings -------------------------------------------------------------------------------
 
 
-async def test_by_default_nobody_is_limited_on_most_routes() -> None:
-    """What is more than the device can do is refused by the queue."""
+async def test_by_default_most_routes_have_no_limit() -> None:
+    """The queue bounds the load."""
     assert set(await Server(EMBED).statuses(300)) == {200}
 
 
-async def test_a_rate_that_is_set_holds_on_every_route(stopped: Callable[[float], None]) -> None:
-    """For each address; unserved paths, wrong bodies and guessed keys count, too."""
+async def test_a_configured_rate_applies_to_every_route(stopped: Callable[[float], None]) -> None:
+    """Per address; unserved paths, invalid bodies and wrong keys count, too."""
     server = Server(EMBED, FAST, rate_limit_requests_per_minute=60, rate_limit_burst_size=4, api_key="k")
     assert await server.statuses(2, x_api_key="k") == [200, 200]
     assert await server.statuses(1, "/nothing", x_api_key="k") == [404]
@@ -115,31 +115,31 @@ async def test_a_rate_that_is_set_holds_on_every_route(stopped: Callable[[float]
 
 
 async def test_probes_and_pages_are_never_limited() -> None:
-    """A flood must not make a server look dead."""
+    """A flood must not make the server look dead."""
     server = Server(EMBED, rate_limit_requests_per_minute=1, rate_limit_burst_size=1)
     await server.ask()
     for path in ("/health/live", "/health", "/docs", "/openapi.json"):
         assert await server.statuses(3, path, None) == [200, 200, 200]
 
 
-async def test_what_is_refused_reaches_nobody() -> None:
-    """Neither the engine nor the parser."""
+async def test_a_limited_request_is_not_parsed() -> None:
+    """The engine does not see it either."""
     server = Server(EMBED, rate_limit_requests_per_minute=1, rate_limit_burst_size=1)
     await server.ask()
     reply = await server.ask(body="no object")
     assert (reply.status, reply.json["error"], len(server.engine.callers)) == (429, "RateLimited", 1)
 
 
-async def test_behind_a_proxy_its_clients_are_limited_and_not_the_proxy() -> None:
-    """Each by the address that the proxy tells."""
+async def test_clients_behind_a_proxy_are_limited_separately() -> None:
+    """By the address in X-Forwarded-For."""
     settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 1}
     server = Server(EMBED, trusted_proxies=("10.0.0.1",), **settings)
     for client in ("1.1.1.1", "2.2.2.2"):
         assert await server.statuses(2, x_forwarded_for=client) == [200, 429]
 
 
-async def test_zero_is_no_limit_at_all() -> None:
-    """Neither the settings' nor the products' own."""
+async def test_zero_disables_all_limits() -> None:
+    """Also those of the products."""
     server = Server(limited(1, 1), rate_limit_requests_per_minute=0)
     assert await server.statuses(3, "/slow") == [200, 200, 200]
 
@@ -147,8 +147,8 @@ async def test_zero_is_no_limit_at_all() -> None:
 # --- the products' own ----------------------------------------------------------------------------------------
 
 
-async def test_a_products_rate_holds_on_its_own_routes() -> None:
-    """On a shared path for the bodies that are its own; its public routes are free."""
+async def test_a_products_rate_applies_to_its_own_routes() -> None:
+    """On a shared path for its own bodies; its public routes are not limited."""
     server = Server(limited(60, 3), FAST)
     assert await server.statuses(2, "/slow") == [200, 200]
     assert await server.statuses(2, "/shared", {"slow": "x"}) == [200, 429]
@@ -157,14 +157,14 @@ async def test_a_products_rate_holds_on_its_own_routes() -> None:
     assert await server.statuses(2, "/up", None) == [200, 200]
 
 
-async def test_a_flood_is_refused_before_its_keys_are_judged() -> None:
-    """429 before 401, as Smart Embedder does."""
+async def test_limits_come_before_keys() -> None:
+    """429 before 401."""
     server = Server(limited(60, 2), api_key="k")
     assert await server.statuses(3, "/slow", x_api_key="guess") == [401, 401, 429]
 
 
-async def test_a_rate_for_keys_takes_addresses_where_there_are_none() -> None:
-    """One key from two addresses is one client; without keys addresses are told apart."""
+async def test_a_rate_per_key_falls_back_to_addresses() -> None:
+    """One key from two addresses is one client."""
     server = Server(limited(60, 2, per_key=True), api_key="k")
     found = [
         await server.statuses(1, "/slow", x_api_key="k", peer=peer) for peer in ("10.0.0.1", "10.0.0.2", "10.0.0.3")
@@ -179,7 +179,7 @@ async def test_a_rate_for_keys_takes_addresses_where_there_are_none() -> None:
     ("settings", "burst"), [({}, 120), ({"rate_limit_burst_size": 7}, 7), ({"rate_limit_requests_per_minute": 9}, 120)]
 )
 async def test_smart_embedders_limit(settings: dict[str, int], burst: int) -> None:
-    """Its document's numbers, text, header and key; its settings change them."""
+    """The documented numbers, text, header and key; its settings change them."""
     server = Server(SMART_EMBEDDER, **settings)
     replies = [await server.ask("/rerank", {"query": "q", "passages": []}) for _ in range(burst + 1)]
     assert [reply.status for reply in replies] == [400] * burst + [429]
@@ -189,7 +189,7 @@ async def test_smart_embedders_limit(settings: dict[str, int], burst: int) -> No
 
 
 async def test_embedding_servers_limit() -> None:
-    """50 at once and 80 a second, for each key; TEI's shape and a wait in seconds."""
+    """50 at once and 80 per second for each key, with TEI's body and a wait in seconds."""
     server = Server(EMBEDDING_SERVER, api_key="k")
     replies = [await server.ask("/api/v1/embed", {"inputs": 3}, authorization="Bearer k") for _ in range(51)]
     assert [reply.status for reply in replies] == [422] * 50 + [429]
@@ -197,8 +197,8 @@ async def test_embedding_servers_limit() -> None:
     assert replies[-1].headers["retry-after"] == "1"
 
 
-async def test_every_dialect_says_when_to_come_back() -> None:
-    """429, what the limit is, and a wait: on each one's first route."""
+async def test_every_product_returns_retry_after() -> None:
+    """On its first route, with the limit in the message."""
     for each in load_dialects(ServerConfig().dialects):
         server = Server(each, rate_limit_requests_per_minute=1, rate_limit_burst_size=1, api_key="k")
         path = next(route.path for route in each.routes if route.method == "POST" and "{" not in route.path)
@@ -210,7 +210,7 @@ async def test_every_dialect_says_when_to_come_back() -> None:
 
 
 async def test_refusals_are_counted() -> None:
-    """By the reason."""
+    """By the route's template, with a reason."""
     metrics = Metrics("0")
     server = Server(limited(60, 2), metrics=metrics, api_key="k")
     await server.statuses(3, "/slow", x_api_key="guess")
@@ -223,7 +223,7 @@ async def test_refusals_are_counted() -> None:
 
 
 async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None]) -> None:
-    """A minute's worth at once, then evenly; from wherever it asks, on every route. Other keys are not counted."""
+    """A burst of one minute's requests, then an even rate, on every route and from every address."""
     server = Server(EMBED, FAST, api_keys_file=keys_file(tmp_path, requests_per_minute=3), api_key="other")
     assert await server.statuses(2, x_api_key="secret") == [200, 200]
     assert await server.statuses(2, "/fast", x_api_key="secret", peer="10.0.0.2") == [200, 429]
@@ -234,7 +234,7 @@ async def test_a_keys_requests(tmp_path: Path, stopped: Callable[[float], None])
 
 
 async def test_a_keys_tokens(tmp_path: Path, stopped: Callable[[float], None]) -> None:
-    """What was asked within the quota is answered whole; then the key waits until it has made up for it."""
+    """A request within the quota is answered completely; the key then waits until its debt is repaid."""
     engine = FakeEngine([TextLength(300, 250)])
     server = Server(EMBED, engine=engine, api_keys_file=keys_file(tmp_path, tokens_per_minute=100))
     assert await server.statuses(2, x_api_key="secret") == [200, 429]
@@ -261,8 +261,8 @@ async def refused_for_s(buckets: Buckets, rate: Rate, bucket: str, amount: int =
     return 0.0 if refusal is None else refusal.wait_s
 
 
-async def test_a_bucket_that_owes_gives_nothing_until_it_is_even(stopped: Callable[[float], None]) -> None:
-    """The wait that is told is the one that is needed."""
+async def test_a_bucket_in_debt_refuses_until_it_is_repaid(stopped: Callable[[float], None]) -> None:
+    """The reported wait is exact."""
     buckets, rate = Buckets(), Rate(60, period_s=60, burst=10)
     await buckets.spend(rate, "a", 30)
     wait_s = await refused_for_s(buckets, rate, "a", 0)
@@ -274,8 +274,8 @@ async def test_a_bucket_that_owes_gives_nothing_until_it_is_even(stopped: Callab
     assert await refused_for_s(buckets, rate, "b", 0) == 0
 
 
-async def test_draws_end_at_the_first_that_fails() -> None:
-    """Those before it are taken, those behind it not."""
+async def test_draws_stop_at_the_first_failure() -> None:
+    """Earlier draws are made, later ones are not."""
     buckets, many, one = Buckets(), Rate(60, period_s=60, burst=10), Rate(1, period_s=60, burst=1)
     draws = [Draw(many, "first"), Draw(one, "second"), Draw(one, "third")]
     assert await buckets.draw([draws[1]]) is None
@@ -287,7 +287,7 @@ async def test_draws_end_at_the_first_that_fails() -> None:
 
 
 async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses can be made up: the longest unused bucket makes room."""
+    """Addresses can be forged, so the least recently used bucket is evicted."""
     from vectord.server.admission import local_buckets as module
 
     monkeypatch.setattr(module, "MAX_BUCKETS", 100)
@@ -309,8 +309,8 @@ async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing is limited", "an address is", "a dialect is", "switched off"],
 )
-async def test_the_start_imports_what_limits_need(dialect: Any, settings: dict[str, int], imports: bool) -> None:
-    """So that no request waits for it; and nothing where nothing is limited."""
+async def test_the_start_imports_the_limiter(dialect: Any, settings: dict[str, int], imports: bool) -> None:
+    """No request waits for the import; without limits it does not happen."""
     app = create_app(FakeEngine(), [dialect], ServerConfig(**settings))
     async with app.router.lifespan_context(app):
         assert (app.state.gate.limits._buckets._opening is not None) == imports

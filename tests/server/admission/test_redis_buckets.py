@@ -1,4 +1,4 @@
-"""Limits that replicas share through a real Redis, and what happens without it."""
+"""Rate limits shared by replicas through a real Redis, and outages of it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SLOW = Rate(1, period_s=60, burst=3)
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine is no outage."""
+    """A busy machine is not an outage."""
     monkeypatch.setattr(redis_buckets, "TIMEOUT_S", 30.0)
 
 
@@ -54,13 +54,13 @@ async def replicas(port: int, number: int = 2) -> AsyncIterator[list[Buckets]]:
 
 
 async def wait_s(buckets: Buckets, bucket: str, amount: int = 1) -> float:
-    """Of a refusal; 0: there was none."""
+    """The wait of a refusal, 0 if the draw succeeded."""
     refusal = await buckets.draw([Draw(SLOW, bucket, amount)])
     return 0.0 if refusal is None else refusal.wait_s
 
 
-async def test_replicas_draw_on_one_bucket(port: int, tmp_path: Path) -> None:
-    """Three at once for both together, whoever is asked; debts are shared, too."""
+async def test_replicas_draw_from_one_bucket(port: int, tmp_path: Path) -> None:
+    """Three at once for both together; debts are shared, too."""
     with redis_at(port, tmp_path):
         async with replicas(port) as (one, other):
             waits = [await wait_s(each, "a") for each in (one, other, one, other, one)]
@@ -72,8 +72,8 @@ async def test_replicas_draw_on_one_bucket(port: int, tmp_path: Path) -> None:
             assert 120 < await wait_s(other, "owing", 0) <= 180
 
 
-async def test_apps_share_what_their_settings_say(port: int, tmp_path: Path) -> None:
-    """--redis-url is all it takes."""
+async def test_apps_share_their_limits(port: int, tmp_path: Path) -> None:
+    """With --redis-url alone."""
     settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 2}
     config = ServerConfig(redis_url=f"redis://127.0.0.1:{port}", **settings)
     with redis_at(port, tmp_path):
@@ -84,8 +84,8 @@ async def test_apps_share_what_their_settings_say(port: int, tmp_path: Path) -> 
             await app.state.gate.limits.aclose()
 
 
-async def test_many_at_once_draw_each_their_own(port: int, tmp_path: Path) -> None:
-    """Round trips are shared, answers are not: each request is told of its bucket, and of the draw that failed."""
+async def test_concurrent_draws_get_their_own_replies(port: int, tmp_path: Path) -> None:
+    """Round trips are shared; each request learns which of its draws failed."""
     with redis_at(port, tmp_path):
         async with replicas(port) as opened:
             one = opened[0]
@@ -99,8 +99,7 @@ async def test_many_at_once_draw_each_their_own(port: int, tmp_path: Path) -> No
             assert (places.count(None), places.count(1)) == (300, 299)
 
 
-async def test_one_that_leaves_takes_no_answer_from_others(port: int, tmp_path: Path) -> None:
-    """A request may be cancelled while Redis is asked for it."""
+async def test_a_cancelled_draw_does_not_affect_others(port: int, tmp_path: Path) -> None:
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,):
             asking = [asyncio.create_task(wait_s(one, f"bucket {number}")) for number in range(3)]
@@ -109,10 +108,8 @@ async def test_one_that_leaves_takes_no_answer_from_others(port: int, tmp_path: 
             assert await asyncio.gather(*asking[1:]) == [0, 0]
 
 
-async def test_a_script_that_redis_forgot_is_sent_again(
-    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """SCRIPT FLUSH is no outage."""
+async def test_a_flushed_script_is_loaded_again(port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SCRIPT FLUSH is not an outage."""
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,):
             assert await wait_s(one, "a") == 0
@@ -123,8 +120,8 @@ async def test_a_script_that_redis_forgot_is_sent_again(
     assert caplog.records == []
 
 
-async def test_the_arithmetic_is_throttleds(port: int, tmp_path: Path) -> None:
-    """Its own limiter and our draws take turns at one bucket, and agree on what is in it."""
+async def test_the_arithmetic_is_that_of_throttled(port: int, tmp_path: Path) -> None:
+    """Its own limiter and our draws alternate on one bucket and agree."""
     from throttled.asyncio import RedisStore, Throttled, per_min
 
     with redis_at(port, tmp_path):
@@ -143,8 +140,8 @@ async def test_the_arithmetic_is_throttleds(port: int, tmp_path: Path) -> None:
             await store._backend.get_client().connection_pool.disconnect()
 
 
-async def test_without_redis_each_process_limits_by_itself(port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once; nobody meets an error."""
+async def test_without_redis_each_process_limits_separately(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """The log reports it once, and no request fails."""
     async with replicas(port) as (one, other):
         for each in (one, other):
             waits = [await wait_s(each, "a") for _ in range(5)]
@@ -153,10 +150,10 @@ async def test_without_redis_each_process_limits_by_itself(port: int, caplog: py
     assert "127.0.0.1" not in caplog.text  # a URL may hold a password
 
 
-async def test_a_redis_that_comes_back_is_used_again(
+async def test_redis_is_used_again_after_an_outage(
     port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After REDIS_RETRY_S; the log tells both ways."""
+    """After REDIS_RETRY_S; the log reports both changes."""
     monkeypatch.setattr(module, "REDIS_RETRY_S", 0.0)
     async with replicas(port) as (one, other):
         assert await wait_s(one, "a") == 0
@@ -170,10 +167,8 @@ async def test_a_redis_that_comes_back_is_used_again(
     ]
 
 
-async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And that one for TIMEOUT_S."""
+async def test_a_hanging_redis_delays_one_request(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For TIMEOUT_S."""
     asked = []
     with redis_at(port, tmp_path) as running:
         async with replicas(port, 1) as (one,):
@@ -188,8 +183,8 @@ async def test_a_redis_that_hangs_holds_up_one_request_and_no_other(
             running.send_signal(signal.SIGCONT)
 
 
-async def test_nobody_waits_for_what_an_answer_cost(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a Redis that hangs nobody knows it, until a request asks; and what it did not take is owed here."""
+async def test_spending_never_waits(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hanging Redis is noticed by the next draw; its unrecorded costs count locally."""
     with redis_at(port, tmp_path) as running:
         async with replicas(port, 1) as (one,):
             assert await wait_s(one, "a") == 0
@@ -203,8 +198,8 @@ async def test_nobody_waits_for_what_an_answer_cost(port: int, tmp_path: Path, m
             running.send_signal(signal.SIGCONT)
 
 
-async def test_what_answers_cost_goes_by_itself_too(port: int, tmp_path: Path) -> None:
-    """If no request of this process comes, the others learn of it all the same, as one sum."""
+async def test_costs_are_sent_without_a_request(port: int, tmp_path: Path) -> None:
+    """As one sum."""
     with redis_at(port, tmp_path):
         async with replicas(port) as (one, other), redis.Redis(port=port) as operator:
             assert await wait_s(one, "a") == 0
@@ -217,10 +212,8 @@ async def test_what_answers_cost_goes_by_itself_too(port: int, tmp_path: Path) -
             assert calls["cmdstat_evalsha"]["calls"] == 3
 
 
-async def test_a_connection_that_redis_closed_is_opened_again(
-    port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """One that was idle for too long is no outage."""
+async def test_a_closed_connection_is_reopened(port: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """An idle connection that Redis closed is not an outage."""
     with redis_at(port, tmp_path):
         async with replicas(port, 1) as (one,), redis.Redis(port=port) as operator:
             assert await wait_s(one, "a", 3) == 0
@@ -229,8 +222,8 @@ async def test_a_connection_that_redis_closed_is_opened_again(
     assert caplog.records == []
 
 
-async def test_an_outage_is_no_error_of_any_clients(port: int, tmp_path: Path) -> None:
-    """Requests are answered before, in and after it."""
+async def test_requests_survive_an_outage(port: int, tmp_path: Path) -> None:
+    """Requests are answered before, during and after it."""
     config = ServerConfig(redis_url=f"redis://127.0.0.1:{port}", rate_limit_requests_per_minute=1_000_000)
     app = create_app(FakeEngine(), [EMBED], config)
     statuses = []
@@ -244,8 +237,8 @@ async def test_an_outage_is_no_error_of_any_clients(port: int, tmp_path: Path) -
     assert statuses == [200] * 10
 
 
-def test_without_the_library_the_start_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says what to install."""
+def test_a_missing_library_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the extra to install."""
     from vectord import compose
     from vectord.config import Config
 

@@ -1,4 +1,4 @@
-"""An engine that answers every request of tei.v1, a real server over it, and a client made from the proto itself."""
+"""A fake engine for every request of tei.v1, a real server over it, and a client from the proto."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ METHODS = {
 
 
 class FakeEngine:
-    """Its numbers are the lengths of texts, so that an answer shows whose it is.
+    """Its numbers are the lengths of the texts, so that a result identifies its text.
 
-    gate: while it is not set, answers wait. failures: what the next answers are instead.
+    gate: while it is not set, requests wait. failures: raised instead of the next results.
     """
 
     def __init__(self) -> None:
@@ -126,14 +126,14 @@ def _vectors(number: int, outputs: frozenset[str]) -> EmbedResult:
 
 @dataclass
 class Live:
-    """A server that answers, and one connection to it."""
+    """A running server, and one connection to it."""
 
     channel: grpc.aio.Channel
     port: int
     shutdown: Shutdown
 
     def call(self, path: str, messages: Any, **options: Any) -> Any:
-        """A method as tei.proto declares it. messages: one message, or an iterable where the method takes a stream."""
+        """A method from tei.proto. messages: one message, or an iterable if the method takes a stream."""
         method = METHODS[path]
         kind = _KINDS[method.client_streaming, method.server_streaming]
         send, receive = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
@@ -152,7 +152,7 @@ _KINDS = {
 
 @asynccontextmanager
 async def live(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Live]:
-    """settings: fields of ServerConfig. What takes longer than PATIENCE_S fails instead of hanging."""
+    """settings: fields of ServerConfig. Fails after PATIENCE_S."""
     config = ServerConfig(grpc_port=0, **settings)
     shutdown = Shutdown()
     async with (

@@ -1,4 +1,4 @@
-"""tei.v1's answers, written."""
+"""Results as messages of tei.v1."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ USED = usage([(9, 4)])
 
 
 def test_embed():
-    """The row to the last bit, and what it cost in nanoseconds."""
+    """The exact row, and the times in nanoseconds."""
     response = answers.embed(embed_result(VECTORS[1:], USED))
     assert np.array_equal(np.array(response.embeddings, np.float32), VECTORS[1])
     assert response == pb.EmbedResponse(embeddings=VECTORS[1].tolist(), metadata=METADATA)
 
 
 @pytest.mark.parametrize("width", [1, 31, 32, 4095, 4096, 600_000])
-def test_packed_numbers_are_what_protobuf_writes(width):
-    """At every length that takes another byte to say."""
+def test_packed_numbers_equal_those_of_protobuf(width):
+    """At every length that needs another byte."""
     row = np.arange(2 * width, dtype=np.float64)[None, ::2] / 3
     assert answers.embed(embed_result(row, USED)) == pb.EmbedResponse(
         embeddings=row[0].astype(np.float32).tolist(), metadata=METADATA
@@ -42,7 +42,7 @@ def test_packed_numbers_are_what_protobuf_writes(width):
 
 
 def test_embed_all():
-    """One vector a token, of a view of wider rows too."""
+    """One vector per token, also for a view of wider rows."""
     tokens = np.arange(12, dtype=np.float32).reshape(3, 4)[:, ::2]
     result = EmbedResult(model="served", fingerprint="f00d", tokens=[tokens], usage=USED)
     shown = [pb.TokenEmbedding(embeddings=row) for row in ([0, 2], [4, 6], [8, 10])]
@@ -50,7 +50,7 @@ def test_embed_all():
 
 
 def test_embed_sparse():
-    """Words in the model's order."""
+    """Entries in the model's order."""
     words = Sparse(np.array([7, 3], np.int32), np.array([0.5, 2], np.float32))
     result = EmbedResult(model="served", fingerprint="f00d", sparse=[words], usage=USED)
     shown = [pb.SparseValue(index=7, value=0.5), pb.SparseValue(index=3, value=2)]
@@ -58,7 +58,7 @@ def test_embed_sparse():
 
 
 def test_predict():
-    """Labels best first."""
+    """Best label first."""
     response = answers.predict(classify_result([0.25, 0.75, 0.0]))
     assert [(each.label, each.score) for each in response.predictions] == [("glad", 0.75), ("sad", 0.25), ("mad", 0)]
     assert response.metadata.compute_tokens == 3
@@ -66,7 +66,7 @@ def test_predict():
 
 @pytest.mark.parametrize("return_text", [False, True])
 def test_rerank(return_text):
-    """Best first, of equal ones the last; texts only if asked for, though they be empty."""
+    """Best first, the last of equal ones first; texts only if requested, also empty ones."""
     response = answers.rerank("qq", ["a", "", "c"], return_text, rerank_result(0.5, 0.5, 1))
     assert [(rank.index, rank.score) for rank in response.ranks] == [(2, 1), (1, 0.5), (0, 0.5)]
     assert [rank.HasField("text") for rank in response.ranks] == [return_text] * 3
@@ -76,7 +76,7 @@ def test_rerank(return_text):
 
 
 def test_tokenize():
-    """A special token has no place in the text; the first of the others begins at 0."""
+    """A special token has no offsets; the first other token begins at 0."""
     tokens = [Token(101, "[CLS]", True, None, None), Token(7, "é", False, 0, 2)]
     response = answers.tokenize(TokenizeResult(model="served", tokens=[tokens], usage=USED))
     special, letter = response.tokens
@@ -115,7 +115,7 @@ def test_info(facts, model_type):
 
 
 def test_figures_fit_their_fields():
-    """A long query counts once for each text: more characters than 32 bits hold."""
+    """A long query counts once per text, which can exceed 32 bits."""
     used = Usage(lengths=(), characters=2**40, further_tokens=2**40, timings=Timings())
     shown = answers.metadata(used)
     assert (shown.compute_chars, shown.compute_tokens) == (2**32 - 1, 2**32 - 1)

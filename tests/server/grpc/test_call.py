@@ -1,4 +1,4 @@
-"""Who calls."""
+"""The metadata of a call."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from vectord.server.grpc.call import address_of, headers_of
     ],
 )
 def test_a_client_is_its_address(peer, client):
-    """As over HTTP, whichever port it calls from."""
+    """As for HTTP, without the port."""
     assert address_of(peer) == client
 
 
-def test_metadata_say_what_http_headers_say():
-    """Lane, vector space and the request's name."""
+def test_metadata_correspond_to_http_headers():
+    """Lane, vector space and request id."""
     metadata = [
         ("x-vectord-lane", "bulk"),
         ("x-request-id", "mine"),
@@ -41,14 +41,14 @@ def test_metadata_say_what_http_headers_say():
 
 
 @pytest.mark.parametrize("header", ["x-vectord-lane", "x-vectord-expect-fingerprint"])
-def test_what_they_cannot_say_is_refused(header):
-    """By the name of the metadata, without the value."""
+def test_invalid_metadata_are_refused(header):
+    """By name, without the value."""
     with pytest.raises(InvalidField) as caught:
         caller_of({header: "nonsense!"}, "unix:")
     assert header in caught.value.message
     assert "nonsense" not in caught.value.message
 
 
-def test_a_value_that_is_no_latin_1_is_one_like_any_other():
-    """HTTP hands on bytes, gRPC may hand on any letter; a key check must not trip over it."""
+def test_values_outside_latin_1_are_accepted():
+    """gRPC may pass any character, and a key check must handle it."""
     assert headers_of([("authorization", "Bearer ключ")]) == {"authorization": "Bearer ключ".encode().decode("latin-1")}

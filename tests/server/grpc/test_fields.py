@@ -1,4 +1,4 @@
-"""Fields are counted before a message is made of them."""
+"""Fields are counted before a message is decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vectord.server.grpc.requests import OTHER_FIELDS, check_fields
 
 
 def test_too_many_fields_are_refused() -> None:
-    """Empty texts too; those that are allowed pass, with what stands beside them."""
+    """Empty texts count; messages within the limit pass with their other fields."""
     check_fields(pb.RerankRequest(query="q", texts=["a" * 300] * 10, truncate=True).SerializeToString(), 10, "texts")
     with pytest.raises(TooManyInputs, match="may have at most 10 inputs"):
         check_fields(pb.RerankRequest(texts=[""] * (11 + OTHER_FIELDS)).SerializeToString(), 10, "texts")
@@ -23,7 +23,7 @@ def test_too_many_fields_are_refused() -> None:
 
 @given(st.binary(max_size=40))
 def test_any_bytes_are_counted_or_refused(content: bytes) -> None:
-    """What is cut off or of no kind that proto3 has is left to the decoder or refused here."""
+    """Invalid bytes are left to the decoder or refused here."""
     try:
         check_fields(content, 10, "texts")
     except VectordError as error:

@@ -1,4 +1,4 @@
-"""Named keys, limits, proxies and TLS over gRPC: HTTP's, from the same buckets."""
+"""Keys, limits, proxies and TLS over gRPC, shared with HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EMBED = "/tei.v1.Embed/Embed"
 
 @pytest.fixture
 def keys(tmp_path: Path) -> str:
-    """One key, `secret`, with every limit there is."""
+    """One key, `secret`, with every limit."""
     path = tmp_path / "keys.toml"
     digest = sha256(b"secret").hexdigest()
     path.write_text(
@@ -49,8 +49,8 @@ async def code_of(call: Any) -> grpc.StatusCode:
     return grpc.StatusCode.OK
 
 
-async def test_a_named_key_is_the_client(keys: str) -> None:
-    """With its lane and its models; the wrong one is nobody."""
+async def test_a_named_key_identifies_the_client(keys: str) -> None:
+    """With its lane and models; a wrong key is refused."""
     engine = FakeEngine()
     async with live(engine, api_keys_file=keys) as running:
         assert await code_of(embed(running)) == grpc.StatusCode.UNAUTHENTICATED
@@ -59,8 +59,7 @@ async def test_a_named_key_is_the_client(keys: str) -> None:
     assert (caller.client, caller.lane, caller.models) == ("team", "bulk", {"m"})
 
 
-async def test_a_keys_requests_are_counted_with_those_of_http(keys: str) -> None:
-    """One gate for the process: what HTTP took is not there for a call."""
+async def test_http_and_grpc_share_a_keys_quota(keys: str) -> None:
     config = ServerConfig(api_keys_file=keys, grpc_port=0)
     gate = Gate(config)
     await gate.limits.check("10.0.0.1", gate.keys.lookup({"x-api-key": "secret"}), None)
@@ -79,7 +78,7 @@ async def test_a_keys_requests_are_counted_with_those_of_http(keys: str) -> None
 
 
 async def test_each_message_of_a_stream_counts(keys: str) -> None:
-    """A stream that asks too often waits instead of failing, as where the server is full."""
+    """A limited stream waits instead of failing."""
     engine = FakeEngine()
 
     async def messages() -> AsyncIterator[pb.EmbedRequest]:
@@ -95,8 +94,8 @@ async def test_each_message_of_a_stream_counts(keys: str) -> None:
     assert (len(answers), late.value.code()) == (2, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
-async def test_a_proxys_word_counts_if_it_is_trusted() -> None:
-    """As over HTTP."""
+async def test_a_trusted_proxys_header_counts() -> None:
+    """As for HTTP."""
     engine = FakeEngine()
     async with live(engine, trusted_proxies=("127.0.0.0/8",)) as running:
         await embed(running, x_forwarded_for="6.6.6.6, 1.2.3.4")
@@ -105,8 +104,8 @@ async def test_a_proxys_word_counts_if_it_is_trusted() -> None:
     assert [caller.client for caller in engine.callers] == ["1.2.3.4", "127.0.0.1"]
 
 
-async def test_the_certificate_is_shown_here_too(tmp_path: Path) -> None:
-    """Where HTTP is HTTPS, nothing of this server goes in the clear."""
+async def test_tls_covers_grpc(tmp_path: Path) -> None:
+    """With a certificate, plain connections are refused."""
     authority = trustme.CA()
     issued = authority.issue_cert("localhost")
     chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"

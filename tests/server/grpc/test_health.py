@@ -1,4 +1,4 @@
-"""What orchestrators ask of the gRPC port."""
+"""Health checks of the gRPC port."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NO
 
 
 @pytest.mark.parametrize("service", ["", *sorted(SERVICES)])
-async def test_a_server_that_answers_is_serving(service):
-    """As a whole and each of TEI's services, and without a key."""
+async def test_a_ready_server_is_serving(service):
+    """As a whole and for each service, without a key."""
     async with live(api_key="hush") as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         answer = await HealthStub(channel).Check(pb.HealthCheckRequest(service=service))
     assert answer.status == SERVING
 
 
 async def test_an_unknown_service_is_not_found():
-    """By the protocol's own rule."""
+    """As the protocol requires."""
     async with live() as running, grpc.aio.insecure_channel(f"127.0.0.1:{running.port}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await HealthStub(channel).Check(pb.HealthCheckRequest(service="tei.v2.Embed"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-async def test_a_watcher_hears_of_the_end(monkeypatch):
-    """Serving, then not, once the server shuts down."""
+async def test_a_watcher_receives_the_shutdown(monkeypatch):
+    """Serving, then not serving."""
     monkeypatch.setattr(server, "HEALTH_INTERVAL_S", 0.001)
     async with asyncio.timeout(PATIENCE_S):
         shutdown = Shutdown()
@@ -60,13 +60,13 @@ async def listed(port: int, metadata: tuple[tuple[str, str], ...] = ()) -> set[s
 
 
 async def test_tools_find_the_services_by_reflection():
-    """grpcurl needs no file then."""
+    """grpcurl then needs no file."""
     async with live() as running:
         assert await listed(running.port) >= SERVICES
 
 
-async def test_behind_a_key_there_is_no_reflection():
-    """grpc would answer it to anybody."""
+async def test_a_server_with_a_key_has_no_reflection():
+    """grpc would answer it without the key."""
     async with live(api_key="hush") as running:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await listed(running.port, (("authorization", "Bearer hush"),))

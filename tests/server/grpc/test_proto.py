@@ -1,4 +1,4 @@
-"""tei.proto, what is generated of it, and what is served."""
+"""tei.proto, the generated code, and the served methods."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def blocks(kind: str) -> Iterator[tuple[str, str]]:
             yield block["name"], block["body"] or ""
 
 
-def test_the_generated_messages_are_those_of_the_proto():
-    """Names, numbers, types and labels; who changes the one and forgets the other is told here."""
+def test_the_generated_messages_match_the_proto():
+    """Names, numbers, types and labels."""
     declared = {
         name: {(label, kind, field, int(number)) for label, kind, field, number in _FIELD.findall(body)}
         for name, body in blocks("message")
@@ -57,7 +57,7 @@ def _type(field) -> str:
 _TYPES = {9: "string", 8: "bool", 13: "uint32", 4: "uint64", 2: "float"}  # of google.protobuf.FieldDescriptorProto
 
 
-def test_the_generated_enums_are_those_of_the_proto():
+def test_the_generated_enums_match_the_proto():
     """Clients send numbers."""
     declared = {name: {(word, int(number)) for word, number in _VALUE.findall(body)} for name, body in blocks("enum")}
     assert declared == {
@@ -66,8 +66,8 @@ def test_the_generated_enums_are_those_of_the_proto():
     }
 
 
-def test_the_generated_services_are_those_of_the_proto():
-    """And the table that is served has each of their methods."""
+def test_the_generated_services_match_the_proto():
+    """And every method is served."""
     declared = {
         f"/tei.v1.{service}/{name}": (bool(sends), asked, bool(receives), answered)
         for service, body in blocks("service")
@@ -101,7 +101,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_never_change(name):
-    """Clients of TEI were compiled with these, from 1 on."""
+def test_field_numbers_never_change(name):
+    """TEI's clients were compiled with them."""
     fields = {field.number: field.name for field in pb.DESCRIPTOR.message_types_by_name[name].fields}
     assert fields == dict(enumerate(NUMBERS[name].split(), 1))

@@ -1,4 +1,4 @@
-"""Texts that come one by one and are ranked together."""
+"""Texts of a stream that are ranked together."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def message(text: str, **options) -> bytes:
     return pb.RerankStreamRequest(**{"query": "q", "text": text, **options}).SerializeToString()
 
 
-def test_each_text_is_a_request_of_its_own():
-    """With its own query and truncation, and the scores that the first message asked for."""
+def test_each_text_is_a_separate_request():
+    """With its own query and truncation; the first message decides on raw scores."""
     stream = RankStream(10_000)
     first = stream.read(message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT))
     assert first == RerankRequest(
@@ -32,8 +32,8 @@ def test_each_text_is_a_request_of_its_own():
 
 
 @pytest.mark.parametrize("return_text", [False, True])
-def test_the_answer_is_one_ranking(return_text):
-    """Places in the stream, best first; tokens are summed, and times are means but for the total."""
+def test_the_response_is_one_ranking(return_text):
+    """Best first; tokens are summed, and times are means except for the total."""
     stream = RankStream(10_000)
     for text, score, seconds in (("a", 0.5, 1.0), ("bb", 0.5, 2.0), ("c", 1.0, 6.0)):
         stream.read(message(text, return_text=return_text if text == "a" else not return_text))
@@ -56,14 +56,14 @@ def test_the_answer_is_one_ranking(return_text):
         pytest.param(b"\xff", MalformedBody, id="no message"),
     ],
 )
-def test_a_bad_text_is_refused(content, error):
-    """As a lone one is."""
+def test_an_invalid_text_is_refused(content, error):
+    """As in a single request."""
     with pytest.raises(error):
         RankStream(10_000).read(content)
 
 
-def test_what_is_held_until_the_end_is_bounded():
-    """A stream could go on for ever."""
+def test_the_bytes_of_a_stream_are_bounded():
+    """A stream may be endless."""
     stream = RankStream(3 * (TEXT_OVERHEAD_BYTES + len(message("a"))))
     for _ in range(3):
         stream.read(message("a"))
@@ -71,7 +71,7 @@ def test_what_is_held_until_the_end_is_bounded():
         stream.read(message("a"))
 
 
-def test_a_stream_without_texts_has_no_answer():
-    """As an empty list of them."""
+def test_a_stream_without_texts_is_an_error():
+    """As an empty list of texts."""
     with pytest.raises(EmptyInput, match="`texts` cannot be empty"):
         RankStream(10_000).response()

@@ -1,4 +1,4 @@
-"""Messages on their way have places, and nobody keeps one for ever where others wait."""
+"""Slots for messages being received."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vectord.server.grpc.streams import ReceiveSlots
 
 
 class Slow:
-    """A message that comes when it is told to."""
+    """A message that arrives on request."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -33,8 +33,8 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_so_many_are_read_at_once() -> None:
-    """The next is not even asked for until one has come."""
+async def test_the_number_of_messages_being_read_is_bounded() -> None:
+    """The next read starts after one has finished."""
     slots, sent = ReceiveSlots(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
     reading = [asyncio.create_task(slots.read(one.sent())) for one in sent]
     await settle()
@@ -48,8 +48,8 @@ async def test_so_many_are_read_at_once() -> None:
     assert await asyncio.gather(*reading) == [b"it"] * 3
 
 
-async def test_who_dawdles_makes_way_for_who_waits() -> None:
-    """Once it has had its time; alone it may take as long as it likes."""
+async def test_a_slow_message_loses_its_slot_to_a_waiting_one() -> None:
+    """After its grace time; without others it may take longer."""
     slots, slow, quick = ReceiveSlots(1, grace_s=0.0), Slow(), Slow()
     dawdling = asyncio.create_task(slots.read(slow.sent()))
     await slow.asked.wait()
@@ -62,7 +62,6 @@ async def test_who_dawdles_makes_way_for_who_waits() -> None:
             await dawdling
 
 
-async def test_a_message_may_take_only_so_long() -> None:
-    """Where a call of one message never sends it."""
+async def test_a_message_has_a_timeout() -> None:
     with pytest.raises(UploadTooSlow):
         await ReceiveSlots(1, grace_s=PATIENCE_S, timeout_s=0.0).read(Slow().sent())

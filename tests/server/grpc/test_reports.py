@@ -1,4 +1,4 @@
-"""What metrics and traces are told of calls."""
+"""Metrics and traces of calls."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EMBED, PREDICT = "/tei.v1.Embed/Embed", "/tei.v1.Predict/Predict"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
-async def test_a_call_is_counted_and_a_span_under_its_clients() -> None:
-    """By its full name, with its steps, and an error as what HTTP would have called it."""
+async def test_a_call_has_metrics_and_a_child_span() -> None:
+    """With its full name and steps; errors have their HTTP status."""
     metrics, engine = Metrics("0"), FakeEngine()
     with grpc_collector() as collector:
         tracing = open_tracing(TelemetryConfig(otlp_endpoint=collector.endpoint), "0")

@@ -1,4 +1,4 @@
-"""tei.v1's messages, read."""
+"""Messages of tei.v1 as requests."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ LEFT = pb.TRUNCATION_DIRECTION_LEFT
         pytest.param(requests.info, pb.InfoRequest(), ListModels(), id="info"),
     ],
 )
-def test_a_message_is_read(parse, message, request_):
-    """What proto3 leaves out is false, but for `normalize`."""
+def test_a_message_becomes_a_request(parse, message, request_):
+    """proto3's default is false, except for `normalize`."""
     assert parse(message).request == request_
 
 
@@ -133,8 +133,8 @@ def test_a_message_is_read(parse, message, request_):
         pytest.param(requests.decode, pb.DecodeRequest(), "`ids` cannot be empty", id="decode"),
     ],
 )
-def test_emptiness_is_refused(parse, message, text):
-    """In TEI's words, as over HTTP."""
+def test_empty_inputs_are_refused(parse, message, text):
+    """With TEI's messages, as over HTTP."""
     with pytest.raises(EmptyInput) as caught:
         parse(message)
     assert caught.value.message == text
@@ -169,8 +169,8 @@ def test_emptiness_is_refused(parse, message, text):
         ),
     ],
 )
-def test_a_bad_value_is_refused(parse, message, text):
-    """By its field."""
+def test_an_invalid_value_is_refused(parse, message, text):
+    """With its field."""
     with pytest.raises(InvalidField) as caught:
         parse(message)
     assert caught.value.message == text
@@ -184,14 +184,14 @@ def test_a_bad_value_is_refused(parse, message, text):
     ],
 )
 def test_too_many_items_are_refused_by_their_count(parse, kind, content):
-    """A few bytes each on the wire, far more as values of ours."""
+    """They take few bytes in the message and many as Python values."""
     with pytest.raises(PayloadTooLarge):
         parse(requests.decode_message(kind, content))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"\x0a\x05ab", b"\x0a\x01\xff"], ids=["no tag", "cut off", "no UTF-8"])
-def test_what_is_no_message_is_refused(content):
-    """Without a word of it."""
+def test_an_invalid_message_is_refused(content):
+    """The error contains none of its bytes."""
     with pytest.raises(MalformedBody) as caught:
         requests.decode_message(pb.EmbedRequest, content)
     assert caught.value.message == "The message is not a valid tei.v1.EmbedRequest."

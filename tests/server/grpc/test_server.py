@@ -1,4 +1,4 @@
-"""The port opens and closes."""
+"""Opening and closing the port."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from vectord.server.grpc.server import serve_grpc
 from vectord.server.pipeline import Shutdown
 
 
-async def test_a_taken_port_is_an_error_of_the_configuration():
-    """And is not shared with whoever has it."""
+async def test_a_port_in_use_is_a_config_error():
+    """It is not shared with the other program."""
     async with live() as running:
         with pytest.raises(ConfigError, match=f"--grpc-port {running.port} "):
             taken = ServerConfig(grpc_port=running.port)
@@ -32,13 +32,13 @@ async def test_a_taken_port_is_an_error_of_the_configuration():
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
-    """Ends wait for nobody but the engine."""
+    """Shutdowns wait only for the engine."""
     monkeypatch.setattr(server, "MIN_DRAIN_S", 0.0)
     monkeypatch.setattr(server, "SEND_S", 0.01)
 
 
 async def opened(engine: FakeEngine, closing: asyncio.Event, **settings: Any) -> AsyncIterator[int]:
-    """A server that closes when told to."""
+    """A server that closes after `closing` is set."""
     config = ServerConfig(grpc_port=0, **settings)
     async with (
         asyncio.timeout(PATIENCE_S),
@@ -48,7 +48,7 @@ async def opened(engine: FakeEngine, closing: asyncio.Event, **settings: Any) ->
         await closing.wait()
 
 
-async def test_what_was_accepted_is_answered_before_the_port_closes():
+async def test_accepted_calls_are_answered_before_the_port_closes():
     """The block waits for the engine."""
     engine, closing = FakeEngine(), asyncio.Event()
     engine.gate.clear()
@@ -64,8 +64,8 @@ async def test_what_was_accepted_is_answered_before_the_port_closes():
         await ending
 
 
-async def test_what_runs_out_of_time_is_cut_off():
-    """And its work with it."""
+async def test_calls_beyond_the_timeout_are_cancelled():
+    """And their work."""
     engine, closing = FakeEngine(), asyncio.Event()
     engine.gate.clear()
     life = opened(engine, closing, shutdown_timeout_secs=0.0)
@@ -81,8 +81,8 @@ async def test_what_runs_out_of_time_is_cut_off():
     assert engine.running == 0
 
 
-async def test_a_port_may_open_into_the_end():
-    """A signal may come while the server starts."""
+async def test_the_port_may_open_during_a_shutdown():
+    """A signal may arrive while the server starts."""
     shutdown = Shutdown()
     shutdown.begin()
     engine, config = FakeEngine(), ServerConfig(grpc_port=0)
@@ -91,8 +91,7 @@ async def test_a_port_may_open_into_the_end():
     assert engine.draining.is_set()
 
 
-async def test_a_silent_stream_does_not_keep_the_port_open():
-    """A client may keep one for ever."""
+async def test_an_idle_stream_does_not_keep_the_port_open():
     engine, closing = FakeEngine(), asyncio.Event()
     life = opened(engine, closing)
     for_ever = asyncio.Event()

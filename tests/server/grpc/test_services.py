@@ -1,4 +1,4 @@
-"""tei.v1 on a real port: every method, its errors, keys, streams and ends."""
+"""tei.v1 on a real port: methods, errors, keys, streams and shutdown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES = {
 
 
 async def answers(running, path, **options):
-    """All answers of a method to its example."""
+    """All responses of a method to its example."""
     message, _ = EXAMPLES[METHODS[path].input_type.name]
     method = METHODS[path]
     call = running.call(path, [message] if method.client_streaming else message, **options)
@@ -48,14 +48,14 @@ async def answers(running, path, **options):
 
 
 async def failed(awaitable):
-    """The status a call ended with."""
+    """The status of a failed call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await awaitable
     return caught.value
 
 
 async def and_no_more(*messages):
-    """A stream that stays open. grpc's client calls it an internal error to have sent what nobody reads any more."""
+    """A stream that stays open, because grpc's client reports an internal error for messages that are not read."""
     for message in messages:
         yield message
     await asyncio.Event().wait()
@@ -77,8 +77,8 @@ async def test_every_method_answers(path):
     assert is_right(answer), answer
 
 
-async def test_an_answer_says_what_it_cost_twice():
-    """In the message, and as HTTP's headers do, with the honest length beside it."""
+async def test_a_response_reports_its_cost_twice():
+    """In the message and in metadata, with the lengths of the inputs."""
     async with live() as running:
         call = running.call(EMBED, pb.EmbedRequest(inputs="abc"), metadata=(("x-request-id", "mine"),))
         answer = await call
@@ -89,8 +89,8 @@ async def test_an_answer_says_what_it_cost_twice():
     assert (told["x-vectord-tokens-seen"], told["x-vectord-truncated"], told["x-compute-tokens"]) == ("9", "1", "4")
 
 
-async def test_the_engine_hears_who_calls():
-    """By address, lane and the request's name."""
+async def test_the_engine_receives_the_caller():
+    """Address, lane and request id."""
     engine = FakeEngine()
     async with live(engine) as running:
         metadata = (("x-vectord-lane", "bulk"), ("x-request-id", "mine"))
@@ -100,7 +100,7 @@ async def test_the_engine_hears_who_calls():
 
 
 async def test_an_unknown_method_is_unimplemented():
-    """In a service of ours too."""
+    """Also in a served service."""
     async with live() as running:
         for path in ("/tei.v1.Embed/EmbedMore", "/other.v1.Embed/Embed"):
             assert (await failed(running.channel.unary_unary(path)(b""))).code() is StatusCode.UNIMPLEMENTED
@@ -111,8 +111,8 @@ async def test_an_unknown_method_is_unimplemented():
 
 @pytest.mark.parametrize("path", METHODS)
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)], ids=["no key", "wrong key"])
-async def test_every_method_demands_the_key(path, metadata):
-    """Before a message is read, and before the engine hears of it."""
+async def test_every_method_needs_the_key(path, metadata):
+    """Before a message is read and before the engine is called."""
     engine = FakeEngine()
     message, _ = EXAMPLES[METHODS[path].input_type.name]
     async with live(engine, api_key="right") as running:
@@ -124,8 +124,8 @@ async def test_every_method_demands_the_key(path, metadata):
 @pytest.mark.parametrize(
     "metadata", [("authorization", "Bearer right"), ("authorization", "right"), ("x-api-key", "right")], ids=str
 )
-async def test_a_key_may_come_as_over_http(metadata):
-    """In each of the three ways."""
+async def test_a_key_is_accepted_in_every_form(metadata):
+    """As for HTTP."""
     async with live(api_key="right") as running:
         assert await answers(running, EMBED, metadata=(metadata,))
 
@@ -142,8 +142,8 @@ async def test_a_key_may_come_as_over_http(metadata):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-async def test_an_error_is_a_status_in_teis_words(failure, code, details):
-    """With the request's name, and when to come back."""
+async def test_an_error_is_a_status_with_teis_message(failure, code, details):
+    """With the request id and the time to retry."""
     engine = FakeEngine()
     engine.failures.append(failure)
     async with live(engine) as running:
@@ -154,8 +154,8 @@ async def test_an_error_is_a_status_in_teis_words(failure, code, details):
     assert trailers.get("grpc-retry-pushback-ms") == ("2000" if isinstance(failure, Overloaded) else None)
 
 
-async def test_what_nobody_foresaw_stays_in_the_log(caplog):
-    """The client learns that it happened, the log what."""
+async def test_an_unexpected_exception_stays_in_the_log(caplog):
+    """The client gets a general message."""
     engine = FakeEngine()
     engine.failures.append(RuntimeError("secret"))
     async with live(engine) as running:
@@ -174,15 +174,14 @@ async def test_what_nobody_foresaw_stays_in_the_log(caplog):
         pytest.param(bytes(2000), StatusCode.RESOURCE_EXHAUSTED, id="too many bytes"),
     ],
 )
-async def test_what_is_no_message_harms_nobody(content, code):
-    """The next call on the connection is answered."""
+async def test_an_invalid_message_does_not_affect_later_calls(content, code):
     async with live(payload_limit=1024) as running:
         assert (await failed(running.channel.unary_unary(EMBED)(content))).code() is code
         assert await answers(running, EMBED)
 
 
-async def test_messages_under_way_hold_so_many_bytes_together():
-    """What would be more is refused, until others have been answered."""
+async def test_the_bytes_of_messages_in_progress_are_bounded():
+    """Further messages are refused until others are answered."""
     engine = FakeEngine()
     engine.gate.clear()
     large = pb.EmbedRequest(inputs="x" * 1000)
@@ -197,22 +196,21 @@ async def test_messages_under_way_hold_so_many_bytes_together():
         assert (await running.call(EMBED, large)).embeddings[0] == 1000
 
 
-async def test_metadata_that_mean_nothing_are_refused():
-    """A lane there is none of."""
+async def test_an_unknown_lane_is_refused():
     async with live() as running:
         error = await failed(answers(running, EMBED, metadata=(("x-vectord-lane", "fast"),)))
     assert error.code() is StatusCode.INVALID_ARGUMENT
 
 
-async def test_compressed_messages_are_not_read():
-    """A few bytes of gzip could be gigabytes; what a server does not read is UNIMPLEMENTED."""
+async def test_compressed_messages_are_refused():
+    """A few bytes of gzip could be gigabytes; the status is UNIMPLEMENTED."""
     async with live() as running:
         error = await failed(answers(running, EMBED, compression=grpc.Compression.Gzip))
     assert error.code() is StatusCode.UNIMPLEMENTED
 
 
-async def test_a_call_is_a_line_in_the_log(caplog):
-    """With its method and status as gRPC numbers them, and without a word of what was sent."""
+async def test_a_call_is_one_log_line(caplog):
+    """With method and gRPC status, without content."""
     caplog.set_level(logging.INFO)
     engine = FakeEngine()
     async with live(engine) as running:
@@ -238,7 +236,7 @@ async def test_a_call_is_a_line_in_the_log(caplog):
     ids=["short answers", "vectors of all tokens", "pieces of all tokens"],
 )
 async def test_a_stream_is_answered_in_order(path, message, at_once):
-    """Many messages, bounded in flight, the more tightly the larger answers may be, each its own answer."""
+    """With a bound on messages in progress, which is lower for large responses."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running:
@@ -252,14 +250,14 @@ async def test_a_stream_is_answered_in_order(path, message, at_once):
 
 
 def size_told_by(answer):
-    """The length of the text that the fake engine was asked for."""
+    """The length of the fake engine's text."""
     if isinstance(answer, pb.EmbedResponse):
         return answer.embeddings[0]
     return answer.tokens[1].stop if isinstance(answer, pb.EncodeResponse) else answer.token_embeddings[1].embeddings[2]
 
 
-async def test_a_stream_waits_where_a_lone_call_is_refused():
-    """Every message of it is answered in the end."""
+async def test_a_stream_waits_if_a_single_call_would_be_refused():
+    """Every message is answered."""
     engine = FakeEngine()
     engine.failures += [Overloaded("busy", retry_after_s=0.001)] * 5
     async with live(engine) as running:
@@ -268,8 +266,8 @@ async def test_a_stream_waits_where_a_lone_call_is_refused():
     assert len(engine.requests) == 8
 
 
-async def test_a_bad_message_ends_its_stream_after_the_answers_before_it():
-    """And with its own status."""
+async def test_an_invalid_message_ends_its_stream_after_earlier_responses():
+    """With its own status."""
     heard = []
     async with live() as running:
         call = running.call(EMBED_STREAM, and_no_more(*(pb.EmbedRequest(inputs=text) for text in ("a", "bb", ""))))
@@ -281,7 +279,7 @@ async def test_a_bad_message_ends_its_stream_after_the_answers_before_it():
 
 
 async def test_texts_of_a_stream_are_ranked_together():
-    """By their places in it; what an overloaded engine refuses is asked again."""
+    """By their index; requests that the engine refuses as overload are retried."""
     engine = FakeEngine()
     engine.failures.append(Overloaded("busy", retry_after_s=0.001))
     async with live(engine) as running:
@@ -296,7 +294,7 @@ async def test_texts_of_a_stream_are_ranked_together():
 
 @pytest.mark.parametrize("path", [EMBED, EMBED_STREAM, "/tei.v1.Rerank/RerankStream"])
 async def test_a_cancelled_call_cancels_its_work(path, caplog):
-    """Nothing runs for nobody, and nobody has failed."""
+    """And logs no failure."""
     engine = FakeEngine()
     engine.gate.clear()
     message, _ = EXAMPLES[METHODS[path].input_type.name]
@@ -314,8 +312,8 @@ async def test_a_cancelled_call_cancels_its_work(path, caplog):
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-async def test_a_server_on_its_way_out_takes_nothing_new():
-    """What it has accepted is answered."""
+async def test_a_server_that_shuts_down_refuses_new_calls():
+    """Accepted calls are answered."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running:

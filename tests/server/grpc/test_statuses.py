@@ -1,4 +1,4 @@
-"""Which status every error has."""
+"""The status of every error."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from vectord.server.grpc.call import CODES, code_of, trailers_of
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
 def test_errors_have_teis_statuses(error, code):
-    """Each kind of TEI's its own, and ours beside them."""
+    """TEI's where it has one."""
     assert code_of(error) is code
 
 
-def test_only_what_may_pass_is_retried():
-    """Clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED when told to: what fails for ever is neither."""
+def test_permanent_errors_are_not_retried():
+    """Clients retry UNAVAILABLE and RESOURCE_EXHAUSTED."""
     passing = {StatusCode.UNAVAILABLE, StatusCode.RESOURCE_EXHAUSTED}
     retried = {kind for kind in ERRORS if row_of(CODES, kind.__new__(kind)) in passing}
     assert retried == {kind for kind in ERRORS if issubclass(kind, Overloaded | Unavailable)}
 
 
-def test_the_wait_is_told_in_grpcs_own_words():
-    """Whole milliseconds, rounded up; nothing where waiting does not help."""
+def test_the_wait_is_in_grpcs_form():
+    """Whole milliseconds, rounded up; absent if waiting does not help."""
     assert trailers_of(Overloaded("x", retry_after_s=1.2341)) == (("grpc-retry-pushback-ms", "1235"),)
     assert trailers_of(errors.EmptyInput("x")) == ()

@@ -1,4 +1,4 @@
-"""Streams keep their order, their bounds and nothing behind."""
+"""The order and the bounds of streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def ended(stream: Awaitable[None]) -> None:
 
 
 class Answers:
-    """Answers a message when it is told to, and keeps what was delivered."""
+    """Answers each message on request and records deliveries."""
 
     def __init__(self) -> None:
         self.gates: dict[bytes, asyncio.Event] = {}
@@ -65,8 +65,7 @@ class Answers:
             self.gates.setdefault(message, asyncio.Event()).set()
 
 
-async def test_answers_come_in_the_order_of_the_messages():
-    """Whichever is ready first."""
+async def test_answers_keep_the_order_of_the_messages():
     answers = Answers()
     running = asyncio.create_task(ordered(sent([b"a", b"b", b"c"]), answers.answer, answers.deliver, 100))
     await until(lambda: answers.running == 3)
@@ -79,7 +78,7 @@ async def test_answers_come_in_the_order_of_the_messages():
 
 
 async def test_an_answer_does_not_wait_for_the_next_message():
-    """A client may wait for each answer before it asks again."""
+    """A client may wait for each answer before it sends again."""
     answers = Answers()
     answers.release(b"a", b"b")
     heard = asyncio.Event()
@@ -100,8 +99,7 @@ async def test_an_answer_does_not_wait_for_the_next_message():
     ("size", "limit_bytes", "most"),
     [pytest.param(3, 10**6, AT_ONCE, id="messages"), pytest.param(300, 1000, 4, id="bytes")],
 )
-async def test_no_more_run_at_once(size, limit_bytes, most):
-    """However fast they come in."""
+async def test_the_number_of_active_messages_is_bounded(size, limit_bytes, most):
     answers = Answers()
     messages = [b"%0*d" % (size, number) for number in range(200)]
     running = asyncio.create_task(ordered(sent(messages), answers.answer, answers.deliver, limit_bytes))
@@ -114,8 +112,8 @@ async def test_no_more_run_at_once(size, limit_bytes, most):
     assert answers.delivered == messages
 
 
-async def test_a_failure_comes_after_the_answers_before_it():
-    """And ends what runs behind it."""
+async def test_a_failure_comes_after_earlier_answers():
+    """And cancels later ones."""
     answers = Answers()
     running = asyncio.create_task(ordered(sent([b"a", b"bad", b"c"]), answers.answer, answers.deliver, 100))
     await until(lambda: answers.running == 3)
@@ -129,8 +127,7 @@ async def test_a_failure_comes_after_the_answers_before_it():
     assert answers.running == 0
 
 
-async def test_several_failures_are_one():
-    """The first in order; of the others nobody hears."""
+async def test_the_first_failure_in_order_is_raised():
     answers = Answers()
     answers.release(b"bad 1", b"bad 2")
     with pytest.raises(ValueError, match="bad 1"):
@@ -139,8 +136,8 @@ async def test_several_failures_are_one():
 
 
 @pytest.mark.parametrize("delivering", [False, True], ids=["answering", "delivering"])
-async def test_a_cancelled_stream_leaves_nothing_behind(delivering):
-    """Its answers are cancelled with it, wherever it stood."""
+async def test_a_cancelled_stream_cancels_its_answers(delivering):
+    """In every state."""
     answers = Answers()
     begun = asyncio.Event()
 
@@ -160,7 +157,7 @@ async def test_a_cancelled_stream_leaves_nothing_behind(delivering):
 
 
 async def test_a_stream_without_messages_ends():
-    """With no answer."""
+    """Without an answer."""
     answers = Answers()
     await ordered(sent([]), answers.answer, answers.deliver, 100)
     assert answers.delivered == []

@@ -1,4 +1,4 @@
-"""What answers hold of the process's memory until their clients have them."""
+"""Bounds on responses that clients have not read."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RESULT = EmbedResult(
 
 @pytest.fixture
 def room(monkeypatch: pytest.MonkeyPatch) -> WriteBackpressure:
-    """For four messages, two of them gRPC's; nobody waits for it."""
+    """Room for four messages, two of them gRPC's; requests for more fail at once."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
     made = WriteBackpressure(0)
     made.room_bytes = 4 * MESSAGE_BYTES
@@ -47,8 +47,8 @@ def writing(room: WriteBackpressure) -> Writing:
     return Writing(room)
 
 
-async def test_what_nobody_has_taken_of_a_stream_is_counted(writing: Writing) -> None:
-    """From being made to being taken; what is left at its end is free again."""
+async def test_unread_responses_of_a_stream_are_counted(writing: Writing) -> None:
+    """Until they are read or the stream ends."""
     with writing.stream() as held:
         first, second = [held.add(await writing.write(MESSAGE, RESULT)) for _ in range(2)]
         with pytest.raises(Overloaded):
@@ -61,8 +61,8 @@ async def test_what_nobody_has_taken_of_a_stream_is_counted(writing: Writing) ->
     assert len(await writing.write(MESSAGE, RESULT)) == MESSAGE_BYTES
 
 
-async def test_lone_answers_count_until_their_calls_are_over(writing: Writing) -> None:
-    """grpc tells nothing of what is read in between."""
+async def test_single_responses_count_until_their_calls_end(writing: Writing) -> None:
+    """grpc does not report earlier progress."""
     over = [writing.hold(await writing.write(MESSAGE, RESULT)) for _ in range(2)]
     with pytest.raises(Overloaded):
         await writing.write(MESSAGE, RESULT)
@@ -70,8 +70,7 @@ async def test_lone_answers_count_until_their_calls_are_over(writing: Writing) -
     assert len(await writing.write(MESSAGE, RESULT)) == MESSAGE_BYTES
 
 
-async def test_clients_of_grpc_leave_http_its_half(writing: Writing, room: WriteBackpressure) -> None:
-    """However many of them do not read."""
+async def test_grpc_uses_at_most_half_of_the_room(writing: Writing, room: WriteBackpressure) -> None:
     held = [writing.hold(await writing.write(MESSAGE, RESULT)) for _ in range(2)]
     for _ in range(3):
         with pytest.raises(Overloaded):

@@ -1,4 +1,4 @@
-"""Pages of other origins in a browser."""
+"""Browser requests from pages of other origins."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PREFLIGHT = {
 }
 
 
-async def test_by_default_browsers_are_told_nothing() -> None:
-    """So that they let no page of another origin read an answer, or ask with a key."""
+async def test_by_default_there_are_no_cors_headers() -> None:
+    """Browsers then block other origins."""
     preflight = await ask("OPTIONS", (), **PREFLIGHT)
     answer = await ask("POST", (), origin=PAGE, authorization="Bearer k")
     assert (preflight.status, answer.status) == (401, 200)
@@ -40,7 +40,7 @@ async def test_by_default_browsers_are_told_nothing() -> None:
 
 @pytest.mark.parametrize("path", [path for path in ROUTES if "{" not in path])
 async def test_a_preflight_needs_no_key(path: str) -> None:
-    """Browsers send none with it. Every route, and any header that the page wants to send."""
+    """Browsers send none. Every route and header is allowed."""
     reply = await ask("OPTIONS", (PAGE,), path, **PREFLIGHT)
     assert reply.status == 200
     assert reply.headers["access-control-allow-origin"] == PAGE
@@ -50,24 +50,23 @@ async def test_a_preflight_needs_no_key(path: str) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 401])
-async def test_a_page_may_read_answers_and_refusals(status: int) -> None:
-    """With the headers that say what happened."""
+async def test_an_allowed_page_may_read_responses_and_errors(status: int) -> None:
+    """With their headers."""
     key = {"authorization": "Bearer k"} if status == 200 else {}
     reply = await ask("POST", (PAGE,), origin=PAGE, **key)
     assert (reply.status, reply.headers["access-control-allow-origin"]) == (status, PAGE)
     assert "x-request-id" in reply.headers["access-control-expose-headers"]
 
 
-async def test_other_pages_may_not() -> None:
-    """Whatever they call themselves; and a star allows all."""
+async def test_other_origins_are_not_allowed() -> None:
+    """Unless the setting is a star."""
     for origin in ("https://other.test", "https://page.test.evil", "null"):
         assert "access-control-allow-origin" not in (await ask("POST", (PAGE,), origin=origin)).headers
         assert (await ask("OPTIONS", (PAGE,), **PREFLIGHT | {"origin": origin})).status == 400
         assert (await ask("POST", ("*",), origin=origin)).headers["access-control-allow-origin"] == "*"
 
 
-async def test_who_is_no_browser_sees_no_difference() -> None:
-    """Nothing is sent to those who name no origin."""
+async def test_requests_without_an_origin_are_unaffected() -> None:
     reply = await ask("POST", (PAGE,), authorization="Bearer k")
     assert reply.status == 200
     assert not any(name.startswith("access-control") for name in reply.headers)

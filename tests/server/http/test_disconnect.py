@@ -1,4 +1,4 @@
-"""Work stops when its client leaves, and only then."""
+"""Work is cancelled if its client disconnects, and only then."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def watch_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_quick_work_is_never_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer that is there before the watch begins costs no task."""
+    """A result before the watch begins costs no task."""
     monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 60.0)
     line = Line()
     before = len(asyncio.all_tasks())
@@ -40,8 +40,8 @@ async def test_quick_work_is_never_watched(monkeypatch: pytest.MonkeyPatch) -> N
     assert not line.watched.is_set()
 
 
-async def test_work_whose_client_stays_is_finished() -> None:
-    """The result comes back and nothing of the watch is left."""
+async def test_work_of_a_connected_client_finishes() -> None:
+    """No part of the watch is left."""
     line = Line()
 
     async def work() -> str:
@@ -53,8 +53,8 @@ async def test_work_whose_client_stays_is_finished() -> None:
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_work_whose_client_leaves_is_cancelled() -> None:
-    """The work sees CancelledError, the caller ClientDisconnected, and the caller's task can go on."""
+async def test_work_of_a_disconnected_client_is_cancelled() -> None:
+    """The work gets CancelledError, the caller ClientDisconnected, and its task continues."""
     line = Line()
     cancelled = asyncio.Event()
 
@@ -76,8 +76,7 @@ async def test_work_whose_client_leaves_is_cancelled() -> None:
     await asyncio.sleep(0)
 
 
-async def test_an_error_of_the_work_is_its_own() -> None:
-    """The watch hides nothing."""
+async def test_an_error_of_the_work_is_raised() -> None:
 
     async def work() -> None:
         await asyncio.sleep(0)
@@ -87,8 +86,7 @@ async def test_an_error_of_the_work_is_its_own() -> None:
         await cancel_on_disconnect(work(), Line().receive)
 
 
-async def test_a_cancellation_from_outside_stays_one() -> None:
-    """A shutdown that cancels the task is not taken for a client that left."""
+async def test_an_outer_cancellation_is_not_a_disconnect() -> None:
     line = Line()
     task = asyncio.create_task(_cancelled_by_others(line))
     await line.watched.wait()

@@ -1,4 +1,4 @@
-"""One request, from its headers to its answer, without a socket."""
+"""One request, from its headers to its response, without a socket."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def ask(
     return await call(app, method, path, content, headers=headers, **scope)
 
 
-async def test_an_answer_has_the_engines_result_in_the_dialects_words() -> None:
-    """Body in, vectors out, with the request's name and the lengths in headers."""
+async def test_a_response_has_the_engines_result_in_the_products_form() -> None:
+    """With the request id and lengths in headers."""
     reply = await ask({"input": "hello"}, headers={"x-request-id": "me-1"})
     assert reply.status == 200
     assert reply.json["dialect"] == "first"
@@ -55,7 +55,7 @@ async def test_an_answer_has_the_engines_result_in_the_dialects_words() -> None:
     assert int(reply.headers["content-length"]) == len(reply.body)
 
 
-async def test_the_engine_is_told_who_asks() -> None:
+async def test_the_engine_receives_the_caller() -> None:
     """Address, request id and lane, and never the key."""
     engine = FakeEngine()
     await ask(engine=engine, headers={"x-request-id": "me-1", "x-vectord-lane": "bulk", "authorization": "Bearer k"})
@@ -64,35 +64,34 @@ async def test_the_engine_is_told_who_asks() -> None:
 
 
 async def test_an_unknown_lane_is_refused() -> None:
-    """A wrong word in a header is told, not guessed at, and not echoed."""
+    """Without the value."""
     reply = await ask(headers={"x-vectord-lane": "express"})
     assert (reply.status, reply.json["error"]) == (400, "InvalidField")
     assert b"express" not in reply.body
 
 
-async def test_an_answer_names_the_space_of_its_vectors() -> None:
-    """In a header, whatever the dialect."""
+async def test_a_response_names_the_space_of_its_vectors() -> None:
+    """In a header, for every product."""
     assert (await ask()).headers["x-vectord-fingerprint"] == FINGERPRINT
 
 
-async def test_the_engine_is_told_which_space_is_expected() -> None:
-    """It alone knows which model answers, and so whether the expectation holds."""
+async def test_the_engine_receives_the_expected_space() -> None:
+    """It knows which model answers."""
     engine = FakeEngine()
     await ask(engine=engine, headers={"x-vectord-expect-fingerprint": f"{FINGERPRINT}:256"})
     assert [caller.expect_fingerprint for caller in engine.callers] == [f"{FINGERPRINT}:256"]
 
 
 @pytest.mark.parametrize("value", ["", "zq9", "A0", "a" * 41, "0 1"], ids=repr)
-async def test_what_is_no_fingerprint_is_refused(value: str) -> None:
-    """Nothing runs, and nothing is echoed."""
+async def test_an_invalid_fingerprint_is_refused(value: str) -> None:
+    """Without the value, before the engine is called."""
     engine = FakeEngine()
     reply = await ask(engine=engine, headers={"x-vectord-expect-fingerprint": value})
     assert (reply.status, reply.json["error"], engine.callers) == (400, "InvalidField", [])
     assert b"zq9" not in reply.body
 
 
-async def test_a_route_may_look_at_the_models() -> None:
-    """A body's meaning may hang on what is served."""
+async def test_a_parser_can_read_the_served_models() -> None:
     seen = []
     plain = route("first", "/v1/embed")
 
@@ -105,8 +104,8 @@ async def test_a_route_may_look_at_the_models() -> None:
 
 
 @pytest.mark.parametrize(("key", "speaker"), [("meow", "cat"), ("woof", "dog"), ("neither", None)])
-async def test_errors_come_from_the_dialect_that_the_body_chose(key: str, speaker: str | None) -> None:
-    """On a shared path the body decides who says no; where it does not, all shapes are in the answer."""
+async def test_errors_have_the_form_of_the_selected_product(key: str, speaker: str | None) -> None:
+    """If the body selects none, the error has the keys of all products."""
     engine = FakeEngine()
     engine.error = Overloaded("Busy.", retry_after_s=1)
     reply = await ask({key: "x"}, engine=engine, path="/say")
@@ -114,18 +113,17 @@ async def test_errors_come_from_the_dialect_that_the_body_chose(key: str, speake
     assert speaker or {"detail", "error", "message"} <= set(reply.json)
 
 
-async def test_path_values_reach_the_dialect() -> None:
-    """A GET has no body; its path is its question."""
+async def test_path_values_reach_the_parser() -> None:
     assert (await ask(b"", method="GET", path="/dogs/rex")).json["inputs"] == ["rex"]
 
 
 async def test_a_root_path_is_not_part_of_the_path() -> None:
-    """Behind a proxy that serves us under a prefix, paths are found without it."""
+    """As behind a proxy with a prefix."""
     assert (await ask(path="/models/v1/embed", root_path="/models")).status == 200
 
 
-async def test_what_nobody_foresaw_is_500_and_logged_under_the_request_id(caplog: pytest.LogCaptureFixture) -> None:
-    """The client learns the id and nothing else; the log has the traceback with the same id."""
+async def test_an_unexpected_exception_is_500_and_logged_with_the_request_id(caplog: pytest.LogCaptureFixture) -> None:
+    """The response has the id only; the log has the traceback with the same id."""
     engine = FakeEngine()
     engine.error = RuntimeError("secret: /etc/passwd")
     with caplog.at_level(logging.ERROR):
@@ -138,15 +136,15 @@ async def test_what_nobody_foresaw_is_500_and_logged_under_the_request_id(caplog
     assert record.exc_info[1] is engine.error
 
 
-async def test_a_renderer_that_fails_is_answered_too() -> None:
-    """A bug in a dialect is a 500 in that dialect."""
+async def test_a_failing_renderer_is_a_500() -> None:
+    """In the product's form."""
     broken = replace(route("first", "/v1/embed"), parse=lambda _: Call(EmbedRequest(inputs=["a"]), lambda _: 1 / 0))
     reply = await ask(dialects=(dialect("first", broken),))
     assert (reply.status, reply.json["dialect"]) == (500, "first")
 
 
-async def test_no_error_echoes_what_was_sent() -> None:
-    """Neither path nor body nor header comes back in any refusal."""
+async def test_no_error_contains_request_content() -> None:
+    """Neither path nor body nor headers."""
     marker = "zq9marker"
     replies = [
         await ask(path=f"/{marker}"),
@@ -162,8 +160,8 @@ async def test_no_error_echoes_what_was_sent() -> None:
 
 
 @pytest.mark.parametrize("size", [100, 100_000], ids=["small", "large"])
-async def test_gzip_is_for_large_answers_to_those_who_take_it(size: int) -> None:
-    """From compress_min_bytes on the answer is compressed; caches are told that it depends on the header."""
+async def test_large_responses_are_compressed_if_accepted(size: int) -> None:
+    """From compress_min_bytes on, with Vary."""
     engine = FakeEngine(dimensions=size // 20)
     plain = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096))
     packed = await ask(engine=engine, config=ServerConfig(compress_min_bytes=4096), headers={"accept-encoding": "gzip"})
@@ -177,15 +175,15 @@ async def test_gzip_is_for_large_answers_to_those_who_take_it(size: int) -> None
         assert int(packed.headers["content-length"]) == len(packed.body) < len(plain.body)
 
 
-async def test_gzip_can_be_switched_off() -> None:
-    """compress_min_bytes 0 compresses nothing."""
+async def test_compression_can_be_disabled() -> None:
+    """With compress_min_bytes 0."""
     engine = FakeEngine(dimensions=5000)
     reply = await ask(engine=engine, config=ServerConfig(compress_min_bytes=0), headers={"accept-encoding": "gzip"})
     assert "content-encoding" not in reply.headers
 
 
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
-    """Content-Length says what GET would send."""
+    """Including Content-Length."""
     shown = await ask(b"", method="GET", path="/health/live")
     head = await ask(b"", method="HEAD", path="/health/live")
     assert head.body == b""
@@ -193,21 +191,21 @@ async def test_head_has_the_headers_of_get_and_no_body() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "OPTIONS", "DELETE", "PATCH", "TRACE"])
-async def test_other_methods_are_told_which_are_right(method: str) -> None:
-    """405 in the path's own dialect; nothing is read, nothing runs."""
+async def test_other_methods_are_405(method: str) -> None:
+    """In the form of the path's owner, without reading the body."""
     reply = await ask(b"", method=method)
     assert (reply.status, reply.json["dialect"]) == (405, "first")
 
 
 @pytest.mark.parametrize("path", ["*", "", "//", "/../etc/passwd", "/v1/embed/../../x", "/\x00", "/%2e", "/\udcff"])
-async def test_odd_paths_are_just_not_served(path: str) -> None:
-    """404 with a request id, whatever a path looks like; nothing resolves it."""
+async def test_odd_paths_are_not_served(path: str) -> None:
+    """404 with a request id; no path is resolved."""
     reply = await ask(path=path)
     assert (reply.status, "x-request-id" in reply.headers) == ((405 if path in ("", "//") else 404), True)
 
 
 async def test_websockets_are_declined() -> None:
-    """A server that speaks them is told no, in its own protocol."""
+    """In their own protocol."""
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -221,8 +219,8 @@ async def test_websockets_are_declined() -> None:
     assert sent == [{"type": "websocket.close", "code": 1003}]
 
 
-async def test_while_shutting_down_new_requests_are_refused_in_their_dialect() -> None:
-    """503 and Connection: close, so that the client takes its next request elsewhere."""
+async def test_new_requests_during_shutdown_are_503() -> None:
+    """In the product's form, with Connection: close."""
     app = create_app(FakeEngine(), [EMBED], ServerConfig())
     app.state.shutdown.begin()
     reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}')
@@ -232,7 +230,7 @@ async def test_while_shutting_down_new_requests_are_refused_in_their_dialect() -
 
 
 async def test_a_cancelled_request_is_answered_503() -> None:
-    """When the time to finish is over, what still runs says so instead of saying nothing."""
+    """After the shutdown timeout."""
     engine = FakeEngine()
     engine.gate.clear()
     app = create_app(engine, [EMBED], ServerConfig())
@@ -244,7 +242,7 @@ async def test_a_cancelled_request_is_answered_503() -> None:
 
 
 class Recording(Metrics):
-    """Keeps what the server tells of HTTP."""
+    """Records the exchanges."""
 
     def __init__(self) -> None:
         super().__init__("0")
@@ -255,8 +253,8 @@ class Recording(Metrics):
         self.heard.append((event.dialect, event.route, event.status))
 
 
-async def test_metrics_hear_of_every_answer() -> None:
-    """Dialect, the path's template and status: never the path itself, which clients choose."""
+async def test_every_response_is_reported() -> None:
+    """With product, the path's template and status, never the path itself."""
     engine, metrics = FakeEngine(), Recording()
     app = create_app(engine, [EMBED, DOG], ServerConfig(), metrics)
     await call(app, "POST", "/v1/embed", b'{"input": "x"}')
@@ -273,7 +271,7 @@ async def test_metrics_hear_of_every_answer() -> None:
 
 
 async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCaptureFixture) -> None:
-    """It names id, route, status, time, model and tokens."""
+    """With id, route, status, time, model and tokens."""
     with caplog.at_level(logging.INFO):
         await ask(
             {"input": "zqsecret"}, headers={"authorization": "Bearer zqkey"}, engine=FakeEngine([TextLength(9, 4)])
@@ -296,8 +294,8 @@ async def test_one_log_line_a_request_without_text_or_key(caplog: pytest.LogCapt
     assert "zq" not in repr(vars(record))
 
 
-async def test_a_client_that_names_bytes_gets_bytes() -> None:
-    """Whatever the dialect writes for others; and numbers are not compressed."""
+async def test_a_client_that_accepts_bytes_gets_bytes() -> None:
+    """From every product, and uncompressed."""
     headers = {"accept": "application/octet-stream", "accept-encoding": "gzip"}
     reply = await ask(engine=FakeEngine(dimensions=4096), headers=headers)
     assert (reply.status, reply.headers["content-type"]) == (200, "application/octet-stream")
@@ -306,8 +304,8 @@ async def test_a_client_that_names_bytes_gets_bytes() -> None:
     assert reply.headers["x-vectord-fingerprint"] == FINGERPRINT
 
 
-async def test_a_form_of_answer_that_does_not_exist_is_refused_in_the_dialect() -> None:
-    """Before the engine is asked."""
+async def test_an_unknown_form_is_refused() -> None:
+    """In the product's form, before the engine is called."""
     engine = FakeEngine()
     reply = await ask(engine=engine, headers={"accept": "application/octet-stream;dtype=int3"})
     assert (reply.status, reply.json["error"]) == (406, "NotAcceptable")
@@ -315,7 +313,7 @@ async def test_a_form_of_answer_that_does_not_exist_is_refused_in_the_dialect() 
 
 
 async def test_a_public_route_needs_no_key() -> None:
-    """A dialect's own health routes; its others do."""
+    """Other routes of the product do."""
     both = dialect("first", route("first", "/open", "GET", public=True), route("first", "/shut", "GET"))
     config = ServerConfig(api_key="k")
     assert (await ask(method="GET", path="/open", dialects=(both,), config=config)).status == 200

@@ -1,4 +1,4 @@
-"""The models that a dialect may look at."""
+"""The served models, for parsers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vectord.server.http.handler import LazyModelList
 
 
 class AskedEngine(FakeEngine):
-    """Counts how often it is asked what it serves, and serves one model more each time."""
+    """Counts its calls, and serves one more model after each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,15 +21,15 @@ class AskedEngine(FakeEngine):
         return model_list(*(f"model-{number}" for number in range(self.asked)))
 
 
-def test_an_engine_is_not_asked_before_someone_looks() -> None:
-    """Most bodies mean the same whatever is served, and a description of every model is not free."""
+def test_the_engine_is_asked_at_first_use() -> None:
+    """Most parsers do not need the models."""
     engine = AskedEngine()
     LazyModelList(engine)
     assert engine.asked == 0
 
 
-def test_an_engine_is_asked_once() -> None:
-    """However often and in whatever way they are looked at, the models are those of the first look."""
+def test_the_engine_is_asked_once() -> None:
+    """All reads return the first list."""
     engine = AskedEngine()
     served = LazyModelList(engine)
     assert len(served) == 1

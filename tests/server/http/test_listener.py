@@ -1,4 +1,4 @@
-"""TLS, by a certificate of the test's own."""
+"""TLS with a certificate of the test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CA = trustme.CA()
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
-    """The settings of a server that shows a certificate for this machine."""
+    """Settings with a certificate for this machine."""
     issued = CA.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(tmp_path / "key.pem")
     for blob in issued.cert_chain_pems:
@@ -40,7 +40,7 @@ def trusting() -> ssl.SSLContext:
 
 
 async def test_requests_are_answered_over_tls(files: dict[str, str]) -> None:
-    """By the protocol that has our bounds; whoever speaks plain HTTP gets nothing."""
+    """With the same bounds; plain HTTP gets no response."""
     async with live(**files) as running:
         secure = Client(*await asyncio.open_connection("127.0.0.1", running.port, ssl=trusting()))
         secure.send(post({"input": "hello"}))
@@ -52,8 +52,7 @@ async def test_requests_are_answered_over_tls(files: dict[str, str]) -> None:
         plain.close()
 
 
-async def test_old_versions_are_not_spoken(files: dict[str, str]) -> None:
-    """TLS 1.1 is broken."""
+async def test_tls_1_1_is_refused(files: dict[str, str]) -> None:
     context = trusting()
     with pytest.warns(DeprecationWarning):
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -62,8 +61,7 @@ async def test_old_versions_are_not_spoken(files: dict[str, str]) -> None:
             await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
 
 
-def test_the_url_says_https(files: dict[str, str]) -> None:
-    """Scripts read it."""
+def test_the_url_has_the_scheme_https(files: dict[str, str]) -> None:
     told = []
     config = ServerConfig(port=0, **files)
     app = create_app(FakeEngine(), [EMBED], config)
@@ -77,8 +75,8 @@ def test_the_url_says_https(files: dict[str, str]) -> None:
     assert url.startswith("https://127.0.0.1:")
 
 
-def test_without_files_there_is_none(files: dict[str, str]) -> None:
-    """Nor where it is switched off though there are some."""
+def test_without_files_tls_is_off(files: dict[str, str]) -> None:
+    """Also with files if it is switched off."""
     assert certificate_of(ServerConfig()) is None
     assert certificate_of(ServerConfig(tls_enabled=False, **files)) is None
     assert certificate_of(ServerConfig(tls_enabled=True, **files)) is not None
@@ -87,8 +85,8 @@ def test_without_files_there_is_none(files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     "broken", ["no key", "no certificate", "nothing", "absent", "folder", "not PEM", "another's key", "password"]
 )
-def test_wrong_files_are_one_line(broken: str, files: dict[str, str], tmp_path: Path) -> None:
-    """Before the port is bound; nobody is asked for a password."""
+def test_invalid_files_are_a_one_line_error(broken: str, files: dict[str, str], tmp_path: Path) -> None:
+    """Before the port is bound, without a password prompt."""
     wrong = tmp_path / "wrong.pem"
     wrong.write_text("nonsense")
     if broken == "another's key":
@@ -110,8 +108,8 @@ def test_wrong_files_are_one_line(broken: str, files: dict[str, str], tmp_path: 
     assert "\n" not in caught.value.message
 
 
-def test_a_process_with_wrong_files_ends_with_2(tmp_path: Path) -> None:
-    """One line on standard error."""
+def test_a_process_with_invalid_files_exits_with_2(tmp_path: Path) -> None:
+    """With one line on standard error."""
     words = ["serve", "--backend", "fake", "--port", "0", "--tls-cert-file", "a.pem", "--tls-key-file", "b.pem"]
     command = [sys.executable, "-m", "vectord", *words]
     ended = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""/metrics on a port of its own."""
+"""/metrics on a separate port."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from vectord.server.http.metrics_port import serve_metrics
 from vectord.server.pipeline import Shutdown
 
 
-async def test_it_serves_that_page_and_nothing_else() -> None:
-    """With no key, also of a server that has one; closed with the block."""
+async def test_the_port_serves_only_metrics() -> None:
+    """Without a key; closed after the block."""
     metrics = Metrics("1.2.3")
     config = ServerConfig(prometheus_port=0, api_key="secret")
     async with serve_metrics(FakeEngine(), metrics, config, Shutdown()) as port, httpx.AsyncClient() as client:
@@ -32,8 +32,7 @@ async def test_it_serves_that_page_and_nothing_else() -> None:
         socket.create_connection(("127.0.0.1", port))
 
 
-async def test_a_taken_port_is_a_clear_error() -> None:
-    """With the option that changes it."""
+async def test_a_port_in_use_names_its_option() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = ServerConfig(prometheus_port=taken.getsockname()[1])
         with pytest.raises(ConfigError, match=r"in use; .* set another with --prometheus-port"):

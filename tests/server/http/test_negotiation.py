@@ -1,4 +1,4 @@
-"""Accept: who gets bytes, who gets JSON, and who is told that there is no such form."""
+"""The form of a response by its Accept header."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def asked(accept: str | None, **facts: Any) -> Call:
         "," * 2000,
     ],
 )
-def test_json_is_what_everyone_gets(accept: str | None) -> None:
-    """Unless bytes are named and nothing stands above them."""
+def test_json_is_the_default(accept: str | None) -> None:
+    """Unless bytes have the highest quality."""
     assert asked(accept).render is own
 
 
@@ -56,8 +56,8 @@ def test_json_is_what_everyone_gets(accept: str | None) -> None:
         ("application/json;q=0.1, application/octet-stream;dtype=ubinary;q=0.9", "ubinary", "ubinary"),
     ],
 )
-def test_bytes_are_for_those_who_name_them(accept: str, dtype: str, precision: str) -> None:
-    """In the type they ask for, which the engine makes."""
+def test_bytes_are_sent_if_named(accept: str, dtype: str, precision: str) -> None:
+    """In the requested type."""
     call = asked(accept)
     assert isinstance(call.request, EmbedRequest)
     assert call.request.precisions == (precision,)
@@ -76,20 +76,20 @@ def test_bytes_are_for_those_who_name_them(accept: str, dtype: str, precision: s
         pytest.param("application/octet-stream;dtype=int8", {"outputs": frozenset({"colbert"})}, id="int8 of tokens"),
     ],
 )
-def test_what_one_matrix_cannot_hold_is_refused(accept: str, facts: dict[str, Any]) -> None:
+def test_results_of_several_matrices_are_refused(accept: str, facts: dict[str, Any]) -> None:
     """Before anything is computed."""
     with pytest.raises(NotAcceptable):
         asked(accept, **facts)
 
 
-def test_only_vectors_come_as_bytes() -> None:
-    """A ranking is JSON whatever the client would like better."""
+def test_only_vectors_are_sent_as_bytes() -> None:
+    """A ranking is always JSON."""
     call = Call(RerankRequest(query="q", passages=["a"]), own)
     assert negotiated(call, {"accept": "application/octet-stream"}) is call
 
 
-def test_documents_come_as_one_matrix_or_not_as_arrow() -> None:
-    """A row a chunk."""
+def test_documents_are_one_matrix_and_never_arrow() -> None:
+    """One row per chunk."""
     call = Call(DocumentsRequest(documents=["a"], chunks=ChunkOptions(max_tokens=8)), own)
     assert negotiated(call, {"accept": "application/octet-stream"}).render is not own
     with pytest.raises(NotAcceptable):
@@ -100,8 +100,8 @@ def test_documents_come_as_one_matrix_or_not_as_arrow() -> None:
         negotiated(replace(call, request=replace(call.request, mean=True)), {"accept": "application/octet-stream"})
 
 
-def test_bytes_are_of_the_type_that_the_body_asked_for() -> None:
-    """Unless the header names one; what bytes do not have is refused."""
+def test_bytes_have_the_type_of_the_body() -> None:
+    """Unless the header names one; other types are refused."""
     call = Call(EmbedRequest(inputs=["a"], precisions=("int8",)), own)
     assert negotiated(call, {"accept": OCTETS}).request.precisions == ("int8",)
     assert negotiated(call, {"accept": f"{OCTETS};dtype=float16"}).request.precisions == ("float",)
@@ -113,14 +113,14 @@ def test_bytes_are_of_the_type_that_the_body_asked_for() -> None:
 
 
 @pytest.mark.parametrize("accept", [OCTETS, ARROW])
-def test_what_a_dialect_scales_as_it_writes_never_goes_out_as_bytes(accept: str) -> None:
-    """They would be other numbers than its JSON has."""
+def test_vectors_scaled_by_a_renderer_are_never_bytes(accept: str) -> None:
+    """They would differ from its JSON."""
     with pytest.raises(NotAcceptable, match="JSON only"):
         negotiated(Call(EmbedRequest(inputs=["a"]), own, binary=False), {"accept": accept})
 
 
 def test_without_pyarrow_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the words that install it."""
+    """With the command to install it."""
     assert asked(ARROW).render is not own
     monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
     with pytest.raises(NotAcceptable, match=r"vectord\[arrow\]"):

@@ -1,4 +1,4 @@
-"""What orchestrators see at each stage of a server's life."""
+"""Health checks in each state of a server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from vectord.server.http.app import create_app
 
 
 def app(*, starting: bool = False, **states: str) -> Any:
-    """Of an engine whose models are in these states, with every product's probes."""
+    """An app whose models are in these states, with every product's probes."""
     engine = FakeEngine()
     engine.states = states
     engine.starting = starting
@@ -55,13 +55,12 @@ async def test_ready_means_that_requests_will_be_answered(
     assert (await call(served, "GET", "/health/ready")).json["embedding"] is ready
 
 
-async def test_alive_whatever_the_models_do() -> None:
-    """/health/live is red for no model's sake: a restart would not help it load."""
+async def test_liveness_ignores_the_models() -> None:
+    """A restart would not help a model load."""
     assert (await call(app(a="failed"), "GET", "/health/live")).status == 200
 
 
-async def test_health_serves_every_products_reader() -> None:
-    """status for Smart Embedder, models for Simple Inference Server, unix for infinity, and 503 in TEI's words."""
+async def test_health_has_the_keys_of_every_product() -> None:
     body = (await call(app(a="ready"), "GET", "/health")).json
     assert body["status"] == "healthy"
     assert body["models"] == ["a"]
@@ -74,8 +73,7 @@ async def test_health_serves_every_products_reader() -> None:
     assert body["detail"] == "The server is not ready."
 
 
-async def test_ready_names_every_state() -> None:
-    """The state of each model, by its served name, whether the server is ready or not."""
+async def test_ready_lists_the_state_of_every_model() -> None:
     body = (await call(app(a="ready", b="failed"), "GET", "/health/ready")).json
     states = {"a": "ready", "b": "failed"}
     assert body == {"status": "ok", "embedding": True, "reranker": False, "draining": False, "models": states}
@@ -90,6 +88,6 @@ async def test_probes_are_never_cached() -> None:
 
 
 async def test_ping_has_no_body() -> None:
-    """As TEI's and SageMaker's."""
+    """As in TEI and SageMaker."""
     reply = await call(app(a="ready"), "GET", "/ping")
     assert (reply.body, reply.headers["content-length"]) == (b"", "0")

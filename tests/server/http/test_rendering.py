@@ -1,4 +1,4 @@
-"""Where an answer is made, and that the event loop goes on while a large one is."""
+"""Where responses are rendered, and that the event loop continues meanwhile."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def embedded(numbers: int) -> EmbedResult:
     [(1, True), (RENDER_ON_LOOP_NUMBERS, True), (RENDER_ON_LOOP_NUMBERS + 1, False)],
     ids=["one", "most", "more"],
 )
-async def test_large_answers_are_made_beside_the_loop(numbers: int, on_loop: bool) -> None:
-    """And nothing else is: a thread costs more than a usual answer does."""
+async def test_large_responses_are_rendered_in_a_thread(numbers: int, on_loop: bool) -> None:
+    """Others are not: a thread costs more than a usual response."""
     seen: list[threading.Thread] = []
 
     def render(result: Result) -> Rendered:
@@ -52,8 +52,8 @@ async def test_large_answers_are_made_beside_the_loop(numbers: int, on_loop: boo
     assert (seen == [threading.current_thread()]) is on_loop
 
 
-async def test_the_loop_goes_on_within_a_large_answer() -> None:
-    """The thread hands the interpreter on between two rows: the loop turns many times until the answer is there."""
+async def test_the_loop_runs_while_a_large_response_is_rendered() -> None:
+    """The thread releases the interpreter between rows."""
     rows = np.random.default_rng(0).standard_normal((20_000, 384), np.float32)
     result = EmbedResult(model=MODEL, fingerprint=FINGERPRINT, usage=USED, dense={"float": rows})
     call = Call(EmbedRequest(inputs=["a"]), lambda result: Rendered(body=dump_json(rows)))
@@ -66,8 +66,8 @@ async def test_the_loop_goes_on_within_a_large_answer() -> None:
     assert turns > 10  # 2 or 3 where it is dumped at once; at least one in 5 ms, some 40, where it is not
 
 
-async def test_a_large_answer_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it is made. A small one is not."""
+async def test_a_large_response_without_room_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before it is rendered. A small one is not."""
     monkeypatch.setattr("vectord.server.http.hardening.write_backpressure.WAIT_S", 0.0)
     backpressure = WriteBackpressure(0)
     backpressure.room_bytes = 0
@@ -85,7 +85,7 @@ async def test_a_large_answer_without_room_is_refused(monkeypatch: pytest.Monkey
 
 
 def test_all_vectors_of_a_result_are_counted() -> None:
-    """Whatever it holds them as."""
+    """In every field."""
     rows = np.ones((3, 4), np.float32)
     every = EmbedResult(
         model=MODEL,

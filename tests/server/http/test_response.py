@@ -1,4 +1,4 @@
-"""Who takes compressed answers, in which coding, and what they get."""
+"""Compression of responses."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from vectord.server.http.response import COMPRESS_ON_LOOP_BYTES, Coding, coding_
         ("gzip," * 1000, None),
     ],
 )
-def test_accept_encoding(header: str | None, coding: str | None) -> None:
-    """By name, gzip also by *, and not at quality zero; a header too long to be meant is not read."""
+def test_the_coding_follows_accept_encoding(header: str | None, coding: str | None) -> None:
+    """By name, gzip also by *, and not at quality zero; a very long header is ignored."""
     assert coding_for(header) == coding
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
 @pytest.mark.parametrize("size", [1, COMPRESS_ON_LOOP_BYTES, COMPRESS_ON_LOOP_BYTES + 1])
-async def test_what_is_compressed_comes_back(size: int, coding: str) -> None:
-    """On the loop or in a thread, the client reads what was written."""
+async def test_compression_is_lossless(size: int, coding: str) -> None:
+    """On the loop or in a thread."""
     body = (bytes(range(256)) * (size // 256 + 1))[:size]
     sent = await compressed(body, cast("Coding", coding))
     assert (gzip.decompress(sent) if coding == "gzip" else zstandard.decompress(sent)) == body

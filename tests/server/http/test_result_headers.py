@@ -1,4 +1,4 @@
-"""What results say in headers, in every dialect."""
+"""Headers that describe results."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ def lengths_of(*lengths: tuple[int, int]) -> Sequence[TextLength]:
     ],
 )
 def test_lengths_space_and_kind_of_score(result: Result, further: dict[str, str]) -> None:
-    """Lengths for all that read texts, the space of vectors, the kind of scores."""
+    """Lengths for all results of texts, the space for vectors, the kind for scores."""
     headers = result_headers(result)
     assert {name: value for name, value in headers.items() if name not in LENGTHS} == further
     assert set(headers) >= LENGTHS
 
 
 @pytest.mark.parametrize("result", [model_list(), DecodeResult(model="m", texts=[])], ids=["models", "decode"])
-def test_what_read_no_text_says_nothing(result: Result) -> None:
-    """No header stands there with nothing behind it."""
+def test_results_without_texts_have_no_headers(result: Result) -> None:
     assert result_headers(result) == {}
 
 
 def test_every_model_of_a_composite_counts() -> None:
-    """`usage` holds the lengths of the first model alone; the headers go by all of them."""
+    """`usage` has the lengths of the first model only."""
     lengths = {"a": lengths_of((4, 4), (9, 4)), "b": lengths_of((6, 2), (7, 7))}
     result = EmbedResult(model="both", fingerprint="f", usage=usage([(4, 4), (9, 4)]), lengths=lengths)
     headers = result_headers(result)
@@ -58,6 +57,6 @@ def test_every_model_of_a_composite_counts() -> None:
     assert headers["x-vectord-truncated-inputs"] == "0,1"
 
 
-def test_a_cut_query_is_told() -> None:
-    """A query read apart from the passages is in no length of theirs; TEI's bare array has no room to say it."""
+def test_a_truncated_query_is_reported() -> None:
+    """TEI's bare array has no room for it."""
     assert result_headers(rerank_result(0.5, query=TextLength(9, 4)))["x-vectord-query-truncated"] == "true"

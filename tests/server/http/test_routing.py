@@ -1,4 +1,4 @@
-"""The table: whose endpoint a method and a path are."""
+"""The endpoint for a method and a path."""
 
 from __future__ import annotations
 
@@ -45,13 +45,12 @@ def speaker(body: object, *dialects: Dialect) -> str:
     ],
     ids=str,
 )
-def test_body_keys_settle_a_shared_path(body: object, name: str) -> None:
-    """The first dialect in order one of whose keys is at the top of the body answers; else the first."""
+def test_body_keys_select_the_product_of_a_shared_path(body: object, name: str) -> None:
+    """The first product with one of its keys at the top of the body; else the first."""
     assert speaker(body, CAT, DOG, OWL) == name
 
 
-def test_order_settles_a_key_that_two_dialects_read() -> None:
-    """The profile's order, not the dialects' names, decides."""
+def test_the_profiles_order_selects_between_equal_keys() -> None:
     assert speaker({"purr": 1}, CAT, OWL) == "cat"
     assert speaker({"purr": 1}, OWL, CAT) == "owl"
 
@@ -64,8 +63,8 @@ FOX = dialect("fox", route("fox", "/say", keys=("meow", "yip"), signs=("howl",))
     [({"meow": 1, "howl": 1}, "fox"), ({"meow": 1}, "cat"), ({"yip": 1}, "fox"), ({"purr": 1, "howl": 1}, "cat")],
     ids=str,
 )
-def test_a_sign_beats_an_earlier_dialects_key(body: object, name: str) -> None:
-    """What only one dialect's bodies have settles who is asked, if the body has what that dialect needs."""
+def test_a_sign_precedes_an_earlier_products_key(body: object, name: str) -> None:
+    """If the body also has one of that product's keys."""
     assert speaker(body, CAT, FOX) == name
 
 
@@ -74,27 +73,26 @@ def test_a_sign_beats_an_earlier_dialects_key(body: object, name: str) -> None:
     keys=st.sets(st.sampled_from(["meow", "purr", "woof", "hoot", "moo"])),
 )
 @settings(deadline=None, max_examples=100)
-def test_leaving_out_claims_that_never_win_changes_no_winner(orders: list[Dialect], keys: set[str]) -> None:
-    """The table drops claims that an earlier one always beats; who answers is as if it had not."""
+def test_dropping_unreachable_routes_changes_no_result(orders: list[Dialect], keys: set[str]) -> None:
     claims = [(each, each.routes[0].keys) for each in orders]
     winner = next((each for each, wanted in claims if wanted & keys), orders[0])
     assert speaker(dict.fromkeys(keys, 1), *orders) == winner.name
 
 
-def test_same_keys_need_no_look_at_the_body() -> None:
-    """A path on which the first dialect always wins is not shared at all."""
+def test_equal_keys_do_not_share_a_path() -> None:
+    """The first product always answers."""
     first, second = dialect("a", route("a", "/say")), dialect("b", route("b", "/say"))
     assert len(table(first, second).find("POST", "/say").endpoint.choices) == 1
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a":' * 100_000], ids=lambda body: body[:6])
-def test_what_is_no_object_goes_to_the_owner(body: bytes) -> None:
-    """A broken body is the path's owner's to complain about, however deep it is."""
+def test_a_body_without_keys_goes_to_the_owner(body: bytes) -> None:
+    """However deep or broken it is."""
     assert table(CAT, DOG).find("POST", "/say").endpoint.choose(body).dialect.name == "cat"
 
 
-def test_every_dialect_has_its_own_prefix() -> None:
-    """Under /dialects/NAME no other dialect answers, whatever the keys."""
+def test_every_product_has_its_own_prefix() -> None:
+    """Under /dialects/NAME no other product answers."""
     endpoint = table(CAT, DOG).find("POST", "/dialects/dog/say").endpoint
     assert endpoint.choose(b'{"meow": 1}').dialect.name == "dog"
 
@@ -114,21 +112,21 @@ def test_a_trailing_slash_changes_nothing(path: str) -> None:
         ("/dialects/owl/owls/a/b", {"name": "a/b"}),
     ],
 )
-def test_placeholders(path: str, values: dict[str, str]) -> None:
-    """{name} takes one segment of a path, {name:path} all that is left."""
+def test_placeholders_match_segments(path: str, values: dict[str, str]) -> None:
+    """{name} matches one segment, {name:path} the rest of the path."""
     assert table(DOG, OWL).find("GET", path).values == values
 
 
 @pytest.mark.parametrize("path", ["/dogs/a/b", "/dogs", "/dogs/", "/owls/", "/nothing", "", "//", "/\x00"])
-def test_an_unserved_path_is_an_error_of_its_own(path: str) -> None:
-    """Nothing matches by half."""
+def test_an_unserved_path_has_an_error(path: str) -> None:
+    """Partial matches do not count."""
     endpoint = table(DOG, OWL).find("GET", path).endpoint
     assert type(endpoint.error) is NoSuchRoute
     assert endpoint.path == ""
 
 
-def test_a_wrong_method_names_the_right_ones() -> None:
-    """The error lists what the path answers, HEAD included wherever GET is."""
+def test_a_wrong_method_lists_the_allowed_ones() -> None:
+    """With HEAD wherever GET is."""
     error = table(DOG).find("POST", "/dogs/rex").endpoint.error
     assert isinstance(error, MethodNotAllowed)
     assert error.allowed == ("GET", "HEAD")
@@ -143,15 +141,15 @@ def test_a_wrong_method_names_the_right_ones() -> None:
         ("HEAD", "/m/org/x/load", "/m/{name:path}", "org/x/load"),
     ],
 )
-def test_of_two_templates_the_method_decides(method: str, path: str, template: str, name: str) -> None:
-    """A name may hold slashes, and so look like a longer template."""
+def test_the_method_selects_between_templates(method: str, path: str, template: str, name: str) -> None:
+    """A name with slashes may match a longer template."""
     ant = dialect("ant", route("ant", "/m/{name:path}", "GET"), route("ant", "/m/{name:path}/load"))
     found = table(ant).find(method, path)
     assert (found.endpoint.path, found.endpoint.error, found.values) == (template, None, {"name": name})
 
 
-def test_one_dialect_may_claim_a_path_twice() -> None:
-    """Told apart by keys, like two dialects; the first one has what nobody's key names."""
+def test_a_product_may_have_two_routes_on_a_path() -> None:
+    """Selected by keys; the first is the default."""
     twice = dialect("a", route("a", "/say", keys=("inputs",)), route("a", "/say", keys=("texts",)))
     endpoint = table(twice).find("POST", "/say").endpoint
     assert endpoint.choices[0] is endpoint.choose(b'{"inputs": 1}')
@@ -174,8 +172,8 @@ def test_head_is_served_by_get() -> None:
         ("/dialects/cow/nothing", {"detail", "error", "error_type", "message"}),
     ],
 )
-def test_an_unserved_path_is_refused_in_the_shape_of_its_prefix(path: str, shape: set[str]) -> None:
-    """The prefix is one that a dialect declares or /dialects/NAME; elsewhere the body has the keys of all shapes."""
+def test_an_unserved_path_has_the_error_form_of_its_prefix(path: str, shape: set[str]) -> None:
+    """A declared prefix or /dialects/NAME; elsewhere the error has the keys of all products."""
     first = replace(dialect("bee", route("bee", "/v1/embed")), prefix="/v1/")
     second = replace(dialect("ant", route("ant", "/vectord/embed")), prefix="/vectord/")
     endpoint = table(first, second, CAT).find("GET", path).endpoint
@@ -183,8 +181,8 @@ def test_an_unserved_path_is_refused_in_the_shape_of_its_prefix(path: str, shape
     assert set(json.loads(endpoint.render_error(endpoint.error).body)) == shape
 
 
-def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
-    """GET / is the server's, and a dialect may still own POST /."""
+def test_a_page_precedes_a_products_route() -> None:
+    """GET / is the server's, and a product may still have POST /."""
     page = Page(path="/", show=lambda headers: Rendered(body=b"page"), summary="")
     both = table(dialect("a", route("a", "/", "GET"), route("a", "/")), pages=[page])
     assert both.find("GET", "/").endpoint.page is page
@@ -192,16 +190,16 @@ def test_a_page_comes_before_a_dialect_that_lists_its_path() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/say", "/api/say/", "/api/owls/a/b", "/say"])
-def test_a_url_prefix_serves_every_path_too(path: str) -> None:
-    """On a segment's boundary, and beside the paths without it."""
+def test_a_url_prefix_serves_every_path(path: str) -> None:
+    """In addition to the paths without it."""
     prefixed = Table([CAT, OWL], (), render_any, "/api")
     method = "GET" if "owls" in path else "POST"
     assert prefixed.find(method, path).endpoint.error is None
     assert prefixed.find(method, path.replace("/api/", "/apis/")).endpoint.error is not None or path == "/say"
 
 
-def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
-    """A client whose base URL is /dialects/cat looks for its health there; what is no page has its own routes."""
+def test_pages_are_served_under_every_products_prefix() -> None:
+    """A client with the base URL /dialects/cat looks for /health there."""
     page = Page(path="/health", show=lambda headers: Rendered(body=b""), summary="")
     served = Table([CAT, DOG], [page], render_any)
     assert served.find("GET", "/dialects/cat/health/").endpoint.page is page
@@ -209,8 +207,7 @@ def test_the_servers_pages_answer_under_every_dialects_prefix() -> None:
     assert served.find("GET", "/dialects/cat/dogs/rex").endpoint.error is not None
 
 
-def test_a_path_as_it_is_stands_before_the_prefix() -> None:
-    """/v1/say stays that, also where /v1 is the prefix and /say another's."""
+def test_an_exact_path_precedes_the_prefix() -> None:
     both = Table([dialect("v", route("v", "/v1/say")), CAT], (), render_any, "/v1")
     assert both.find("POST", "/v1/say").endpoint.speaker == "v"
     assert both.find("POST", "/v1/cat").endpoint.speaker == "cat"

@@ -1,4 +1,4 @@
-"""The socket, the signals and the end of a server."""
+"""The socket, the signals and the shutdown of a server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from vectord.server.http.run import bind, serve, url_of
 HELLO = {"input": "hello"}
 
 
-def test_a_port_in_use_is_one_line() -> None:
-    """It names the port and the option, and says what to do."""
+def test_a_port_in_use_is_a_one_line_error() -> None:
+    """With the port, the option and the remedy."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"Port {port} on 127.0.0.1 is in use.*--port") as caught:
@@ -30,15 +30,14 @@ def test_a_port_in_use_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "a" * 300, "x\x00y", ""])
-def test_a_wrong_host_is_one_line(host: str) -> None:
-    """Addresses that are not this machine's, and what is no name at all, are a bad option and not a traceback."""
+def test_an_invalid_host_is_a_one_line_error(host: str) -> None:
+    """Addresses of other machines, and invalid names."""
     with pytest.raises(ConfigError) as caught:
         bind(host, 0)
     assert "\n" not in caught.value.message
 
 
-def test_an_unknown_host_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that resolves to nothing is the host's fault, and so the option's."""
+def test_an_unknown_host_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def unknown(*_: object, **__: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
@@ -52,8 +51,7 @@ def test_an_unknown_host_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     ("host", "shown"),
     [("127.0.0.1", "http://127.0.0.1:"), ("localhost", "http://127.0.0.1:"), ("::1", "http://[::1]:")],
 )
-def test_where_it_listens(host: str, shown: str) -> None:
-    """A name means IPv4 first; IPv6 addresses are written as URLs want them."""
+def test_names_prefer_ipv4_and_urls_quote_ipv6(host: str, shown: str) -> None:
     try:
         listener = bind(host, 0)
     except ConfigError:
@@ -63,8 +61,8 @@ def test_where_it_listens(host: str, shown: str) -> None:
         assert int(url_of(listener).rsplit(":", 1)[1]) > 0
 
 
-def test_serve_raises_before_it_starts_anything() -> None:
-    """The lifespan of an app whose port is taken is never entered."""
+def test_serve_raises_before_the_lifespan_starts() -> None:
+    """If the port is in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         config = ServerConfig(port=taken.getsockname()[1])
         app = create_app(FakeEngine(), [EMBED], config, lifespan=lambda: 1 / 0)  # type: ignore[arg-type]
@@ -75,8 +73,8 @@ def test_serve_raises_before_it_starts_anything() -> None:
 # --- the end, in one process -------------------------------------------------------------------------------------
 
 
-async def test_what_was_accepted_is_answered() -> None:
-    """A request under way when the end begins is finished, and its connection closes behind it."""
+async def test_accepted_requests_are_answered() -> None:
+    """And their connections close."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -91,8 +89,8 @@ async def test_what_was_accepted_is_answered() -> None:
         await running.stopped
 
 
-async def test_new_requests_on_open_connections_are_told() -> None:
-    """503 in the dialect that was asked, Retry-After's business aside, and Connection: close."""
+async def test_new_requests_on_open_connections_are_503() -> None:
+    """In the product's form, with Connection: close."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as busy, connected(running) as idle:
@@ -109,8 +107,8 @@ async def test_new_requests_on_open_connections_are_told() -> None:
         assert (await busy.reply()).status == 200
 
 
-async def test_nobody_new_gets_in() -> None:
-    """Once the end has begun the port is closed, while what runs still runs."""
+async def test_the_port_closes_at_once() -> None:
+    """While accepted requests run."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -124,8 +122,8 @@ async def test_nobody_new_gets_in() -> None:
         assert (await client.reply()).status == 200
 
 
-async def test_a_connection_made_but_not_yet_accepted_is_answered() -> None:
-    """What the kernel had accepted for us when the signal came is not reset."""
+async def test_a_queued_connection_is_answered() -> None:
+    """Connections in the kernel's queue are not reset."""
     async with live() as running:
         with socket.create_connection(("127.0.0.1", running.port)) as waiting:
             waiting.sendall(post(HELLO))
@@ -135,8 +133,8 @@ async def test_a_connection_made_but_not_yet_accepted_is_answered() -> None:
             client.close()
 
 
-async def test_what_runs_out_of_time_is_told() -> None:
-    """After shutdown_timeout_secs every request left is answered 503, and the engine's work is cancelled."""
+async def test_requests_beyond_the_timeout_are_503() -> None:
+    """And their work is cancelled."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine, shutdown_timeout_secs=0.3) as running, connected(running) as client:
@@ -150,8 +148,8 @@ async def test_what_runs_out_of_time_is_told() -> None:
         await running.stopped
 
 
-async def test_an_idle_server_ends_at_once() -> None:
-    """Nothing to wait for, nothing waited for: open but idle connections hold nobody up."""
+async def test_an_idle_server_stops_at_once() -> None:
+    """Idle connections do not delay it."""
     async with live(shutdown_timeout_secs=3600) as running, connected(running) as client:
         client.send(get("/health/live"))
         await client.reply()
@@ -166,15 +164,13 @@ async def test_an_idle_server_ends_at_once() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_well(number: signal.Signals) -> None:
-    """Exit code 0: being told to stop is no failure."""
+def test_a_signal_ends_the_process_with_exit_code_0(number: signal.Signals) -> None:
     with process() as (server, _):
         server.send_signal(number)
         assert server.wait(timeout=10) == 0
 
 
-def test_a_second_signal_ends_it_at_once() -> None:
-    """Whoever asks twice does not wait for the answers."""
+def test_a_second_signal_ends_the_process_at_once() -> None:
     with process(answer_s=60) as (server, port), socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(post(HELLO))
         client.settimeout(0.2)
@@ -188,7 +184,7 @@ def test_a_second_signal_ends_it_at_once() -> None:
 
 
 class Tally:
-    """What became of the requests of all connections."""
+    """The outcomes of the requests of all connections."""
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
@@ -201,7 +197,7 @@ class Tally:
 
 @pytest.mark.parametrize("answer_s", [0.0, 0.01], ids=["most wait to be read", "most wait for the engine"])
 async def test_sigterm_under_load_answers_every_accepted_request(answer_s: float) -> None:
-    """50 connections ask without pause; the signal comes; each request is answered whole, or was never accepted."""
+    """50 connections send continuously; each request is answered completely or was never accepted."""
     tally = Tally()
     with process(answer_s) as (server, port):
         clients = [asyncio.create_task(_ask_until_closed(port, tally)) for _ in range(50)]

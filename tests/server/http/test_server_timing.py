@@ -1,4 +1,4 @@
-"""Where an answer's time went, as its header says."""
+"""The Server-Timing header."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vectord.server.http.result_headers import server_timing
 DURATION = re.compile(r"(\w+);dur=(\d+\.\d{3})")
 
 
-def test_it_says_milliseconds() -> None:
-    """The dialect's two, and the engine's three as they were for the request as a whole, not for one of its texts."""
+def test_steps_are_in_milliseconds() -> None:
+    """Two of the product, and three of the engine for the whole request."""
     timings = Timings(tokenize_s=9, queue_s=9, inference_s=9, tokenizing_s=0.0015, waiting_s=0.002, computing_s=0.25)
     assert server_timing(Steps(10.0, 10.001, 10.3, 10.3005), timings) == (
         "parse;dur=1.000, tokenize;dur=1.500, queue;dur=2.000, inference;dur=250.000, render;dur=0.500"
     )
 
 
-async def test_an_answer_says_where_its_time_went() -> None:
-    """On a real socket, from a real engine: every step took some time, and all together no more than the request."""
+async def test_a_response_reports_the_time_of_each_step() -> None:
+    """From a real engine on a real socket; the sum is at most the request's time."""
     async with serving_one(M3) as (engine, _), live(engine, load_dialects(("openai",))) as running:
         reply = await ask(running, post({"model": "m0", "input": ["ab", "cde"]}, "/v1/embeddings"))
         models = await ask(running, get("/v1/models"))
@@ -35,8 +35,7 @@ async def test_an_answer_says_where_its_time_went() -> None:
     assert [name for name, _ in DURATION.findall(models.headers["server-timing"])] == ["parse", "render"]
 
 
-async def test_errors_and_pages_say_nothing() -> None:
-    """There were no steps."""
+async def test_errors_and_pages_have_no_timing() -> None:
     async with live(FakeEngine()) as running:
         for request in (post(b"{"), get("/health")):
             assert "server-timing" not in (await ask(running, request)).headers

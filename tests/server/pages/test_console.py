@@ -1,4 +1,4 @@
-"""The console's files: to browsers at /, to everyone at /console, and never in a program's way."""
+"""The console's files, and when they are served."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ LIMIT_BYTES = 200_000
         pytest.param("", False, id="nothing said"),
     ],
 )
-async def test_the_front_is_a_page_for_browsers_alone(accept: str, html: bool) -> None:
-    """Whoever does not name text/html, or prefers JSON, gets what / always answered."""
+async def test_only_browsers_get_the_console_at_the_front_page(accept: str, html: bool) -> None:
+    """Programs get JSON."""
     reply = await call(APP, "GET", "/", headers={"accept": accept} if accept else {})
     assert reply.status == 200
     assert reply.headers["content-type"].startswith("text/html" if html else "application/json")
@@ -44,8 +44,8 @@ async def test_the_front_is_a_page_for_browsers_alone(accept: str, html: bool) -
         assert "content-security-policy" not in reply.headers
 
 
-async def test_everything_is_from_here_and_nothing_inline() -> None:
-    """No address of another host, no inline script or style, and a policy that would stop them."""
+async def test_the_page_loads_only_its_own_files() -> None:
+    """No other host, nothing inline, and a policy that prevents both."""
     page = await call(APP, "GET", "/console")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]
@@ -57,8 +57,8 @@ async def test_everything_is_from_here_and_nothing_inline() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_a_file_is_sent_once(name: str) -> None:
-    """With its type, compressed for who takes that, and 304 for who has it."""
+async def test_a_file_has_an_etag(name: str) -> None:
+    """With its type, compressed if accepted, and 304 for a client that has it."""
     plain = await call(APP, "GET", f"/console/{name}")
     packed = await call(APP, "GET", f"/console/{name}", headers={"accept-encoding": "gzip"})
     assert plain.body == gzip.decompress(packed.body) == FOLDER.joinpath(name).read_bytes()
@@ -67,13 +67,13 @@ async def test_a_file_is_sent_once(name: str) -> None:
     assert (await call(APP, "GET", f"/console/{name}", headers=again)).status == 304
 
 
-def test_all_of_it_is_small() -> None:
-    """Uncompressed, every file together."""
+def test_the_console_is_small() -> None:
+    """All files together, uncompressed."""
     assert sum(len(FOLDER.joinpath(name).read_bytes()) for name in ["index.html", *NAMES]) < LIMIT_BYTES
 
 
-async def test_figures_need_the_key_and_the_page_does_not() -> None:
-    """The page opens for all and asks for a key; /console/live is a route like any other."""
+async def test_the_figures_need_the_key() -> None:
+    """The page does not."""
     metrics = Metrics("0")
     metrics.watch(_gauges, tuple)
     app = create_app(FakeEngine(), [EMBED], ServerConfig(api_key="secret"), metrics)
@@ -86,7 +86,7 @@ async def test_figures_need_the_key_and_the_page_does_not() -> None:
 
 
 async def test_without_metrics_there_are_no_figures() -> None:
-    """404, and it says why."""
+    """404 with the reason."""
     reply = await call(create_app(FakeEngine(), [EMBED], ServerConfig()), "GET", "/console/live")
     assert reply.status == 404
     assert b"enable_metrics" in reply.body

@@ -1,4 +1,4 @@
-"""/docs opens with no network and runs no script but its own."""
+"""/docs works without other hosts and runs only its own scripts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ APP = create_app(FakeEngine(), [EMBED], ServerConfig())
 ASSETS = ["swagger-ui-bundle.js", "swagger-ui.css"]
 
 
-async def test_the_page_names_nothing_beyond_this_server() -> None:
-    """No address of another host; every file it names is served, and its policy lets nothing else in."""
+async def test_the_page_loads_only_files_of_this_server() -> None:
+    """And its policy allows nothing else."""
     page = await call(APP, "GET", "/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert b"//" not in page.body
@@ -33,7 +33,7 @@ async def test_the_page_names_nothing_beyond_this_server() -> None:
     assert b"<script>" not in page.body
 
 
-async def test_the_start_asks_this_servers_description() -> None:
+async def test_the_page_loads_this_servers_description() -> None:
     """And no public validator."""
     start = (await call(APP, "GET", "/docs/start.js")).body
     assert b'url: "/openapi.json"' in start
@@ -41,8 +41,8 @@ async def test_the_start_asks_this_servers_description() -> None:
 
 
 @pytest.mark.parametrize("name", ASSETS)
-async def test_vendored_files_are_what_their_readme_says(name: str) -> None:
-    """Unmodified: the digest in the table beside them is that of the bytes served, with gzip and without."""
+async def test_vendored_files_match_their_readme(name: str) -> None:
+    """By the digest of the served bytes, with gzip and without."""
     readme = files("vectord.server.pages").joinpath("swagger_ui/README.md").read_text()
     packed = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": "gzip"})
     plain = await call(APP, "GET", f"/docs/{name}")
@@ -54,8 +54,8 @@ async def test_vendored_files_are_what_their_readme_says(name: str) -> None:
 
 @pytest.mark.parametrize("name", ASSETS)
 @pytest.mark.parametrize("encoding", ["gzip", "identity"])
-async def test_a_browser_that_has_a_file_is_not_sent_it_again(name: str, encoding: str) -> None:
-    """304 on the tag of the same encoding; the other encoding's tag is another file's."""
+async def test_a_browser_that_has_a_file_gets_304(name: str, encoding: str) -> None:
+    """The tag depends on the encoding."""
     first = await call(APP, "GET", f"/docs/{name}", headers={"accept-encoding": encoding})
     again = {"accept-encoding": encoding, "if-none-match": first.headers["etag"]}
     reply = await call(APP, "GET", f"/docs/{name}", headers=again)
@@ -65,8 +65,8 @@ async def test_a_browser_that_has_a_file_is_not_sent_it_again(name: str, encodin
     assert (await call(APP, "GET", f"/docs/{name}", headers=other)).status == 200
 
 
-def test_licences_lie_beside_what_they_cover() -> None:
-    """The package carries Swagger UI's licence and notices."""
+def test_licences_are_included() -> None:
+    """Swagger UI's licence and notices."""
     folder = files("vectord.server.pages").joinpath("swagger_ui")
     assert "Apache License" in folder.joinpath("LICENSE").read_text()
     assert "SmartBear" in folder.joinpath("NOTICE").read_text()

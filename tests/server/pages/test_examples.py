@@ -1,4 +1,4 @@
-"""What the console writes down of every dialect is what that dialect reads, and where it says."""
+"""The console's list of examples."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def name(entry: dict[str, Any]) -> str:
     return f"{entry['dialect']} {entry['method']} {entry['path']}"
 
 
-def test_no_dialect_is_left_out() -> None:
-    """Each has an entry, none is the operator's, none has a hole in its path."""
+def test_every_product_has_examples() -> None:
+    """Without admin routes and without placeholders."""
     assert {entry["dialect"] for entry in CALLS} == set(dialect_names())
     assert not [name(entry) for entry in CALLS if "{" in entry["path"] or "load" in entry["path"].split("/")]
 
 
 @pytest.mark.parametrize("entry", CALLS, ids=name)
-def test_each_path_is_answered_by_its_dialect(entry: dict[str, Any]) -> None:
+def test_each_path_is_answered_by_its_product(entry: dict[str, Any]) -> None:
     """With the example's body."""
     body = b"" if entry["body"] is None else orjson.dumps(entry["body"])
     assert TABLE.find(entry["method"], entry["path"]).endpoint.choose(body).dialect.name == entry["dialect"]
 
 
 @pytest.mark.parametrize("entry", [entry for entry in CALLS if entry.get("operation") in ("embed", "rerank")], ids=name)
-def test_texts_put_at_their_places_are_what_is_asked(entry: dict[str, Any]) -> None:
-    """One text where the example has one, two where it has a list: the dialect reads them there."""
+def test_texts_put_at_their_places_are_parsed(entry: dict[str, Any]) -> None:
+    """One text if the example has one, two if it has a list."""
     places = entry["places"]
     texts = _put(entry["body"], places["texts"], ["first", "second"])
     if "query" in places:
@@ -54,7 +54,7 @@ def test_texts_put_at_their_places_are_what_is_asked(entry: dict[str, Any]) -> N
 
 
 def _put(body: Any, place: list[str], texts: list[str]) -> list[str]:
-    """Writes into `body` as the page does (code.js); which texts it took."""
+    """Writes into `body` as code.js does; returns the texts used."""
     above = body
     for key in place[:-1]:
         above = above[key]

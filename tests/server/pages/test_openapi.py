@@ -1,4 +1,4 @@
-"""The description matches what is served."""
+"""The OpenAPI document matches the served routes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def post(path: str) -> dict[str, Any]:
 
 
 def said(path: str, status: str, content_type: str = "application/json") -> dict[str, Any]:
-    """What each dialect says with `status` at `path`, by its title."""
+    """The examples of `status` at `path`, by product."""
     examples = post(path)["responses"][status]["content"][content_type]["examples"]
     return {title: example["value"] for title, example in examples.items()}
 
@@ -47,28 +47,28 @@ def subclasses(kind: type[VectordError]) -> set[type[VectordError]]:
     return {kind}.union(*(subclasses(child) for child in kind.__subclasses__()))
 
 
-def test_it_is_valid() -> None:
-    """By OpenAPI 3.1's own schema."""
+def test_the_document_is_valid() -> None:
+    """By the schema of OpenAPI 3.1."""
     schemathesis.openapi.from_dict(DESCRIBED).validate()
 
 
 def test_every_route_is_described() -> None:
-    """What the table serves and what the description lists are the same, the parts of pages aside."""
+    """And nothing else, except the files of pages."""
     served = {(endpoint.path.replace(":path}", "}"), endpoint.method.lower()) for endpoint in TABLE}
     parts = {(path, method) for path, method in served if path.startswith(("/docs/", "/console/"))}
     assert {(path, method) for path, method, _ in operations()} == served - parts
 
 
 @pytest.mark.parametrize("path", ["/openapi.json", "/api-doc/openapi.json", "/api/openapi.json"])
-async def test_it_is_served_without_a_key(path: str) -> None:
-    """At FastAPI's usual place, at TEI's and at Semantic Explorer's."""
+async def test_the_document_needs_no_key(path: str) -> None:
+    """At all its paths."""
     app = create_app(FakeEngine(), DIALECTS, ServerConfig(api_key="k"))
     reply = await call(app, "GET", path)
     assert (reply.status, reply.json["openapi"]) == (200, "3.1.0")
 
 
-def test_every_reference_leads_somewhere() -> None:
-    """No schema, parameter or header is named that is not there."""
+def test_every_reference_exists() -> None:
+    """Schemas, parameters and headers."""
     references = re.findall(r"'#/components/(\w+)/([^']+)'", repr(DESCRIBED))
     assert {kind for kind, _ in references} == {"schemas", "parameters", "headers"}
     for kind, name in references:
@@ -76,7 +76,7 @@ def test_every_reference_leads_somewhere() -> None:
 
 
 def test_every_placeholder_is_a_parameter() -> None:
-    """A path's {name} is described, as OpenAPI demands."""
+    """As OpenAPI requires."""
     for path, _, operation in operations():
         named = {each["name"] for each in operation.get("parameters", ()) if each.get("in") == "path"}
         assert named == set(re.findall(r"\{(\w+)\}", path))
@@ -85,8 +85,8 @@ def test_every_placeholder_is_a_parameter() -> None:
 # --- what a path takes and gives ------------------------------------------------------------------------------
 
 
-def test_a_path_that_dialects_share_takes_any_of_their_bodies() -> None:
-    """The schema of the request is any of theirs, the examples one of each."""
+def test_a_shared_path_has_the_bodies_of_all_products() -> None:
+    """With one example each."""
     shared = [endpoint for endpoint in TABLE if len(endpoint.choices) > 1]
     assert shared
     for endpoint in shared:
@@ -96,14 +96,13 @@ def test_a_path_that_dialects_share_takes_any_of_their_bodies() -> None:
         assert shown == [choice.route.example for choice in endpoint.choices]
 
 
-def test_a_path_that_dialects_share_gives_any_of_their_answers() -> None:
-    """TEI's bare array, Cohere's object and Semantic Explorer's at /embed."""
+def test_a_shared_path_has_the_responses_of_all_products() -> None:
     answers = post("/embed")["responses"]["200"]["content"]["application/json"]["schema"]["anyOf"]
     assert [each.get("type", "object") for each in answers] == ["array", "object", "object"]
 
 
-def test_vectors_come_as_bytes_too() -> None:
-    """Where the example asks for vectors, in the forms that the example allows; their headers are described."""
+def test_binary_forms_are_described() -> None:
+    """In the forms that the example allows, with their headers."""
     assert set(post("/embed")["responses"]["200"]["content"]) == {"application/json", OCTETS, ARROW}
     assert set(post("/embed_sparse")["responses"]["200"]["content"]) == {"application/json", ARROW}
     assert set(post("/vectord/documents")["responses"]["200"]["content"]) == {"application/json", OCTETS}
@@ -112,22 +111,22 @@ def test_vectors_come_as_bytes_too() -> None:
     assert "x-vectord-shape" not in post("/score")["responses"]["200"]["headers"]
 
 
-def test_a_form_that_cannot_be_had_here_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without pyarrow there is no Arrow."""
+def test_a_form_without_its_package_is_not_described(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow needs pyarrow."""
     monkeypatch.setattr("vectord.products.common.vectors.find_spec", lambda name: None)
     found = openapi(TABLE, "1.2.3")["paths"]["/embed"]["post"]["responses"]["200"]["content"]
     assert set(found) == {"application/json", OCTETS}
 
 
-def test_an_answer_without_a_body_is_described_as_such() -> None:
-    """Weaviate's probes say 204."""
+def test_a_response_without_a_body_is_described() -> None:
+    """Weaviate's probes return 204."""
     responses = DESCRIBED["paths"]["/.well-known/ready"]["get"]["responses"]
     assert "content" not in responses["2XX"]
     assert "200" not in responses
 
 
 def test_the_headers_are_described() -> None:
-    """Those of the length contract and those a client may send or compare are part of what it may rely on."""
+    """Those of lengths, and those that clients may send or compare."""
     operation = post("/v1/embeddings")
     headers = set(operation["responses"]["200"]["headers"])
     assert {"x-request-id", "x-vectord-tokens-seen", "x-vectord-tokens-kept", "x-vectord-truncated"} <= headers
@@ -139,8 +138,8 @@ def test_the_headers_are_described() -> None:
 # --- who may ask ----------------------------------------------------------------------------------------------
 
 
-def test_the_operators_routes_are_described_as_such() -> None:
-    """No security requirement of theirs can be left out, and the ordinary key is refused."""
+def test_admin_routes_require_security() -> None:
+    """Without the empty alternative."""
     operation = post("/vectord/models/{model}/load")
     assert operation["security"] == [{"bearer": []}, {"x-api-key": []}]
     assert "403" in operation["responses"]
@@ -148,7 +147,7 @@ def test_the_operators_routes_are_described_as_such() -> None:
 
 
 def test_public_routes_need_no_key() -> None:
-    """None is asked for, and there is no 401 to meet."""
+    """And have no 401."""
     operation = DESCRIBED["paths"]["/stats"]["get"]
     assert operation["security"] == []
     assert "401" not in operation["responses"]
@@ -169,30 +168,29 @@ def test_every_class_of_error_is_described() -> None:
     assert described == subclasses(VectordError) - subclasses(StartError) - {MethodNotAllowed}
 
 
-def test_errors_are_shown_as_the_dialect_renders_them() -> None:
-    """OpenAI's error object on its path, TEI's flat pair on its own, with Retry-After where it is sent."""
+def test_errors_have_the_form_of_their_product() -> None:
+    """With Retry-After where it is sent."""
     assert said("/v1/embeddings", "429")["OpenAI"]["error"]["type"] == "rate_limit_error"
     assert "retry-after" in post("/v1/embeddings")["responses"]["429"]["headers"]
     assert said("/embed_all", "429")["text-embeddings-inference"]["error_type"] == "Overloaded"
     assert "content" not in post("/embed_all")["responses"]["401"]
 
 
-def test_every_dialect_that_can_answer_a_path_has_its_errors_there() -> None:
-    """One is overloaded with 503 and another with 429; before the body is read the owner speaks alone."""
+def test_a_shared_path_has_the_errors_of_all_products() -> None:
+    """Errors before the body is read are the owner's only."""
     assert set(said("/rerank", "503")) >= {"Smart Embedder", "text-embeddings-inference"}
     assert set(said("/rerank", "429")) >= {"text-embeddings-inference", "Jina", "infinity"}
     assert set(said("/rerank", "413")) == {"Smart Embedder"}
     assert set(said("/v1/embeddings", "406")) >= {"OpenAI", "Jina", "Voyage", "llama.cpp"}
 
 
-def test_a_form_that_does_not_fit_is_refused_where_there_are_forms() -> None:
-    """406 beside vectors only."""
+def test_406_is_described_for_vectors_only() -> None:
     assert "406" in post("/embed")["responses"]
     assert "406" not in post("/score")["responses"]
 
 
-def test_it_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a good part of a second, on the event loop."""
+def test_the_document_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a considerable part of a second, on the event loop."""
     made: list[str] = []
     monkeypatch.setattr(described, "openapi", lambda table, version: made.append(version) or {"openapi": version})
     pages = described.openapi_pages(lambda: TABLE, "9")

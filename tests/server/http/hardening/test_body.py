@@ -1,4 +1,4 @@
-"""Bodies: all of them, never more than the limit, before or after decompression."""
+"""Request bodies: complete, and never above the limit, before or after decompression."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ LIMIT_BYTES = 1000
 
 
 def freely(n_bytes: int) -> None:
-    """There is always room."""
+    """A hold that always succeeds."""
 
 
 def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True) -> Body:
-    """A body that arrives in `parts`; the client leaves after them unless it `ends`."""
+    """A body that arrives in `parts`; the client disconnects after them unless it `ends`."""
     messages: list[dict[str, Any]] = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
     if ends:
         messages[-1]["more_body"] = False
@@ -41,8 +41,8 @@ def body(*parts: bytes, headers: dict[str, str] | None = None, ends: bool = True
 
 @given(parts=st.lists(st.binary(max_size=100), min_size=1, max_size=10))
 @settings(deadline=None, max_examples=100)
-async def test_a_body_is_its_parts(parts: list[bytes]) -> None:
-    """However the network cuts it, the whole arrives; and what was held while it came is given back."""
+async def test_a_body_is_joined_from_its_parts(parts: list[bytes]) -> None:
+    """However the network splits it; its room is released."""
     room = BodyRoom(LIMIT_BYTES)
     reading = body(*parts)
     assert await reading.read(room) == b"".join(parts)
@@ -51,16 +51,15 @@ async def test_a_body_is_its_parts(parts: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("parts", [[b"x" * 1001], [b"x" * 600, b"x" * 401], [b"x"] * 1001], ids=["one", "two", "many"])
-async def test_a_byte_too_many(parts: Sequence[bytes]) -> None:
-    """Chunked bodies are counted as they come."""
+async def test_one_byte_above_the_limit_is_refused(parts: Sequence[bytes]) -> None:
+    """Chunked bodies are counted while they arrive."""
     room = BodyRoom(LIMIT_BYTES)
     with pytest.raises(PayloadTooLarge):
         await body(*parts).read(room)
     assert room.held_bytes == 0
 
 
-async def test_a_declared_length_is_judged_before_reading() -> None:
-    """Content-Length above the limit is refused with nothing read."""
+async def test_content_length_above_the_limit_is_refused_unread() -> None:
 
     async def receive() -> dict[str, Any]:
         raise AssertionError("read")
@@ -69,26 +68,23 @@ async def test_a_declared_length_is_judged_before_reading() -> None:
         await Body(receive, {"content-length": "1001"}).read(BodyRoom(LIMIT_BYTES))
 
 
-async def test_exactly_the_limit_is_served() -> None:
-    """The limit is the most that is allowed, not the least that is not."""
+async def test_a_body_of_exactly_the_limit_is_read() -> None:
     assert len(await body(b"x" * LIMIT_BYTES).read(BodyRoom(LIMIT_BYTES))) == LIMIT_BYTES
 
 
-async def test_a_body_cut_off_says_where() -> None:
-    """Fewer bytes than Content-Length says are an error with both numbers."""
+async def test_an_incomplete_body_is_an_error_with_both_sizes() -> None:
     with pytest.raises(MalformedBody, match="after 3 of 10 bytes"):
         await body(b"abc", headers={"content-length": "10"}).read(BodyRoom(LIMIT_BYTES))
 
 
-async def test_a_client_that_leaves_within_its_body() -> None:
-    """There is nobody to answer, and nothing stays held."""
+async def test_a_disconnect_within_a_body_releases_its_room() -> None:
     room = BodyRoom(LIMIT_BYTES)
     with pytest.raises(ClientDisconnected):
         await body(b"abc", ends=False).read(room)
     assert room.held_bytes == 0
 
 
-async def test_what_a_body_becomes_is_held_until_it_is_parsed() -> None:
+async def test_decompressed_bytes_are_held_until_they_are_parsed() -> None:
     """A thousand bytes of gzip are a megabyte of memory; without room for that they are refused."""
     room = BodyRoom(2**20)
     sent = gzip.compress(b"a" * 2**20)
@@ -103,8 +99,8 @@ async def test_what_a_body_becomes_is_held_until_it_is_parsed() -> None:
     assert room.held_bytes == room.room_bytes - 2**20
 
 
-async def test_a_body_that_trickles_loses_its_place_to_one_that_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest first, and only once it has had its time."""
+async def test_a_slow_upload_is_aborted_to_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest first, and only after its grace time."""
     room = BodyRoom(LIMIT_BYTES)
     arrived = asyncio.Event()
 
@@ -126,8 +122,8 @@ async def test_a_body_that_trickles_loses_its_place_to_one_that_does_not(monkeyp
         await slow
 
 
-async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has less than MIN_BYTES for MIN_BYTES_S has left, or means ill."""
+async def test_a_slow_upload_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After MIN_BYTES_S with fewer than MIN_BYTES."""
     monkeypatch.setattr(module, "MIN_BYTES_S", 0.05)
     room = BodyRoom(LIMIT_BYTES)
     parts = iter([b"a", b"b"])
@@ -143,7 +139,7 @@ async def test_a_body_that_trickles_is_told_so(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_all_bodies_together_are_bounded() -> None:
-    """When slow bodies hold all the room there is, the next is told to come back, and small ones in one piece pass."""
+    """If slow bodies hold all the room, the next one is refused, and small ones in one piece pass."""
     room = BodyRoom(LIMIT_BYTES)
     room.hold(MAX_BODIES * LIMIT_BYTES)
     with pytest.raises(Overloaded):
@@ -167,16 +163,15 @@ ENCODERS = {
 
 
 @pytest.mark.parametrize("encoding", ENCODERS)
-async def test_encodings(encoding: str) -> None:
-    """What Content-Encoding names is undone."""
+async def test_every_content_encoding_is_decoded(encoding: str) -> None:
     sent = ENCODERS[encoding](b"some body")
     headers = {"content-encoding": encoding, "content-length": str(len(sent))}
     assert await body(sent, headers=headers).read(BodyRoom(LIMIT_BYTES)) == b"some body"
 
 
 @pytest.mark.parametrize("encoding", ["br", "gzip, gzip", "compress", "aws-chunked", "\x00"])
-async def test_an_unknown_encoding(encoding: str) -> None:
-    """It is refused before the body is read, and not echoed."""
+async def test_an_unknown_encoding_is_refused(encoding: str) -> None:
+    """Before the body is read, and without the value."""
     with pytest.raises(UnsupportedMediaType) as caught:
         await body(b"x", headers={"content-encoding": encoding, "content-length": "1"}).read(BodyRoom(LIMIT_BYTES))
     assert encoding not in caught.value.message.replace("zstd, gzip, deflate", "")
@@ -185,26 +180,26 @@ async def test_an_unknown_encoding(encoding: str) -> None:
 @given(content=st.binary(max_size=2000), window=st.sampled_from([zlib.MAX_WBITS, -zlib.MAX_WBITS]))
 @settings(deadline=None, max_examples=100)
 async def test_deflate_is_read_with_and_without_its_header(content: bytes, window: int) -> None:
-    """RFC 9110 means the zlib format; clients send the bare stream too."""
+    """RFC 9110 defines the zlib format; clients also send the bare stream."""
     assert await decompress(deflated(content, window), "deflate", 2000, freely) == content
 
 
 @given(members=st.lists(st.binary(max_size=200), min_size=1, max_size=16))
 @settings(deadline=None, max_examples=50)
-async def test_gzip_members_follow_each_other(members: list[bytes]) -> None:
-    """A gzip body may be several, end to end, as gzip files may."""
+async def test_several_gzip_members_are_read(members: list[bytes]) -> None:
+    """A gzip body may consist of several."""
     assert await decompress(b"".join(map(gzip.compress, members)), "gzip", 10_000, freely) == b"".join(members)
 
 
 async def test_many_gzip_members_are_refused() -> None:
-    """Each costs a copy of all behind it: a million empty ones would keep the loop busy for minutes."""
+    """Each one copies the rest: a million empty ones would block the loop for minutes."""
     with pytest.raises(MalformedBody, match="members"):
         await decompress(gzip.compress(b"") * 17, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 1_000_000], ids=["on the loop", "in a thread"])
 async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> None:
-    """200 MB in 200 kB: refused when it passes the limit, having held little more than that."""
+    """200 MB in 200 kB: refused at the limit, with little more memory than that."""
     bomb = gzip.compress(bytes(200_000_000), 1)
     tracemalloc.start()
     try:
@@ -220,15 +215,14 @@ async def test_a_gzip_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> Non
     [b"not gzip", gzip.compress(b"some body")[:-3], gzip.compress(b"a") + b"tail", b"\x1f\x8b", b""],
     ids=["something else", "cut off", "a tail", "two bytes", "nothing"],
 )
-async def test_what_is_not_gzip(sent: bytes) -> None:
-    """It is a malformed body, whatever is wrong with it."""
+async def test_invalid_gzip_is_a_malformed_body(sent: bytes) -> None:
     with pytest.raises(MalformedBody):
         await decompress(sent, "gzip", LIMIT_BYTES, freely)
 
 
 @pytest.mark.parametrize("limit_bytes", [1000, 200_000], ids=["on the loop", "in a thread"])
 async def test_a_zstd_bomb_costs_no_more_than_the_limit(limit_bytes: int) -> None:
-    """A few kB that stand for 500 MB are refused after a few MB."""
+    """A few kB that become 500 MB are refused after a few MB."""
     bomb = zstandard.compress(bytes(500_000_000))
     tracemalloc.start()
     try:
@@ -246,14 +240,14 @@ FRAME = zstandard.compress(b"some body")
 @pytest.mark.parametrize(
     "sent", [b"not zstd", FRAME[:-3], FRAME + b"tail", FRAME + FRAME, FRAME[:4], b""], ids=lambda sent: str(len(sent))
 )
-async def test_what_is_not_one_zstd_frame(sent: bytes) -> None:
-    """Neither another format, nor a part of a frame, nor more than one."""
+async def test_anything_but_one_zstd_frame_is_refused(sent: bytes) -> None:
+    """Another format, an incomplete frame, several frames."""
     with pytest.raises(MalformedBody):
         await decompress(sent, "zstd", LIMIT_BYTES, freely)
 
 
-async def test_a_zstd_window_larger_than_everyone_must_take_is_refused() -> None:
-    """Before its room is made: 2 GiB that no body of ours needs."""
+async def test_a_large_zstd_window_is_refused() -> None:
+    """Before 2 GiB are allocated for it."""
     parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
     writer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     with pytest.raises(MalformedBody):

@@ -1,4 +1,4 @@
-"""Bodies that would cost far more than their bytes are refused before anything is made of them."""
+"""Bodies with too many values are refused before they are parsed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def many(value: str, count: int) -> bytes:
     ids=["ids", "texts", "backslashes", "lists", "objects"],
 )
 def test_too_many_values_are_refused(body: bytes) -> None:
-    """Numbers, strings, lists and objects alike, with what came and the limit in the message."""
+    """Numbers, strings, lists and objects, with the count and the limit in the message."""
     with pytest.raises(PayloadTooLarge, match=f"{MAX_STRINGS}|{MAX_VALUES} and {MAX_CONTAINERS}"):
         check_shape(body)
 
@@ -38,13 +38,13 @@ def test_too_many_values_are_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     "text", [",[{" * 1_500_000, '\\",' * 1_500_000, "\\\\" * 1_500_000 + ","], ids=["brackets", "quotes", "backslashes"]
 )
-def test_what_stands_in_a_text_does_not_count(text: str) -> None:
-    """A long text may hold any number of commas and brackets, whatever is escaped in it."""
+def test_text_content_does_not_count(text: str) -> None:
+    """A long text may contain any number of commas and brackets, with any escapes."""
     check_shape(many(f'"{text}"', 2))
 
 
-def test_as_many_as_allowed_pass() -> None:
-    """The limits themselves are served, and so is a body that is no JSON: the parser has the word for it."""
+def test_bodies_at_the_limits_pass() -> None:
+    """Invalid JSON passes, too: the parser rejects it."""
     check_shape(many("1", MAX_VALUES))
     check_shape(many('"a"', 100_000))
     check_shape(b'"' * 300_001)
@@ -52,23 +52,22 @@ def test_as_many_as_allowed_pass() -> None:
 
 @pytest.mark.parametrize("opening", [b",", b"["])
 @pytest.mark.parametrize("end", [b"", b"\\"])
-def test_a_string_without_an_end_is_looked_at_once(opening: bytes, end: bytes) -> None:
-    """Not once for each of its quotes, which would take weeks for a body as large as one may be."""
+def test_an_unterminated_string_is_scanned_once(opening: bytes, end: bytes) -> None:
+    """A scan from each of its quotes would take weeks for a body of maximum size."""
     many = opening * (MAX_VALUES if opening == b"," else MAX_CONTAINERS + 1)
     with pytest.raises(PayloadTooLarge):
         check_shape(b'{"input":[' + many + b'"' + b'\\"' * 2_000_000 + end)
 
 
-def test_lists_and_objects_go_by_the_inputs_that_may_come() -> None:
-    """Far more than any dialect needs for them are refused, with that limit in the message."""
+def test_the_limit_of_containers_follows_the_limit_of_inputs() -> None:
     body = many("[111]", CONTAINERS_PER_INPUT * 1000)  # and the two around them
     check_shape(body, 1001)
     with pytest.raises(PayloadTooLarge, match=f"limits are {MAX_VALUES} and {CONTAINERS_PER_INPUT * 1000}"):
         check_shape(body, 1000)
 
 
-def test_a_few_inputs_too_many_are_left_to_the_dialect() -> None:
-    """Which names its field, whatever shape its inputs have."""
+def test_a_few_excess_inputs_are_left_to_the_product() -> None:
+    """Its error names the field."""
     parts = '{"content":[{"type":"text","text":"a text of some words"}]}'
     for one in ("[101,102,103,104,105,106,107,108]", parts, f"[{parts},{parts}]"):
         check_shape(many(one, 2049), 2048)

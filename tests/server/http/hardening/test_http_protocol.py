@@ -1,4 +1,4 @@
-"""The HTTP/1.1 protocol's bounds, each over a real socket, since they lean on what uvicorn does not promise."""
+"""The bounds of the HTTP/1.1 protocol, over a real socket, because they depend on undocumented parts of uvicorn."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELLO = {"input": "hello"}
     ids=["path", "value", "many"],
 )
 async def test_a_head_over_the_limit_is_431(head: bytes) -> None:
-    """Request line and headers count together; the connection closes behind the answer."""
+    """Request line and headers count together; the connection closes after the response."""
     async with live(header_limit_bytes=2048) as running, connected(running) as client:
         client.send(head)
         reply = await client.reply()
@@ -44,15 +44,15 @@ CHUNKS = b'11\r\n{"input":"hello"}\r\n0\r\n'
 
 
 async def test_trailers_are_not_headers() -> None:
-    """Fields behind a chunked body change nothing: a proxy in front has not seen them."""
+    """Trailers of a chunked body have no effect, since a proxy may not have checked them."""
     async with live() as running, connected(running) as client:
         client.send(CHUNKED + CHUNKS + b"x-request-id: evil\r\ncontent-encoding: br\r\n\r\n")
         reply = await client.reply()
         assert (reply.status, reply.headers["x-request-id"] == "evil") == (200, False)
 
 
-async def test_trailers_without_end_are_cut_off() -> None:
-    """They are bounded like headers, and the connection goes."""
+async def test_endless_trailers_close_the_connection() -> None:
+    """They are bounded like headers."""
     async with live(header_limit_bytes=2048) as running, connected(running) as client:
         client.send(CHUNKED + CHUNKS)
         client.send(b"a: b\r\n" * 1000)
@@ -60,15 +60,15 @@ async def test_trailers_without_end_are_cut_off() -> None:
 
 
 async def test_too_many_headers_are_431() -> None:
-    """Their number is bounded even where their bytes are not."""
+    """Their number is bounded independently of their bytes."""
     async with live() as running:
         few = {f"h{index}": "v" for index in range(MAX_HEADERS - 1)}
         assert (await ask(running, get("/health", few))).status == 200
         assert (await ask(running, get("/health", {**few, "one": "more"}))).status == 431
 
 
-async def test_a_head_without_end_is_cut_off() -> None:
-    """A client that sends header bytes for ever is told 431 long before memory is felt."""
+async def test_an_endless_head_is_431() -> None:
+    """Long before it uses much memory."""
     async with live(header_limit_bytes=2048) as running, connected(running) as client:
         client.send(b"GET / HTTP/1.1\r\nendless: ")
         sent_bytes = 0
@@ -106,16 +106,16 @@ async def test_a_head_without_end_is_cut_off() -> None:
         "a tunnel",
     ],
 )
-async def test_what_is_not_http_is_400(garbage: bytes) -> None:
-    """Two readings of one request, as in smuggling, are none."""
+async def test_invalid_http_is_400(garbage: bytes) -> None:
+    """Ambiguous requests, as in smuggling, are refused."""
     async with live() as running, connected(running) as client:
         client.send(garbage)
         assert (await client.reply()).status == 400
         assert await client.closed()
 
 
-async def test_garbage_behind_a_request_does_not_touch_its_answer() -> None:
-    """A body longer than its Content-Length: the answer to what was declared is whole, then the connection ends."""
+async def test_invalid_bytes_after_a_request_do_not_affect_its_response() -> None:
+    """The response to the declared body is complete, then the connection closes."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -127,8 +127,8 @@ async def test_garbage_behind_a_request_does_not_touch_its_answer() -> None:
         assert await client.closed()
 
 
-async def test_a_body_cut_off_is_answered() -> None:
-    """A client that closes its side within its body is told so, if it still listens."""
+async def test_an_incomplete_body_is_answered() -> None:
+    """If the client closed only its own side."""
     engine = FakeEngine()
     async with live(engine) as running, connected(running) as client:
         client.send(post(HELLO)[:-4])
@@ -148,8 +148,7 @@ async def test_a_body_cut_off_is_answered() -> None:
     ],
     ids=["chunked", "head"],
 )
-async def test_other_ends_cut_off_are_closed(request_bytes: bytes) -> None:
-    """Where nothing can be said for sure, the connection just ends."""
+async def test_other_incomplete_requests_close_the_connection(request_bytes: bytes) -> None:
     async with live() as running, connected(running) as client:
         client.send(request_bytes)
         client.writer.write_eof()
@@ -164,8 +163,8 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert answers == [[f"text {index}"] for index in range(5)]
 
 
-async def test_requests_sent_ahead_are_bounded() -> None:
-    """Beyond the bound nothing more is read; the one under way is answered, and the connection closes."""
+async def test_pipelined_requests_are_bounded() -> None:
+    """Beyond the bound nothing is read; the current request is answered, and the connection closes."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -178,8 +177,8 @@ async def test_requests_sent_ahead_are_bounded() -> None:
         assert await client.closed()
 
 
-async def test_an_offer_to_upgrade_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
-    """Java's HTTP client offers h2c with each first request: it is served as HTTP/1.1, and no log line complains."""
+async def test_an_offered_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    """Java's HTTP client offers h2c with each first request; it is served as HTTP/1.1 without a log line."""
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAAAAMAAAAA"}
     async with live() as running, connected(running) as client:
         for body in ("one", "two", "Upgrade: three"):
@@ -193,7 +192,7 @@ async def test_an_offer_to_upgrade_is_passed_over(caplog: pytest.LogCaptureFixtu
 
 @pytest.fixture
 def hour(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The server's sweep sees every clock an hour ahead."""
+    """The server's check sees a clock one hour ahead."""
     real = http_protocol.HttpProtocol.drop_if_stalled
     monkeypatch.setattr(
         http_protocol.HttpProtocol, "drop_if_stalled", lambda self, now_s: real(self, now_s + 3600 * self._late)
@@ -208,16 +207,16 @@ def hour(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     [b"", b"POST /v1/em", b"POST /v1/embed HTTP/1.1\r\nhost: x\r\n", post(HELLO)[:-4]],
     ids=["nothing", "line", "head", "body"],
 )
-async def test_a_client_that_stops_sending_is_let_go(sent: bytes) -> None:
-    """Whatever it stopped in the middle of, its connection does not stay."""
+async def test_a_client_that_stops_sending_is_disconnected(sent: bytes) -> None:
+    """In every state of a request."""
     async with live() as running, connected(running) as client:
         client.send(sent)
         assert await client.closed()
 
 
 @pytest.mark.usefixtures("hour")
-async def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
-    """However long the engine takes, the sweep leaves the waiting alone."""
+async def test_a_waiting_client_stays_connected() -> None:
+    """However long the engine takes."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -229,8 +228,8 @@ async def test_a_client_that_waits_for_its_answer_is_not_let_go() -> None:
         assert (await client.reply()).status == 200
 
 
-async def test_a_client_that_does_not_read_is_let_go() -> None:
-    """Answers that nobody takes do not stay in memory for ever."""
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
+    """Unread responses do not stay in memory."""
     engine = FakeEngine(dimensions=1_000_000)
     async with live(engine) as running, connected(running) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -246,7 +245,7 @@ async def test_a_client_that_does_not_read_is_let_go() -> None:
 
 
 async def test_keep_alive_connections_are_reused() -> None:
-    """Request after request on one connection, refused ones among them."""
+    """Also after refused requests."""
     async with live() as running, connected(running) as client:
         for body, status in [(HELLO, 200), (b"{", 400), (HELLO, 200)]:
             client.send(post(body))

@@ -1,4 +1,4 @@
-"""Answers that are not read: how far a client may fall behind, how much all may hold, and who goes."""
+"""Unread responses: how far a client may lag, how many bytes all may hold, and which clients are aborted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ END = b"]]}"
 
 
 def behind_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
-    """Of a client that takes a lump of its 10 MB every so often, after so long."""
+    """The lag of a client that reads part of its 10 MB at intervals."""
     pace, left_bytes = ReadPace(0.0), 10 * MB
     for now_s in range(seconds + 1):
         if now_s and now_s % every_s == 0:
@@ -40,24 +40,22 @@ def behind_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
     return pace.lag_s(float(seconds))
 
 
-def test_who_takes_nothing_is_as_far_behind_as_its_answer_is_old() -> None:
-    """From the first second on."""
+def test_a_client_that_reads_nothing_lags_by_the_age_of_its_response() -> None:
     assert behind_after_s(50, 0, 1) == 50
 
 
-def test_a_byte_now_and_then_buys_a_byte_s_time() -> None:
-    """It does not begin again."""
+def test_single_bytes_barely_extend_the_time() -> None:
     assert behind_after_s(50, 1, 1) == pytest.approx(50, rel=0.01)
 
 
 @pytest.mark.parametrize("every_s", [1, 10, 40], ids=["each second", "in 16 kB", "in 64 kB"])
-def test_the_least_pace_is_never_cut_off(every_s: int) -> None:
-    """However a kernel portions it."""
+def test_the_minimum_rate_is_never_aborted(every_s: int) -> None:
+    """In pieces of any size."""
     lump_bytes = int(MIN_BYTES_PER_S * every_s) + 1
     assert max(behind_after_s(seconds, lump_bytes, every_s) for seconds in range(600)) < WRITE_STALL_S
 
 
-def test_what_was_taken_fast_is_no_credit() -> None:
+def test_fast_reading_earns_no_credit() -> None:
     """9 MB at once and then nothing."""
     pace = ReadPace(0.0)
     for now_s, left_bytes in [(0.0, 10 * MB), (1.0, MB), (31.0, MB)]:
@@ -65,8 +63,8 @@ def test_what_was_taken_fast_is_no_credit() -> None:
     assert pace.lag_s(31.0) == 30
 
 
-def test_each_answer_begins_anew() -> None:
-    """A connection that rested for an hour is not behind."""
+def test_each_response_starts_without_lag() -> None:
+    """Also after an idle hour."""
     pace = ReadPace(0.0)
     pace.update(0, 0.0)
     pace.update(10 * MB, 3600.0)
@@ -77,7 +75,7 @@ def test_each_answer_begins_anew() -> None:
 
 
 class Held:
-    """A connection that takes nothing."""
+    """A connection that reads nothing."""
 
     def __init__(self, held_bytes: int, since_s: float) -> None:
         self.held_bytes = held_bytes
@@ -97,28 +95,27 @@ def watched(room_bytes: int, *connections: Held) -> WriteBackpressure:
     return room
 
 
-def test_the_longest_unread_go_until_half_is_free() -> None:
-    """And no more of them than that."""
+def test_the_slowest_are_aborted_until_half_is_free() -> None:
+    """And no others."""
     connections = [Held(30, since_s) for since_s in (2.0, 0.0, 1.0, 3.0)]
     watched(100, *connections).make_room(100.0)
     assert [connection.aborted for connection in connections] == [True, True, True, False]
 
 
-def test_nobody_goes_where_there_is_room() -> None:
-    """However long it takes: that is for its own connection to judge."""
+def test_no_client_is_aborted_while_there_is_room() -> None:
     connection = Held(99, 0.0)
     watched(100, connection).make_room(1000.0)
     assert not connection.aborted
 
 
-def test_who_reads_stays_though_there_is_no_room() -> None:
-    """Fuller than full is better than to cut off an honest client."""
+def test_clients_that_read_are_never_aborted() -> None:
+    """Even if the room is exceeded."""
     connection = Held(1000, 0.0)
     watched(100, connection).make_room(PRESSED_STALL_S)
     assert not connection.aborted
 
 
-async def test_answers_being_made_take_room() -> None:
+async def test_responses_being_rendered_take_room() -> None:
     """Two that fit alone do not fit together; the second is refused."""
     room = watched(100, Held(50, 0.0))
     async with room.room(60):
@@ -131,8 +128,8 @@ async def test_answers_being_made_take_room() -> None:
         pass
 
 
-async def test_only_so_many_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of them holds its arrays; the next is refused at once, and those who wait get in when there is room."""
+async def test_the_number_of_waiting_responses_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next is refused at once; waiting ones continue when there is room."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 3600.0)
     held = Held(100, 0.0)
     room = watched(100, held)
@@ -155,7 +152,7 @@ async def test_only_so_many_wait_for_room(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def silent_client(running: Live) -> socket.socket:
-    """One that asks for much and reads nothing."""
+    """A client that requests much and reads nothing."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(("127.0.0.1", running.port))
@@ -167,9 +164,9 @@ def held_bytes(running: Live) -> int:
     return sum(connection.held_bytes for connection in running.server._connections())
 
 
-async def test_hoarders_are_cut_off_and_what_they_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 clients that read nothing: never more than the room and one answer beside it is held; then they go, and who
-    reads is answered."""
+async def test_unread_responses_of_many_clients_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 clients that read nothing hold at most the room and one response; then they are aborted, and a reader is
+    answered."""
     monkeypatch.setattr(write_backpressure, "WAIT_S", 0.0)
     room_bytes = 20 * MB
     engine = FakeEngine(dimensions=NUMBERS)
@@ -191,8 +188,8 @@ async def test_hoarders_are_cut_off_and_what_they_hold_is_bounded(monkeypatch: p
         assert (await ask(running, post(LARGE))).status == 200
 
 
-async def test_a_slow_reader_gets_its_answer_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """64 kB every 20 s, while the room is far too small: by our clock it takes twenty minutes."""
+async def test_a_slow_reader_gets_its_complete_response(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 kB every 20 s of a simulated clock, while the room is far too small."""
     watch = Server._watch
     monkeypatch.setattr(Server, "_watch", lambda self, now_s: None)  # this test has a clock of its own
     engine = FakeEngine(dimensions=NUMBERS)

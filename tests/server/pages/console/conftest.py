@@ -1,4 +1,4 @@
-"""A real server and Debian's Chromium, once for this folder. Where there is no Chromium, the tests say so and skip."""
+"""A real server and Chromium, once for this folder. Without Chromium the tests are skipped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The base URL of a server that wants a key, under a prefix."""
+    """The base URL of a server with a key, under a prefix."""
     folder: Path = tmp_path_factory.mktemp("locked")
     options = ("--api-key", KEY, "--url-prefix", "/behind/proxy", "--offline")
     with running(folder / "log", "all-MiniLM-L6-v2", *options) as (url, _):
@@ -56,13 +56,13 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(chromium: Browser, server: str) -> Iterator[Visit]:
-    """The console as a new visitor sees it, every request and every complaint noted."""
+    """The console for a new visitor, with all requests and console messages recorded."""
     with Visit.begun(chromium, server) as begun:
         yield begun
 
 
 @pytest.fixture
 def page(visit: Visit) -> Page:
-    """The page of `visit`, its models shown."""
+    """The page of `visit` after its models appear."""
     visit.open()
     return visit.page

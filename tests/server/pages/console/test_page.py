@@ -1,4 +1,4 @@
-"""The page as a whole: it loads, moves under load, asks for a key, obeys the keyboard, and harms nobody."""
+"""The whole page: loading, charts, key, keyboard, and safety."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ TOOLS = ["Dense", "Sparse", "ColBERT", "Rerank", "Tokenize", "Similarity", "Any 
 
 
 @pytest.mark.parametrize("path", ["/", "/console", "/console/", "/dialects/openai/"])
-def test_it_loads_without_a_complaint_from_this_server_alone(visit: Visit, path: str) -> None:
-    """Wherever it is opened, every file and figure comes from where it came from, and the console stays silent."""
+def test_the_page_loads_only_from_this_server(visit: Visit, path: str) -> None:
+    """At every address, without console messages."""
     visit.open(path)
     expect(visit.page.locator("#state")).to_have_text("ready")
     expect(visit.page.locator("#code")).to_contain_text("curl")
@@ -29,7 +29,7 @@ def test_it_loads_without_a_complaint_from_this_server_alone(visit: Visit, path:
 
 
 def test_charts_move_under_load(page: Page, server: str) -> None:
-    """Requests that are answered are drawn, as lines and in the table that says the same."""
+    """Answered requests appear as lines and in the table."""
     page.get_by_text("As a table").click()
     row = page.get_by_role("row", name="Requests a second, answered")
     expect(row).to_be_visible()
@@ -43,7 +43,7 @@ def test_charts_move_under_load(page: Page, server: str) -> None:
 
 
 def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
-    """Each as a chart and as a row of the table. What only a server with two GPUs has is put into the answers here."""
+    """As charts and table rows. Figures of a server with two GPUs are inserted into the responses."""
     forwards = 0
 
     def told(route: Route) -> None:
@@ -73,8 +73,7 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
     expect(visit.page.locator("figure", has_text="Device memory")).to_be_visible()
 
 
-def test_nobody_is_asked_while_the_tab_is_hidden(visit: Visit) -> None:
-    """Polling ends when the page is not seen, and goes on when it is."""
+def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:
     visit.page.clock.install()
     visit.open()
     visit.page.evaluate(SHOW, "hidden")
@@ -85,8 +84,8 @@ def test_nobody_is_asked_while_the_tab_is_hidden(visit: Visit) -> None:
         visit.page.evaluate(SHOW, "visible")
 
 
-def test_a_key_is_asked_for_and_kept_in_this_tab(chromium: Browser, locked: str) -> None:
-    """The page loads without one, behind a prefix; a wrong one is told; the right one shows all, and is not stored."""
+def test_a_key_is_requested_and_kept_in_the_tab(chromium: Browser, locked: str) -> None:
+    """Behind a prefix, too; a wrong key is reported, and the right one is not stored."""
     with Visit.begun(chromium, locked) as visit:
         page = visit.page
         page.goto(f"{locked}/")
@@ -108,8 +107,8 @@ def test_a_key_is_asked_for_and_kept_in_this_tab(chromium: Browser, locked: str)
         assert not any(KEY in url for url in visit.asked)
 
 
-def test_markup_in_names_and_texts_stays_text(visit: Visit) -> None:
-    """A model's name, a text, its tokens and an error that hold markup run nothing and make no element."""
+def test_markup_is_shown_as_text(visit: Visit) -> None:
+    """In model names, texts, tokens and errors."""
     visit.open()
     page = visit.page
     expect(page.get_by_role("rowheader", name=HOSTILE)).to_be_visible()
@@ -131,8 +130,8 @@ def test_markup_in_names_and_texts_stays_text(visit: Visit) -> None:
     assert visit.complaints == []
 
 
-def test_all_is_done_by_keyboard(page: Page) -> None:
-    """The skip link, the tools' tabs by arrow keys, and a run: no pointer is needed, and the focus is seen."""
+def test_the_page_works_by_keyboard(page: Page) -> None:
+    """Skip link, tabs and a run, with visible focus."""
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.get_by_role("tab", name="Dense").focus()
@@ -153,8 +152,8 @@ def test_all_is_done_by_keyboard(page: Page) -> None:
     expect(page.get_by_text("number 65:")).to_be_visible()
 
 
-def test_light_and_dark_follow_the_system_and_the_choice(chromium: Browser, server: str) -> None:
-    """Dark where the system is; what is chosen outranks it, and is kept."""
+def test_the_theme_follows_the_system_or_the_choice(chromium: Browser, server: str) -> None:
+    """The choice is kept."""
     background = "getComputedStyle(document.body).backgroundColor"
     with Visit.begun(chromium, server, color_scheme="dark") as visit:
         visit.open()
@@ -168,7 +167,7 @@ def test_light_and_dark_follow_the_system_and_the_choice(chromium: Browser, serv
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(chromium: Browser, server: str, scheme: str, width: int) -> None:
-    """axe-core's rules on the whole page, with every tool's answer shown; and nothing is wider than the screen."""
+    """On the whole page with every tool's result; and nothing is wider than the screen."""
     if not AXE.is_file():
         pytest.skip("axe-core is not installed: make test does that where there is npm")
     size = {"width": width, "height": 844}

@@ -1,4 +1,4 @@
-"""Each tool of the playground shows what the API answers, and the code beside it asks the same."""
+"""Each tool shows the API's result, and the code next to it sends the same request."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def number(text: str) -> float:
 
 
 def test_dense_draws_every_number(page: Page, server: str) -> None:
-    """All numbers of the vector, those of the API, and how long it is."""
+    """All numbers of the API's vector, and its length."""
     panel = use_tool(page, "Dense", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
     run(panel)
@@ -42,8 +42,8 @@ def test_dense_draws_every_number(page: Page, server: str) -> None:
     )
 
 
-def test_sparse_weights_stand_on_the_words_themselves(page: Page, server: str) -> None:
-    """Each token that has a weight shows it; the text around them is whole."""
+def test_sparse_weights_are_shown_on_the_tokens(page: Page, server: str) -> None:
+    """The text around them is complete."""
     panel = use_tool(page, "Sparse", BGE)
     panel.get_by_role("textbox", name="Text", exact=True).fill("yes, small birds sing")
     run(panel)
@@ -55,8 +55,8 @@ def test_sparse_weights_stand_on_the_words_themselves(page: Page, server: str) -
     assert wanted
 
 
-def test_colbert_matches_tokens_as_the_server_scores_them(page: Page, server: str) -> None:
-    """The average of each query token's best match is the score that rerank gives; the best one is marked."""
+def test_colbert_matches_agree_with_the_score(page: Page, server: str) -> None:
+    """The average of the best matches is the rerank score."""
     query, passage = "small birds", "the quick brown fox and many small birds"
     panel = use_tool(page, "ColBERT", BGE)
     panel.get_by_role("textbox", name="Query").fill(query)
@@ -77,8 +77,8 @@ def test_colbert_matches_tokens_as_the_server_scores_them(page: Page, server: st
         assert marked == best[index]
 
 
-def test_rerank_lists_passages_best_first_with_the_kind_of_score(page: Page, server: str) -> None:
-    """By the model's own scores, and by another method that it can."""
+def test_rerank_lists_passages_by_score(page: Page, server: str) -> None:
+    """By the model's own scores and another method, with the kind of score."""
     passages = ["rain", "joy", "a glad person"]
     panel = use_tool(page, "Rerank", MINILM)
     panel.get_by_role("textbox", name="Query").fill("happy")
@@ -95,8 +95,8 @@ def test_rerank_lists_passages_best_first_with_the_kind_of_score(page: Page, ser
     expect(panel).to_contain_text("Kind of score: weighted")
 
 
-def test_tokens_show_where_they_stand(page: Page, server: str) -> None:
-    """Every token with its id, on the letters that its bytes are."""
+def test_tokens_show_their_offsets(page: Page, server: str) -> None:
+    """With their ids."""
     panel = use_tool(page, "Tokenize", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
     run(panel)
@@ -108,7 +108,7 @@ def test_tokens_show_where_they_stand(page: Page, server: str) -> None:
     assert surfaces == [data[token["start"] : token["stop"]].decode() for token in tokens if not token["special"]]
 
 
-def test_similarity_compares_each_with_each(page: Page, server: str) -> None:
+def test_similarity_shows_all_pairs(page: Page, server: str) -> None:
     """Cosines, one on the diagonal."""
     texts = ["a happy person", "a glad man", "rain"]
     panel = use_tool(page, "Similarity", MINILM)
@@ -119,8 +119,7 @@ def test_similarity_compares_each_with_each(page: Page, server: str) -> None:
     assert np.allclose(shown, vectors @ vectors.T, atol=0.002)
 
 
-def test_what_a_model_cannot_is_disabled_with_the_reason(page: Page) -> None:
-    """No run, and the words why."""
+def test_unsupported_tools_are_disabled_with_a_reason(page: Page) -> None:
     panel = use_tool(page, "Sparse", MINILM)
     expect(panel.get_by_role("button", name="Run")).to_be_disabled()
     expect(told(panel)).to_have_text(f"{MINILM} makes no sparse vectors.")
@@ -128,8 +127,8 @@ def test_what_a_model_cannot_is_disabled_with_the_reason(page: Page) -> None:
     expect(panel.get_by_role("button", name="Run")).to_be_disabled()
 
 
-def test_what_was_cut_is_said(page: Page) -> None:
-    """Tokens seen and read, and which text; refused texts say why."""
+def test_truncation_is_reported(page: Page) -> None:
+    """Tokens seen and read, and the text; refused texts have a reason."""
     panel = use_tool(page, "Dense", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill("rain " * 400)
     panel.get_by_role("combobox", name="Over-long texts").select_option("cut")
@@ -146,8 +145,8 @@ def code_of(page: Page, language: str) -> str:
     return page.locator("#code").inner_text()
 
 
-def test_the_code_of_every_api_that_can_say_it_is_answered(page: Page, server: str) -> None:
-    """In each API the dense tool's text, quotes and all, is sent by curl and gets its answer."""
+def test_the_code_of_every_api_works(page: Page, server: str) -> None:
+    """The dense tool's text, with quotes, sent by curl."""
     panel = use_tool(page, "Dense", MINILM)
     panel.get_by_role("textbox", name="Text", exact=True).fill(TEXT)
     choice = page.get_by_role("combobox", name="API")
@@ -162,8 +161,7 @@ def test_the_code_of_every_api_that_can_say_it_is_answered(page: Page, server: s
 
 
 @pytest.mark.parametrize("language", ["curl", "Python", "JavaScript"])
-def test_the_code_of_each_language_gets_the_same_answer(page: Page, server: str, language: str) -> None:
-    """Reranking, in the own API: what the code prints is what the API answers."""
+def test_the_code_of_each_language_returns_the_same_result(page: Page, server: str, language: str) -> None:
     panel = use_tool(page, "Rerank", MINILM)
     panel.get_by_role("textbox", name="Query").fill(TEXT)
     code = code_of(page, language)
@@ -191,8 +189,8 @@ def _plain(printed: str) -> str:
     return printed.replace('":', '": ')
 
 
-def test_any_call_sends_its_example(page: Page) -> None:
-    """A route of another API, with its example; the answer as it came."""
+def test_any_route_sends_its_example(page: Page) -> None:
+    """And shows the unchanged response."""
     page.get_by_role("tab", name="Any call").click()
     panel = page.get_by_role("tabpanel")
     panel.get_by_role("combobox", name="Call").select_option(label="POST /embed_all")
