@@ -66,7 +66,7 @@ async def test_who_waits_for_too_long_is_given_up() -> None:
     assert {answer.status for answer in answers} == {0}
 
 
-async def test_a_load_generator_that_was_held_up_sends_what_was_due_and_no_more() -> None:
+async def test_a_delayed_load_generator_sends_only_requests_that_were_due() -> None:
     """Requests due after the end are not sent."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

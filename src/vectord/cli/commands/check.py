@@ -79,7 +79,7 @@ def command(
 
 
 def _printed(findings: Iterable[Finding], show_all: bool) -> Iterable[Finding]:
-    """Print each finding as soon as it is known."""
+    """Print each finding when its check ends."""
     from rich.text import Text  # noqa: PLC0415
 
     styles = {"passed": "green", "failed": "bold red", "not offered": "dim"}

@@ -46,7 +46,7 @@ def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject]
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Each finding as soon as it is known."""
+    """Each finding when its check ends."""
     last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
     for one in (*CHECKS, *_limit_checks(subject), *_example_checks(subject), *last):
         began_s = time.perf_counter()
