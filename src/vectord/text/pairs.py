@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from vectord.errors import InputTooLong, ModelCannot, VectordError
 from vectord.schema import Int32, Side, TextLength
@@ -21,20 +21,16 @@ _PROBES = (("hello world", "a"), ("a", "hello world"), ("", "a"), ("a", ""))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairFrame:
-    """The special tokens around and between two texts, and the type of every token. Each (n,)."""
+    """The special tokens before, between and after two texts, and the type of every token."""
 
-    prefix: Int32
-    middle: Int32
-    suffix: Int32
-    prefix_types: Int32
-    middle_types: Int32
-    suffix_types: Int32
+    ids: tuple[Int32, Int32, Int32]
+    types: tuple[Int32, Int32, Int32]
     text_types: tuple[int, int]
     has_type_ids: bool  # whether any type is not 0
 
     @property
     def specials(self) -> int:
-        return len(self.prefix) + len(self.middle) + len(self.suffix)
+        return sum(map(len, self.ids))
 
     @property
     def least(self) -> int:
@@ -42,14 +38,16 @@ class PairFrame:
         return self.specials + 2
 
     def join(self, first: Int32, second: Int32) -> Int32:
-        return np.concatenate((self.prefix, first, self.middle, second, self.suffix))
+        before, between, after = self.ids
+        return np.concatenate((before, first, between, second, after))
 
     def join_types(self, first: int, second: int) -> Int32:
         """The type ids of `join` for texts with these numbers of tokens."""
+        before, between, after = self.types
         of_first, of_second = (
             np.full(n, kind, np.int32) for n, kind in zip((first, second), self.text_types, strict=True)
         )
-        return np.concatenate((self.prefix_types, of_first, self.middle_types, of_second, self.suffix_types))
+        return np.concatenate((before, of_first, between, of_second, after))
 
 
 def probe_pair_frame(tokenizer: Tokenizer) -> PairFrame | None:
@@ -59,22 +57,16 @@ def probe_pair_frame(tokenizer: Tokenizer) -> PairFrame | None:
     content = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
     if len(content) < first + second:
         return None
-    frame = _frame(encoding, content[0], content[0] + first, content[-1] + 1 - second, content[-1] + 1)
-    return frame if all(_joins_as(tokenizer, frame, *probe) for probe in _PROBES) else None
-
-
-def _frame(encoding: Encoding, first: int, first_end: int, second: int, second_end: int) -> PairFrame:
-    ids, types = np.array(encoding.ids, np.int32), np.array(encoding.type_ids, np.int32)
-    return PairFrame(
-        ids[:first],
-        ids[first_end:second],
-        ids[second_end:],
-        types[:first],
-        types[first_end:second],
-        types[second_end:],
-        (int(types[first]), int(types[second])),
-        bool(types.any()),
+    start, stop = content[0], content[-1] + 1
+    cuts = [start, start + first, stop - second, stop]
+    ids, types = (np.split(np.array(row, np.int32), cuts) for row in (encoding.ids, encoding.type_ids))
+    frame = PairFrame(
+        (ids[0], ids[2], ids[4]),
+        (types[0], types[2], types[4]),
+        (int(types[1][0]), int(types[3][0])),
+        any(encoding.type_ids),
     )
+    return frame if all(_joins_as(tokenizer, frame, *probe) for probe in _PROBES) else None
 
 
 def _joins_as(tokenizer: Tokenizer, frame: PairFrame, first: str, second: str) -> bool:

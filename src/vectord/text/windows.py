@@ -12,7 +12,6 @@ A window begins with up to `overlap` tokens of context (..), followed by its own
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,18 +25,6 @@ from vectord.text.sequence import Chunk, ReadRequest, TokenSequence
 # A quarter of a window is read again from the window before, so that its first chunk has context too.
 OVERLAP_PARTS = 4
 NO_TOKENS: Int32 = np.zeros(0, np.int32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _WindowFrame:
-    """The tokens around every window of a document."""
-
-    before: Int32  # (n,) specials and prompt
-    after: Int32  # (m,)
-
-    @property
-    def rows(self) -> int:
-        return len(self.before) + len(self.after)
 
 
 class WindowEncoder:
@@ -61,40 +48,30 @@ class WindowEncoder:
         with_specials = request.options.add_special_tokens
         prefix, suffix = (self._prefix, self._suffix) if with_specials else (NO_TOKENS, NO_TOKENS)
         document = read_document(self._plain, text, index)
-        # Without its last space, which a tokenizer would make part of the text's first word.
-        frame = _WindowFrame(np.concatenate((prefix, self._plain.content(prompt.rstrip()))), suffix)
-        room = max_tokens_of(request.options, self._max_tokens, frame.rows + 1) - frame.rows
+        # Without the prompt's last space, which a tokenizer would make part of the text's first word.
+        before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
+        frame = len(before) + len(suffix)
+        room = max_tokens_of(request.options, self._max_tokens, frame + 1) - frame
         whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
         _check_fit(whole, len(document.ids), room, request.truncate, index)
-        if not len(document.ids):
-            return [self._empty(frame, len(chunks), index)]
+
+        def window(content: Int32, spans: Int32, length: TextLength) -> TokenSequence:
+            ids = np.concatenate((before, content, suffix))
+            return TokenSequence(ids=ids, type_ids=self._plain.no_types(ids), length=length, index=index, spans=spans)
+
+        if not len(document.ids):  # each chunk is read as an empty text, by the specials and the prompt
+            if not frame:
+                raise Untokenizable("{field} has no tokens", index=index)
+            spans = np.tile(np.array([0, frame], np.int32), (len(chunks), 1))
+            return [window(NO_TOKENS, spans, TextLength(frame, frame))]
         tokens = [chunk[:room] for chunk in whole]
         overlap = min(room // OVERLAP_PARTS, room - max(map(len, tokens)))
         laid = list(lay_windows(tokens, len(document.ids), room, overlap))
-        lengths = _lengths([window for window, _ in laid], [whole[own.stop - 1].stop for _, own in laid], frame.rows)
+        lengths = _lengths([place for place, _ in laid], [whole[own.stop - 1].stop for _, own in laid], frame)
         return [
-            self._window(
-                frame,
-                document.ids[window.start : window.stop],
-                _spans(tokens, own, len(frame.before) - window.start),
-                length,
-                index,
-            )
-            for (window, own), length in zip(laid, lengths, strict=True)
+            window(document.ids[place.start : place.stop], _spans(tokens, own, len(before) - place.start), length)
+            for (place, own), length in zip(laid, lengths, strict=True)
         ]
-
-    def _window(
-        self, frame: _WindowFrame, content: Int32, spans: Int32, length: TextLength, index: int
-    ) -> TokenSequence:
-        ids = np.concatenate((frame.before, content, frame.after))
-        return TokenSequence(ids=ids, type_ids=self._plain.no_types(ids), length=length, index=index, spans=spans)
-
-    def _empty(self, frame: _WindowFrame, chunks: int, index: int) -> TokenSequence:
-        """A text without tokens: each of its chunks is read as an empty text, by the specials."""
-        if not frame.rows:
-            raise Untokenizable("{field} has no tokens", index=index)
-        spans = np.tile(np.array([0, frame.rows], np.int32), (chunks, 1))
-        return self._window(frame, NO_TOKENS, spans, TextLength(frame.rows, frame.rows), index)
 
 
 def lay_windows(chunks: Sequence[range], tokens: int, room: int, overlap: int) -> Iterator[tuple[range, range]]:
