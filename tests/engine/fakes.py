@@ -1,4 +1,4 @@
-"""A small encoder, backend and observer with failures to switch on, so that the whole engine runs in milliseconds."""
+"""A small encoder, backend and observer with switchable failures, so that the engine runs in milliseconds."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ WIDTH = 8
 COLBERT_WIDTH = 4
 WORDS = 128
 MAX_TOKENS = 64
-SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK = 0, 1, 2, 3  # no letters
+SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK = 0, 1, 2, 3  # not letters
 SPECIAL_IDS = np.array([SEPARATOR, QUERY_MARK, DOCUMENT_MARK, MASK], np.int32)
-QUERY_LENGTH = 8  # of a ColBERT query, filled up with MASK
+QUERY_LENGTH = 8  # of a ColBERT query, padded with MASK
 
 
 # --- texts to tokens ------------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def sequence_of(tokens: str | Int32, **changes: object) -> TokenSequence:
 
 
 def expected_row(text: str) -> Float32:
-    """What FakeBackend answers for a text, worked out alone."""
+    """FakeBackend's row for a text, computed independently."""
     return _row(ids_of(text))
 
 
 def expected_logits(ids: Int32, labels: int) -> Float32:
-    """What it scores: of all tokens up to the end of what is pooled, a prefix's too."""
+    """FakeBackend's scores, from all tokens up to the end of the pooled span, the prefix included."""
     places = np.arange(1, labels + 1)
     return np.sin(np.outer(ids, places) / 7.0).sum(axis=0).astype(np.float32)
 
@@ -183,7 +183,7 @@ def _row(ids: Int32) -> Float32:
 
 
 class FakeBackend:
-    """Answers from token ids alone. `fail` is asked before each forward and may raise; `gate` holds forwards back."""
+    """Computes answers from token ids. `fail` is called before each forward and may raise; `gate` blocks forwards."""
 
     def __init__(
         self,
@@ -209,11 +209,11 @@ class FakeBackend:
         )
         self.labels = labels
         self.fail = fail
-        self.poison: int | None = None  # what is said of a text with this id is not finite
-        self.heals = False  # whether `forward_exact` knows better
+        self.poison: int | None = None  # outputs of a text with this id are not finite
+        self.heals = False  # whether `forward_exact` returns finite outputs
         self.gate = threading.Event()
         self.gate.set()
-        self.entered = threading.Semaphore(0)  # released once a forward, before the gate
+        self.entered = threading.Semaphore(0)  # released once per forward, before the gate
         self.batches: list[TokenBatch] = []
         self.exact: list[TokenBatch] = []
         self.closed = False
@@ -222,7 +222,7 @@ class FakeBackend:
     def forward(self, batch: TokenBatch, stream: int) -> Answers:
         self.batches.append(batch)
         self.entered.release()
-        assert self.gate.wait(10), "nobody opened the gate"
+        assert self.gate.wait(10), "the gate stayed closed"
         if self.fail is not None:
             self.fail(batch)
         return self._answers(batch, self.poison)
@@ -232,7 +232,7 @@ class FakeBackend:
         return self._answers(batch, None if self.heals else self.poison)
 
     def renew(self, stream: int) -> None:
-        """The next forward on any stream finds an open gate of its own."""
+        """Later forwards have a new, open gate."""
         self.renewed += 1
         self.gate = threading.Event()
         self.gate.set()
@@ -274,7 +274,7 @@ def texts_of(texts: PackedTexts) -> list[Int32]:
 
 
 def _seen(texts: PackedTexts, stop: int) -> Int32:
-    """All a causal model has read when it has read row stop - 1: the parent's tokens, and those of the text so far."""
+    """The tokens that a causal model has read at row stop - 1: the parent's and the text's so far."""
     text = int(np.searchsorted(texts.cu_seqlens, stop - 1, side="right")) - 1
     own = texts.ids[texts.cu_seqlens[text] : stop]
     if texts.parents is None or texts.parents[text] < 0:
@@ -326,7 +326,7 @@ class Recorder:
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -369,7 +369,7 @@ CLASSIFIER = spec(("scores",), labels=("bad", "fair", "good"), score_activation=
 
 
 def backend_for(model: ModelSpec, **facts: object) -> FakeBackend:
-    """One that gives as many scores as the model has."""
+    """A backend with the model's number of scores."""
     return FakeBackend(labels=len(model.labels) or 2, **facts)  # type: ignore[arg-type]
 
 
@@ -381,7 +381,7 @@ def source(
     model: ModelSpec | None = None,
     **facts: object,
 ) -> ModelSource:
-    """backend: of several devices, one each."""
+    """backend: one, or one per device."""
     backends = [backend] if isinstance(backend, FakeBackend) else backend
     return ModelSource(
         name,
@@ -403,7 +403,7 @@ async def serving(
     store_secret: bytes = b"",
     **settings: object,
 ) -> AsyncIterator[Engine]:
-    """An engine with one loaded model a backend, named m0, m1 ...; settings: EngineConfig's, and max_batch_texts.
+    """An engine with one loaded model per backend, named m0, m1 ...; settings: EngineConfig's and max_batch_texts.
 
     backends: a sequence of them is one model on several devices. models: what each of them is; without, all make dense
     vectors and tokens.
@@ -438,13 +438,13 @@ async def serving_one(model: ModelSpec, **settings: object) -> AsyncIterator[tup
 
 
 def close_gate(backend: FakeBackend) -> None:
-    """From now on forwards wait, and `entered` counts those that begin."""
+    """Forwards wait from now on; `entered` counts those that start."""
     backend.gate.clear()
     backend.entered = threading.Semaphore(0)
 
 
 async def entered(backend: FakeBackend, forwards: int = 1) -> None:
-    """Wait until so many more forwards have begun."""
+    """Wait until this many more forwards have started."""
     for _ in range(forwards):
         assert await asyncio.to_thread(backend.entered.acquire, timeout=10)
 

@@ -1,4 +1,4 @@
-"""What takes too long is answered with an error, leaves the queue, and takes nobody else with it."""
+"""Late requests end in an error, leave the queue, and do not affect others."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def embed(text: str) -> EmbedRequest:
 
 
 def due(seconds: float) -> Caller:
-    return Caller(client="somebody", deadline_s=time.monotonic() + seconds)
+    return Caller(client="client", deadline_s=time.monotonic() + seconds)
 
 
-async def test_a_request_past_its_deadline_is_told_so_and_leaves_the_queue():
-    """What waits behind a forward that takes long is never run; the forward itself goes on for whoever else waits."""
+async def test_a_request_past_its_deadline_fails_and_leaves_the_queue():
+    """Its queued texts do not run. The running forward continues for other requests."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         close_gate(backend)
@@ -48,8 +48,8 @@ async def test_a_request_past_its_deadline_is_told_so_and_leaves_the_queue():
     assert backend.texts_run() == ["a"]
 
 
-async def test_a_deadline_that_is_over_begins_nothing():
-    """A proxy that waited too long has given up already."""
+async def test_a_request_with_a_passed_deadline_does_not_start():
+    """A proxy that waited too long no longer expects an answer."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         with pytest.raises(TimedOut):
@@ -57,16 +57,16 @@ async def test_a_deadline_that_is_over_begins_nothing():
     assert backend.texts_run() == []
 
 
-async def test_a_request_that_would_be_late_is_refused_at_once():
-    """By the measured speed, and with the time at which it may come again."""
+async def test_a_request_that_would_be_late_is_refused():
+    """By the measured speed, with a time to retry."""
     backend = FakeBackend()
     async with serving(backend, max_queue_wait_s=1000.0) as engine:
         runner = engine._registry.models[0].runner
         runner._speed.ran(tokens=1, seconds=1.0)  # a token a second
         close_gate(backend)
-        running = asyncio.create_task(engine.answer(embed("a"), Caller(client="somebody")))
+        running = asyncio.create_task(engine.answer(embed("a"), Caller(client="client")))
         await entered(backend)
-        waiting = asyncio.create_task(engine.answer(embed("bbbbb"), Caller(client="somebody")))
+        waiting = asyncio.create_task(engine.answer(embed("bbbbb"), Caller(client="client")))
         while runner.queued() != (1, 5):
             await asyncio.sleep(0)
         with pytest.raises(Overloaded) as caught:
@@ -78,8 +78,8 @@ async def test_a_request_that_would_be_late_is_refused_at_once():
 
 
 @pytest.mark.parametrize("left_s", [None, 3600])
-async def test_the_server_gives_every_request_its_time(left_s):
-    """Smart Embedder's REQUEST_TIMEOUT, whoever asks and however long that caller would wait."""
+async def test_request_timeout_applies_to_every_request(left_s):
+    """Smart Embedder's REQUEST_TIMEOUT, also for callers with a later deadline."""
     backend = FakeBackend()
     async with serving(backend, request_timeout_s=SOON_S) as engine:
         close_gate(backend)
@@ -88,8 +88,8 @@ async def test_the_server_gives_every_request_its_time(left_s):
         backend.gate.set()
 
 
-async def test_a_reranking_has_a_time_of_its_own():
-    """Smart Embedder's RERANK_GPU_TIMEOUT; other requests have none of it."""
+async def test_rerank_timeout_applies_to_reranking_only():
+    """Smart Embedder's RERANK_GPU_TIMEOUT."""
     async with serving_one(CROSS_ENCODER, rerank_timeout_s=SOON_S) as (engine, backend):
         close_gate(backend)
         with pytest.raises(InferenceTimedOut):
@@ -97,8 +97,8 @@ async def test_a_reranking_has_a_time_of_its_own():
         backend.gate.set()
 
 
-async def test_rerankings_have_places_of_their_own():
-    """With one place for them and that taken, a second is refused, and what is no reranking is not."""
+async def test_rerank_requests_have_a_limit_of_their_own():
+    """With one place, a second rerank request is refused, and an embedding request is not."""
     backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
     async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], max_concurrent_reranks=1) as engine:
         close_gate(backends[1])
@@ -112,8 +112,8 @@ async def test_rerankings_have_places_of_their_own():
         await engine.answer(RerankRequest(query="q", passages=["r"]), Caller())
 
 
-async def test_a_forward_that_hangs_is_an_error_and_the_next_request_is_answered():
-    """Readiness is red in between, and green once another thread has taken the place."""
+async def test_after_a_hung_forward_the_next_request_is_answered():
+    """The model is stalled until another thread has taken the place."""
     backend = FakeBackend()
     async with serving(backend, forward_timeout_s=SOON_S) as engine:
         hung = backend.gate
@@ -127,8 +127,8 @@ async def test_a_forward_that_hangs_is_an_error_and_the_next_request_is_answered
     assert backend.renewed == 1
 
 
-async def test_no_deadline_is_no_timer():
-    """And another's TimeoutError is not taken for ours."""
+async def test_without_a_deadline_there_is_no_timer():
+    """And a TimeoutError of the work itself passes through."""
 
     async def fail() -> None:
         raise TimeoutError("a disk's")

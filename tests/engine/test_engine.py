@@ -1,4 +1,4 @@
-"""The whole engine on a fake backend: what is promised to every caller."""
+"""The whole engine on a fake backend: the promises to every caller."""
 
 from __future__ import annotations
 
@@ -86,8 +86,8 @@ def die(batch: TokenBatch) -> None:
 
 @given(texts_strategy, st.integers(1, 3), st.integers(4, 64), st.sampled_from([0, 2**20]))
 @settings(deadline=None, max_examples=40)
-def test_order_in_is_order_out(texts, streams, max_batch_tokens, cache_bytes):
-    """Whatever batches and streams the texts were spread over, and however many of them are the same."""
+def test_results_keep_the_order_of_inputs(texts, streams, max_batch_tokens, cache_bytes):
+    """Across batches and streams, and with repeated texts."""
 
     async def run() -> None:
         backend = FakeBackend(streams=streams, max_batch_tokens=max_batch_tokens)
@@ -100,8 +100,8 @@ def test_order_in_is_order_out(texts, streams, max_batch_tokens, cache_bytes):
 
 @given(st.lists(st.text("ab", max_size=2 * MAX_TOKENS), min_size=1, max_size=20))
 @settings(deadline=None, max_examples=30)
-def test_tokens_billed_are_tokens_run(texts):
-    """After truncation, specials included; and the length contract says what was seen."""
+def test_billed_tokens_are_the_tokens_that_ran(texts):
+    """After truncation, with special tokens. TextLength also has the length before truncation."""
 
     async def run() -> None:
         backend = FakeBackend()
@@ -114,7 +114,7 @@ def test_tokens_billed_are_tokens_run(texts):
     asyncio.run(run())
 
 
-async def test_one_vector_a_token():
+async def test_one_vector_per_token():
     """`outputs={"tokens"}` gives each text its own array."""
     async with serving(FakeBackend(max_batch_tokens=4)) as engine:
         result = await engine.answer(embed("ab", "c", "def", outputs=TOKENS), ANYONE)
@@ -123,8 +123,8 @@ async def test_one_vector_a_token():
 
 
 @pytest.mark.parametrize("dimensions", [None, 1, 3, WIDTH])
-async def test_dimensions_and_length_one(dimensions):
-    """Cut first, then normalised; all of the model's dimensions are allowed."""
+async def test_dimensions_and_normalisation(dimensions):
+    """Truncated first, then normalised. Every dimension up to the model's is allowed."""
     async with serving(FakeBackend()) as engine:
         result = await engine.answer(EmbedRequest(inputs=["hello"], dimensions=dimensions), ANYONE)
     row = expected_row("hello")[:dimensions]
@@ -132,7 +132,7 @@ async def test_dimensions_and_length_one(dimensions):
 
 
 async def test_similarity_is_the_cosine_of_the_first_with_each():
-    """In the order of the sentences, the source's own tokens billed too."""
+    """In the order of the sentences. The source's tokens are billed as well."""
     async with serving(FakeBackend()) as engine:
         result = await engine.answer(SimilarityRequest(source="a", sentences=["a", "bcd"]), ANYONE)
     a, b = expected_row("a"), expected_row("bcd")
@@ -174,7 +174,7 @@ async def test_the_fake_backend_of_the_server_works_as_well():
         (DecodeRequest(ids=[[1]] * 11), TooManyInputs, "ids"),
     ],
 )
-async def test_what_cannot_be_served_is_refused_before_tokenising(request_, error, field):
+async def test_invalid_requests_are_refused_before_tokenising(request_, error, field):
     """The error names the request's field and the limit."""
     encoder = ByteEncoder()
     async with serving(FakeBackend(), encoder=encoder, max_client_batch_size=10) as engine:
@@ -185,8 +185,8 @@ async def test_what_cannot_be_served_is_refused_before_tokenising(request_, erro
     assert not encoder.threads
 
 
-async def test_too_many_inputs_says_how_many_and_how_many_may_be():
-    """Numbers for dialects that have their own words for it."""
+async def test_too_many_inputs_has_the_limit_and_the_given_number():
+    """As data, for products with their own wording."""
     async with serving(FakeBackend(), max_client_batch_size=10) as engine:
         with pytest.raises(TooManyInputs) as refused:
             await engine.answer(embed(*["a"] * 12), ANYONE)
@@ -194,7 +194,7 @@ async def test_too_many_inputs_says_how_many_and_how_many_may_be():
 
 
 @pytest.mark.parametrize(
-    ("asked", "configured", "default", "cut"),
+    ("requested", "configured", "default", "cut"),
     [
         (True, False, False, True),
         (False, True, True, False),
@@ -204,11 +204,11 @@ async def test_too_many_inputs_says_how_many_and_how_many_may_be():
         (None, None, False, False),
     ],
 )
-async def test_truncation_is_as_asked_then_as_configured_then_the_dialects(asked, configured, default, cut):
-    """And nothing is run of a request with a text that may not be cut."""
+async def test_truncation_follows_the_request_then_the_setting_then_the_default(requested, configured, default, cut):
+    """A request with a text that is too long and not truncated runs nothing."""
     backend = FakeBackend()
     async with serving(backend, auto_truncate=configured) as engine:
-        request = embed("ok", "x" * 100, text=TextOptions(truncate=asked, truncate_by_default=default))
+        request = embed("ok", "x" * 100, text=TextOptions(truncate=requested, truncate_by_default=default))
         if cut:
             result = await engine.answer(request, ANYONE)
             assert result.usage.lengths[1].truncated
@@ -220,7 +220,7 @@ async def test_truncation_is_as_asked_then_as_configured_then_the_dialects(asked
 
 
 async def test_models_are_found_by_name_alias_or_default():
-    """Each by its own worker; no name means the first."""
+    """Each has its own worker. Without a name the first model answers."""
     first, second = FakeBackend(), FakeBackend()
     async with serving(first, second) as engine:
         for model in (None, "m0", "alias0"):
@@ -230,8 +230,8 @@ async def test_models_are_found_by_name_alias_or_default():
     assert "b" in second.texts_run()
 
 
-async def test_an_unknown_model_is_answered_with_those_that_are_served():
-    """Without repeating what the client sent."""
+async def test_an_unknown_model_raises_an_error_with_the_served_names():
+    """The client's value is not repeated."""
     async with serving(FakeBackend(), FakeBackend()) as engine:
         with pytest.raises(ModelNotFound) as refused:
             await engine.answer(embed("a", model="<script>"), ANYONE)
@@ -240,7 +240,7 @@ async def test_an_unknown_model_is_answered_with_those_that_are_served():
 
 
 async def test_models_and_limits_are_listed():
-    """The limits are those that are enforced; a name narrows the list."""
+    """The limits are the enforced ones. A name selects one model."""
     async with serving(FakeBackend(), FakeBackend(), max_client_batch_size=7, max_batch_texts=3) as engine:
         everything = await engine.answer(ListModels(), ANYONE)
         one = await engine.answer(ListModels(model="alias1"), ANYONE)
@@ -258,8 +258,8 @@ async def test_models_and_limits_are_listed():
 # --- cache and single flight ----------------------------------------------------------------------------------
 
 
-async def test_a_text_seen_before_is_not_run_again_and_bills_the_same():
-    """The raw row is kept: other dimensions and normalisation need no second run."""
+async def test_a_cached_text_does_not_run_again_and_is_billed_the_same():
+    """The raw row is cached: other dimensions and normalisation need no second run."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         first = await engine.answer(embed("hello"), ANYONE)
@@ -272,8 +272,8 @@ async def test_a_text_seen_before_is_not_run_again_and_bills_the_same():
     assert np.linalg.norm(rows(third)) == pytest.approx(1)
 
 
-async def test_an_answer_is_the_callers_own():
-    """Writing into it does not reach the cache."""
+async def test_an_answer_belongs_to_its_caller():
+    """Changing it does not change the cache."""
     async with serving(FakeBackend()) as engine:
         rows(await engine.answer(embed("hello"), ANYONE))[:] = 0
         rows(await engine.answer(embed("hello"), ANYONE))[:] = 0
@@ -282,7 +282,7 @@ async def test_an_answer_is_the_callers_own():
 
 
 async def test_vectors_of_tokens_are_not_cached():
-    """They are large, and nobody asks for them twice."""
+    """They are large and rarely requested twice."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         for outputs in (TOKENS, frozenset({"dense"}), TOKENS):
@@ -298,8 +298,8 @@ async def test_without_a_cache_every_text_runs():
     assert backend.texts_run() == ["a"] * 3
 
 
-async def test_the_same_text_under_way_runs_once():
-    """Within one request and among several; everybody gets the row."""
+async def test_identical_concurrent_texts_run_once():
+    """Within one request and across requests."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         close_gate(backend)
@@ -315,8 +315,8 @@ async def test_the_same_text_under_way_runs_once():
     np.testing.assert_array_equal(rows(results[1]), [b, a])
 
 
-async def test_a_shared_text_goes_on_while_anybody_waits_for_it():
-    """The first caller leaves, the second is answered; when the last leaves, the text leaves the queue."""
+async def test_a_shared_text_runs_while_a_request_waits_for_it():
+    """The first caller cancels, the second is answered. When the last cancels, the text leaves the queue."""
     backend, observer = FakeBackend(), Recorder()
     async with serving(backend, observer=observer) as engine:
         close_gate(backend)
@@ -330,13 +330,13 @@ async def test_a_shared_text_goes_on_while_anybody_waits_for_it():
         assert observer.queues[-1] == (1, len("shared"))
         backend.gate.set()
         await asyncio.gather(blocker, callers[1])
-        again = await engine.answer(embed("left"), ANYONE)  # nobody's leaving poisons the text
+        again = await engine.answer(embed("left"), ANYONE)  # a cancellation does not make the text fail
     assert backend.texts_run() == ["blocker", "shared", "left"]
     np.testing.assert_array_equal(rows(again), [expected_row("left")])
 
 
-async def test_an_interactive_caller_does_not_wait_behind_the_bulk_job_that_asked_first():
-    """The text they share moves up to the interactive lane."""
+async def test_an_interactive_request_moves_a_shared_text_out_of_the_bulk_lane():
+    """Even if the bulk job requested the text first."""
     backend = FakeBackend(max_batch_tokens=4)
     async with serving(backend) as engine:
         close_gate(backend)
@@ -349,8 +349,8 @@ async def test_an_interactive_caller_does_not_wait_behind_the_bulk_job_that_aske
     assert "0049" in backend.texts_run()[1:3]
 
 
-async def test_a_shared_text_that_fails_fails_for_each_at_its_own_place():
-    """The index is each request's own."""
+async def test_a_shared_text_that_fails_has_each_requests_index():
+    """Each request receives an error with its own index."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         backend.poison = ord("!")
@@ -370,7 +370,7 @@ async def test_a_shared_text_that_fails_fails_for_each_at_its_own_place():
 
 
 async def test_a_failure_is_not_cached():
-    """The next caller gets a new try."""
+    """The next request runs the text again."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         backend.poison = ord("a")
@@ -383,8 +383,8 @@ async def test_a_failure_is_not_cached():
 # --- leaving, failing, dying ----------------------------------------------------------------------------------
 
 
-async def test_a_caller_who_leaves_takes_its_texts_out_of_the_queue():
-    """They free their tokens at once and are never run; others notice nothing."""
+async def test_a_cancelled_requests_texts_leave_the_queue():
+    """They do not run, and other requests are not affected."""
     backend, observer = FakeBackend(max_batch_tokens=8), Recorder()
     async with serving(backend, observer=observer, cache_bytes=0) as engine:
         close_gate(backend)
@@ -403,7 +403,7 @@ async def test_a_caller_who_leaves_takes_its_texts_out_of_the_queue():
 
 
 async def test_a_poison_text_fails_its_own_request_alone():
-    """Whoever shared its batch is answered."""
+    """The other requests of its batch are answered."""
 
     def fail(batch: TokenBatch) -> None:
         if ord("!") in batch.texts.ids:
@@ -427,7 +427,7 @@ async def test_a_poison_text_fails_its_own_request_alone():
 
 
 async def test_a_number_that_is_not_finite_is_never_an_answer():
-    """Dense rows and rows of tokens alike."""
+    """Neither in dense rows nor in rows of tokens."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         backend.poison = ord("!")
@@ -435,8 +435,8 @@ async def test_a_number_that_is_not_finite_is_never_an_answer():
             await engine.answer(embed("a!"), ANYONE)
 
 
-async def test_a_crash_answers_everyone_and_the_next_request_is_served():
-    """A thread that dies fails its batch; those behind it run on the new thread; readiness says so in between."""
+async def test_a_crash_answers_every_request():
+    """A dead thread fails its batch; later requests run on the new thread; the model is stalled in between."""
     backend, observer = FakeBackend(), Recorder()
     async with serving(backend, observer=observer) as engine:
         backend.fail = die
@@ -455,8 +455,8 @@ async def test_a_crash_answers_everyone_and_the_next_request_is_served():
 
 @given(st.lists(st.sampled_from(["ok", "!", "ok too"]), min_size=1, max_size=12), st.integers(1, 3))
 @settings(deadline=None, max_examples=25)
-def test_whatever_the_backend_does_everyone_is_answered(texts, streams):
-    """Deaths, poison and good texts mixed over streams: each request ends with a true row or an error."""
+def test_every_request_is_answered_for_any_failure_of_the_backend(texts, streams):
+    """Dying threads, failing and good texts on several streams: each request ends with a correct row or an error."""
 
     async def run() -> None:
         async with serving(FakeBackend(streams=streams, fail=die), cache_bytes=0) as engine:
@@ -473,8 +473,8 @@ def test_whatever_the_backend_does_everyone_is_answered(texts, streams):
     asyncio.run(run())
 
 
-async def test_draining_finishes_what_was_accepted_and_accepts_nothing_new():
-    """Also what still waits in the queue."""
+async def test_draining_finishes_accepted_requests_and_refuses_new_ones():
+    """Queued ones included."""
     backend = FakeBackend(max_batch_tokens=4)
     async with serving(backend) as engine:
         close_gate(backend)
@@ -490,8 +490,8 @@ async def test_draining_finishes_what_was_accepted_and_accepts_nothing_new():
         assert [len(rows(request.result())) for request in accepted] == [1] * 10
 
 
-async def test_closing_answers_those_that_still_wait():
-    """When the time to drain is over: an error, not silence; then threads and backend are gone."""
+async def test_closing_fails_waiting_requests():
+    """With an error. Afterwards threads and backend are closed."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         close_gate(backend)
@@ -511,8 +511,8 @@ async def test_closing_answers_those_that_still_wait():
     assert backend.closed
 
 
-async def test_a_backend_that_still_compiles_does_not_hold_up_the_end(monkeypatch):
-    """The process ends when it is told to; what closes goes on closing behind it."""
+async def test_a_compiling_backend_does_not_delay_shutdown(monkeypatch):
+    """A thread closes it later."""
     compiled = threading.Event()
 
     class Compiling(FakeBackend):
@@ -528,8 +528,8 @@ async def test_a_backend_that_still_compiles_does_not_hold_up_the_end(monkeypatc
         compiled.set()
 
 
-async def test_closing_answers_those_whose_texts_become_tokens_just_then():
-    """They find no queue any more, and are told so."""
+async def test_closing_fails_requests_during_tokenisation():
+    """The queue is closed when their tokens are ready."""
     gate = threading.Event()
 
     class Slow(ByteEncoder):
@@ -551,8 +551,8 @@ async def test_closing_answers_those_whose_texts_become_tokens_just_then():
 # --- overload -------------------------------------------------------------------------------------------------
 
 
-async def test_requests_under_way_are_limited():
-    """The one above the limit is refused at once, and there is room again when one has left."""
+async def test_active_requests_are_limited():
+    """A request above the limit is refused until another one ends."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=2) as engine:
         close_gate(backend)
@@ -565,8 +565,8 @@ async def test_requests_under_way_are_limited():
         await engine.answer(embed("c"), ANYONE)
 
 
-async def test_with_a_waiting_room_a_request_waits_for_its_place():
-    """And is answered once there is one; whoever leaves the room, or finds it full, takes nobody's."""
+async def test_with_a_queue_timeout_a_request_waits_for_a_place():
+    """It is answered when one is free. A cancelled or refused wait takes no place."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
         close_gate(backend)
@@ -586,8 +586,8 @@ async def test_with_a_waiting_room_a_request_waits_for_its_place():
     assert backend.texts_run() == ["a", "d"]
 
 
-async def test_a_request_that_waits_does_so_on_any_full_server():
-    """Where another is refused at once; not for longer than any wait may be."""
+async def test_a_patient_request_waits_without_a_queue_timeout():
+    """Other requests are refused. It waits at most max_queue_wait_s."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=1) as engine:
         close_gate(backend)
@@ -602,8 +602,8 @@ async def test_a_request_that_waits_does_so_on_any_full_server():
     assert sorted(backend.texts_run()) == ["a", "b", "c"]
 
 
-async def test_draining_refuses_who_waits_for_a_place():
-    """What was accepted is answered."""
+async def test_draining_refuses_requests_that_wait_for_a_place():
+    """Accepted requests are answered."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=1, queue_timeout_s=60) as engine:
         close_gate(backend)
@@ -620,7 +620,7 @@ async def test_draining_refuses_who_waits_for_a_place():
 
 
 async def busy(engine: Engine, backend: FakeBackend) -> list[asyncio.Task]:
-    """Fill the queue of a server whose speed has been measured: 4,000 tokens wait behind a closed gate."""
+    """Queues 4,000 tokens on a server with a measured speed and a closed gate."""
     await engine.answer(embed(*[f"warm{n:04}" for n in range(100)]), BULK)
     close_gate(backend)
     requests = [ask(engine, *[f"{c}{n:07}" for n in range(50)], caller=Caller(client=c)) for c in "abcdefghij"]
@@ -636,7 +636,7 @@ async def leave(requests: list[asyncio.Task]) -> None:
 
 
 async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
-    """With a Retry-After; but not for a text that the cache knows, nor for whoever waits for no more than a share."""
+    """With a Retry-After. Cached texts and clients with a small share are still served."""
     backend, encoder = FakeBackend(max_batch_tokens=16), ByteEncoder()
     async with serving(backend, encoder=encoder, max_queue_wait_s=1e-6) as engine:
         requests = await busy(engine, backend)
@@ -650,8 +650,8 @@ async def test_a_wait_that_is_too_long_is_refused_before_tokenising():
         await engine.answer(embed("new"), Caller(client="a"))
 
 
-async def test_a_refusal_is_told_once_and_nothing_is_begun():
-    """Under overload most requests are refused: each is counted as what it asked for, and costs no more than that."""
+async def test_a_refused_request_is_reported_once_and_does_no_work():
+    """Under overload most requests are refused; each is counted under its operation."""
     backend, recorder = FakeBackend(max_batch_tokens=16), Recorder()
     async with serving(backend, observer=recorder, max_queue_wait_s=1e-6) as engine:
         requests = await busy(engine, backend)
@@ -661,14 +661,14 @@ async def test_a_refusal_is_told_once_and_nothing_is_begun():
         for _ in range(3):
             with pytest.raises(Overloaded):
                 await engine.answer(SimilarityRequest(source="a", sentences=["b"]), Caller(client="a"))
-        told = [(report.operation, report.error) for report in recorder.reports[before:]]
-        assert told == [("similarity", "Overloaded")] * 3
+        reported = [(report.operation, report.error) for report in recorder.reports[before:]]
+        assert reported == [("similarity", "Overloaded")] * 3
         assert not begun
         await leave(requests)
 
 
-async def test_who_asks_a_busy_server_for_nothing_it_must_compute_is_answered():
-    """Token counts, decoded ids and lists of models need no place in the queue; nor does an answer without vectors."""
+async def test_requests_without_a_forward_are_answered_under_overload():
+    """Token counts, decoded ids, lists of models, and embedding requests without outputs."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, max_queue_wait_s=1e-6) as engine:
         requests = await busy(engine, backend)
@@ -680,8 +680,8 @@ async def test_who_asks_a_busy_server_for_nothing_it_must_compute_is_answered():
         await leave(requests)
 
 
-async def test_who_comes_after_the_deadline_is_late_and_not_refused():
-    """However full the queue: to come again would not help."""
+async def test_a_passed_deadline_is_timed_out_and_not_overloaded():
+    """Also with a full queue: a retry would not help."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, max_queue_wait_s=1e-6) as engine:
         requests = await busy(engine, backend)
@@ -690,8 +690,8 @@ async def test_who_comes_after_the_deadline_is_late_and_not_refused():
         await leave(requests)
 
 
-async def test_a_small_request_passes_where_a_large_one_would_wait_too_long():
-    """Each is judged by what would be served before it: of another client never more than its own size."""
+async def test_a_small_request_is_accepted_where_a_large_one_is_refused():
+    """Each is judged by the tokens served before it: of another client at most its own size."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, max_queue_wait_s=5.0, max_client_batch_size=200) as engine:
         speed = engine._registry.models[0].runner._speed = Speed(streams=1)
@@ -708,8 +708,8 @@ async def test_a_small_request_passes_where_a_large_one_would_wait_too_long():
         await asyncio.gather(job, small)
 
 
-async def test_a_request_that_has_failed_queues_no_more_of_its_texts():
-    """Its later texts would only be run for nobody."""
+async def test_a_failed_request_queues_no_further_texts():
+    """Their results would not be used."""
     async with serving(FakeBackend()) as engine:
         runner = engine._registry.models[0].runner
         puts: list[int] = []
@@ -720,7 +720,7 @@ async def test_a_request_that_has_failed_queues_no_more_of_its_texts():
 
 
 async def test_an_idle_server_refuses_nothing_for_its_size():
-    """A request is judged by what is ahead of it, however slow the device has been."""
+    """A request is judged by the queue ahead of it, also on a slow device."""
     backend = FakeBackend(max_batch_tokens=16)
     async with serving(backend, max_queue_wait_s=1e-6) as engine:
         await engine.answer(embed(*[f"{n:04}" for n in range(500)]), ANYONE)
@@ -729,7 +729,7 @@ async def test_an_idle_server_refuses_nothing_for_its_size():
 
 
 async def test_a_hundred_thousand_tiny_inputs_in_one_request():
-    """Where the limit allows it: answered in order, some at a time, while queries of others are answered meanwhile."""
+    """Answered in order and in parts, while queries of other clients are answered."""
     backend = FakeBackend(streams=2, max_batch_tokens=8192)
     backend.forward = (
         lambda batch, stream: {  # type: ignore[method-assign]  # fast: row = first id
@@ -765,16 +765,16 @@ async def test_a_hundred_thousand_tiny_inputs_in_one_request():
         counting.cancel()
     np.testing.assert_array_equal(rows(result)[:, 0], numbers)
     assert queries > 20
-    assert max(taken.values()) <= TEXTS_PER_STEP + 1  # and a query
+    assert max(taken.values()) <= TEXTS_PER_STEP + 1  # plus a query
 
 
-async def test_a_request_leaves_nothing_to_the_garbage_collector():
-    """Answered, failed or left: its items and rows go at once, not when the collector comes by."""
+async def test_a_request_leaves_no_reference_cycles():
+    """After success, failure and cancellation, items and rows are freed without the garbage collector."""
     backend = FakeBackend(max_batch_tokens=8)
     async with serving(backend) as engine:
         backend.poison = ord("!")
         gc.collect()
-        before = {id(one) for one in gc.get_objects() if type(one) in (Item, Job)}  # of other tests' threads
+        before = {id(one) for one in gc.get_objects() if type(one) in (Item, Job)}  # held by threads of other tests
         gc.disable()
         try:
             await engine.answer(embed("a", "b", "a"), ANYONE)
@@ -786,7 +786,7 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector():
             leaver.cancel()
             await settle()
             backend.gate.set()
-            await engine.answer(embed("last"), ANYONE)  # the one that was left has run by now
+            await engine.answer(embed("last"), ANYONE)  # the cancelled text has run by now
         finally:
             gc.enable()
     left = [one for one in gc.get_objects() if id(one) not in before]
@@ -794,11 +794,11 @@ async def test_a_request_leaves_nothing_to_the_garbage_collector():
     assert not [one for one in left if type(one) is Job and len(one._answers)]
 
 
-# --- what is told to the observer -----------------------------------------------------------------------------
+# --- events ---------------------------------------------------------------------------------------------------
 
 
-async def test_the_observer_is_told_of_every_request():
-    """With the served name, never the client's; errors by class."""
+async def test_every_request_is_reported():
+    """With the served name, never the client's words; errors by class."""
     observer = Recorder()
     async with serving(FakeBackend(), observer=observer) as engine:
         await engine.answer(embed("abc", "d", model="alias0"), ANYONE)
@@ -820,8 +820,8 @@ async def test_the_observer_is_told_of_every_request():
     assert observer.queues[-1] == (0, 0)
 
 
-async def test_timings_are_of_the_request_itself():
-    """Its means never exceed its total, also for a request that joined a text long under way."""
+async def test_timings_do_not_exceed_the_request():
+    """The means are at most the total, also for a request that joined a running text."""
     backend = FakeBackend()
     async with serving(backend) as engine:
         close_gate(backend)

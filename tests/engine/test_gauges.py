@@ -38,8 +38,8 @@ class OnItsOwnDevice(FakeBackend):
         return DeviceMemory(allocated=1, reserved=2, free=3, total=5)
 
 
-async def test_devices_with_memory_of_their_own_are_measured() -> None:
-    """And the processor is not one of them."""
+async def test_the_memory_of_devices_is_measured() -> None:
+    """Not the processor's."""
     own = OnItsOwnDevice()
     assert isinstance(own, OwnMemory)
     async with serving(own) as engine:

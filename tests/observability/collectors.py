@@ -55,7 +55,7 @@ def attributes_of(span: Any) -> dict[str, Any]:
 
 @contextmanager
 def grpc_collector(gate: threading.Event | None = None) -> Iterator[Collector]:
-    """gate: while it is not set, nobody gets an answer."""
+    """gate: while it is not set, requests are not answered."""
     server = grpc.server(ThreadPoolExecutor(1))
     collector = Collector(f"http://127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
 

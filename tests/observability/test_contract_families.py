@@ -181,7 +181,7 @@ def samples(scrape: httpx.Response, read: object = read_text) -> dict[str, list[
     for family in read(scrape.text):  # type: ignore[operator]
         for sample in family.samples:
             name = family.name if family.type == "histogram" else sample.name
-            if name.startswith("te_"):  # the reader puts it behind every counter's name
+            if name.startswith("te_"):  # the parser appends it to every counter's name
                 name = name.removesuffix("_total")
             found.setdefault(name, []).append(sample)
     return found

@@ -79,8 +79,8 @@ def test_an_embedding_request_has_simple_inference_servers_event() -> None:
     stream = written(log_format="json")
     answered(embedded=3)
     line = json.loads(stream.getvalue())
-    told = {key: line[key] for key in ("event", "model", "latency_ms", "batch_size", "status")}
-    assert told == {"event": "embedding_request", "model": "m", "latency_ms": 3.21, "batch_size": 3, "status": 200}
+    fields = {key: line[key] for key in ("event", "model", "latency_ms", "batch_size", "status")}
+    assert fields == {"event": "embedding_request", "model": "m", "latency_ms": 3.21, "batch_size": 3, "status": 200}
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -73,8 +73,8 @@ async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
     assert sorted(times) == times
     assert times[-1] <= server.end_time_unix_nano
     assert spans["forward"].end_time_unix_nano > spans["forward"].start_time_unix_nano
-    told = attributes_of(server)
-    assert told == {
+    attributes = attributes_of(server)
+    assert attributes == {
         "http.request.method": "POST",
         "http.route": "/v1/embeddings",
         "http.response.status_code": 200,
@@ -82,7 +82,7 @@ async def test_a_request_is_a_span_with_its_steps_in_it(protocol: str) -> None:
         "vectord.dialect": "openai",
         "vectord.model": "m0",
         "vectord.texts": 2,
-        "vectord.tokens": told["vectord.tokens"],
+        "vectord.tokens": attributes["vectord.tokens"],
     }
     service = service_of(requests[0])
     assert (service["service.name"], service["service.version"]) == ("search", "1.2.3")

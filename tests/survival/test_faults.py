@@ -65,7 +65,7 @@ def test_a_removed_model_folder_changes_nothing_after_loading(tmp_path: Path) ->
         before = embed(url, "hello").json()["data"]
         shutil.rmtree(folder)
         assert embed(url, "hello").json()["data"] == before
-        assert embed(url, "a longer text that nobody has asked about before " * 20).status_code == 200
+        assert embed(url, "a longer text that is not in the cache " * 20).status_code == 200
         assert httpx.get(f"{url}/health/ready").status_code == 200
 
 

@@ -148,8 +148,8 @@ def sparse(indices: list[int], values: list[float]) -> bytes:
         "other columns",
         "another kind",
         "a kind too few",
-        "no kind asked for",
-        "none asked for",
+        "no kind requested",
+        "none requested",
         "nan",
         "infinite",
         "a square beyond floats",
@@ -159,7 +159,7 @@ def sparse(indices: list[int], values: list[float]) -> bytes:
         "a word below 0",
         "a weight of 0",
         "fewer weights than words",
-        "more behind it",
+        "trailing bytes",
     ],
 )
 def test_an_unexpected_answer_is_rejected(value: bytes, shapes: dict) -> None:

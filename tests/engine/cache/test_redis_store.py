@@ -106,9 +106,9 @@ async def test_without_redis_each_process_answers_by_itself(port: int, caplog: p
         for text in "abc":
             await ask(one, text)
         assert backend.texts_run() == list("abc")
-    told = [record for record in caplog.records if record.name == "vectord.cache"]
-    assert 1 <= len(told) <= 2
-    assert {record.levelno for record in told} == {logging.WARNING}
+    logged = [record for record in caplog.records if record.name == "vectord.cache"]
+    assert 1 <= len(logged) <= 2
+    assert {record.levelno for record in logged} == {logging.WARNING}
     assert "127.0.0.1" not in caplog.text  # a URL may hold a password
 
 

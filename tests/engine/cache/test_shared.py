@@ -393,13 +393,13 @@ async def test_concurrent_look_ups_are_bounded(store: FakeStore, clock: Clock) -
     cache.keep(b"a", dense(1))
     await written(store, 1)
     store.gate.clear()
-    wanted = {b"a": {"dense": (1, 256)}}
-    busy = [asyncio.create_task(cache.find(wanted)) for _ in range(shared_cache.MAX_LOOKUPS)]
+    names = {b"a": {"dense": (1, 256)}}
+    busy = [asyncio.create_task(cache.find(names)) for _ in range(shared_cache.MAX_LOOKUPS)]
     await settle()
-    assert not (await cache.find(wanted)).answers
+    assert not (await cache.find(names)).answers
     store.gate.set()
     assert all(found.answers for found in await asyncio.gather(*busy))
-    assert (await cache.find(wanted)).answers
+    assert (await cache.find(names)).answers
     await cache.close()
 
 

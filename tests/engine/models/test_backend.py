@@ -133,19 +133,19 @@ def test_gemma_has_no_graph_in_float16(
     assert ("overflows in float16; using float32" in caplog.text) == (run == "model.onnx")
 
 
-@pytest.mark.parametrize(("asked", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])
+@pytest.mark.parametrize(("configured", "used"), [(None, None), (1, 1), (4, 4), (5, 4)])
 def test_threads_are_limited_to_the_processor(
-    asked: int | None, used: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    configured: int | None, used: int | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ORT_NUM_THREADS=4 in a compose file must not slow a container of two cores sixfold."""
     monkeypatch.setattr(backend, "thread_budget", lambda: 4)
     with caplog.at_level(logging.WARNING, "vectord"):
-        assert backend.settle_device(DeviceConfig(num_threads=asked)).num_threads == used
-    assert len(caplog.records) == (asked != used)
+        assert backend.settle_device(DeviceConfig(num_threads=configured)).num_threads == used
+    assert len(caplog.records) == (configured != used)
 
 
 @pytest.mark.parametrize(
-    ("there", "asked", "used", "warnings"),
+    ("present", "configured", "used", "warnings"),
     [
         pytest.param(2, "cuda:0,cuda:1", "cuda:0,cuda:1", [], id="both present"),
         pytest.param(2, "cuda,cuda:1", "cuda:0,cuda:1", [], id="cuda is the first"),
@@ -170,17 +170,17 @@ def test_threads_are_limited_to_the_processor(
     ],
 )
 def test_absent_gpus_are_dropped(
-    there: int,
-    asked: str,
+    present: int,
+    configured: str,
     used: str,
     warnings: list[str],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Without any GPU the processor serves, once. The warning has the words that the product's operators know."""
-    monkeypatch.setattr(backend, "_cuda_count", lambda: there)
+    monkeypatch.setattr(backend, "_cuda_count", lambda: present)
     with caplog.at_level(logging.WARNING, "vectord"):
-        assert backend.settle_device(DeviceConfig(device=asked)).device == used
+        assert backend.settle_device(DeviceConfig(device=configured)).device == used
     assert caplog.messages == warnings
 
 

@@ -1,4 +1,4 @@
-"""Models come and go: on first use, when idle, and to make room; never while somebody has one in his hands."""
+"""Models load and unload: on first use, when idle, and to make room; never while in use."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WAIT_S = 10
 
 
 class Loader:
-    """How one model is loaded: behind a gate, failing as long as `error` is set; `backends` are those it has made."""
+    """Loads one model: behind a gate, failing while `error` is set. `backends` are the ones it has made."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -51,19 +51,19 @@ class Loader:
 
     def __call__(self) -> tuple[ByteEncoder, Sequence[FakeBackend]]:
         self.entered.release()
-        assert self.gate.wait(WAIT_S), "nobody opened the gate"
+        assert self.gate.wait(WAIT_S), "the gate stayed closed"
         if self.error is not None:
             raise self.error
         self.backends.append(Stubborn() if self.stubborn else FakeBackend())
         return ByteEncoder(), [self.backends[-1]]
 
     async def begun(self) -> None:
-        """Return when one more load than last time has begun."""
+        """Wait until one more load has started."""
         assert await asyncio.to_thread(self.entered.acquire, timeout=WAIT_S)
 
     @property
     def held(self) -> int:
-        """How many of its backends are still open."""
+        """The number of open backends."""
         return sum(not backend.closed for backend in self.backends)
 
 
@@ -75,7 +75,7 @@ class Stubborn(FakeBackend):
 
 @dataclass(frozen=True)
 class House:
-    """Some models and what keeps them."""
+    """Models and their Lifecycle."""
 
     lifecycle: Lifecycle
     models: list[ServedModel]
@@ -110,7 +110,7 @@ def make_runner(served: ServedModel, encoder: ByteEncoder, backends: Sequence[Fa
 async def keeping(
     models: int = 1, *, sizes_mib: tuple[int, ...] = (), pinned: tuple[int, ...] = (), **policy: object
 ) -> AsyncIterator[House]:
-    """So many models, unloaded; sizes_mib: 1 each if nothing is said."""
+    """This many unloaded models; sizes_mib: 1 each by default."""
     loaders = [Loader() for _ in range(models)]
     sources = [
         ModelSource(
@@ -144,8 +144,8 @@ async def start(house: House) -> None:
 # --- first use ------------------------------------------------------------------------------------------------
 
 
-async def test_a_first_use_loads_once_for_all_who_wait():
-    """Those that come before the load begins and while it goes on; each gets the runner."""
+async def test_a_first_use_loads_once_for_all_requests():
+    """Requests before and during the load wait for it and receive the runner."""
     async with keeping() as house:
         house.loaders[0].gate.clear()
         early = [asyncio.create_task(house.use(0)) for _ in range(5)]
@@ -161,8 +161,8 @@ async def test_a_first_use_loads_once_for_all_who_wait():
         assert house.observer.states == [("m0", "loading"), ("m0", "ready")]
 
 
-async def test_one_who_leaves_does_not_end_the_load_for_others():
-    """Nor for nobody: the work is done, and the next use finds the model."""
+async def test_a_cancelled_request_does_not_end_the_load():
+    """Neither for other requests nor for the next use."""
     async with keeping() as house:
         house.loaders[0].gate.clear()
         leaver, stayer = asyncio.create_task(house.use(0)), asyncio.create_task(house.use(0))
@@ -176,8 +176,8 @@ async def test_one_who_leaves_does_not_end_the_load_for_others():
         assert house.states() == ["ready"]
 
 
-async def test_a_load_that_nobody_waits_for_any_more_ends_well():
-    """Everybody who asked has left; whether it fails or not, nothing is left over."""
+async def test_a_load_without_waiting_requests_ends_cleanly():
+    """After success and after failure."""
     async with keeping(2) as house:
         for n, error in enumerate([None, ModelUnavailable("gone")]):
             house.loaders[n].gate.clear()
@@ -193,7 +193,7 @@ async def test_a_load_that_nobody_waits_for_any_more_ends_well():
 
 
 async def test_two_models_load_one_after_the_other():
-    """Both at once would hold both their peaks of memory."""
+    """Concurrent loads would add their memory peaks."""
     async with keeping(2) as house:
         house.loaders[0].gate.clear()
         uses = [asyncio.create_task(house.use(n)) for n in range(2)]
@@ -205,8 +205,8 @@ async def test_two_models_load_one_after_the_other():
         assert house.states() == ["ready", "ready"]
 
 
-async def test_a_request_finds_its_model_whatever_its_state():
-    """Through the whole engine: loaded for the first request, answered."""
+async def test_a_request_loads_its_model():
+    """Through the whole engine."""
     backend = FakeBackend()
     engine = Engine([source(backend, "m")], EngineConfig(model_loading="first-use"))
     await engine.start()
@@ -221,8 +221,8 @@ async def test_a_request_finds_its_model_whatever_its_state():
 # --- failures -------------------------------------------------------------------------------------------------
 
 
-async def test_a_model_that_failed_to_load_is_tried_again_after_a_while():
-    """Not before: each try may take minutes of the whole machine. Waiters of the one that failed are told."""
+async def test_a_failed_model_is_retried_after_a_while():
+    """Not earlier: each attempt may take minutes of the whole machine. The waiting requests receive the error."""
     async with keeping() as house:
         house.loaders[0].error = ModelUnavailable("no such file")
         uses = await asyncio.gather(*[house.use(0) for _ in range(3)], return_exceptions=True)
@@ -237,8 +237,8 @@ async def test_a_model_that_failed_to_load_is_tried_again_after_a_while():
         assert house.states() == ["ready"]
 
 
-async def test_the_operator_need_not_wait_to_try_again():
-    """Who has put the file there knows better."""
+async def test_an_explicit_load_retries_immediately():
+    """The operator may have fixed the files."""
     async with keeping() as house:
         house.loaders[0].error = ModelUnavailable("no such file")
         with pytest.raises(Unavailable):
@@ -248,8 +248,8 @@ async def test_the_operator_need_not_wait_to_try_again():
         assert house.states() == ["ready"]
 
 
-async def test_a_use_while_a_failed_load_is_cleared_away_is_told_of_it(monkeypatch):
-    """Between the failure and the last of its threads the model is neither ready nor to be loaded again."""
+async def test_a_use_while_a_failed_load_closes_is_refused(monkeypatch):
+    """Until its threads have ended, the model is neither ready nor can it load again."""
     async with keeping(at_start=True) as house:
 
         def hold(runner: ModelRunner, timeout_s: float) -> bool:
@@ -275,7 +275,7 @@ async def fails(*args: object) -> None:
     raise InferenceFailed("the self-test failed")
 
 
-async def test_a_model_that_fails_leaves_the_others_serving(caplog):
+async def test_a_failed_model_does_not_affect_the_others(caplog):
     """At start and later."""
     async with keeping(3, at_start=True) as house:
         house.loaders[1].error = RuntimeError("a bug")
@@ -289,8 +289,8 @@ async def test_a_model_that_fails_leaves_the_others_serving(caplog):
 # --- room -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_longest_unused_makes_room():
-    """Not the first loaded; and no more of them than need be."""
+async def test_the_least_recently_used_model_is_evicted():
+    """Not the first loaded, and no more models than necessary."""
     async with keeping(3, budget_bytes=2 * MIB) as house:
         await house.use(0)
         await house.use(1)
@@ -302,16 +302,16 @@ async def test_the_longest_unused_makes_room():
         assert house.states() == ["unloaded", "ready", "ready"]
 
 
-async def test_several_small_ones_make_room_for_a_large_one():
-    """As many as it takes, the longest unused first."""
+async def test_several_small_models_are_evicted_for_a_large_one():
+    """As many as necessary, least recently used first."""
     async with keeping(4, sizes_mib=(1, 1, 1, 2), budget_bytes=3 * MIB) as house:
         for n in (0, 1, 2, 3):
             await house.use(n)
         assert house.states() == ["unloaded", "unloaded", "ready", "ready"]
 
 
-async def test_a_model_in_use_is_never_unloaded_to_make_room():
-    """The other one is told so, with a time to come back, and comes in when it has ended."""
+async def test_a_model_in_use_is_not_evicted():
+    """The other model is refused with a time to retry, and loads when the use has ended."""
     async with keeping(2, budget_bytes=MIB) as house:
         async with house.lifecycle.use(house.models[0]) as runner:
             with pytest.raises(Unavailable, match="no room") as refused:
@@ -323,8 +323,8 @@ async def test_a_model_in_use_is_never_unloaded_to_make_room():
         assert house.states() == ["unloaded", "ready"]
 
 
-async def test_a_pinned_model_is_never_unloaded_by_itself():
-    """Neither to make room nor for being idle; the operator may."""
+async def test_a_pinned_model_is_unloaded_only_by_the_operator():
+    """Neither evicted nor unloaded when idle."""
     async with keeping(2, pinned=(0,), budget_bytes=MIB, idle_s=60.0) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded"]
@@ -338,8 +338,8 @@ async def test_a_pinned_model_is_never_unloaded_by_itself():
         assert house.states() == ["unloaded", "ready"]
 
 
-async def test_a_model_that_can_never_fit_throws_nobody_out():
-    """What it needs is known before anything is unloaded for it."""
+async def test_a_model_that_cannot_fit_evicts_nothing():
+    """Its size is known before anything is unloaded."""
     async with keeping(2, sizes_mib=(1, 9), budget_bytes=2 * MIB) as house:
         await house.use(0)
         with pytest.raises(Unavailable, match="no room"):
@@ -347,8 +347,8 @@ async def test_a_model_that_can_never_fit_throws_nobody_out():
         assert house.states() == ["ready", "unloaded"]
 
 
-async def test_one_that_is_being_unloaded_counts_until_it_is_gone(monkeypatch):
-    """The next model is not loaded into memory that is not free yet, nor the same model twice."""
+async def test_an_unloading_model_counts_until_it_is_closed(monkeypatch):
+    """The next model does not load into memory that is not yet free, and no model loads twice."""
     async with keeping(2, budget_bytes=MIB) as house:
 
         def hold(runner: ModelRunner, timeout_s: float) -> bool:
@@ -369,8 +369,8 @@ async def test_one_that_is_being_unloaded_counts_until_it_is_gone(monkeypatch):
         assert [loader.held for loader in house.loaders] == [0, 1]
 
 
-async def test_a_model_that_somebody_waits_for_is_not_taken_from_him():
-    """It has just been loaded for him and he has not begun: another load must find its room elsewhere."""
+async def test_a_model_just_loaded_for_a_request_is_not_evicted():
+    """Even before the request continues: another load must evict something else."""
     async with keeping(2, budget_bytes=MIB) as house:
         house.loaders[0].gate.clear()
         uses = [asyncio.create_task(house.use(n)) for n in range(2)]
@@ -382,8 +382,8 @@ async def test_a_model_that_somebody_waits_for_is_not_taken_from_him():
         assert second is None or isinstance(second, Unavailable)
 
 
-async def test_many_requests_for_more_models_than_fit_are_each_answered_or_told():
-    """Whatever the order in which they come: the budget holds, and nobody gets a runner that was taken away."""
+async def test_requests_for_more_models_than_fit_succeed_or_are_refused():
+    """In any order: the budget holds, and no request receives an unloaded runner."""
     async with keeping(4, budget_bytes=2 * MIB) as house:
 
         async def ask(n: int) -> None:
@@ -403,8 +403,8 @@ async def test_many_requests_for_more_models_than_fit_are_each_answered_or_told(
 # --- start ----------------------------------------------------------------------------------------------------
 
 
-async def test_who_asks_at_start_is_told_to_come_back_and_starts_no_second_load():
-    """From the moment the server starts: also before the first load has begun."""
+async def test_a_request_during_the_load_at_start_is_refused():
+    """It starts no second load. Also before the first load has started."""
     async with keeping(2, at_start=True) as house:
         house.loaders[0].gate.clear()
         house.lifecycle.start()
@@ -421,8 +421,8 @@ async def test_who_asks_at_start_is_told_to_come_back_and_starts_no_second_load(
 
 
 @pytest.mark.parametrize("at_start", [True, False], ids=["at start", "on first use"])
-async def test_only_the_loading_of_the_start_is_called_so(at_start):
-    """A model that its first use loads answers whoever asks, after a while: the server does not start for that."""
+async def test_only_the_load_at_start_counts_as_starting(at_start):
+    """A load on first use delays requests and does not make the server unready."""
     loader = Loader()
     loader.gate.clear()
     loading = "start" if at_start else "first-use"
@@ -430,19 +430,19 @@ async def test_only_the_loading_of_the_start_is_called_so(at_start):
     assert engine.models().starting
     await engine.start()
     await settle()
-    asked = asyncio.create_task(engine.answer(EmbedRequest(inputs=["a"]), ANYONE))
+    waiting = asyncio.create_task(engine.answer(EmbedRequest(inputs=["a"]), ANYONE))
     await loader.begun()
     shown = engine.models()
     assert ([info.state for info in shown.models], shown.starting) == (["loading"], at_start)
     loader.gate.set()
     await asyncio.wait_for(engine.loaded.wait(), WAIT_S)
     assert not engine.models().starting
-    await asyncio.gather(asked, return_exceptions=True)
+    await asyncio.gather(waiting, return_exceptions=True)
     await engine.close()
 
 
-async def test_what_has_no_room_at_start_waits_for_its_first_use(caplog):
-    """Earlier models are preferred: a later one that nobody has asked for takes no other's place."""
+async def test_a_model_without_room_at_start_loads_on_first_use(caplog):
+    """Loading at start evicts nothing: earlier models are preferred."""
     async with keeping(3, sizes_mib=(1, 2, 1), at_start=True, budget_bytes=2 * MIB) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded", "ready"]
@@ -452,15 +452,15 @@ async def test_what_has_no_room_at_start_waits_for_its_first_use(caplog):
 
 
 async def test_pinned_models_come_first_at_start():
-    """They would find no room behind the others."""
+    """After the others they would have no room."""
     async with keeping(3, pinned=(2,), at_start=True, budget_bytes=2 * MIB) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded", "ready"]
         assert [name for name, state in house.observer.states if state == "ready"] == ["m2", "m0"]
 
 
-async def test_only_pinned_models_load_at_start_where_the_others_wait_for_their_first_use():
-    """`loaded` is set when they are."""
+async def test_with_first_use_only_pinned_models_load_at_start():
+    """`loaded` is set when they are loaded."""
     async with keeping(3, pinned=(1,)) as house:
         await start(house)
         assert house.states() == ["unloaded", "ready", "unloaded"]
@@ -469,8 +469,8 @@ async def test_only_pinned_models_load_at_start_where_the_others_wait_for_their_
 # --- unloading ------------------------------------------------------------------------------------------------
 
 
-async def test_a_model_that_nobody_used_is_unloaded():
-    """Counted from the end of its last use, or from when it was loaded; one in use is not idle however long."""
+async def test_an_idle_model_is_unloaded():
+    """Idle time counts from the end of the last use or the load. A model in use is never idle."""
     async with keeping(3, idle_s=60.0) as house:
         for n in range(3):
             await house.use(n)
@@ -490,19 +490,19 @@ async def test_a_model_that_nobody_used_is_unloaded():
         assert house.states() == ["ready", "unloaded", "unloaded"]
 
 
-async def test_idle_models_are_looked_for_by_itself():
-    """As soon as the server has started."""
+async def test_idle_models_are_checked_periodically():
+    """From the start of the server."""
     async with keeping(idle_s=0.001) as house:
         await start(house)
         await house.use(0)
         house.clock.now_s += 1
-        while house.loaders[0].held:  # its state changes first, then its memory is given back
+        while house.loaders[0].held:  # its state changes before its memory is freed
             await asyncio.sleep(0.001)
         assert house.states() == ["unloaded"]
 
 
 async def test_a_model_in_use_cannot_be_unloaded():
-    """Nor one that loads; and what is not loaded need not be."""
+    """Nor can a loading one. Unloading an unloaded model does nothing."""
     async with keeping(2) as house:
         async with house.lifecycle.use(house.models[0]):
             with pytest.raises(Unavailable, match="in use"):
@@ -519,8 +519,8 @@ async def test_a_model_in_use_cannot_be_unloaded():
         assert house.states() == ["unloaded", "ready"]
 
 
-async def test_a_model_taken_up_while_its_unloading_waits_its_turn_stays():
-    """The operator's wish came first, but a load was going on, and meanwhile somebody came."""
+async def test_a_model_used_before_its_unload_starts_stays():
+    """The unload waited for another load; meanwhile a request arrived."""
     async with keeping(2) as house:
         await house.use(0)
         house.loaders[1].gate.clear()
@@ -536,8 +536,8 @@ async def test_a_model_taken_up_while_its_unloading_waits_its_turn_stays():
         assert house.states() == ["ready", "ready"]
 
 
-async def test_a_backend_that_does_not_close_holds_up_nobody(caplog):
-    """It is logged; the model can be loaded again, and others take its place."""
+async def test_a_backend_that_fails_to_close_does_not_block_others(caplog):
+    """The failure is logged; this and other models can load."""
     async with keeping(2, budget_bytes=MIB) as house:
         house.loaders[0].stubborn = True
         for n in (0, 1, 0):
@@ -547,7 +547,7 @@ async def test_a_backend_that_does_not_close_holds_up_nobody(caplog):
 
 
 async def test_the_operator_loads_and_unloads_by_name():
-    """Through the engine, with the state in the answer."""
+    """Through the engine; the result has the new state."""
     backends = [FakeBackend(), FakeBackend()]
     sources = [source(backend, f"m{n}", f"alias{n}") for n, backend in enumerate(backends)]
     engine = Engine(sources, EngineConfig(model_loading="first-use"))
@@ -561,8 +561,8 @@ async def test_the_operator_loads_and_unloads_by_name():
     await engine.close()
 
 
-async def test_a_request_that_left_a_forward_behind_does_not_keep_its_model():
-    """Nobody has it in his hands; unloading waits for the forward, and the next use finds a new one."""
+async def test_a_running_forward_of_a_cancelled_request_does_not_keep_the_model():
+    """Unloading waits for the forward; the next use loads again."""
     async with keeping() as house:
         async with house.lifecycle.use(house.models[0]) as runner:
             backend = house.loaders[0].backends[0]
@@ -585,8 +585,8 @@ async def test_a_request_that_left_a_forward_behind_does_not_keep_its_model():
 # --- the end --------------------------------------------------------------------------------------------------
 
 
-async def test_closing_answers_those_who_wait_for_a_load():
-    """Unavailable, not silence, and not a cancellation nobody asked for; the load itself is given up."""
+async def test_closing_fails_requests_that_wait_for_a_load():
+    """With Unavailable. The load is cancelled."""
     async with keeping(2) as house:
         house.loaders[0].gate.clear()
         waiters = [asyncio.create_task(house.use(n)) for n in (0, 0, 1)]
@@ -598,7 +598,7 @@ async def test_closing_answers_those_who_wait_for_a_load():
 
 
 async def test_after_closing_nothing_loads():
-    """A request that was on its way, or the operator's."""
+    """Neither for a request nor for the operator."""
     async with keeping() as house:
         await house.lifecycle.close()
         with pytest.raises(Unavailable, match="shut down"):
@@ -609,7 +609,7 @@ async def test_after_closing_nothing_loads():
 
 
 async def test_closing_in_the_middle_of_a_self_test_closes_the_backend(monkeypatch):
-    """A model that was almost ready has threads and memory already."""
+    """A model in its self-test already has threads and memory."""
     testing = asyncio.Event()
 
     async def never_ends(*args: object) -> None:

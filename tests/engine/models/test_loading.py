@@ -1,4 +1,4 @@
-"""Models come to life behind an open port; what cannot load leaves the others serving."""
+"""Loading and the self-test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REQUEST = EmbedRequest(inputs=["a"])
 
 
 class Spoiled(FakeBackend):
-    """Changes its rows before they leave."""
+    """Changes the rows of its outputs."""
 
     def __init__(self, spoil: Callable[[Float32], Float32], **facts: int) -> None:
         super().__init__(**facts)
@@ -44,8 +44,8 @@ def failing(error: BaseException, name: str) -> ModelSource:
     return ModelSource(name, (), spec(), load)
 
 
-async def test_start_returns_at_once_and_the_model_serves_once_loaded():
-    """Until then it is loading, and requests are told so."""
+async def test_start_returns_immediately_and_the_model_serves_when_loaded():
+    """Until then it is loading and requests are refused."""
     gate = threading.Event()
     backend, observer = FakeBackend(), Recorder()
 
@@ -72,8 +72,8 @@ async def test_start_returns_at_once_and_the_model_serves_once_loaded():
     [ModelUnavailable("weights are missing"), RuntimeError("a bug"), MemoryError(), SystemExit(1)],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_model_that_cannot_load_leaves_the_others_serving(error, caplog):
-    """It is logged with its reason; clients are told the kind of it and no more."""
+async def test_a_model_that_cannot_load_does_not_affect_the_others(error, caplog):
+    """The log has the reason; clients receive the class of the error only."""
     engine = Engine([failing(error, "broken"), source(FakeBackend(), "fine")])
     await engine.start()
     await asyncio.wait_for(engine.loaded.wait(), 10)
@@ -100,8 +100,8 @@ async def test_a_model_that_cannot_load_leaves_the_others_serving(error, caplog)
     ids=["not finite", "zeros", "too narrow", "too few rows", "one text, two vectors"],
 )
 @pytest.mark.parametrize("streams", [1, 2])
-async def test_a_model_that_answers_wrongly_never_becomes_ready(spoil, reason, streams, caplog):
-    """The self-test goes the way of every request, alone and in a batch; its threads and backend are given back."""
+async def test_a_model_with_wrong_answers_fails_its_self_test(spoil, reason, streams, caplog):
+    """The test takes the path of requests, alone and in a batch. Threads and backend are closed."""
     backend = Spoiled(spoil, streams=streams)
     engine = Engine([source(backend, "m")])
     await engine.start()
@@ -113,7 +113,7 @@ async def test_a_model_that_answers_wrongly_never_becomes_ready(spoil, reason, s
 
 
 async def test_the_self_test_runs_one_text_alone_and_several_together():
-    """Both ways a device may run it, before anybody depends on them; the cache has no part in it."""
+    """Both code paths of a device are tested. The cache is not used."""
     backend = FakeBackend(streams=2)
     engine = Engine([source(backend, "m")])
     await engine.start()
@@ -124,7 +124,7 @@ async def test_the_self_test_runs_one_text_alone_and_several_together():
 
 
 async def test_closing_while_a_model_loads_does_not_wait_for_it():
-    """A download that hangs must not hold the process."""
+    """A hung download must not block shutdown."""
     gate = threading.Event()
 
     def load() -> tuple[ByteEncoder, list[FakeBackend]]:

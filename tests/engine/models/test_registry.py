@@ -19,7 +19,7 @@ def served(name: str, *aliases: str, model=DENSE) -> ModelSource:
 
 
 def test_two_models_cannot_share_a_name():
-    """An alias counts as a name, and so does a composite's."""
+    """Aliases and names of composites count."""
     with pytest.raises(ValueError, match="two models"):
         Registry([served("a", "b"), served("b")])
     with pytest.raises(ValueError, match="two models"):
@@ -44,15 +44,15 @@ def test_without_a_name_the_first_that_can_answers():
         registry.resolve(None, lambda target: False, "do it")
 
 
-def test_an_unknown_name_is_answered_with_those_that_are_served():
-    """Composites too."""
+def test_an_unknown_name_raises_an_error_with_the_served_names():
+    """Names of composites included."""
     registry = Registry([served("a")], [CompositeSource("c", {"dense": "a"})])
     with pytest.raises(ModelNotFound, match="a, c"):
         registry.named("?")
 
 
-def test_a_stalled_model_says_so_wherever_it_is_asked():
-    """In its facts and among the states; a composite of it, too."""
+def test_a_stalled_model_is_reported_as_stalled():
+    """In its info, in the states, and in composites with it."""
     registry = Registry([served("a"), served("b")], [CompositeSource("c", {"dense": "a"})])
     stalled, other = registry.models
     facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
@@ -64,8 +64,8 @@ def test_a_stalled_model_says_so_wherever_it_is_asked():
     assert [target.info().devices["cpu"] for target in registry.targets] == ["stalled", "ready", "stalled"]
 
 
-def test_before_loading_the_facts_are_known_and_nothing_is_served():
-    """`/info` answers while the model loads; a request is told to come back."""
+def test_before_loading_the_info_is_complete_and_requests_are_refused():
+    """`/info` answers while the model loads; other requests may retry later."""
     (model,) = Registry([served("a")]).models
     info = model.info()
     assert (info.state, info.dimensions, info.device) == ("unloaded", 8, "unknown")
@@ -74,17 +74,17 @@ def test_before_loading_the_facts_are_known_and_nothing_is_served():
 
 
 @pytest.mark.parametrize(
-    "members", [{"dense": "?"}, {"sparse": "a"}, {"dense": "c"}], ids=["nobody", "not its kind", "a composite"]
+    "members", [{"dense": "?"}, {"sparse": "a"}, {"dense": "c"}], ids=["unknown", "not its kind", "a composite"]
 )
-def test_a_composite_is_of_models_that_make_what_it_says(members):
-    """compose.py tells the operator; this is the last line."""
+def test_a_composite_requires_members_that_support_their_vectors(members):
+    """`open_composites` reports it to the operator; this is the last check."""
     with pytest.raises(ValueError, match="no served model"):
         Registry([served("a")], [CompositeSource("c", {"dense": "a"}), CompositeSource("d", members)])
 
 
 @pytest.mark.parametrize("order", ["ab", "ba"])
 def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(order):
-    """Under its own name and fingerprint; ready once all its members are."""
+    """Under its own name and fingerprint. Ready when all members are."""
     members = {"sparse": "a", "dense": "b"}
     registry = Registry([served("a", model=SPARSE), served("b")], [CompositeSource("c", members)])
     composite = registry.named("c")
@@ -100,8 +100,8 @@ def test_a_composite_shows_all_its_vectors_and_the_facts_of_its_dense_model(orde
     assert states == ["unloaded", "ready"]
 
 
-def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
-    """Not of its name, nor of the order in which its members are written."""
+def test_a_composites_fingerprint_depends_on_its_members():
+    """Not on its name or the order of its members."""
     sources = [served("a", model=SPARSE), served("b"), served("m3", model=M3)]
     composites = [
         CompositeSource("c", {"sparse": "a", "dense": "b"}),
@@ -113,8 +113,8 @@ def test_a_composites_fingerprint_is_that_of_what_it_is_made_of():
     assert first == second != third
 
 
-def test_to_who_may_use_some_models_the_others_are_not_there():
-    """By whichever of their names; a composite is a name of its own, and its members are not."""
+def test_a_caller_sees_only_the_models_it_may_use():
+    """By any of their names. Permission for a composite does not include its members."""
     registry = Registry([served("a"), served("b", "b2"), served("c")], [CompositeSource("d", {"dense": "a"})])
     allowed = frozenset({"d", "b2", "unknown"})
     assert [target.name for target in registry.seen_by(allowed)] == ["b", "d"]

@@ -1,4 +1,4 @@
-"""Refused early, and told honestly when to come back."""
+"""Requests are refused early, with an honest time to retry."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from vectord.errors import Overloaded, Unavailable
 
 
 async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
-    """Someone who asks for a place, and has begun to wait for it."""
+    """A task that waits for a place."""
     waiter = asyncio.create_task(admission.enter())
     await asyncio.sleep(0)
     return waiter
 
 
-async def test_places_are_counted_and_given_back():
-    """The request above the limit is refused; when one leaves, the next may come in."""
+async def test_places_are_counted_and_returned():
+    """The request above the limit is refused until another one ends."""
     admission = Admission(1)
     await admission.enter()
     with pytest.raises(Overloaded) as refused:
@@ -34,8 +34,8 @@ async def test_places_are_counted_and_given_back():
     assert admission.under_way == 0
 
 
-async def test_who_waits_gets_a_place_in_turn():
-    """First come, first served; never are more inside than may be, and nobody new goes before them."""
+async def test_waiting_requests_receive_places_in_order():
+    """First come, first served. The limit holds, and newcomers do not overtake."""
     admission = Admission(2, queue_timeout_s=60)
     await admission.enter()
     await admission.enter()
@@ -55,8 +55,8 @@ async def test_who_waits_gets_a_place_in_turn():
     assert admission.under_way == 0
 
 
-async def test_the_patient_wait_where_others_are_refused():
-    """Behind one place, too; their number is bounded, and so is their wait."""
+async def test_patient_requests_wait_where_others_are_refused():
+    """Even with one place. Their number and their wait are bounded."""
     admission = Admission(1, patience_s=60)
     await admission.enter()
     with pytest.raises(Overloaded):
@@ -74,8 +74,8 @@ async def test_the_patient_wait_where_others_are_refused():
         await hurried.enter(patient=True)
 
 
-async def test_a_place_that_does_not_become_free_in_time_is_refused():
-    """With the time it waited as the time after which to ask again."""
+async def test_a_wait_without_a_place_ends_in_a_refusal():
+    """Retry-After is the time that it waited."""
     admission = Admission(1, queue_timeout_s=0.001)
     await admission.enter()
     with pytest.raises(Overloaded) as refused:
@@ -86,8 +86,8 @@ async def test_a_place_that_does_not_become_free_in_time_is_refused():
     assert Admission(1, queue_timeout_s=7.5)._full().retry_after_s == 7.5
 
 
-async def test_no_more_wait_than_there_are_places():
-    """Each of them holds its body: the room must have an end."""
+async def test_no_more_requests_wait_than_there_are_places():
+    """Each waiting request holds its body in memory."""
     admission = Admission(1, queue_timeout_s=60)
     await admission.enter()
     waiter = await wait_for_place(admission)
@@ -97,15 +97,15 @@ async def test_no_more_wait_than_there_are_places():
     await waiter
 
 
-async def test_who_leaves_the_room_leaves_no_gap():
-    """The place goes to the next one, also where it had just been given to whoever leaves."""
+async def test_a_cancelled_wait_loses_no_place():
+    """The place goes to the next request, even if the cancelled one had just received it."""
     admission = Admission(3, queue_timeout_s=60)
     for _ in range(3):
         await admission.enter()
     gone, going, staying = [await wait_for_place(admission) for _ in range(3)]
     gone.cancel()
-    admission.leave()  # to `going`, for `gone` has left
-    going.cancel()  # who has not yet noticed
+    admission.leave()  # to `going`, since `gone` was cancelled
+    going.cancel()  # before it notices
     await asyncio.wait([gone, going])
     assert gone.cancelled()
     assert going.cancelled()
@@ -113,8 +113,8 @@ async def test_who_leaves_the_room_leaves_no_gap():
     assert admission.under_way == 3
 
 
-async def test_draining_refuses_who_waits():
-    """They were not accepted; those inside are answered."""
+async def test_draining_refuses_waiting_requests():
+    """They were not accepted. Active requests are answered."""
     admission = Admission(1, queue_timeout_s=60)
     await admission.enter()
     waiter = await wait_for_place(admission)
@@ -126,8 +126,8 @@ async def test_draining_refuses_who_waits():
     await asyncio.wait_for(draining, 5)
 
 
-async def test_draining_waits_for_those_inside_and_lets_nobody_in():
-    """`drain` returns with the last request, not before."""
+async def test_draining_waits_for_active_requests():
+    """`drain` returns when the last one ends, and refuses new ones meanwhile."""
     admission = Admission(10)
     await admission.enter()
     draining = asyncio.create_task(admission.drain())
@@ -140,7 +140,7 @@ async def test_draining_waits_for_those_inside_and_lets_nobody_in():
 
 
 def test_speed_is_unknown_until_measured_then_that_of_all_streams():
-    """A server that was never busy refuses nobody; afterwards two streams of 500 tokens/s make 1,000."""
+    """A server that was never busy refuses nothing. Two streams of 500 tokens/s make 1,000."""
     speed = Speed(streams=2)
     assert speed.tokens_per_s == math.inf
     check_wait(1e9, speed.tokens_per_s, max_wait_s=1)
@@ -150,7 +150,7 @@ def test_speed_is_unknown_until_measured_then_that_of_all_streams():
 
 
 def test_speed_follows_the_device():
-    """A device that has become ten times slower is known to be so after some batches."""
+    """A tenfold slowdown is measured after some batches."""
     speed = Speed(streams=1)
     for _ in range(100):
         speed.ran(1000, 1)
@@ -161,8 +161,8 @@ def test_speed_follows_the_device():
 
 @given(st.floats(0, 1e7), st.floats(1, 1e6), st.floats(0.1, 100))
 @settings(deadline=None, max_examples=100)
-def test_a_refusal_says_when_the_wait_would_be_short_enough(ahead, tokens_per_s, max_wait_s):
-    """Refused exactly when the wait exceeds the limit; after retry_after_s of work, the same would be accepted."""
+def test_retry_after_is_when_the_wait_becomes_acceptable(ahead, tokens_per_s, max_wait_s):
+    """Refused exactly when the wait exceeds the limit; after retry_after_s of work it would be accepted."""
     if ahead / tokens_per_s <= max_wait_s:
         check_wait(ahead, tokens_per_s, max_wait_s)
         return
@@ -175,7 +175,7 @@ def test_a_refusal_says_when_the_wait_would_be_short_enough(ahead, tokens_per_s,
 
 
 def test_the_queue_has_a_hard_bound():
-    """However many clients ask: what waits cannot fill the memory."""
+    """With any number of clients, queued tokens cannot fill the memory."""
     check_room(MAX_QUEUED_TOKENS - 1, 1, 1000.0)
     check_room(0, MAX_QUEUED_TOKENS + 1, 1000.0)
     with pytest.raises(Overloaded) as refused:

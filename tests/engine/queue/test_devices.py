@@ -1,4 +1,4 @@
-"""Several devices over one queue: all of them work, each in turn, and what one does wrong is nobody else's."""
+"""Several devices share one queue and its load; a failure of one does not affect the others."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PATIENCE_S = 120.0
 
 
 def some(*streams: int, pipelined: bool = False) -> Devices:
-    """Devices that nobody asks to run anything."""
+    """Devices without a backend."""
     execution = cast(Execution, None)
     return Devices([Device(n, f"d{n}", execution, streams, pipelined) for n, streams in enumerate(streams)])
 
 
 def take(devices: Devices, scheduler: Scheduler) -> dict[Place, list[Item]]:
-    """What all that may take something take, until nobody does."""
+    """The batches of all free devices, until none takes another."""
     taken: dict[Place, list[Item]] = {}
     found = True
     while found:
@@ -71,8 +71,8 @@ steps = st.lists(
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.booleans(), steps)
 @settings(deadline=None, max_examples=150)
-def test_no_device_idles_while_something_waits(streams, pipelined, steps):
-    """Whatever comes, ends, hangs or dies: each text runs once, and who could run it does not wait for a busier one."""
+def test_no_device_idles_while_texts_are_queued(streams, pipelined, steps):
+    """In any sequence of arrivals, ends, hangs and deaths: each text runs once, on the least busy device."""
     devices = some(*streams, pipelined=pipelined)
     scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET, pipelined=pipelined) for _ in streams])
     added, run = 0, 0
@@ -99,8 +99,8 @@ def test_no_device_idles_while_something_waits(streams, pipelined, steps):
 
 @given(st.lists(st.integers(1, BUDGET), min_size=20, max_size=60), st.integers(2, 4))
 @settings(deadline=None, max_examples=50)
-def test_equal_devices_run_equal_shares(sizes, count):
-    """Texts one by one, each done before the next comes: nobody is warm while another is cold."""
+def test_equal_devices_receive_equal_shares(sizes, count):
+    """Also for texts that arrive one by one, each after the end of the last."""
     devices = some(*[1] * count)
     scheduler = Scheduler([BatchLimits(max_batch_tokens=BUDGET)] * count)
     for tokens in sizes:
@@ -111,8 +111,8 @@ def test_equal_devices_run_equal_shares(sizes, count):
     assert max(shares) - min(shares) <= max(sizes)
 
 
-def test_the_least_loaded_is_next_whatever_it_has_run_before():
-    """Tokens that run count first; of an away stream nobody waits for anything."""
+def test_the_device_with_the_fewest_running_tokens_is_next():
+    """Running tokens count before past ones. Streams that are away do not count."""
     devices = some(2, 2)
     first, second = devices.all
     devices.began(Place(first, 0), 10)
@@ -162,7 +162,7 @@ def poisoned(tokens: TokenBatch) -> None:
 
 
 async def one_by_one(desk: Desk, count: int) -> list[object]:
-    """The answers to so many texts, each alone."""
+    """The answers to this many texts, sent one by one."""
     answers: list[object] = []
     for _ in range(count):
         desk.worker.put([item("x")])
@@ -171,7 +171,7 @@ async def one_by_one(desk: Desk, count: int) -> list[object]:
 
 
 async def test_tokens_spread_over_equal_devices():
-    """Within a fifth, whichever thread the system favours: what comes while all are idle is halved."""
+    """Within a fifth, for any scheduling of threads by the system."""
     backends = [FakeBackend(max_batch_tokens=64) for _ in range(2)]
     async with working(*backends) as desk:
         for wave in range(40):
@@ -182,8 +182,8 @@ async def test_tokens_spread_over_equal_devices():
     assert max(tokens) - min(tokens) < 0.2 * max(tokens)
 
 
-async def test_a_device_that_hangs_takes_no_other_with_it():
-    """Its own batch fails; all that comes later is the others', and the model is not stalled."""
+async def test_a_hung_device_does_not_affect_the_others():
+    """Its batch fails. The others run all later texts, and the model is not stalled."""
     stuck, fine = FakeBackend(), FakeBackend()
     stuck.renew = lambda stream: 1 / 0  # type: ignore[method-assign]
     stuck.gate.clear()
@@ -204,8 +204,8 @@ async def test_a_device_that_hangs_takes_no_other_with_it():
         assert isinstance((await desk.answers(1))[late], InferenceTimedOut)
 
 
-async def test_each_device_has_hangs_of_its_own_to_be_forgiven():
-    """Those of one do not keep another from being replaced."""
+async def test_hangs_are_counted_per_device():
+    """Hangs of one device do not prevent the replacement of another's thread."""
     stuck, fine = FakeBackend(), FakeBackend()
     gates = []
     async with working(stuck, fine, forward_timeout_s=1e-9) as desk:
@@ -230,8 +230,8 @@ async def test_each_device_has_hangs_of_its_own_to_be_forgiven():
             gate.set()
 
 
-async def test_a_device_whose_batches_fail_draws_no_more_of_them():
-    """Nobody hears of it: another answers. After some in a row it is given up, and its threads end."""
+async def test_a_device_whose_batches_fail_is_lost():
+    """Requests succeed on another device. After MAX_BLAMED failures in a row the device is lost and its threads end."""
     bad, good = FakeBackend(fail=broken), FakeBackend()
     async with working(bad, good) as desk:
         answers = await one_by_one(desk, 6 * MAX_BLAMED)
@@ -244,52 +244,52 @@ async def test_a_device_whose_batches_fail_draws_no_more_of_them():
         desk.worker._threads[Place(desk.worker._devices.all[0], 0)].join(60)
 
 
-async def test_a_device_without_room_is_not_blamed():
-    """Another runs what does not fit; what fits it goes on running."""
+async def test_running_out_of_memory_is_not_blamed_on_the_device():
+    """Another device runs the text. The first still runs texts that fit."""
     small, large = FakeBackend(fail=full), FakeBackend()
     async with working(small, large) as desk:
         assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 6 * MAX_BLAMED))
         assert desk.worker.states == {"d0": "ready", "d1": "ready"}
 
 
-async def test_a_poison_text_fails_everywhere_and_nobody_is_blamed():
-    """Twice, and then its sender is told; who shared its batch has an answer from where it ran first."""
+async def test_a_text_that_fails_on_two_devices_is_its_own_fault():
+    """It fails after the second device; the other texts of its batch have answers from the first."""
     backends = [FakeBackend(fail=poisoned), FakeBackend(fail=poisoned)]
     async with working(*backends) as desk:
         for _ in range(2 * MAX_BLAMED):
-            guilty, innocent = item("!"), item("x")
-            desk.worker.put([guilty, innocent])
+            poison, other = item("!"), item("x")
+            desk.worker.put([poison, other])
             answers = await desk.answers(2)
-            assert isinstance(answers[guilty], InferenceFailed)
-            assert isinstance(answers[innocent], Mapping)
+            assert isinstance(answers[poison], InferenceFailed)
+            assert isinstance(answers[other], Mapping)
         assert desk.worker.states == {"d0": "ready", "d1": "ready"}
 
 
-async def test_a_text_that_fits_nowhere_is_told_so():
-    """It is out of memory on each device, and so it reads."""
+async def test_a_text_that_fits_on_no_device_is_out_of_memory():
+    """The error names the lack of memory."""
     async with working(FakeBackend(fail=full), FakeBackend(fail=full)) as desk:
         (answer,) = await one_by_one(desk, 1)
         assert isinstance(answer, OutOfMemory)
 
 
-async def test_a_thread_that_dies_leaves_the_other_device_alone():
-    """The text that kills is tried alone, and the model is never stalled."""
+async def test_a_dead_thread_does_not_affect_the_other_device():
+    """The text that kills a thread is retried alone, and the model is never stalled."""
 
     def kill(tokens: TokenBatch) -> None:
         if ord("!") in tokens.texts.ids:
             raise SystemExit
 
     async with working(FakeBackend(fail=kill), FakeBackend(fail=kill)) as desk:
-        guilty, innocent = item("!"), item("x")
-        desk.worker.put_on(0, [innocent, guilty])
+        poison, other = item("!"), item("x")
+        desk.worker.put_on(0, [other, poison])
         answers = await desk.answers(2)
-        assert isinstance(answers[guilty], InferenceFailed)
-        assert isinstance(answers[innocent], Mapping)
+        assert isinstance(answers[poison], InferenceFailed)
+        assert isinstance(answers[other], Mapping)
         assert all(isinstance(answer, Mapping) for answer in await one_by_one(desk, 10))
 
 
-async def test_what_waits_for_another_device_can_be_cancelled():
-    """As all that waits."""
+async def test_retries_can_be_cancelled():
+    """Like queued texts."""
     bad, good = FakeBackend(fail=broken), FakeBackend()
     close_gate(good)
     async with working(bad, good) as desk:
@@ -304,7 +304,7 @@ async def test_what_waits_for_another_device_can_be_cancelled():
 
 
 async def test_a_model_on_several_devices_answers_as_on_one():
-    """Whichever runs a text; its device, its metrics' names and its limits say what there is."""
+    """Regardless of the device. Its facts, metrics and limits name both devices."""
     backends = [
         FakeBackend(device="cuda:0", max_batch_tokens=90),
         FakeBackend(device="cuda:1"),
@@ -328,7 +328,7 @@ async def test_a_model_on_several_devices_answers_as_on_one():
 
 @pytest.mark.parametrize("fail", [broken, None], ids=["fails", "answers otherwise"])
 async def test_every_device_is_tested_before_the_model_is_ready(fail: Callable[[TokenBatch], None] | None):
-    """One that fails, or gives one text another answer than the first does, is none to be served with."""
+    """A device that fails, or answers a text differently, fails the load."""
     good, bad = FakeBackend(), FakeBackend(fail=fail)
     if fail is None:
         bad._answers = lambda batch, poison: {  # type: ignore[method-assign]
@@ -342,17 +342,17 @@ async def test_every_device_is_tested_before_the_model_is_ready(fail: Callable[[
     await engine.close()
 
 
-async def test_a_lost_device_is_told_and_counts_no_more():
-    """The model stays ready on the other, its speed is that of what is left, and whoever watches is told."""
+async def test_a_lost_device_is_reported_and_no_longer_counts():
+    """The model stays ready on the other device with the speed of the remaining streams."""
     bad, good = FakeBackend(device="cuda:0"), FakeBackend(device="cuda:1")
     observer = Recorder()
     async with serving([bad, good], observer=observer, cache_bytes=0) as engine:
-        told = len(observer.states)
+        before = len(observer.states)
         bad.fail = broken
         for n in range(8 * MAX_BLAMED):
             await engine.answer(EmbedRequest(inputs=[f"text {n}"]), ANYONE)
         (info,) = engine.models().models
         assert info.devices == {"cuda:0": "lost", "cuda:1": "ready"}
         assert info.state == "ready"
-        assert observer.states[told:] == [("m0", "ready")]
+        assert observer.states[before:] == [("m0", "ready")]
         assert engine._registry.models[0].runner._speed.streams == 1

@@ -1,4 +1,4 @@
-"""One batch on one backend: every text gets its own row or its own error."""
+"""One batch on one backend: every text receives its own row or its own error."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ texts = st.lists(st.text("abc!", min_size=1, max_size=6), min_size=1, max_size=8
 @given(texts)
 @settings(deadline=None, max_examples=60)
 def test_a_poison_text_fails_alone(texts):
-    """A forward that raises for one text is tried again text by text; the others have their rows, in order."""
+    """After an exception the batch runs text by text; the other texts have their rows, in order."""
 
     def fail(tokens: TokenBatch) -> None:
         if POISON in tokens.texts.ids:
@@ -75,7 +75,7 @@ def test_a_poison_text_fails_alone(texts):
 @given(texts)
 @settings(deadline=None, max_examples=60)
 def test_an_answer_that_is_not_finite_fails_alone(texts):
-    """It never becomes an answer, and costs the others nothing: they are not run again, and it is, once, in float32."""
+    """It runs once more in float32. The other texts do not run again."""
     backend = FakeBackend()
     backend.poison = POISON
     answers = run(backend, batch(*texts))
@@ -91,7 +91,7 @@ def test_an_answer_that_is_not_finite_fails_alone(texts):
 @given(texts)
 @settings(deadline=None, max_examples=60)
 def test_an_answer_that_is_finite_in_float32_is_an_answer(texts):
-    """What overflowed in fewer bits is computed again, alone."""
+    """A text that overflowed in fewer bits is computed again, alone."""
     backend = FakeBackend()
     backend.poison, backend.heals = POISON, True
     for text, answer in zip(texts, run(backend, batch(*texts)), strict=True):
@@ -102,8 +102,8 @@ def test_an_answer_that_is_finite_in_float32_is_an_answer(texts):
 @pytest.mark.parametrize(
     "error", [RuntimeError("broken"), MemoryError(), NotImplementedError()], ids=lambda error: type(error).__name__
 )
-def test_a_second_try_that_raises_fails_its_text_alone(error):
-    """Whatever the device's library raises."""
+def test_an_exception_in_float32_fails_the_text_alone(error):
+    """For any exception of the device's library."""
 
     class Broken(FakeBackend):
         def forward_exact(self, batch: TokenBatch) -> Answers:
@@ -117,8 +117,8 @@ def test_a_second_try_that_raises_fails_its_text_alone(error):
     assert poisoned.__cause__ is error
 
 
-def test_what_a_text_did_not_ask_for_cannot_fail_it():
-    """Another text of its batch asked for tokens, and some of its own are not finite: its dense vector is."""
+def test_outputs_that_a_text_did_not_request_cannot_fail_it():
+    """Another text of the batch requested tokens. Some of this text's tokens are not finite; its dense vector is."""
 
     class Half(FakeBackend):
         def forward(self, batch: TokenBatch, stream: int) -> Answers:
@@ -138,7 +138,7 @@ def test_what_a_text_did_not_ask_for_cannot_fail_it():
 @given(texts, st.integers(1, 12))
 @settings(deadline=None, max_examples=60)
 def test_out_of_memory_halves_the_batch(texts, room):
-    """What fits in the end has its row; only a text that does not fit alone fails."""
+    """Only a text that does not fit alone fails."""
 
     def fail(tokens: TokenBatch) -> None:
         if len(tokens.texts.ids) > room:
@@ -154,8 +154,8 @@ def test_out_of_memory_halves_the_batch(texts, room):
     assert len(backend.batches) <= 2 * len(texts) - 1
 
 
-def test_half_a_batch_is_not_alone_on_the_device():
-    """After a failure the halves run on this stream's own share of the device."""
+def test_half_a_batch_does_not_use_the_whole_device():
+    """After a failure the halves run on this stream's share of the device."""
 
     def fail(tokens: TokenBatch) -> None:
         if len(tokens.texts.cu_seqlens) > 2:
@@ -167,14 +167,14 @@ def test_half_a_batch_is_not_alone_on_the_device():
 
 
 def test_kinds_may_be_mixed_in_a_batch():
-    """Each text gets what it asked for and no more; the network is asked once, for all of it."""
+    """Each text receives the kinds that it requested. The network runs once for all kinds."""
     kinds: list[frozenset[Kind]] = [
         frozenset({"dense"}),
         frozenset({"sparse", "colbert"}),
         frozenset({"tokens"}),
         frozenset({"dense", "sparse", "colbert", "tokens"}),
     ]
-    items = [item(text, asked) for text, asked in zip(["ab", "c", "def", "gg"], kinds, strict=True)]
+    items = [item(text, kind) for text, kind in zip(["ab", "c", "def", "gg"], kinds, strict=True)]
     backend = FakeBackend()
     answers = run(backend, Batch(items, 8, alone=False, pressed=False))
     (tokens,) = backend.batches
@@ -188,22 +188,22 @@ def test_kinds_may_be_mixed_in_a_batch():
     assert answers[3]["sparse"].values.tolist() == expected_weights(ids_of("g")).tolist()
 
 
-def test_only_what_is_asked_for_leaves_the_device():
-    """The backend is not asked for tokens because the model could give them."""
+def test_only_requested_outputs_leave_the_device():
+    """Tokens are not computed only because the model supports them."""
     backend = FakeBackend()
     run(backend, batch("a", "b"))
     assert [tokens.outputs for tokens in backend.batches] == [{"dense"}]
 
 
-def test_splade_is_sparse_too():
-    """Its weights are of all words, and only those above 0 are an answer."""
+def test_splade_logits_become_sparse_vectors():
+    """Of all words, those with a weight above 0 remain."""
     (answer,) = run(FakeBackend(), batch("bab", kinds=frozenset({"sparse"})), SPLADE)
     assert answer["sparse"].indices.tolist() == [ord("a"), ord("b")]
     np.testing.assert_allclose(answer["sparse"].values, np.log1p([0.5, 1.5]), rtol=1e-6)
 
 
-def test_scores_are_a_row_a_text():
-    """As wide as the model has labels."""
+def test_scores_are_one_row_per_text():
+    """With one column per label."""
     model = spec(("scores",), labels=("x", "y"))
     answers = run(FakeBackend(labels=2), batch("a", "bc", kinds=frozenset({"scores"})), model)
     for text, answer in zip(["a", "bc"], answers, strict=True):
@@ -212,7 +212,7 @@ def test_scores_are_a_row_a_text():
 
 @pytest.mark.parametrize("kind", ["dense", "tokens", "colbert", "sparse", "scores"])
 def test_an_answer_owns_its_memory(kind):
-    """A view would keep a whole batch in memory for one short text of it, and the cache would not know."""
+    """A view would keep a whole batch in memory for one short text, unknown to the cache."""
     model = spec(("dense", "tokens", "colbert", "splade", "scores"), labels=("x",))
     for answer in run(FakeBackend(), batch("ab", "c", kinds=frozenset({kind})), model):
         value = answer[kind]
@@ -237,8 +237,8 @@ WRONG_SHAPES: list[tuple[Output, tuple[int, ...]]] = [
 
 
 @pytest.mark.parametrize(("output", "shape"), WRONG_SHAPES, ids=str)
-def test_answers_of_the_wrong_shape_are_a_failure(output, shape):
-    """A backend that answers too few rows must not shift them to other texts."""
+def test_outputs_of_the_wrong_shape_are_a_failure(output, shape):
+    """A backend that returns too few rows must not shift them to other texts."""
 
     class Wrong(FakeBackend):
         def forward(self, batch: TokenBatch, stream: int) -> Answers:
@@ -249,8 +249,8 @@ def test_answers_of_the_wrong_shape_are_a_failure(output, shape):
     assert [type(answer) for answer in answers] == [InferenceFailed, InferenceFailed]
 
 
-def test_an_answer_that_is_missing_is_a_failure():
-    """A backend that leaves out what was asked for."""
+def test_a_missing_output_is_a_failure():
+    """A backend that omits a requested output."""
 
     class Silent(FakeBackend):
         def forward(self, batch: TokenBatch, stream: int) -> Answers:
@@ -260,8 +260,8 @@ def test_an_answer_that_is_missing_is_a_failure():
     assert type(answer) is InferenceFailed
 
 
-def test_a_failure_does_not_hold_the_batch_it_was_in():
-    """Its cause is that of its own try: what failed before is not chained behind it."""
+def test_a_failure_does_not_reference_its_batch():
+    """Its cause comes from its own run; the earlier failure of the batch is not chained."""
 
     def fail(tokens: TokenBatch) -> None:
         if POISON in tokens.texts.ids:
@@ -271,8 +271,8 @@ def test_a_failure_does_not_hold_the_batch_it_was_in():
     assert failure.__cause__.__context__ is None
 
 
-def test_what_is_no_exception_passes_through():
-    """SystemExit ends the thread; the worker answers for the batch."""
+def test_a_base_exception_passes_through():
+    """SystemExit ends the thread; the worker handles the batch."""
 
     def fail(tokens: TokenBatch) -> None:
         raise SystemExit
@@ -281,8 +281,8 @@ def test_what_is_no_exception_passes_through():
         run(FakeBackend(fail=fail), batch("a", "b"))
 
 
-def test_messages_do_not_hold_what_the_library_said():
-    """The cause is for the log; a client sees our own words."""
+def test_messages_do_not_contain_the_librarys_message():
+    """The cause is for the log; the client receives our own words."""
 
     def fail(tokens: TokenBatch) -> None:
         raise RuntimeError("secret at 0x7f00")
@@ -297,7 +297,7 @@ weighted_tokens = st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.0, 0.
 @given(weighted_tokens, st.sets(st.integers(0, 9), max_size=3))
 @settings(deadline=None, max_examples=150)
 def test_a_word_weighs_as_much_as_its_heaviest_token(tokens, unused):
-    """Against a dict filled token by token: specials and weights of 0 are no words, order is that of appearance."""
+    """Compared with a dict filled token by token, without special tokens and weights of 0, in order of appearance."""
     expected: dict[int, float] = {}
     for word, weight in tokens:
         if word not in unused and weight > 0:
@@ -311,7 +311,7 @@ def test_a_word_weighs_as_much_as_its_heaviest_token(tokens, unused):
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100)
-def test_logits_become_logarithms_of_those_above_zero(logits):
+def test_logits_above_zero_become_logarithms(logits):
     """log(1 + relu(x)), each word once, ascending."""
     made = splade_weights(np.array(logits, np.float32))
     expected = {word: math.log1p(x) for word, x in enumerate(logits) if x > 0}

@@ -1,4 +1,4 @@
-"""Items end to end, whatever is asked of each, and every item's own part of the answers."""
+"""Packing of items of all kinds, and each item's rows of the outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def item(
 
 
 def alone(one: Item) -> Item:
-    """The same text without a shared prefix: all of its tokens are its own."""
+    """The same text without a shared prefix."""
     sequence = one.sequence
     if sequence.prefix is None:
         return one
@@ -81,7 +81,7 @@ tokens_of_a_text = st.lists(st.integers(0, WORDS - 1), min_size=1, max_size=6)
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Item]:
-    """Items with and without prefixes, of which several share one; spans and keys now and then."""
+    """Items with and without shared prefixes, spans and keys."""
     prefixes = [Prefix(ids(draw(tokens_of_a_text))) for _ in range(draw(st.integers(0, 2)))]
     return [draw(items(prefixes)) for _ in range(draw(st.integers(1, 6)))]
 
@@ -101,8 +101,8 @@ def items(draw: st.DrawFn, prefixes: Sequence[Prefix]) -> Item:
 
 @given(batches())
 @settings(deadline=None, max_examples=150)
-def test_every_item_gets_its_own_rows_whoever_it_shares_with(batch):
-    """In a batch, with shared prefixes, as alone without one: a causal network's numbers are the same."""
+def test_every_item_receives_its_own_rows(batch):
+    """A causal network's numbers in a batch with shared prefixes equal those alone without a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
     answers = NETWORK(packed.batch.texts)
     for index, one in enumerate(batch):
@@ -117,8 +117,8 @@ def test_every_item_gets_its_own_rows_whoever_it_shares_with(batch):
 
 @given(batches())
 @settings(deadline=None, max_examples=100)
-def test_a_prefix_comes_once_a_batch(batch):
-    """However many texts begin with it; every text comes once, in order, behind its parent."""
+def test_a_prefix_occurs_once_per_batch(batch):
+    """Every text occurs once, in order, after its prefix."""
     texts = pack(batch, OUTPUTS, alone=False).batch.texts
     prefixes = {one.sequence.prefix for one in batch if one.sequence.prefix is not None}
     assert len(texts.ids) == sum(len(one.sequence.own_ids) for one in batch) + sum(
@@ -130,15 +130,15 @@ def test_a_prefix_comes_once_a_batch(batch):
 
 @given(batches())
 @settings(deadline=None, max_examples=100)
-def test_answers_are_as_many_as_the_items_ask_for(batch):
-    """A row a span, and none for a text that is a mere prefix."""
+def test_pooled_rows_count_the_spans_of_all_items(batch):
+    """One row per span, and none for a prefix."""
     packed = pack(batch, OUTPUTS, alone=False)
     spans = sum(one.sequence.pooled for one in batch)
     assert packed.pooled_rows == spans == len(packed.batch.texts.pooled)
 
 
-def test_plain_texts_have_nothing_but_their_tokens():
-    """No spans, keys or parents where nobody asks for any: a backend's usual way, and nothing padded."""
+def test_plain_texts_have_only_tokens():
+    """Without spans, keys or parents the arrays are None, which is a backend's fast path."""
     packed = pack([item([1, 2]), item([3]), item([4, 5, 6])], OUTPUTS, alone=True)
     texts = packed.batch.texts
     assert texts.ids.tolist() == [1, 2, 3, 4, 5, 6]
@@ -148,14 +148,14 @@ def test_plain_texts_have_nothing_but_their_tokens():
     assert packed.batch.alone
 
 
-def test_all_kinds_of_all_items_are_asked_of_the_batch():
-    """By the names the network has for them."""
+def test_a_batch_requests_the_kinds_of_all_items():
+    """By the network's names."""
     outputs: Mapping[Kind, Output] = {"dense": "dense", "sparse": "lexical"}
     batch = [item([1], kinds=frozenset({"dense"})), item([2], kinds=frozenset({"sparse"}))]
     assert pack(batch, outputs, alone=False).batch.outputs == {"dense", "lexical"}
 
 
 def test_two_prefixes_of_the_same_tokens_are_two():
-    """They are told apart by identity, which costs nothing; two requests with one query do not share it."""
+    """They are compared by identity: two requests with the same query do not share a prefix."""
     batch = [item([1], prefix=Prefix(ids([7, 8]))), item([2], prefix=Prefix(ids([7, 8])))]
     assert pack(batch, OUTPUTS, alone=False).batch.texts.ids.tolist() == [7, 8, 1, 7, 8, 2]

@@ -1,4 +1,4 @@
-"""One model at work: what it shares with other models, and how texts become items."""
+"""One model's runner: shared caches, limits, and how sequences become items."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def run(runner: ModelRunner, *texts: TokenSequence) -> asyncio.Task:
     return asyncio.create_task(runner.run(texts, runner.kinds, Caller()))
 
 
-async def test_a_text_under_way_in_another_runner_is_not_waited_for():
-    """It may be the same model, unloaded with a forward that never ends; what is cached is shared all the same."""
+async def test_a_running_text_of_another_runner_is_not_shared():
+    """The other runner may be the same model, unloaded with a hung forward. Cached answers are shared."""
     cache = AnswerCache(2**20)
     old, new = FakeBackend(), FakeBackend()
     async with running(old, cache) as before, running(new, cache) as after:
@@ -89,16 +89,16 @@ async def test_a_text_under_way_in_another_runner_is_not_waited_for():
 @pytest.mark.parametrize(
     ("configured", "largest", "most"), [(None, None, 12), (5, None, 5), (None, 3, 3), (5, 3, 3), (2, 3, 2)]
 )
-async def test_a_batch_holds_no_more_texts_than_operator_and_device_allow(configured, largest, most):
-    """A device that answers with a whole vocabulary a text has room for few."""
+async def test_a_batch_respects_the_operators_and_the_devices_limit(configured, largest, most):
+    """A device that returns a whole vocabulary per text has memory for few texts."""
     backend = FakeBackend(max_batch_texts=largest)
     async with running(backend, max_batch_texts=configured) as runner:
         await run(runner, *[text("x" * n) for n in range(1, 13)])
     assert max(len(sizes(batch)) for batch in backend.batches) == most
 
 
-async def test_spans_and_keys_are_counted_behind_the_prefix():
-    """The prefix is no part of the text in the batch."""
+async def test_spans_and_keys_are_counted_after_the_prefix():
+    """The prefix is not part of the text in the batch."""
     begun = Prefix(ids_of("begun "))
     spans = np.array([[0, 2], [3, 4]], np.int32)
     backend = FakeBackend()
@@ -112,8 +112,8 @@ async def test_spans_and_keys_are_counted_behind_the_prefix():
     np.testing.assert_array_equal(ran.rows("dense"), [expected_row("ab"), expected_row("d"), expected_row("e")])
 
 
-async def test_a_text_that_ran_with_a_prefix_is_known_without_one():
-    """A language model's judgement of the same tokens is the same, however they were brought to the device."""
+async def test_the_cache_key_does_not_depend_on_the_prefix():
+    """The same tokens have the same answer with and without a shared prefix."""
     backend = backend_for(JUDGE)
     async with running(backend, AnswerCache(2**20), model=JUDGE) as runner:
         first = await run(runner, text("begun a", prefix=Prefix(ids_of("begun "))))
@@ -123,8 +123,8 @@ async def test_a_text_that_ran_with_a_prefix_is_known_without_one():
         np.testing.assert_array_equal(ran.rows("scores"), [expected_logits(ids_of("begun a"), 2)])
 
 
-async def test_what_is_read_otherwise_is_another_text():
-    """Other rows pooled, or fewer of them attended to."""
+async def test_spans_and_keys_are_part_of_the_cache_key():
+    """Other pooled rows or fewer attended ones make another answer."""
     cache = AnswerCache(2**20)
     backend = FakeBackend()
     spans = np.array([[1, 2]], np.int32)
@@ -140,8 +140,8 @@ async def test_what_is_read_otherwise_is_another_text():
     assert backend.texts_run() == ["ab"] * 4
 
 
-async def test_who_left_and_comes_back_is_served():
-    """A text that left the queue with its only caller is not waited for."""
+async def test_a_text_can_be_requested_again_after_cancellation():
+    """A cancelled text is not waited for."""
     backend = FakeBackend()
     async with running(backend, AnswerCache(2**20)) as runner:
         close_gate(backend)

@@ -1,4 +1,4 @@
-"""The laws of the queue, on the pure scheduler."""
+"""Laws of the queue, tested on the pure scheduler."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUDGET = 64
 
 
 def queue(*, max_age_s: float = 5.0, batch_window_s: float = 0.0, **limits: Any) -> Scheduler:
-    """Of one device."""
+    """A scheduler for one device."""
     return Scheduler([BatchLimits(**limits)], max_age_s=max_age_s, batch_window_s=batch_window_s)
 
 
@@ -45,7 +45,7 @@ def tokens_by_client(batches: list[Batch]) -> dict[str, int]:
 
 
 items = st.builds(item, st.integers(1, 100), st.sampled_from("abc"), st.sampled_from(["interactive", "bulk"]))
-# What may happen to a queue, in any order: texts come, one of them leaves, a stream asks for a batch, time passes.
+# Operations on a queue, in any order: add a text, cancel one, take a batch, let time pass.
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("add"), items),
@@ -66,8 +66,8 @@ schedulers = st.builds(
 
 @given(schedulers, steps)
 @settings(deadline=None, max_examples=150)
-def test_every_item_leaves_once_by_a_batch_or_by_cancelling(scheduler, steps):
-    """Nothing is lost, nothing runs twice, nothing cancelled runs, and the count of what waits is exact."""
+def test_every_item_leaves_once_in_a_batch_or_by_cancellation(scheduler, steps):
+    """No item is lost, runs twice, or runs after cancellation, and the counts of queued items are exact."""
     waiting: list[Item] = []
     now_s = 0.0
     for step, value in steps:
@@ -97,7 +97,7 @@ def test_every_item_leaves_once_by_a_batch_or_by_cancelling(scheduler, steps):
 @given(st.lists(items, min_size=1, max_size=40), st.sampled_from(["packed", "padded"]), st.integers(1, 4))
 @settings(deadline=None, max_examples=100)
 def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
-    """Budget by the backend's own rule, texts a batch, the share of idle streams: only a text alone may exceed."""
+    """The token budget, the texts per batch, and the share of idle streams: only a single text may exceed them."""
     scheduler = queue(max_batch_tokens=BUDGET, cost=cost, max_batch_texts=5)
     for text in texts:
         scheduler.add(text, 0.0)
@@ -115,7 +115,7 @@ def test_no_batch_exceeds_a_limit(texts, cost, idle_streams):
 @given(st.lists(items, min_size=1, max_size=60))
 @settings(deadline=None, max_examples=100)
 def test_a_client_is_served_in_its_own_order(texts):
-    """Within one client and lane, first come is first served."""
+    """First come, first served within one client and lane."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for text in texts:
         scheduler.add(text, 0.0)
@@ -127,8 +127,8 @@ def test_a_client_is_served_in_its_own_order(texts):
     assert all(order == sorted(order) for order in seen.values())
 
 
-def test_nothing_waits_behind_a_strangers_long_job():
-    """A newcomer of the same lane is in the next batch, however much another client has waiting."""
+def test_a_newcomer_does_not_wait_for_another_clients_long_job():
+    """A newcomer in the same lane is in the next batch."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(10_000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
@@ -142,7 +142,7 @@ def test_nothing_waits_behind_a_strangers_long_job():
 
 @pytest.mark.parametrize("sizes", [{"a": 4, "b": 32}, {"a": 32, "b": 5, "c": 13}])
 def test_clients_share_tokens_not_texts(sizes):
-    """While several clients wait, each is served the same number of tokens, whatever the size of its texts."""
+    """Waiting clients are served the same number of tokens, regardless of the size of their texts."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for client, size in sizes.items():
         for _ in range(2000 // size):
@@ -151,8 +151,8 @@ def test_clients_share_tokens_not_texts(sizes):
     assert max(served.values()) - min(served.values()) <= 2 * max(sizes.values())
 
 
-def test_a_client_saves_up_no_credit_while_it_is_away():
-    """Who comes back after an hour shares from now on; the others do not stand still until it has caught up."""
+def test_an_absent_client_saves_up_no_credit():
+    """A client that returns after an hour shares from then on; the others keep being served."""
     scheduler = queue(max_batch_tokens=BUDGET)
     scheduler.add(item(8, "rare"), 0.0)
     for _ in range(2000):
@@ -165,9 +165,9 @@ def test_a_client_saves_up_no_credit_while_it_is_away():
     assert abs(served["rare"] - served["steady"]) <= 16
 
 
-def test_asking_for_one_text_at_a_time_wins_no_larger_share():
-    """A client whose queue runs empty between its long texts still owes for them while others wait."""
-    scheduler = queue(max_batch_tokens=1)  # one text a batch
+def test_sending_one_text_at_a_time_wins_no_larger_share():
+    """A client whose queue is empty between its long texts keeps its virtual time while others wait."""
+    scheduler = queue(max_batch_tokens=1)  # one text per batch
     for _ in range(1000):
         scheduler.add(item(8, "backlog"), 0.0)
     batches = []
@@ -179,8 +179,8 @@ def test_asking_for_one_text_at_a_time_wins_no_larger_share():
     assert served["one by one"] / served["backlog"] == pytest.approx(1, rel=0.1)
 
 
-def test_the_interactive_lane_goes_first_and_bulk_goes_on():
-    """While both lanes wait, interactive gets its weight in tokens for each one of bulk: neither stands still."""
+def test_lanes_share_tokens_by_weight():
+    """While both lanes wait, interactive receives its weight in tokens per bulk token: both progress."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(2000):
         scheduler.add(item(8, "searcher", "interactive"), 0.0)
@@ -189,8 +189,8 @@ def test_the_interactive_lane_goes_first_and_bulk_goes_on():
     assert served["searcher"] / served["indexer"] == pytest.approx(INTERACTIVE_WEIGHT, rel=0.05)
 
 
-def test_a_query_overtakes_bulk_work_at_once():
-    """The first batch after a query arrives begins with the query."""
+def test_a_query_overtakes_bulk_work():
+    """The first batch after its arrival starts with the query."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(1000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
@@ -204,8 +204,8 @@ def test_a_query_overtakes_bulk_work_at_once():
     st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from(["interactive", "bulk"])), min_size=2, max_size=30)
 )
 @settings(deadline=None, max_examples=100)
-def test_no_client_stands_still_past_the_age_guard(arrivals):
-    """Past the guard, clients are served in the order in which they were last served or began to wait."""
+def test_the_age_guard_serves_waiting_clients_first(arrivals):
+    """After max_age_s, clients are served in the order of their last service."""
     scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
     waiting_since: dict[tuple[str, str], float] = {}
     for now_s, (client, lane) in enumerate(arrivals):
@@ -229,7 +229,7 @@ def test_no_client_stands_still_past_the_age_guard(arrivals):
 
 
 def test_bulk_is_not_starved_by_newcomers():
-    """With an endless stream of fresh interactive clients, each bulk client's next text runs within the guard."""
+    """With an endless stream of new interactive clients, each bulk client's next text runs within max_age_s."""
     scheduler = queue(max_batch_tokens=8, max_age_s=5.0)
     indexers = [f"indexer {n}" for n in range(20)]
     for indexer in indexers:
@@ -243,8 +243,8 @@ def test_bulk_is_not_starved_by_newcomers():
     assert served >= set(indexers)
 
 
-def test_a_question_is_not_run_with_a_batch_full_of_bulk():
-    """It would be answered when they all are: an eighth of a batch is what it takes along."""
+def test_bulk_fills_an_eighth_of_an_interactive_batch():
+    """A full batch would delay the interactive text."""
     scheduler = queue(max_batch_tokens=64)
     for _ in range(100):
         scheduler.add(item(2, "indexer", "bulk"), 0.0)
@@ -254,27 +254,27 @@ def test_a_question_is_not_run_with_a_batch_full_of_bulk():
     assert batch.tokens == 64 // FILL_SHARE
 
 
-def test_bulk_runs_in_short_batches_while_somebody_asks():
-    """So that the next question waits for a part of a batch, until nobody has asked for a while."""
+def test_bulk_runs_in_short_batches_while_the_interactive_lane_is_in_use():
+    """So the next query waits for a short batch. After RECENT_S without a query, bulk batches are full again."""
     scheduler = queue(max_batch_tokens=64)
     scheduler.add(item(4, "searcher"), 10.0)
     scheduler.next_batch(10.0)
     for _ in range(100):
         scheduler.add(item(2, "indexer", "bulk"), 10.0)
-    assert scheduler.next_batch(10.0 + RECENT_S).tokens == 64 // BULK_SHARE // 2 * 2  # whole texts
+    assert scheduler.next_batch(10.0 + RECENT_S).tokens == 64 // BULK_SHARE // 2 * 2  # complete texts
     assert scheduler.next_batch(10.1 + RECENT_S).tokens == 64
 
 
-def test_questions_alone_fill_whole_batches():
-    """The rule is about bulk: interactive texts share a batch as ever."""
+def test_interactive_texts_fill_whole_batches():
+    """The shares limit bulk only."""
     scheduler = queue(max_batch_tokens=64)
     for n in range(100):
         scheduler.add(item(2, f"searcher {n % 7}"), 0.0)
     assert scheduler.next_batch(0.0).tokens == 64
 
 
-def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
-    """Every text of a long job grows old while its client is served; a newcomer still does not wait behind it."""
+def test_the_age_guard_applies_to_clients_not_to_texts():
+    """Every text of a long job grows old while its client is served; a newcomer still does not wait for the job."""
     scheduler = queue(max_batch_tokens=BUDGET, max_age_s=5.0)
     for _ in range(1000):
         scheduler.add(item(16, "indexer", "bulk"), 0.0)
@@ -286,7 +286,7 @@ def test_the_age_guard_does_not_turn_a_long_job_into_one_queue():
 
 
 def test_a_long_text_is_not_starved_by_short_ones():
-    """A batch stops at the first text that does not fit, so the next batch begins with it."""
+    """A batch ends before the first text that does not fit; the next batch starts with it."""
     scheduler = queue(max_batch_tokens=BUDGET)
     long = item(60)
     scheduler.add(item(10), 0.0)
@@ -296,8 +296,8 @@ def test_a_long_text_is_not_starved_by_short_ones():
     assert scheduler.next_batch(0.0).items == [long]
 
 
-def test_idle_streams_are_left_their_share():
-    """Of twelve equal texts, three idle streams get four each."""
+def test_each_idle_stream_receives_its_share():
+    """Three idle streams receive four of twelve equal texts each."""
     scheduler = queue(max_batch_tokens=1000)
     for _ in range(12):
         scheduler.add(item(10), 0.0)
@@ -305,8 +305,8 @@ def test_idle_streams_are_left_their_share():
     assert taken == [4, 4, 4]
 
 
-def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
-    """The next batch is taken when it is as large as the one that runs."""
+def test_a_pipelined_device_receives_whole_batches():
+    """It takes the next batch when that is as large as the running one."""
     scheduler = queue(max_batch_tokens=100, pipelined=True)
     for _ in range(4):
         scheduler.add(item(10), 0.0)
@@ -329,16 +329,16 @@ def test_a_device_that_runs_one_batch_at_a_time_gets_whole_batches():
     [(1, 0, True), (1, 1, False), (2, 0, False)],
     ids=["one text on an idle device", "another stream at work", "two texts"],
 )
-def test_alone_means_nothing_else_runs_or_waits(texts, busy_streams, alone):
-    """Only then may one batch have the whole device."""
+def test_alone_means_no_other_text_runs_or_waits(texts, busy_streams, alone):
+    """Only then may one batch use the whole device."""
     scheduler = queue(max_batch_tokens=1000)
     for _ in range(texts):
         scheduler.add(item(10), 0.0)
     assert scheduler.next_batch(0.0, busy_streams=busy_streams).alone is alone
 
 
-def test_one_text_taken_while_more_waits_is_not_alone():
-    """The share of other idle streams may leave one text; they will run at the same time."""
+def test_one_text_with_others_queued_is_not_alone():
+    """Other idle streams will run the rest at the same time."""
     scheduler = queue(max_batch_tokens=1000)
     scheduler.add(item(10), 0.0)
     scheduler.add(item(10), 0.0)
@@ -346,8 +346,8 @@ def test_one_text_taken_while_more_waits_is_not_alone():
     assert (len(first.items), first.alone, first.pressed) == (1, False, True)
 
 
-def test_the_window_holds_a_batch_until_it_is_over_or_full():
-    """A lone text waits for company as long as it was told to, and no longer than until a batch is full."""
+def test_the_batch_window_ends_with_time_or_a_full_batch():
+    """A single text waits for others until the window ends or a batch is full."""
     scheduler = queue(max_batch_tokens=BUDGET, batch_window_s=0.010)
     scheduler.add(item(10), 1.000)
     assert scheduler.next_batch(1.004) is None
@@ -359,30 +359,30 @@ def test_the_window_holds_a_batch_until_it_is_over_or_full():
     assert scheduler.hold_s(2.000) is None
 
 
-def test_without_a_window_nothing_waits():
-    """A free stream takes what is there now."""
+def test_without_a_batch_window_no_text_waits():
+    """A free stream takes the queued texts immediately."""
     scheduler = queue(max_batch_tokens=BUDGET)
     scheduler.add(item(10), 1.0)
     assert scheduler.hold_s(1.0) == 0.0
     assert scheduler.next_batch(1.0) is not None
 
 
-def test_tokens_ahead_are_those_that_are_served_before():
-    """Of each other client no more than one's own, of the other lane its share: not all that waits is ahead."""
+def test_tokens_ahead_count_the_tokens_served_before():
+    """Each other client counts with at most the same amount, the other lane with its share."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for _ in range(100):
         scheduler.add(item(100, "indexer", "bulk"), 0.0)
         scheduler.add(item(1, "searcher"), 0.0)
     assert scheduler.tokens_ahead("interactive", "newcomer", 10) == 10 + 3  # (10 + 10) / 8 of bulk
-    assert scheduler.tokens_ahead("interactive", "searcher", 10) == 100 + 14  # its own, all of it
+    assert scheduler.tokens_ahead("interactive", "searcher", 10) == 100 + 14  # all of its own
     assert scheduler.tokens_ahead("bulk", "newcomer", 10) == 10 + 100  # interactive has no more than 100
     assert scheduler.tokens_ahead("bulk", "newcomer", 50_000) == 10_000 + 100
 
 
 @given(st.lists(items, max_size=30), items)
 @settings(deadline=None, max_examples=100)
-def test_tokens_ahead_never_exceed_what_waits(texts, newcomer):
-    """And an empty queue has nothing ahead, however large the request: its own size is not held against it."""
+def test_tokens_ahead_never_exceed_the_queue(texts, newcomer):
+    """An empty queue has nothing ahead: the request's own size does not count."""
     scheduler = queue(max_batch_tokens=BUDGET)
     for text in texts:
         scheduler.add(text, 0.0)
@@ -392,9 +392,9 @@ def test_tokens_ahead_never_exceed_what_waits(texts, newcomer):
 
 @given(st.lists(items, min_size=1, max_size=40), st.integers(1, 40))
 @settings(deadline=None, max_examples=100)
-def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
-    """Against the queue itself: what runs before a newcomer is what was foretold, give or take a text a client."""
-    scheduler = queue(max_batch_tokens=1, max_age_s=1000.0)  # one text a batch
+def test_tokens_ahead_predict_the_service_order(texts, tokens):
+    """Compared with the real order: predicted and served tokens are equal, up to a text per client."""
+    scheduler = queue(max_batch_tokens=1, max_age_s=1000.0)  # one text per batch
     for text in texts:
         scheduler.add(text, 0.0)
     newcomer = item(tokens, "newcomer")
@@ -407,7 +407,7 @@ def test_tokens_ahead_foretell_what_is_served_before(texts, tokens):
 
 
 def test_promotion_takes_a_bulk_text_to_the_front():
-    """A text that someone in the interactive lane waits for too does not wait behind its bulk neighbours."""
+    """A bulk text that an interactive request needs as well does not wait for other bulk texts."""
     scheduler = queue(max_batch_tokens=BUDGET)
     job = [item(16, "indexer", "bulk") for _ in range(100)]
     for text in job:
@@ -415,13 +415,13 @@ def test_promotion_takes_a_bulk_text_to_the_front():
     scheduler.promote(job[99], "searcher", 0.0)
     assert scheduler.next_batch(0.0).items == [job[99]]
     assert len(scheduler) == 99
-    scheduler.promote(job[99], "searcher", 0.0)  # it runs: nothing to move
+    scheduler.promote(job[99], "searcher", 0.0)  # it runs already
     assert len(scheduler) == 99
 
 
 @pytest.mark.parametrize("clients", [1, 5000])
 def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
-    """Every operation is O(log clients): seconds would mean that one of them is not."""
+    """Every operation is O(log clients); a slower one would take seconds."""
     scheduler = queue(max_batch_tokens=1024)
     texts = [item(3, str(n % clients), "bulk") for n in range(100_000)]
     started_s = time.thread_time()
@@ -429,4 +429,4 @@ def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
         scheduler.add(text, 0.0)
     ran = sum(len(batch.items) for batch in drain(scheduler, idle_streams=2))
     assert ran == 100_000
-    assert time.thread_time() - started_s < 10  # of the processor; 0.4 s is usual
+    assert time.thread_time() - started_s < 10  # processor time; usually 0.4 s

@@ -1,4 +1,4 @@
-"""What the engine says it has done since it started."""
+"""The engine's statistics since its start."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ async def show(engine: Engine) -> Statistics:
     return result
 
 
-async def test_requests_for_vectors_count_once_they_are_answered():
-    """With their texts; not what failed, and not what wanted something else."""
+async def test_answered_embedding_requests_are_counted():
+    """With their texts; not failed requests and other operations."""
     async with serving_one(M3) as (engine, _):
         for inputs in (["a", "b"], ["c"]):
             await engine.answer(EmbedRequest(inputs=inputs), ANYONE)
@@ -52,8 +52,8 @@ async def test_requests_for_vectors_count_once_they_are_answered():
     assert shown.device == "cpu"
 
 
-async def test_batches_are_those_of_requests():
-    """A model's self-test has run some, too, which nobody asked for; and a failed one was run."""
+async def test_batches_of_the_self_test_are_not_counted():
+    """Only those of requests, failed ones included."""
     backend = FakeBackend()
     async with serving(backend, cache_bytes=0) as engine:
         assert (await show(engine)).batches == 0
@@ -63,7 +63,7 @@ async def test_batches_are_those_of_requests():
 
 
 async def test_batches_of_a_reranker_are_not_counted():
-    """Smart Embedder's figures are of embedding alone."""
+    """Smart Embedder's figures count embedding only."""
     models = [M3, CROSS_ENCODER]
     backends = [backend_for(model) for model in models]
     async with serving(*backends, models=models, cache_bytes=0) as engine:
@@ -74,8 +74,8 @@ async def test_batches_of_a_reranker_are_not_counted():
         assert (await show(engine)).batches == 1
 
 
-async def test_requests_that_met_a_full_server_are_refused():
-    """Each counts, whichever queue was full."""
+async def test_refused_requests_are_counted():
+    """For any full queue."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=1) as engine:
         close_gate(backend)
@@ -84,20 +84,20 @@ async def test_requests_that_met_a_full_server_are_refused():
         for _ in range(2):
             with pytest.raises(Overloaded):
                 await engine.answer(EmbedRequest(inputs=["b"]), ANYONE)
-        assert (await show(engine)).refused_requests == 2  # asked on a full server
+        assert (await show(engine)).refused_requests == 2  # answered by a full server
         backend.gate.set()
         await first
 
 
 async def test_a_model_that_is_not_loaded_has_no_device():
-    """The first that is has one."""
+    """After the load it has one."""
     async with serving(FakeBackend(), model_loading="first-use") as engine:
         assert (await show(engine)).device == "unknown"
         await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
         assert (await show(engine)).device == "cpu"
 
 
-async def test_time_passes():
+async def test_the_uptime_grows():
     """In seconds since the start."""
     async with serving_one(M3) as (engine, _):
         first, second = await show(engine), await show(engine)

@@ -1,4 +1,4 @@
-"""The device's threads: everything put in is delivered on the loop, whatever the backend does."""
+"""The device's threads: every item is delivered on the loop, also after failures of the backend."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def device_of(backend: FakeBackend, index: int = 0) -> Device:
 
 
 class Desk:
-    """Where outcomes arrive."""
+    """Receives outcomes."""
 
     def __init__(self, worker: Worker, outcomes: asyncio.Queue[Outcome], changes: list[bool]) -> None:
         self.worker = worker
@@ -76,7 +76,7 @@ def kill(tokens: TokenBatch) -> None:
 
 @pytest.mark.parametrize("streams", [1, 3])
 async def test_every_item_is_delivered_on_the_loop(streams):
-    """Once each, by whichever stream."""
+    """Once each, from any stream."""
     async with working(FakeBackend(streams=streams, max_batch_tokens=16)) as desk:
         items = [item("x" * (n % 20 + 1)) for n in range(200)]
         for start in range(0, 200, 25):
@@ -87,7 +87,7 @@ async def test_every_item_is_delivered_on_the_loop(streams):
 
 
 async def test_streams_run_at_the_same_time():
-    """Two texts on two idle streams are two forwards at once."""
+    """Two texts on two idle streams are two concurrent forwards."""
     backend = FakeBackend(streams=2)
     backend.gate.clear()
     async with working(backend) as desk:
@@ -99,7 +99,7 @@ async def test_streams_run_at_the_same_time():
 
 
 async def test_a_stream_is_free_from_the_end_of_its_batch():
-    """What passes until it takes the next counts as that one's, where it was not for lack of texts."""
+    """The time until its next batch counts for that batch, unless the queue was empty."""
     backend = FakeBackend(max_batch_tokens=1)
     backend.gate.clear()
     async with working(backend) as desk:
@@ -117,8 +117,8 @@ async def test_a_stream_is_free_from_the_end_of_its_batch():
     assert all(each.free_s <= each.started_s <= each.ended_s for each in (first, *others, after_rest))
 
 
-async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
-    """A cancelled item is neither run nor delivered, and frees its tokens at once."""
+async def test_queued_items_can_be_cancelled_and_running_ones_cannot():
+    """A cancelled item is neither run nor delivered, and its tokens leave the queue."""
     backend = FakeBackend()
     backend.gate.clear()
     async with working(backend) as desk:
@@ -134,8 +134,8 @@ async def test_what_waits_can_be_cancelled_and_what_runs_cannot():
     assert backend.texts_run() == ["a", "c"]
 
 
-async def test_a_thread_that_dies_fails_the_guilty_text_and_is_replaced():
-    """Who shared its batch is run again alone; the worker is stalled until a new thread serves."""
+async def test_a_dead_thread_is_replaced_and_its_text_fails():
+    """The other texts of the batch run again alone. The worker is stalled until a new thread serves."""
     async with working(FakeBackend(fail=kill)) as desk:
         guilty, innocent = item("!"), [item("x"), item("z")]
         desk.worker.put([innocent[0], guilty, innocent[1]])
@@ -149,8 +149,8 @@ async def test_a_thread_that_dies_fails_the_guilty_text_and_is_replaced():
         assert desk.changes == [True, False] * 2
 
 
-async def test_a_forward_that_hangs_fails_its_batch_and_is_replaced():
-    """Its thread is left to itself: what it answers when it comes back is nobody's any more."""
+async def test_a_hung_forward_fails_its_batch_and_its_thread_is_replaced():
+    """A later result of the old thread is dropped."""
     backend = FakeBackend(streams=2)
     backend.gate.clear()
     hung = backend.gate
@@ -171,8 +171,8 @@ async def test_a_forward_that_hangs_fails_its_batch_and_is_replaced():
         assert desk.changes == [True, False]
 
 
-async def test_a_forward_within_its_time_is_left_alone():
-    """However often somebody looks."""
+async def test_a_forward_within_its_timeout_continues():
+    """Any number of checks changes nothing."""
     backend = FakeBackend()
     backend.gate.clear()
     async with working(backend, forward_timeout_s=60) as desk:
@@ -185,8 +185,8 @@ async def test_a_forward_within_its_time_is_left_alone():
         assert not desk.changes
 
 
-async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
-    """Each costs a thread and memory that nobody can take back; the worker stays stalled."""
+async def test_after_too_many_hangs_a_thread_is_not_replaced():
+    """Each costs a thread and memory that cannot be freed. The worker stays stalled."""
     backend = FakeBackend()
     gates = []
     async with working(backend, forward_timeout_s=1e-9) as desk:
@@ -209,8 +209,8 @@ async def test_forwards_that_hang_again_and_again_are_not_replaced_for_ever():
             gate.set()
 
 
-async def test_what_waits_for_a_stream_that_cannot_be_renewed_fails():
-    """As the operator's own class, which one thread at a time calls: nobody else will ever run it."""
+async def test_texts_for_a_lost_stream_fail():
+    """A stream that cannot be renewed is lost, as with the operator's own class."""
     backend = FakeBackend()
     backend.renew = lambda stream: 1 / 0  # type: ignore[method-assign]
     backend.gate.clear()
@@ -227,13 +227,13 @@ async def test_what_waits_for_a_stream_that_cannot_be_renewed_fails():
 
 
 async def renewed(desk: Desk, backend: FakeBackend, times: int) -> None:
-    """Until the thread that takes the place has told so, where one does."""
+    """Waits until the new thread has reported, if there is one."""
     while times <= MAX_HUNG and (backend.renewed < times or desk.worker.stalled):
         await asyncio.sleep(0.001)
 
 
 async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
-    """Readiness tells the truth in between."""
+    """And not longer."""
     async with working(FakeBackend(fail=kill)) as desk:
         seen: list[bool] = []
         start_thread = desk.worker._start_thread
@@ -248,8 +248,8 @@ async def test_the_worker_is_stalled_from_death_to_replacement(monkeypatch):
         assert not desk.worker.stalled
 
 
-async def test_without_a_new_thread_the_old_one_goes_on(monkeypatch):
-    """A system out of threads must not leave the queue without anybody."""
+async def test_without_a_new_thread_the_old_one_continues(monkeypatch):
+    """A system without free threads must not leave the queue without one."""
 
     def no_thread(place: Place) -> None:
         raise RuntimeError("can't start new thread")
@@ -264,8 +264,8 @@ async def test_without_a_new_thread_the_old_one_goes_on(monkeypatch):
         assert not desk.worker.stalled
 
 
-async def test_an_idle_stream_waits_for_company_as_long_as_the_window():
-    """Two texts that come one after the other within it run together."""
+async def test_an_idle_stream_waits_for_the_batch_window():
+    """Two texts that arrive within it run together."""
     backend = FakeBackend()
     async with working(backend, batch_window_s=0.3) as desk:
         desk.worker.put([item("a")])
@@ -274,8 +274,8 @@ async def test_an_idle_stream_waits_for_company_as_long_as_the_window():
     assert len(backend.batches) == 1
 
 
-async def test_a_stopped_worker_runs_nothing_more():
-    """The queue is emptied, the threads end after the forward they are in."""
+async def test_a_stopped_worker_runs_no_further_batch():
+    """The queue is emptied; the threads end after their present forward."""
     backend = FakeBackend()
     backend.gate.clear()
     async with working(backend) as desk:
@@ -289,7 +289,7 @@ async def test_a_stopped_worker_runs_nothing_more():
 
 
 def test_an_outcome_for_a_closed_loop_is_dropped():
-    """A forward that outlives its server ends its thread quietly: pytest fails on what a thread raises."""
+    """The thread ends without an exception, on which pytest would fail."""
     backend = FakeBackend()
     backend.gate.clear()
 

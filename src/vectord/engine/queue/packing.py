@@ -60,11 +60,11 @@ def pack(items: Sequence[Item], outputs: Mapping[Kind, Output], alone: bool) -> 
         keys=_keys(sequences, firsts, cu_seqlens),
         parents=np.array(parents, np.int32) if places else None,
     )
-    asked = frozenset(outputs[kind] for item in items for kind in item.kinds)
+    requested = frozenset(outputs[kind] for item in items for kind in item.kinds)
     bounds = cu_seqlens.tolist()
     counts = [sequence.pooled for sequence in sequences]
     return Packed(
-        batch=TokenBatch(texts=texts, outputs=asked, alone=alone),
+        batch=TokenBatch(texts=texts, outputs=requested, alone=alone),
         rows=[slice(bounds[first], bounds[first + 1]) for first in firsts],
         spans=[slice(stop - count, stop) for stop, count in zip(accumulate(counts), counts, strict=True)],
     )
