@@ -1,7 +1,7 @@
 """`PARSERS`: every parser of untrusted data, with inputs for it. test_fuzz.py and fuzz.py run them.
 
-A parser may give a value or raise a VectordError; anything else is a hole. Inputs come three ways: made by the type
-that is wanted, spoilt from a sound one byte by byte, and at random.
+A parser may return a value or raise a VectordError; anything else is a defect. Inputs are generated in three ways: from
+the expected type, by changing bytes of a valid input, and at random.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _PIECES = [b"", b"\0", b"\xff" * 8, b"[" * 300, b'{"', b"\\ud800", b"1e999", b"-
 
 
 @st.composite
-def spoilt(draw: st.DrawFn, *sound: bytes) -> bytes:
+def damaged(draw: st.DrawFn, *sound: bytes) -> bytes:
     """One of the `sound` inputs with bytes flipped, removed, repeated or truncated."""
     data = bytearray(draw(st.sampled_from(sound)))
     chance = random.Random(draw(st.integers(0, 2**32)))
@@ -374,7 +374,7 @@ _STEPS = st.sampled_from(
 
 _METHODS = st.sampled_from(["GET", "POST", "HEAD", "PUT", "", "get"])
 _SOUND_PATHS = st.sampled_from(_PATHS) | texts_of(*_PATHS, "/", "..", "%2e", "//", "/dialects/", "openai", "{model}")
-_BODIES = spoilt(*_EXAMPLES) | st.binary(max_size=64) | st.just(b"[" * 200_000)
+_BODIES = damaged(*_EXAMPLES) | st.binary(max_size=64) | st.just(b"[" * 200_000)
 
 PARSERS: tuple[Parser, ...] = (
     *(
@@ -385,51 +385,51 @@ PARSERS: tuple[Parser, ...] = (
     Parser("headers", headers, _feed_headers, share=10),
     Parser(
         "compressed bodies",
-        st.tuples(st.sampled_from(["gzip", "deflate", "zstd"]), spoilt(*_compressed())),
+        st.tuples(st.sampled_from(["gzip", "deflate", "zstd"]), damaged(*_compressed())),
         _feed_compressed,
         share=5,
     ),
     Parser(
         "gRPC messages",
-        st.tuples(st.sampled_from(_KINDS), spoilt(*_messages()) | st.binary(max_size=40)),
+        st.tuples(st.sampled_from(_KINDS), damaged(*_messages()) | st.binary(max_size=40)),
         _feed_message,
         share=15,
     ),
-    Parser("gRPC rank streams", st.lists(spoilt(*_messages()), max_size=5), _feed_rank_stream, share=4),
+    Parser("gRPC rank streams", st.lists(damaged(*_messages()), max_size=5), _feed_rank_stream, share=4),
     Parser(
         "catalogue file",
-        spoilt(_CATALOGUE) | texts_of("models:", "\n", "  - ", "name: ", "&a ", "*a", "{", "[").map(str.encode),
+        damaged(_CATALOGUE) | texts_of("models:", "\n", "  - ", "name: ", "&a ", "*a", "{", "[").map(str.encode),
         partial(_feed_file, read_catalogue_file, "models.yaml"),
         share=4,
     ),
-    Parser("keys file", spoilt(_KEYS), partial(_feed_file, read_keys, "keys.toml"), share=4),
-    Parser("config file", spoilt(_CONFIG), partial(_feed_config, "vectord.toml"), share=4),
-    Parser(".env", spoilt(_DOTENV), partial(_feed_config, ".env"), share=4),
+    Parser("keys file", damaged(_KEYS), partial(_feed_file, read_keys, "keys.toml"), share=4),
+    Parser("config file", damaged(_CONFIG), partial(_feed_config, "vectord.toml"), share=4),
+    Parser(".env", damaged(_DOTENV), partial(_feed_config, ".env"), share=4),
     Parser(
         "command line",
         st.lists(texts_of(*_ARGUMENTS), max_size=6),
         lambda words, folder: load(words, {}, folder),
         share=4,
     ),
-    Parser("safetensors", spoilt(_safetensors()), partial(_feed_weights, ".safetensors"), share=15),
-    Parser("torch files", spoilt(pack(torch_members())), partial(_feed_weights, ".bin"), share=15),
+    Parser("safetensors", damaged(_safetensors()), partial(_feed_weights, ".safetensors"), share=15),
+    Parser("torch files", damaged(pack(torch_members())), partial(_feed_weights, ".bin"), share=15),
     Parser(
         "zip files",
-        spoilt(pack(torch_members())),
+        damaged(pack(torch_members())),
         lambda data, folder: read_members(folder / "z.bin", map_bytes(folder / "z.bin", data or b"\0")),
         share=8,
     ),
     Parser(
         "pickles",
-        spoilt(PICKLED_FLOATS),
+        damaged(PICKLED_FLOATS),
         lambda data, folder: read_tensors(folder / "pytorch_model.bin", data),
         share=15,
     ),
-    Parser("ONNX graphs", spoilt(_ONNX), partial(_feed_file, read_onnx, "model.onnx"), share=15),
+    Parser("ONNX graphs", damaged(_ONNX), partial(_feed_file, read_onnx, "model.onnx"), share=15),
     Parser("tokenizer.json", st.tuples(st.integers(0, 500), _STEPS | _JSON), _feed_tokenizer, share=6),
     Parser(
         "vocab.txt",
-        spoilt(b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n"),
+        damaged(b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n"),
         partial(_feed_file, wordpiece_json, "vocab.txt"),
         share=2,
     ),

@@ -1,7 +1,7 @@
 """A server without a reason to download anything sends no packet and resolves no name.
 
-It runs in a network namespace of its own, where there is loopback and no route: the kernel counts what had no way out,
-whoever sent it (Rust's and C++'s libraries too). Beside that Python's own audit hook names the culprit.
+It runs in a network namespace with loopback and without routes: the kernel counts all packets without a route, also
+those of Rust and C++ libraries. In addition, Python's audit hook names the code that sent them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The client's address behind proxies."""
+"""The client's address, if requests pass through proxies."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ async def test_a_limited_request_is_not_parsed() -> None:
     assert (reply.status, reply.json["error"], len(server.engine.callers)) == (429, "RateLimited", 1)
 
 
-async def test_clients_behind_a_proxy_are_limited_separately() -> None:
+async def test_clients_of_a_proxy_are_limited_separately() -> None:
     """By the address in X-Forwarded-For."""
     settings = {"rate_limit_requests_per_minute": 1, "rate_limit_burst_size": 1}
     server = Server(EMBED, trusted_proxies=("10.0.0.1",), **settings)

@@ -245,11 +245,11 @@ async def test_a_stream_is_answered_in_order(path, message, at_once):
             await engine.entered.acquire()
         engine.gate.set()
         answered = await drained(call)
-    assert [size_told_by(answer) for answer in answered] == list(range(1, 201))
+    assert [reported_size(answer) for answer in answered] == list(range(1, 201))
     assert engine.most_running == at_once
 
 
-def size_told_by(answer):
+def reported_size(answer):
     """The length of the fake engine's text."""
     if isinstance(answer, pb.EmbedResponse):
         return answer.embeddings[0]

@@ -118,7 +118,7 @@ async def test_path_values_reach_the_parser() -> None:
 
 
 async def test_a_root_path_is_not_part_of_the_path() -> None:
-    """As behind a proxy with a prefix."""
+    """As for a proxy that adds a prefix."""
     assert (await ask(path="/models/v1/embed", root_path="/models")).status == 200
 
 

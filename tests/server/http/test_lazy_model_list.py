@@ -21,14 +21,14 @@ class AskedEngine(FakeEngine):
         return model_list(*(f"model-{number}" for number in range(self.asked)))
 
 
-def test_the_engine_is_asked_at_first_use() -> None:
+def test_the_engine_is_called_at_first_use() -> None:
     """Most parsers do not need the models."""
     engine = AskedEngine()
     LazyModelList(engine)
     assert engine.asked == 0
 
 
-def test_the_engine_is_asked_once() -> None:
+def test_the_engine_is_called_once() -> None:
     """All reads return the first list."""
     engine = AskedEngine()
     served = LazyModelList(engine)

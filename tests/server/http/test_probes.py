@@ -47,8 +47,10 @@ READY_ROUTES = ["/health", "/health/ready", "/ping", "/", "/v1/health", "/.well-
 async def test_ready_means_that_requests_will_be_answered(
     path: str, starting: bool, states: dict[str, str], ready: bool
 ) -> None:
-    """The loading of the start is over and one model answers, be it after its first use has loaded it; one that failed
-    or stalled takes the server away from nobody else. The same on every route that health checks ask."""
+    """All models have finished loading at start, and at least one answers, also if its first use loads it.
+
+    The same holds on every route for health checks.
+    """
     served = app(starting=starting, **states)
     assert ((await call(served, "GET", path)).status < 300) is ready
     assert (await call(served, "GET", "/health/status")).json["embedding_ready"] is ready

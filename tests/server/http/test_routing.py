@@ -99,7 +99,7 @@ def test_every_product_has_its_own_prefix() -> None:
 
 @pytest.mark.parametrize("path", ["/cat", "/cat/"])
 def test_a_trailing_slash_changes_nothing(path: str) -> None:
-    """With or without it the same endpoint answers; nobody is redirected."""
+    """The same endpoint answers, without a redirect."""
     assert table(CAT).find("POST", path).endpoint.path == "/cat"
 
 

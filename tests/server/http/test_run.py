@@ -188,7 +188,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.statuses: dict[int, int] = {}
-        self.told = 0  # the answer said that the connection closes
+        self.told = 0  # the response has Connection: close
         self.halves = 0
 
     def count(self, status: int) -> None:

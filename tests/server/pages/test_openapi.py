@@ -37,7 +37,7 @@ def post(path: str) -> dict[str, Any]:
     return found
 
 
-def said(path: str, status: str, content_type: str = "application/json") -> dict[str, Any]:
+def examples_of(path: str, status: str, content_type: str = "application/json") -> dict[str, Any]:
     """The examples of `status` at `path`, by product."""
     examples = post(path)["responses"][status]["content"][content_type]["examples"]
     return {title: example["value"] for title, example in examples.items()}
@@ -170,18 +170,18 @@ def test_every_class_of_error_is_described() -> None:
 
 def test_errors_have_the_form_of_their_product() -> None:
     """With Retry-After where it is sent."""
-    assert said("/v1/embeddings", "429")["OpenAI"]["error"]["type"] == "rate_limit_error"
+    assert examples_of("/v1/embeddings", "429")["OpenAI"]["error"]["type"] == "rate_limit_error"
     assert "retry-after" in post("/v1/embeddings")["responses"]["429"]["headers"]
-    assert said("/embed_all", "429")["text-embeddings-inference"]["error_type"] == "Overloaded"
+    assert examples_of("/embed_all", "429")["text-embeddings-inference"]["error_type"] == "Overloaded"
     assert "content" not in post("/embed_all")["responses"]["401"]
 
 
 def test_a_shared_path_has_the_errors_of_all_products() -> None:
     """Errors before the body is read are the owner's only."""
-    assert set(said("/rerank", "503")) >= {"Smart Embedder", "text-embeddings-inference"}
-    assert set(said("/rerank", "429")) >= {"text-embeddings-inference", "Jina", "infinity"}
-    assert set(said("/rerank", "413")) == {"Smart Embedder"}
-    assert set(said("/v1/embeddings", "406")) >= {"OpenAI", "Jina", "Voyage", "llama.cpp"}
+    assert set(examples_of("/rerank", "503")) >= {"Smart Embedder", "text-embeddings-inference"}
+    assert set(examples_of("/rerank", "429")) >= {"text-embeddings-inference", "Jina", "infinity"}
+    assert set(examples_of("/rerank", "413")) == {"Smart Embedder"}
+    assert set(examples_of("/v1/embeddings", "406")) >= {"OpenAI", "Jina", "Voyage", "llama.cpp"}
 
 
 def test_406_is_described_for_vectors_only() -> None:

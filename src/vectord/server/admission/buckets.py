@@ -1,4 +1,4 @@
-"""Types of the token buckets behind rate limits. rate_limit.py draws from buckets; local_buckets.py and
+"""Types of the token buckets of rate limits. rate_limit.py draws from buckets; local_buckets.py and
 redis_buckets.py implement them, and cluster/remote forwards draws to the process that has them."""
 
 from __future__ import annotations

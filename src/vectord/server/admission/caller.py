@@ -1,4 +1,4 @@
-"""The client behind a request: its address, request id, and the wishes in its headers or gRPC metadata.
+"""The client of a request: its address, request id, and the options in its headers or gRPC metadata.
 
 Called by gate.py and server/pipeline.py, once per request, on the event loop.
 """

@@ -127,13 +127,13 @@ class Table:
 
     def find(self, method: str, path: str) -> Found:
         """The endpoint of `path`; one with NoSuchRoute or MethodNotAllowed if there is none."""
-        wanted = "GET" if method == "HEAD" else method
-        methods, values = self._methods(wanted, path.rstrip("/") or "/")
+        needed = "GET" if method == "HEAD" else method
+        methods, values = self._methods(needed, path.rstrip("/") or "/")
         if not methods and self._prefix and path.startswith(f"{self._prefix}/"):
-            methods, values = self._methods(wanted, path.removeprefix(self._prefix).rstrip("/") or "/")
+            methods, values = self._methods(needed, path.removeprefix(self._prefix).rstrip("/") or "/")
         if not methods and path.startswith("/dialects/"):
             methods, values = self._page_for(path), NO_VALUES
-        endpoint = methods.get(method) or methods.get(wanted)
+        endpoint = methods.get(method) or methods.get(needed)
         if endpoint is None:
             return Found(self._unserved(method, path, methods))
         return Found(endpoint, values)
@@ -144,8 +144,8 @@ class Table:
         methods = self._exact.get(f"/{rest.rstrip('/')}", {}) if name in self._dialects else {}
         return methods if any(endpoint.page for endpoint in methods.values()) else {}
 
-    def _methods(self, wanted: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
-        """The methods of `path`, and its placeholders. Of several templates the first with the `wanted` method:
+    def _methods(self, needed: str, path: str) -> tuple[dict[str, Endpoint], Mapping[str, str]]:
+        """The methods of `path`, and its placeholders. Of several templates the first with that method:
         /models/{model} matches /models/m/load, too, but GET and POST belong to different templates."""
         methods = self._exact.get(path)
         if methods is not None:
@@ -153,7 +153,7 @@ class Table:
         found = [(methods, match) for pattern, methods in self._patterns if (match := pattern.fullmatch(path))]
         if not found:
             return {}, NO_VALUES
-        methods, match = next((each for each in found if wanted in each[0]), found[0])
+        methods, match = next((each for each in found if needed in each[0]), found[0])
         return methods, match.groupdict()
 
     def _add(self, endpoint: Endpoint) -> None:

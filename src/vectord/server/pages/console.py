@@ -1,7 +1,7 @@
 """The console: a page of this package's files at /console, and at / for browsers.
 
 The page and its files contain no secrets and need no key; the page requests its data with the user's key. All its
-addresses are relative, so that it works behind any prefix.
+addresses are relative, so that it works under any prefix.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ END = b"]]}"
 # --- one client's pace ------------------------------------------------------------------------------------------
 
 
-def behind_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
+def lag_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
     """The lag of a client that reads part of its 10 MB at intervals."""
     pace, left_bytes = ReadPace(0.0), 10 * MB
     for now_s in range(seconds + 1):
@@ -41,18 +41,18 @@ def behind_after_s(seconds: int, lump_bytes: int, every_s: int) -> float:
 
 
 def test_a_client_that_reads_nothing_lags_by_the_age_of_its_response() -> None:
-    assert behind_after_s(50, 0, 1) == 50
+    assert lag_after_s(50, 0, 1) == 50
 
 
 def test_single_bytes_barely_extend_the_time() -> None:
-    assert behind_after_s(50, 1, 1) == pytest.approx(50, rel=0.01)
+    assert lag_after_s(50, 1, 1) == pytest.approx(50, rel=0.01)
 
 
 @pytest.mark.parametrize("every_s", [1, 10, 40], ids=["each second", "in 16 kB", "in 64 kB"])
 def test_the_minimum_rate_is_never_aborted(every_s: int) -> None:
     """In pieces of any size."""
     lump_bytes = int(MIN_BYTES_PER_S * every_s) + 1
-    assert max(behind_after_s(seconds, lump_bytes, every_s) for seconds in range(600)) < WRITE_STALL_S
+    assert max(lag_after_s(seconds, lump_bytes, every_s) for seconds in range(600)) < WRITE_STALL_S
 
 
 def test_fast_reading_earns_no_credit() -> None:

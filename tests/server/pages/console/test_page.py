@@ -46,7 +46,7 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
     """As charts and table rows. Figures of a server with two GPUs are inserted into the responses."""
     forwards = 0
 
-    def told(route: Route) -> None:
+    def with_gpus(route: Route) -> None:
         nonlocal forwards
         forwards += 10
         figures = route.fetch().json()
@@ -58,7 +58,7 @@ def test_queues_fill_and_devices_are_drawn(visit: Visit) -> None:
         figures |= {"forwards": forwards, "forward_fill": forwards * 0.25}
         route.fulfill(json=figures)
 
-    visit.page.route("**/console/live", told)
+    visit.page.route("**/console/live", with_gpus)
     visit.open()
     visit.page.get_by_text("As a table").click()
     for name, now in {
@@ -85,7 +85,7 @@ def test_polling_pauses_while_the_tab_is_hidden(visit: Visit) -> None:
 
 
 def test_a_key_is_requested_and_kept_in_the_tab(chromium: Browser, locked: str) -> None:
-    """Behind a prefix, too; a wrong key is reported, and the right one is not stored."""
+    """Under a prefix, too; a wrong key is reported, and the right one is not stored."""
     with Visit.begun(chromium, locked) as visit:
         page = visit.page
         page.goto(f"{locked}/")

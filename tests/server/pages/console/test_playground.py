@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import Page, expect
-from tests.server.pages.console.visit import HOSTILE, run, told, use_tool
+from tests.server.pages.console.visit import HOSTILE, note, run, use_tool
 
 MINILM, BGE = "all-MiniLM-L6-v2", "tiny-bge-m3"
 TEXT = "small birds, an \u00fcber-quick fox's <b>tail</b> \U0001f98a"
@@ -122,7 +122,7 @@ def test_similarity_shows_all_pairs(page: Page, server: str) -> None:
 def test_unsupported_tools_are_disabled_with_a_reason(page: Page) -> None:
     panel = use_tool(page, "Sparse", MINILM)
     expect(panel.get_by_role("button", name="Run")).to_be_disabled()
-    expect(told(panel)).to_have_text(f"{MINILM} makes no sparse vectors.")
+    expect(note(panel)).to_have_text(f"{MINILM} makes no sparse vectors.")
     panel = use_tool(page, "Dense", HOSTILE)
     expect(panel.get_by_role("button", name="Run")).to_be_disabled()
 
@@ -133,11 +133,11 @@ def test_truncation_is_reported(page: Page) -> None:
     panel.get_by_role("textbox", name="Text", exact=True).fill("rain " * 400)
     panel.get_by_role("combobox", name="Over-long texts").select_option("cut")
     run(panel)
-    expect(told(panel)).to_contain_text("402 tokens, 256 read: text 1 cut")
+    expect(note(panel)).to_contain_text("402 tokens, 256 read: text 1 cut")
     panel.get_by_role("combobox", name="Over-long texts").select_option("refuse")
     panel.get_by_role("button", name="Run").click()
-    expect(told(panel)).to_contain_text("256")
-    expect(told(panel)).to_have_class("note bad")
+    expect(note(panel)).to_contain_text("256")
+    expect(note(panel)).to_have_class("note bad")
 
 
 def code_of(page: Page, language: str) -> str:

@@ -49,9 +49,9 @@ def use_tool(page: Page, name: str, model: str) -> Locator:
 def run(panel: Locator) -> None:
     """Runs the open tool; returns when its answer is there."""
     panel.get_by_role("button", name="Run").click()
-    expect(told(panel)).to_contain_text("tokens")
+    expect(note(panel)).to_contain_text("tokens")
 
 
-def told(panel: Locator) -> Locator:
-    """What is said beside the button."""
+def note(panel: Locator) -> Locator:
+    """The note next to the button."""
     return panel.locator(".run").get_by_role("status")

@@ -18,7 +18,7 @@ MAX_BODIES = 6  # request body limits that all responses may hold together: 192 
 MIN_ROOM_BYTES = 192 * 2**20
 TRIM_BYTES = 64 * 2**20  # a decrease from which memory is returned to the system
 MIN_BYTES_PER_S = 16_384 / 10  # that a client must read
-WRITE_STALL_S = 60.0  # maximum lag behind that rate
+WRITE_STALL_S = 60.0  # maximum lag at that rate
 PRESSED_STALL_S = 10.0  # maximum lag while other responses need the room
 WAIT_S = 2.0  # how long a response waits for room: clients that read free some within milliseconds
 MAX_WAITING = 32  # responses, held as arrays
@@ -29,10 +29,10 @@ NO_ROOM = "Too many large responses wait for clients that do not read them; try 
 
 
 class ReadPace:
-    """How far one client lags behind the minimum rate of reading.
+    """How far one client lags, compared with the minimum rate of reading.
 
-    Every byte read extends the time allowed, so a client that reads single bytes still falls behind, and one that reads
-    in large pieces, as kernels deliver them, does not.
+    Every byte read extends the time allowed, so the lag of a client that reads single bytes still grows, and that of
+    one that reads in large pieces, as kernels deliver them, does not.
     """
 
     __slots__ = ("_paid_until_s", "_unread_bytes")

@@ -28,11 +28,11 @@ function heatMap(numbers) {
   const rows = Math.ceil(numbers.length / columns);
   const largest = Math.max(...numbers.map(Math.abs)) || 1;
   const length = Math.hypot(...numbers);
-  const told = `${plural(numbers.length, "number")}, from ${decimal(Math.min(...numbers))} to ${decimal(Math.max(...numbers))}; length ${decimal(length)}`;
+  const summary = `${plural(numbers.length, "number")}, from ${decimal(Math.min(...numbers))} to ${decimal(Math.max(...numbers))}; length ${decimal(length)}`;
   const readout = el("output", { class: "number" }, "\u00a0");
   const map = el("canvas", {
     width: columns * CELL, height: rows * CELL, tabindex: "0", role: "img",
-    "aria-label": `Heat map of ${told}. Arrow keys go from number to number.`,
+    "aria-label": `Heat map of ${summary}. Arrow keys go from number to number.`,
   });
   let at = null;
   const look = (place) => {
@@ -56,7 +56,7 @@ function heatMap(numbers) {
   requestAnimationFrame(draw);
   const scale = el("p", { class: "note scale" }, el("i", { class: "minus" }), "below zero", el("i", { class: "plus" }), "above zero");
   return [
-    el("p", { class: "note told" }, el("span", {}, told), scale),
+    el("p", { class: "note told" }, el("span", {}, summary), scale),
     map, readout,
     el("details", {}, el("summary", {}, "All numbers"), el("pre", { tabindex: "0", class: "answer", role: "region", "aria-label": "All numbers" }, numbers.join(", "))),
   ];

@@ -35,9 +35,9 @@ async function ask() {
 }
 
 function show({ models, limits }) {
-  const told = JSON.stringify([models, limits]);
-  if (told === shown) return;
-  shown = told;
+  const state = JSON.stringify([models, limits]);
+  if (state === shown) return;
+  shown = state;
   find("models-note").textContent =
     `${plural(models.length, "model")}. At most ${plural(limits.max_inputs_per_request, "input")} a request, ` +
     `${plural(limits.max_batch_tokens, "token")} a batch.`;

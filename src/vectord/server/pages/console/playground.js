@@ -45,7 +45,7 @@ export async function startPlayground(follow) {
 
 function viewOf(tool) {
   const result = el("div", { class: "result" });
-  const told = el("p", { class: "note", role: "status" });
+  const status = el("p", { class: "note", role: "status" });
   const run = el("button", { type: "submit", class: "main" }, "Run");
   const form = el("form", {
     onsubmit: (event) => {
@@ -56,12 +56,12 @@ function viewOf(tool) {
     onkeydown: (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
     },
-  }, el("p", { class: "note about" }, tool.about), el("div", { class: "shared" }), tool.fields, el("div", { class: "row run" }, run, told));
+  }, el("p", { class: "note about" }, tool.about), el("div", { class: "shared" }), tool.fields, el("div", { class: "row run" }, run, status));
   const tab = el("button", {
     type: "button", role: "tab", id: `tab-${tool.id}`, "aria-controls": "tool", "aria-selected": "false", tabindex: "-1",
     onclick: () => open(tool), onkeydown: step,
   }, tool.title);
-  return { tab, form, run, told, result };
+  return { tab, form, run, status, result };
 }
 
 function open(tool) {
@@ -109,7 +109,7 @@ function changed() {
     const reason = reasonOf(tool, asked.model);
     view.tab.classList.toggle("cannot", asked.model !== undefined && reason !== null);
     view.run.disabled = reason !== null;
-    if (reason !== view.reason) view.told.textContent = reason ?? "";
+    if (reason !== view.reason) view.status.textContent = reason ?? "";
     view.reason = reason;
   }
   current.follow?.(asked);
@@ -126,15 +126,15 @@ function reasonOf(tool, chosen) {
 async function answer(tool) {
   const view = views.get(tool);
   view.run.disabled = true;
-  view.told.classList.remove("bad");
-  view.told.textContent = "running";
+  view.status.classList.remove("bad");
+  view.status.textContent = "running";
   try {
     const { nodes, answers } = await tool.run(context());
-    view.told.textContent = answers.map(toldOf).join("; ");
+    view.status.textContent = answers.map(toldOf).join("; ");
     view.result.replaceChildren(...nodes);
   } catch (error) {
-    view.told.classList.add("bad");
-    view.told.textContent = error.message;
+    view.status.classList.add("bad");
+    view.status.textContent = error.message;
     view.result.replaceChildren();
   }
   view.run.disabled = view.reason !== null;
