@@ -69,7 +69,7 @@ class EmbedAnswer(msgspec.Struct):
     "/embed",
     body=EmbedBody,
     answer=EmbedAnswer,
-    summary="Embed texts or token ids, and tell how long each step took",
+    summary="Embed texts or token ids, with the duration of each step",
     example={"inputs": ["First document", "Second document"], "truncate": True},
     keys=["inputs"],
 )

@@ -1,4 +1,4 @@
-"""embedding_*: Simple Inference Server's families, but for embedding_requests_total (smart_embedder.py says why)."""
+"""embedding_*: Simple Inference Server's families. embedding_requests_total is in smart_embedder/metrics.py."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class SimpleInferenceServerMetrics(MetricFamilies):
         self.cache_hits = Counter("embedding_cache_hits", "Texts answered from the cache", ("model",))
         self.cache_misses = Counter("embedding_cache_misses", "Texts not in the cache", ("model",))
         self.seconds = Histogram(
-            "embedding_request_latency_seconds", "Time a request for vectors takes", SECONDS, ("model",)
+            "embedding_request_latency_seconds", "Duration of a request for vectors", SECONDS, ("model",)
         )
-        self.rejections = Counter("embedding_queue_rejections", "Requests for vectors refused for load")
+        self.rejections = Counter("embedding_queue_rejections", "Requests for vectors rejected because of load")
 
     def expect_model(self, model: ModelInfo) -> None:
         self.cache_hits.expect(model.name)

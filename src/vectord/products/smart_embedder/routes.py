@@ -70,7 +70,7 @@ SENTENCES: Mapping[type[VectordError], str] = {
     errors.TimedOut: "Request timed out.",
     errors.InferenceTimedOut: "Timeout during GPU processing.",
 }
-RATE_LIMITED_S = 60  # the product's constant wait, whatever the limit
+RATE_LIMITED_S = 60  # the product's constant wait, for any limit
 
 
 def render_error(error: VectordError) -> Rendered:
@@ -246,7 +246,7 @@ def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> Model
 
 
 def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> bool:
-    """Whether the dense vectors are BGE-M3's, which FlagEmbedding normalizes whatever the flag says."""
+    """Whether the dense vectors are BGE-M3's, which FlagEmbedding always normalizes."""
     if model is None:
         return False
     source = model.sources.get("dense")
@@ -381,7 +381,7 @@ ROUTES.add(
         method="GET",
         path="/stats",
         parse=lambda incoming: Call(ShowStatistics(), render_stats),
-        summary="What was embedded since the start",
+        summary="Count embedded texts since the start",
         answer=StatsAnswer,
         public=True,
     )

@@ -66,7 +66,7 @@ def _from_framework(error: VectordError) -> Rendered | None:
 
 
 def sentence_of(error: VectordError) -> str:
-    """The whole sentence, TEI's own where it has one for the error's class."""
+    """The whole sentence: TEI's own if it has one for this error."""
     return row_of(SENTENCES, error).format(_own_sentence(error) or error.message)
 
 

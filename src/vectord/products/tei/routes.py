@@ -125,7 +125,7 @@ def render_embed_all(result: EmbedResult) -> Rendered:
     "/embed_sparse",
     body=TextsBody,
     answer=list[list[SparseEntry]],
-    summary="Weigh words",
+    summary="Make sparse vectors of texts",
     example={"inputs": "hello"},
     keys=["inputs"],
 )

@@ -324,7 +324,7 @@ class Classification(Answer):
     "/classify",
     body=ClassifyBody,
     answer=Classification,
-    summary="Tell the class of each text",
+    summary="Classify texts",
     example={"input": ["I love it.", "I do not."], "use_activation": True},
     keys=["input", "messages"],
     signs=SIGNS,
