@@ -133,17 +133,13 @@ RenderModels: TypeAlias = Callable[[ModelList], Rendered]
 class Routes:
     """Collects a product's routes in the order of their declaration; `tuple(ROUTES)` goes into its `Dialect`.
 
-    To convert a product (products/openai and products/weaviate.py are the models):
-    1. Put the wire structs, the parsers, the renderers and the error table into one file (two or three for a large
-       product), with `ROUTES = Routes()` at the top.
-    2. Decorate the function that parses a body with `@ROUTES.post(*paths, body=..., answer=..., names=...)`. It gets
-       the decoded body and the `Incoming`, and returns a `Call`. Stack decorators for routes that differ in keys.
-    3. Decorate the function that renders the list of models with `@ROUTES.get(*paths, ...)`. A path with {model:path}
-       lists that model alone.
-    4. `names` maps canonical fields to this body's fields. It applies to all errors, those that the parser raises too:
-       so readers of common/ and parsers raise with canonical names. Names that depend on the body go into
-       `Call(names=...)`. Messages are templates: `InvalidField("{field} must be ...", field="dimensions")`.
-    5. Renderers of results take the type they render, without an assertion: `def render(result: EmbedResult)`.
+    `@ROUTES.post(...)` decorates the function that parses a decoded body into a `Call`. Stack decorators for routes
+    that differ in keys only. `@ROUTES.get(...)` decorates the function that renders the served models; a path with
+    {model:path} lists that model alone. products/openai and products/weaviate.py are examples.
+
+    names: canonical fields -> this body's fields. They apply to every error of the call, also to those that the parser
+    raises. So parsers, and the readers of products/common, raise templates with canonical names:
+    `InvalidField("{field} must be ...", field="dimensions")`. Names that depend on the body go into `Call(names=...)`.
     """
 
     def __init__(self) -> None:
