@@ -141,7 +141,7 @@ def test_a_missing_row_fails_the_batch(spec: ModelSpec) -> None:
         ("Whole", "got int64"),
         ("Failing", r"its first text failed \(OSError: weights are gone\)"),
         ("Unmade", r"could not be made \(OSError: no GPU\)"),
-        ("NoArguments", "made with a folder and a device"),
+        ("NoArguments", "must take a folder and a device"),
         ("NoEmbed", "no method embed"),
         ("Missing", "has no class Missing"),
         ("function", "has no class function"),
@@ -179,7 +179,7 @@ def test_the_models_folder_is_not_imported_from(spec: ModelSpec, tmp_path: Path)
 
 def test_a_model_without_handler_is_refused(spec: ModelSpec) -> None:
     """`--backend handler` needs a handler in the catalogue file."""
-    with pytest.raises(ModelUnavailable, match="names a handler"):
+    with pytest.raises(ModelUnavailable, match="a handler in the catalogue file"):
         load(replace(spec, handler=None), OPTIONS)
     with pytest.raises(ModelUnavailable, match="names a handler"):
         load(replace(spec, outputs=frozenset({"scores"})), OPTIONS)

@@ -256,8 +256,8 @@ def test_data_elsewhere_is_refused(tmp_path: Path, load: LoadBackend) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inputs": {"input_ids": ["n", "l"]}}, "the graph reads input_ids; what can be given is"),
-        ({"inputs": {**BOTH, "past_key_values": ["n", "l"]}}, "past_key_values; what can be given is"),
+        ({"inputs": {"input_ids": ["n", "l"]}}, "the graph reads input_ids; supported are"),
+        ({"inputs": {**BOTH, "past_key_values": ["n", "l"]}}, "past_key_values; supported are"),
         ({"inputs": {**BOTH, "attention_mask": [1, "l"]}}, "attention_mask is .*, not texts by tokens of any number"),
         ({"inputs": {**BOTH, "attention_mask": ["n"]}}, "attention_mask is"),
         ({"outputs": {"surprise": ["n"]}}, "the graph gives surprise; no dense or tokens can be made of that"),

@@ -218,7 +218,7 @@ def test_old_rotary_keys_are_read(tmp_path: Path) -> None:
         ({"intermediate_size": 64}, r"tensor .* is \[48\]; by config.json it is \[64\]"),
         ({"num_attention_heads": 5}, "by config.json it is"),
         ({"hidden_act": "os.system"}, "refuses it"),
-        ({"model_type": "albert2"}, "known neither here nor to transformers"),
+        ({"model_type": "albert2"}, "supported neither by vectord nor by transformers"),
         ({"model_type": "qwen2_vl"}, "made of several models"),
         ({"model_type": "fnet"}, "knows no padding"),
         ({"model_type": "vit"}, "knows no padding"),

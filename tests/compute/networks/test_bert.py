@@ -93,7 +93,10 @@ CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "true as a size": ({"type_vocab_size": True}, "type_vocab_size must be a whole number"),
     "fraction as a size": ({"intermediate_size": 48.5}, "intermediate_size must be a whole number"),
     "absurd vocabulary": ({"vocab_size": 10**12}, "vocab_size must be a whole number"),
-    "heads that do not divide": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "heads that do not divide": (
+        {"num_attention_heads": 5},
+        "hidden_size 32 is not a multiple of num_attention_heads 5",
+    ),
     "epsilon of zero": ({"layer_norm_eps": 0}, "layer_norm_eps must be a number between 0 and 1"),
     "epsilon not a number": ({"layer_norm_eps": float("nan")}, "layer_norm_eps must be a number between 0 and 1"),
     "wider than the checkpoint": (
@@ -156,7 +159,7 @@ def test_every_listed_architecture_can_load() -> None:
 def test_the_specs_sizes_are_checked(folder: Path) -> None:
     """A width or length that the network does not have stops the load."""
     weights = open_checkpoint(read_tiny_spec(folder).weights)
-    with pytest.raises(ModelUnavailable, match="512 tokens, fewer than the 513 promised"):
+    with pytest.raises(ModelUnavailable, match="512 positions, fewer than the model's maximum of 513 tokens"):
         Network(read_tiny_spec(folder, max_tokens=513), weights, NumpyOps())
     with pytest.raises(ModelUnavailable, match="32 wide, the model's modules expect 64"):
         Network(read_tiny_spec(folder, hidden_size=64, dimensions=64), weights, NumpyOps())

@@ -130,7 +130,10 @@ CONFIG_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "half a bucket": ({"position_buckets": 7.5}, "position_buckets must be a whole number"),
     "true as a size": ({"embedding_size": True}, "embedding_size must be a whole number"),
     "heads wider than their share": ({"attention_head_size": 12}, "attention_head_size must be 8; found 12"),
-    "heads that do not divide": ({"num_attention_heads": 5}, "hidden_size 32 is no multiple of num_attention_heads 5"),
+    "heads that do not divide": (
+        {"num_attention_heads": 5},
+        "hidden_size 32 is not a multiple of num_attention_heads 5",
+    ),
     "other places than the checkpoint's": (
         {"position_buckets": 16},
         "tensor encoder.rel_embeddings.weight is 16 x 32; by config.json it should be 32 x 32",

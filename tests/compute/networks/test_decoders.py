@@ -273,7 +273,7 @@ CONFIG_FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "heads that share no keys": (
         "qwen3",
         {"num_key_value_heads": 3},
-        "num_attention_heads 4 is no multiple of num_key_value_heads 3",
+        "num_attention_heads 4 is not a multiple of num_key_value_heads 3",
     ),
     "keys of another width": (
         "qwen3",

@@ -28,7 +28,7 @@ def test_long_texts_equal_transformers(tmp_path: Path) -> None:
     texts = texts_of(300, 129, 3)
     want = padded_states(reference_model(folder, "MPNet"), texts, filler=1)
     np.testing.assert_allclose(numpy_answer(CASES["mpnet"].spec(folder, max_tokens=300), texts), want, atol=1e-8)
-    with pytest.raises(ModelUnavailable, match="reads 300 tokens, fewer than the 301 promised"):
+    with pytest.raises(ModelUnavailable, match="has 300 positions, fewer than the model's maximum of 301 tokens"):
         numpy_answer(CASES["mpnet"].spec(folder, max_tokens=301), texts)
 
 

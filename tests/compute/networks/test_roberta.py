@@ -26,7 +26,8 @@ def test_positions_count_from_after_paddings_id(tmp_path: Path, padding: int) ->
     want = padded_states(reference_model(folder, "Roberta"), TEXTS, filler=padding)
     np.testing.assert_allclose(numpy_answer(case.spec(folder, max_tokens=127 - padding), TEXTS), want, atol=1e-8)
     with pytest.raises(
-        ModelUnavailable, match=f"reads {127 - padding} tokens, fewer than the {128 - padding} promised"
+        ModelUnavailable,
+        match=f"has {127 - padding} positions, fewer than the model.s maximum of {128 - padding} tokens",
     ):
         numpy_answer(case.spec(folder, max_tokens=128 - padding), TEXTS)
 

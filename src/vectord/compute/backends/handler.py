@@ -42,7 +42,7 @@ class Handler(Protocol):
 def load(spec: ModelSpec, options: BackendOptions) -> HandlerBackend:
     """Raises ModelUnavailable: no such class, another signature or output, or an exception in it."""
     if spec.handler is None or "dense" not in spec.outputs:
-        raise ModelUnavailable("backend handler: it is for embedding models whose catalogue entry names a handler")
+        raise ModelUnavailable("backend handler: it serves embedding models with a handler in the catalogue file")
     facts = BackendFacts(
         name="handler",
         device=options.device,
@@ -73,7 +73,7 @@ class HandlerBackend:
         assert batch.texts.cu_seqlens.size > 1, "an empty batch"
         assert batch.outputs == {"dense"}, "a handler makes dense vectors alone"
         if not spans_are_whole(batch.texts):
-            raise ValueError("a handler pools whole texts, and a part of one was asked for")
+            raise ValueError("a handler pools whole texts and does not support parts of a text")
         rows = self.embed(_separate(batch.texts))  # (N, D)
         return {"dense": rows[texts_of_spans(batch.texts)]}
 
@@ -83,7 +83,7 @@ class HandlerBackend:
 
     def renew(self, stream: int) -> None:
         """Raises RuntimeError: only one thread may call the class, and its call has not returned."""
-        raise RuntimeError("the class has not come back from a call, and is called by one thread at a time")
+        raise RuntimeError("the class has not returned from a call, and only one thread may call it")
 
     def embed(self, texts: Sequence[Int32]) -> Float32:
         """Return the rows of the class. Raises ValueError unless they are (N, D) floats."""
@@ -109,7 +109,9 @@ def make_handler(name: str, folder: Path, device: str) -> Handler:
     try:
         signature(handler_class).bind(folder, device)
     except (TypeError, ValueError) as error:
-        raise ModelUnavailable(f"handler {name}: it is made with a folder and a device ({_shown(error)})") from error
+        raise ModelUnavailable(
+            f"handler {name}: its constructor must take a folder and a device ({_shown(error)})"
+        ) from error
     try:
         handler = handler_class(folder, device)
     except Exception as error:  # the operator's code may raise anything

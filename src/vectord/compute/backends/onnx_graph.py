@@ -42,7 +42,7 @@ def check_inputs(path: Path, shapes: Mapping[str, Sequence[int | None]]) -> None
     if not _NEEDED <= shapes.keys() <= _INPUTS.keys():
         raise ModelUnavailable(
             f"{path}: the graph reads {', '.join(sorted(shapes))[:300]}; "
-            f"what can be given is {', '.join(_INPUTS)}, and the first two are needed"
+            f"supported are {', '.join(_INPUTS)}, and the first two are required"
         )
     for name, shape in shapes.items():
         if len(shape) != 2 or any(size is not None for size in shape):
@@ -91,7 +91,7 @@ class Answerer:
         answers: Answers = {}
         for output in batch.outputs & self._made.keys():
             if not spans_are_whole(batch.texts):
-                raise ValueError("this graph pools whole texts, and a part of one was asked for")
+                raise ValueError("this graph pools whole texts and does not support parts of a text")
             rows = given[self._made[output]].reshape(len(padded.rows), -1)  # a single label may lack its dimension
             answers[output] = rows[texts_of_spans(batch.texts)].astype(np.float32)  # (M, D)
         if self._hidden is not None:

@@ -181,7 +181,7 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
     Raises ModelUnavailable: an unknown type, a type made of several models, a value out of bounds.
     """
     if spec.model_type not in CONFIG_MAPPING:
-        raise ModelUnavailable(f"model_type {spec.model_type!r} is known neither here nor to transformers")
+        raise ModelUnavailable(f"model_type {spec.model_type!r} is supported neither by vectord nor by transformers")
     config_class = CONFIG_MAPPING[spec.model_type]
     if config_class.sub_configs_defaults:
         raise ModelUnavailable(f"model_type {spec.model_type!r} is made of several models; only texts are served")

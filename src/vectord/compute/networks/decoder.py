@@ -140,7 +140,7 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
     kv_heads = facts.size(config, "num_key_value_heads", heads)
     if heads % kv_heads:
         raise ModelUnavailable(
-            f"config.json: num_attention_heads {heads} is no multiple of num_key_value_heads {kv_heads}"
+            f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
     return DecoderSpec(
         vocab_size=facts.size(config, "vocab_size"),

@@ -40,7 +40,7 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
     """Return the attention heads at `key`, a divisor of the width at `width_key`. Raises ModelUnavailable."""
     count, width = size(config, key), size(config, width_key)
     if width % count:
-        raise ModelUnavailable(f"config.json: {width_key} {width} is no multiple of {key} {count}")
+        raise ModelUnavailable(f"config.json: {width_key} {width} is not a multiple of {key} {count}")
     return count
 
 

@@ -72,7 +72,9 @@ def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
     if body.hidden_size != spec.hidden_size:
         raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
     if body.max_tokens < spec.max_tokens:
-        raise ModelUnavailable(f"the network reads {body.max_tokens} tokens, fewer than the {spec.max_tokens} promised")
+        raise ModelUnavailable(
+            f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
+        )
     if (
         spec.yes_no is not None and not body.causal
     ):  # the engine computes the shared beginning of several pairs only once
