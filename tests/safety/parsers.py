@@ -45,6 +45,7 @@ from vectord.server.http.hardening.body import check_media_type, check_shape
 from vectord.server.http.hardening.decompression import decompress
 from vectord.server.http.negotiation import negotiated
 from vectord.server.pipeline import Shutdown
+from vectord.text.sequence import ReadRequest
 from vectord.text.tokenizer import TextEncoder
 
 Feed: TypeAlias = Callable[[Any, Path], object]  # an input, and a folder for the parser
@@ -313,7 +314,7 @@ def _feed_tokenizer(change: tuple[int, Any], folder: Path) -> None:
     path.write_text(json.dumps(fields))
     find_ids(path, ["[CLS]"])
     encoder = TextEncoder(make_spec(path, config={"vocab_size": 64, "type_vocab_size": 2}))
-    encoded = encoder.encode(["a b", "", "zz" * 40], TextOptions(), truncate=True, field="input")
+    encoded = encoder.read(ReadRequest(inputs=["a b", "", "zz" * 40], options=TextOptions(), truncate=True))
     assert all(text.ids.max(initial=0) < 64 and text.ids.min(initial=0) >= 0 for text in encoded)
 
 
