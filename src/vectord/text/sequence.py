@@ -76,7 +76,7 @@ class CutText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """Texts for a model to read. The model's kind decides how: as it is, as a ColBERT text, or in a template."""
+    """Texts for a model to read. The model's kind decides how: plain, as a ColBERT text, or in a template."""
 
     inputs: Sequence[TextOrPair]  # texts, token ids, or pairs in which both texts count alike; `query`: passages
     options: TextOptions
