@@ -29,7 +29,7 @@ MIN_CHUNK_TOKENS = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Document:
+class TokenizedDocument:
     """n tokens without specials, and their places in the text."""
 
     characters: int
@@ -51,7 +51,7 @@ class Document:
         return range(first, max(first, int(np.searchsorted(self.starts, stop, side="left"))))
 
 
-def read_document(plain: PlainTokenizer, text: str, index: int | None = None) -> Document:
+def read_document(plain: PlainTokenizer, text: str, index: int | None = None) -> TokenizedDocument:
     """The tokens of `text`. Raises InputTooLong above DOCUMENT_LIMIT_CHARACTERS, Untokenizable."""
     if len(text) > DOCUMENT_LIMIT_CHARACTERS:
         raise InputTooLong(
@@ -74,7 +74,7 @@ def read_document(plain: PlainTokenizer, text: str, index: int | None = None) ->
     # A token may have no characters: the offsets of RoBERTa leave out spaces. Such a token cannot be a chunk alone.
     begins_character = (starts >= previous_stops) & (np.diff(starts, prepend=np.int32(-1)) > 0) & (starts < len(text))
     plain.check_known(ids, index)
-    return Document(len(text), ids, starts, stops, begins_character, begins_character & (begins_word == 1))
+    return TokenizedDocument(len(text), ids, starts, stops, begins_character, begins_character & (begins_word == 1))
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
@@ -159,7 +159,7 @@ def _check_options(options: ChunkOptions, room: int) -> None:
         )
 
 
-def _client_chunk(document: Document, text: str, span: Span) -> Chunk:
+def _client_chunk(document: TokenizedDocument, text: str, span: Span) -> Chunk:
     """A chunk that the client has cut. A space at its end is part of the next word's token, so it does not count."""
     part = text[span.start : span.stop]
     start, stop = span.start + len(part) - len(part.lstrip()), span.start + len(part.rstrip())
@@ -167,7 +167,7 @@ def _client_chunk(document: Document, text: str, span: Span) -> Chunk:
     return Chunk(span.start, span.stop, tokens.start, len(tokens))
 
 
-def _cut(document: Document, starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:
+def _cut(document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> list[Chunk]:
     """Chunks in order, each of at most `options.max_tokens`; one of a document without tokens. starts: of sentences.
 
     By sentences: as many whole sentences as fit; one that does not fit is cut by tokens. By tokens: as many as fit, cut
@@ -193,7 +193,7 @@ def _cut(document: Document, starts: Sequence[int], options: ChunkOptions) -> li
 class _Cuts:
     """The tokens before which a document may be cut."""
 
-    def __init__(self, document: Document, starts: Sequence[int], options: ChunkOptions) -> None:
+    def __init__(self, document: TokenizedDocument, starts: Sequence[int], options: ChunkOptions) -> None:
         self._tokens = len(document.ids)
         self._max_tokens = options.max_tokens
         self._overlap_tokens = options.overlap_tokens

@@ -11,7 +11,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, compute, place_error, placing_errors, together, usage_of
-from vectord.engine.operations.vectors import Vectors, check_specials, request_of, vectors_to_show
+from vectord.engine.operations.vectors import ModelVectors, check_specials, request_of, vectors_to_show
 from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.errors import InvalidField, VectordError
 from vectord.schema import (
@@ -139,7 +139,7 @@ def _check(parts: Sequence[tuple[ServedModel, frozenset[VectorKind]]], request: 
 
 async def _of_one_model(
     served: ServedModel, kinds: frozenset[VectorKind], request: EmbedRequest, task: Task
-) -> Vectors:
+) -> ModelVectors:
     async with task.use(served) as runner:
         task.check_wait(runner)
         with placing_errors("inputs", len(request.inputs)):

@@ -22,7 +22,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
-from vectord.engine.operations.vectors import Vectors, check_specials, vectors_of
+from vectord.engine.operations.vectors import ModelVectors, check_specials, vectors_of
 from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
@@ -222,11 +222,11 @@ async def _by_vectors(
 ) -> Scored:
     kinds = NEEDS[method]
 
-    async def read_query() -> Vectors:
+    async def read_query() -> ModelVectors:
         with placing_errors("query", 1):
             return await vectors_of(runner, [request.query], replace(request.text, kind="query"), kinds, task)
 
-    async def read_passages() -> Vectors:
+    async def read_passages() -> ModelVectors:
         with placing_errors("passages", len(request.passages), pieces.owners):
             return await vectors_of(runner, pieces.texts, replace(request.text, kind="document"), kinds, task)
 
@@ -244,7 +244,7 @@ async def _by_vectors(
     )
 
 
-async def _similarity(kind: VectorKind, spec: ModelSpec, query: Vectors, passages: Vectors) -> Float32:
+async def _similarity(kind: VectorKind, spec: ModelSpec, query: ModelVectors, passages: ModelVectors) -> Float32:
     """The similarity (pieces,) of each piece to the query by one kind of vector."""
     if kind == "sparse":
         words = passages.ran.each("sparse")

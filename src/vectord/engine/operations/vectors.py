@@ -21,7 +21,7 @@ MAX_HELD_NUMBERS = 2**27  # of the token vectors that scores are computed from: 
 
 
 @dataclass(frozen=True, slots=True)
-class Vectors:
+class ModelVectors:
     """The vectors of some texts by one model."""
 
     ran: RunResult
@@ -44,7 +44,7 @@ async def vectors_of(
     task: Task,
     *,
     shown: bool = False,
-) -> Vectors:
+) -> ModelVectors:
     """The vectors of all inputs. shown: they go into the response.
 
     Raises TooManyInputs for more numbers of token vectors than fit in a response, or in memory.
@@ -53,12 +53,12 @@ async def vectors_of(
     _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
     ran = await task.run(runner, sequences, frozenset(kinds))
     colbert = _colbert(ran, sequences) if "colbert" in kinds else None
-    return Vectors(ran, [sequence.length for sequence in sequences], colbert)
+    return ModelVectors(ran, [sequence.length for sequence in sequences], colbert)
 
 
 async def vectors_to_show(
     runner: ModelRunner, request: EmbedRequest, kinds: frozenset[VectorKind], task: Task
-) -> Vectors:
+) -> ModelVectors:
     """The vectors of a response. With `partial`, an input that cannot be read or run fails alone, with zeros or nothing
     as vectors."""
     if not request.partial:
@@ -83,7 +83,7 @@ async def vectors_to_show(
     ran_sequences = [None if i in failures else readable[i] for i in range(count)]
     colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
     lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]
-    return Vectors(whole, lengths, colbert, failures)
+    return ModelVectors(whole, lengths, colbert, failures)
 
 
 def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOptions) -> ReadRequest:
