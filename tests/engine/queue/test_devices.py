@@ -21,7 +21,7 @@ from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, Place
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import Outcome, Worker
+from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.schema import ANYONE, EmbedRequest
 
@@ -125,7 +125,7 @@ def test_the_device_with_the_fewest_running_tokens_is_next():
 
 @asynccontextmanager
 async def working(*backends: FakeBackend, forward_timeout_s: float = 0.0) -> AsyncIterator[Desk]:
-    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    outcomes: asyncio.Queue[BatchOutcome] = asyncio.Queue()
     changes: list[bool] = []
     scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens) for backend in backends])
     worker = Worker(

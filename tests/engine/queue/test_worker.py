@@ -15,7 +15,7 @@ from vectord.engine.queue.devices import Device, Place
 from vectord.engine.queue.execution import Execution
 from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import Outcome, Worker
+from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut
 
 
@@ -31,7 +31,7 @@ def device_of(backend: FakeBackend, index: int = 0) -> Device:
 class Desk:
     """Receives outcomes."""
 
-    def __init__(self, worker: Worker, outcomes: asyncio.Queue[Outcome], changes: list[bool]) -> None:
+    def __init__(self, worker: Worker, outcomes: asyncio.Queue[BatchOutcome], changes: list[bool]) -> None:
         self.worker = worker
         self.outcomes = outcomes
         self.changes = changes
@@ -47,7 +47,7 @@ class Desk:
 
 @asynccontextmanager
 async def working(backend: FakeBackend, forward_timeout_s: float = 0.0, **limits: float) -> AsyncIterator[Desk]:
-    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
+    outcomes: asyncio.Queue[BatchOutcome] = asyncio.Queue()
     changes: list[bool] = []
     scheduler = Scheduler([BatchLimits(max_batch_tokens=backend.facts.max_batch_tokens)], **limits)
     loop = asyncio.get_running_loop()

@@ -92,7 +92,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredAnswers:
     answers: Mapping[bytes, Answer]  # by name
     rejected: int  # stored values that were invalid or signed with another secret
 
@@ -127,14 +127,14 @@ class SharedCache:
         except Exception as problem:  # a store may raise anything
             self._reading.failed(problem)
 
-    async def find(self, wanted: Mapping[bytes, Shapes]) -> Found:
+    async def find(self, wanted: Mapping[bytes, Shapes]) -> StoredAnswers:
         """The stored answers of at most TEXTS_PER_LOOKUP names, if they have these shapes."""
         names = list(wanted)
         values = await self._read(names) if names else []
         stored = {name: value for name, value in zip(names, values, strict=True) if value is not None}
         answers = {name: self._decoded(name, value, wanted[name]) for name, value in stored.items()}
         known = {name: answer for name, answer in answers.items() if answer is not None}
-        return Found(known, len(stored) - len(known))
+        return StoredAnswers(known, len(stored) - len(known))
 
     def keep(self, name: bytes, answer: Answer) -> None:
         """Queue the answer for writing, or drop it. answer: of KEPT_KINDS; must not change later."""

@@ -13,7 +13,7 @@ MAX_HUNG = 3  # abandoned threads per device; their memory cannot be freed
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningBatch:
     batch: Batch
     free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
     started_s: float
@@ -27,22 +27,22 @@ class HangMonitor:
     def __init__(self, timeout_s: float) -> None:
         """timeout_s: 0: a forward may take any time."""
         self.timeout_s = timeout_s
-        self._running: dict[threading.Thread, Running] = {}  # without abandoned threads
+        self._running: dict[threading.Thread, RunningBatch] = {}  # without abandoned threads
         self._hung: list[tuple[Device, threading.Thread]] = []
 
     @property
     def hung_threads(self) -> list[threading.Thread]:
         return [thread for _, thread in self._hung]
 
-    def began(self, running: Running) -> None:
+    def began(self, running: RunningBatch) -> None:
         """The calling thread runs this from now on."""
         self._running[threading.current_thread()] = running
 
-    def ended(self) -> Running | None:
+    def ended(self) -> RunningBatch | None:
         """What the calling thread ran; None if it was abandoned meanwhile."""
         return self._running.pop(threading.current_thread(), None)
 
-    def abandon_overdue(self, now_s: float) -> list[Running]:
+    def abandon_overdue(self, now_s: float) -> list[RunningBatch]:
         """The batches that have run for longer than the timeout; their threads are abandoned."""
         if not self.timeout_s:
             return []

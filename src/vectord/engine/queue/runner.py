@@ -27,7 +27,7 @@ from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution, output_of
 from vectord.engine.queue.job import Job
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
-from vectord.engine.queue.worker import Outcome, Worker
+from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError
 from vectord.schema import Caller, DeviceState, Float32, Lane, TextOptions
 from vectord.text.sequence import Encoder, TokenSequence
@@ -290,7 +290,7 @@ class ModelRunner:
 
     # --- after a batch ----------------------------------------------------------------------------------------
 
-    def _deliver(self, outcome: Outcome) -> None:
+    def _deliver(self, outcome: BatchOutcome) -> None:
         failed = False
         for item, answer in zip(outcome.batch.items, outcome.answers, strict=True):
             self._cache.ended(item)
@@ -308,7 +308,7 @@ class ModelRunner:
         self._observer(self._report(outcome, failed))
         self._queue_changed()
 
-    def _report(self, outcome: Outcome, failed: bool) -> BatchRan:
+    def _report(self, outcome: BatchOutcome, failed: bool) -> BatchRan:
         batch, device = outcome.batch, outcome.device
         facts = self.facts if device is None else self.backends[device.index].facts
         padded = max(item.tokens for item in batch.items) * len(batch.items) if facts.cost == "padded" else batch.tokens

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.devices import Device, Devices, Place
 from vectord.engine.queue.execution import Reply
-from vectord.engine.queue.hangs import MAX_HUNG, HangMonitor, Running
+from vectord.engine.queue.hangs import MAX_HUNG, HangMonitor, RunningBatch
 from vectord.engine.queue.retries import Reservation, Retries
 from vectord.engine.queue.scheduler import Scheduler
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
@@ -38,7 +38,7 @@ logger = logging.getLogger("vectord.engine")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class BatchOutcome:
     """The result of one batch: `answers[i]` belongs to `batch.items[i]`."""
 
     batch: Batch
@@ -60,7 +60,7 @@ class Worker:
         loop: AbstractEventLoop,
         *,
         forward_timeout_s: float = 0.0,
-        deliver: Callable[[Outcome], None],
+        deliver: Callable[[BatchOutcome], None],
         stalled_changed: Callable[[bool], None],
     ) -> None:
         """devices: in the scheduler's order. forward_timeout_s: 0: a forward may take any time. deliver,
@@ -80,7 +80,7 @@ class Worker:
 
     @staticmethod
     def now_s() -> float:
-        """The clock of Outcome.started_s."""
+        """The clock of BatchOutcome.started_s."""
         return time.monotonic()
 
     @property
@@ -219,7 +219,7 @@ class Worker:
                     return
                 self._answered(running, answers, ended_s)
 
-    def _next_batch(self, place: Place, free_s: float) -> Running | None:
+    def _next_batch(self, place: Place, free_s: float) -> RunningBatch | None:
         """Waits for the calling thread's next batch. None: the thread must end."""
         device = place.device
         with self._condition:
@@ -228,7 +228,7 @@ class Worker:
                 reservation = self._retries.take(device)
                 batch = self._take(device, now_s) if reservation is None else reservation.batch()
                 if batch is not None:
-                    running = Running(batch, free_s, now_s, place, reservation)
+                    running = RunningBatch(batch, free_s, now_s, place, reservation)
                     self._hangs.began(running)
                     self._devices.began(place, batch.tokens)
                     if len(self._devices.all) > 1 and len(self._scheduler):
@@ -270,7 +270,7 @@ class Worker:
                 self._devices.ended(running.place)
             return running is not None
 
-    def _answered(self, running: Running, answers: Sequence[Reply], ended_s: float) -> None:
+    def _answered(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
         """Deliver the answers; texts without one are retried on another device, if there is one."""
         pairs = list(zip(running.batch.items, answers, strict=True))
         failed = [item for item, answer in pairs if isinstance(answer, InferenceFailed)]
@@ -285,7 +285,7 @@ class Worker:
         if pairs:
             self._finish(running, [answer for _, answer in pairs], ended_s)
 
-    def _blame_suspect(self, running: Running) -> None:
+    def _blame_suspect(self, running: RunningBatch) -> None:
         """This device has answered texts; if they failed on another one before, that one is to blame."""
         if len(self._devices.all) == 1:
             return
@@ -300,7 +300,7 @@ class Worker:
         if suspect is not None and given_up:
             logger.error("%s fails texts that other devices answer: %s no longer uses it", suspect.name, self._name)
 
-    def _retried_elsewhere(self, running: Running, failed: list[Item], answers: Sequence[Reply]) -> bool:
+    def _retried_elsewhere(self, running: RunningBatch, failed: list[Item], answers: Sequence[Reply]) -> bool:
         """Whether another device will run them. A lack of memory is no device's fault."""
         if running.reservation is not None and running.reservation.final:
             return False
@@ -314,11 +314,11 @@ class Worker:
         logger.warning("%d texts failed on %s: another device retries them", len(failed), device.name)
         return True
 
-    def _finish(self, running: Running, answers: Sequence[Reply], ended_s: float) -> None:
-        outcome = Outcome(running.batch, answers, running.free_s, running.started_s, ended_s, running.place.device)
+    def _finish(self, running: RunningBatch, answers: Sequence[Reply], ended_s: float) -> None:
+        outcome = BatchOutcome(running.batch, answers, running.free_s, running.started_s, ended_s, running.place.device)
         self._post(self._deliver, outcome)
 
-    def _report_death(self, running: Running, cause: BaseException) -> None:
+    def _report_death(self, running: RunningBatch, cause: BaseException) -> None:
         logger.error("a worker thread of %s died; starting another", self._name, exc_info=cause)
         self._set_away(running.place, True)
         items = running.batch.items
@@ -379,7 +379,7 @@ class Worker:
             error = InferenceTimedOut("The model hangs, and the server must be restarted.")
             now_s = self.now_s()
             batch = Batch(items, sum(item.tokens for item in items), alone=False, pressed=False)
-            self._post(self._deliver, Outcome(batch, [error] * len(items), now_s, now_s, now_s, None))
+            self._post(self._deliver, BatchOutcome(batch, [error] * len(items), now_s, now_s, now_s, None))
 
     def _report_states(self) -> None:
         """Called under the lock, so that two threads cannot report in reverse order."""
