@@ -68,7 +68,7 @@ def resolve(
     if not offline:
         found = _download(hub_id, revision, cache, token, graphs, cached=cached)
         return Located(folder=found, model_id=name, revision=_commit(found), source="hub")
-    if cached:  # the reader reports what is missing
+    if cached:  # the reader reports the missing files
         return Located(folder=cached, model_id=name, revision=_commit(cached), source="cache")
     at = f" at revision {revision}" if revision else ""
     places = [f"no folder {name}", f"no {hub_id}{at} in {cache}"]

@@ -46,7 +46,7 @@ def add_colbert(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 
 def keeps_own_lengths(folder: ModelFolder) -> bool:
-    """Return whether max_seq_length is meaningless: pylate overwrites it for every batch, the last one's is saved."""
+    """Return whether max_seq_length is meaningless: pylate overwrites it for every batch and saves the last value."""
     return bool(folder.modules) and {module.kind for module in folder.modules} == {"Transformer", "Dense"}
 
 
