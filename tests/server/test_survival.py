@@ -14,7 +14,7 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
 from vectord.products.common.dialect import load_dialects
-from vectord.server.http import disconnect, handler
+from vectord.server.http import disconnect, response
 from vectord.server.http.hardening.body import MAX_BODIES
 
 DIALECTS = load_dialects(("openai", "tei"))
@@ -122,7 +122,7 @@ async def test_a_refused_upload_gets_its_response_before_the_connection_closes(v
 
 async def test_an_endless_upload_is_413(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the connection closes after a short time."""
-    monkeypatch.setattr(handler, "LINGER_S", 0.1)
+    monkeypatch.setattr(response, "LINGER_S", 0.1)
     async with with_another_request() as running, connected(running) as client:
         client.send(post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"}))
         flood = asyncio.create_task(_flood(client))
@@ -172,7 +172,7 @@ async def test_an_incomplete_body_is_400() -> None:
     async with with_another_request() as running, connected(running) as client:
         client.send(post(HELLO, "/v1/embeddings")[:-5])
         client.writer.write_eof()
-        assert "cut off" in openai_error(await client.reply())
+        assert "ended after" in openai_error(await client.reply())
 
 
 async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
