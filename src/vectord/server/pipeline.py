@@ -48,7 +48,7 @@ class Shutdown:
         self._listeners.append(listener)
 
 
-class Span(Protocol):
+class TraceSpan(Protocol):
     """One request's span in a trace."""
 
     @property
@@ -62,7 +62,7 @@ class Span(Protocol):
 class Tracer(Protocol):
     """Creates spans (observability/tracing.py), if the operator configured an exporter."""
 
-    def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> Span: ...
+    def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> TraceSpan: ...
     def end(self, span: Any, exchange: Exchange) -> None: ...
 
 
@@ -78,7 +78,7 @@ class RequestRecord:
     address: str
     key: Key | None  # None: no key, or an unknown one
     began_s: float = field(default_factory=time.perf_counter)
-    span: Span | None = None
+    span: TraceSpan | None = None
     error: str | None = None  # the name of its class
     model: str | None = None
     texts: int | None = None
@@ -103,7 +103,7 @@ class RequestRecord:
             self.embedded = (self.embedded or 0) + len(result.usage.lengths)
 
 
-class Pipeline:
+class RequestPipeline:
     """One per process."""
 
     def __init__(

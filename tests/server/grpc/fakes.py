@@ -35,7 +35,7 @@ from vectord.schema import (
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.pipeline import Pipeline, Shutdown
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 PATIENCE_S = 60.0
 METHODS = {
@@ -163,6 +163,6 @@ async def live(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterat
         yield Live(channel, port, shutdown)
 
 
-def pipeline(config: ServerConfig, shutdown: Shutdown | None = None, **reports: Any) -> Pipeline:
+def pipeline(config: ServerConfig, shutdown: Shutdown | None = None, **reports: Any) -> RequestPipeline:
     """reports: the observer and the tracer."""
-    return Pipeline(Gate(config), shutdown or Shutdown(), **reports)
+    return RequestPipeline(Gate(config), shutdown or Shutdown(), **reports)

@@ -19,7 +19,7 @@ from vectord.config import ServerConfig
 from vectord.server.admission.gate import Gate
 from vectord.server.grpc import tei_pb2 as pb
 from vectord.server.grpc.server import serve_grpc
-from vectord.server.pipeline import Pipeline, Shutdown
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 EMBED = "/tei.v1.Embed/Embed"
 
@@ -64,7 +64,7 @@ async def test_http_and_grpc_share_a_keys_quota(keys: str) -> None:
     gate = Gate(config)
     await gate.limits.check("10.0.0.1", gate.keys.lookup({"x-api-key": "secret"}), None)
     async with (
-        serve_grpc(FakeEngine(), config, Pipeline(gate, Shutdown())) as port,
+        serve_grpc(FakeEngine(), config, RequestPipeline(gate, Shutdown())) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         call = channel.unary_unary(EMBED)

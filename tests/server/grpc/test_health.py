@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from tests.server.grpc.fakes import PATIENCE_S, FakeEngine, live
 
 from vectord.server.grpc import server
-from vectord.server.grpc.server import SERVICES, Health
+from vectord.server.grpc.server import SERVICES, HealthService
 from vectord.server.pipeline import Shutdown
 
 SERVING, NOT_SERVING = pb.HealthCheckResponse.SERVING, pb.HealthCheckResponse.NOT_SERVING
@@ -43,7 +43,7 @@ async def test_a_watcher_receives_the_shutdown(monkeypatch):
     monkeypatch.setattr(server, "HEALTH_INTERVAL_S", 0.001)
     async with asyncio.timeout(PATIENCE_S):
         shutdown = Shutdown()
-        watching = Health(FakeEngine(), shutdown).Watch(pb.HealthCheckRequest(), None)
+        watching = HealthService(FakeEngine(), shutdown).Watch(pb.HealthCheckRequest(), None)
         assert (await anext(watching)).status == SERVING
         shutdown.begin()
         assert (await anext(watching)).status == NOT_SERVING

@@ -160,7 +160,7 @@ class _KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
-class _Document(msgspec.Struct, forbid_unknown_fields=True):
+class _KeysDocument(msgspec.Struct, forbid_unknown_fields=True):
     keys: list[_KeyEntry]
 
 
@@ -199,7 +199,7 @@ class KeysFile:
 def read_keys(path: Path) -> Sequence[Key]:
     """The keys of a file; none for `keys = []`. Raises ConfigError, in one line without digests."""
     try:
-        entries = msgspec.convert(tomllib.loads(_read_text(path)), _Document).keys
+        entries = msgspec.convert(tomllib.loads(_read_text(path)), _KeysDocument).keys
     except tomllib.TOMLDecodeError as problem:
         raise _invalid(path, f"is not TOML: {problem}") from None
     except RecursionError:

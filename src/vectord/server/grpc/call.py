@@ -68,7 +68,7 @@ def address_of(peer: str) -> str:
 
 
 @dataclass(slots=True)
-class Call:
+class GrpcCall:
     context: Context
     record: RequestRecord
     caller: Caller = ANYONE

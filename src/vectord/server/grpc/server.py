@@ -26,7 +26,7 @@ from vectord.server.grpc.services import Services
 from vectord.server.grpc.tei_pb2 import DESCRIPTOR
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, certificate_of
-from vectord.server.pipeline import Pipeline, Shutdown
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 MAX_CALLS = 1024  # in progress; more get RESOURCE_EXHAUSTED
 IDLE_S = 300  # how long a connection without calls stays open
@@ -45,7 +45,7 @@ _log = logging.getLogger("vectord.server.grpc")
 
 @asynccontextmanager
 async def serve_grpc(
-    engine: EngineClient, config: ServerConfig, pipeline: Pipeline, backpressure: WriteBackpressure | None = None
+    engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline, backpressure: WriteBackpressure | None = None
 ) -> AsyncIterator[int]:
     """Serves at `config.host` and `config.grpc_port` during the block; yields the port, any free one for 0.
 
@@ -59,7 +59,7 @@ async def serve_grpc(
     server = grpc.aio.server(options=_options(config), maximum_concurrent_rpcs=MAX_CALLS)
     backpressure = backpressure or WriteBackpressure(config.payload_limit)
     server.add_generic_rpc_handlers((Services(engine, config, pipeline, backpressure),))
-    add_HealthServicer_to_server(Health(engine, shutdown), server)
+    add_HealthServicer_to_server(HealthService(engine, shutdown), server)
     if not config.demands_key:  # grpc answers reflection without a key
         reflection.enable_server_reflection((*SERVICES, HEALTH), server)
     certificate = certificate_of(config)
@@ -119,7 +119,7 @@ def _address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Health(HealthServicer):  # type: ignore[misc] # generated, without types
+class HealthService(HealthServicer):  # type: ignore[misc] # generated, without types
     """grpc.health.v1, for orchestrators and load balancers. No key needed, as for HTTP's probes."""
 
     def __init__(self, engine: EngineClient, shutdown: Shutdown) -> None:

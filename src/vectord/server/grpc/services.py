@@ -27,14 +27,14 @@ from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import sentence_of
 from vectord.schema import Request, Result, Usage
-from vectord.server.grpc.call import Call, Context, address_of, code_of, forwarded_of, headers_of, trailers_of
+from vectord.server.grpc.call import Context, GrpcCall, address_of, code_of, forwarded_of, headers_of, trailers_of
 from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREAM, Method, ParsedMessage
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
 from vectord.server.grpc.writing import Writing
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.result_headers import result_headers
-from vectord.server.pipeline import Pipeline
+from vectord.server.pipeline import RequestPipeline
 
 T = TypeVar("T")
 Messages: TypeAlias = AsyncIterator[bytes]
@@ -55,7 +55,7 @@ class Services:
     """grpc's GenericRpcHandler: returns the handler of each call before its message is read."""
 
     def __init__(
-        self, engine: EngineClient, config: ServerConfig, pipeline: Pipeline, backpressure: WriteBackpressure
+        self, engine: EngineClient, config: ServerConfig, pipeline: RequestPipeline, backpressure: WriteBackpressure
     ) -> None:
         self._engine = engine
         self._pipeline = pipeline
@@ -87,13 +87,13 @@ class Services:
     def _refusing(self, path: str, error: VectordError) -> Any:
         """A handler that fails without reading a message."""
 
-        async def refuse(messages: Messages, call: Call) -> None:
+        async def refuse(messages: Messages, call: GrpcCall) -> None:
             raise error
 
         return grpc.stream_stream_rpc_method_handler(self._answering(path, refuse))
 
     def _answering(
-        self, path: str, work: Callable[[Any, Call], Awaitable[T]]
+        self, path: str, work: Callable[[Any, GrpcCall], Awaitable[T]]
     ) -> Callable[[Any, Context], Awaitable[T]]:
         """`work` as grpc calls it: errors become the call's status, and every call is reported."""
 
@@ -108,7 +108,7 @@ class Services:
                 forwarded_of(metadata),
                 span=("", path.removeprefix("/")),  # OpenTelemetry's form for calls
             )
-            call = Call(context, record)
+            call = GrpcCall(context, record)
             try:
                 call.caller = record.caller()
                 answered = await work(messages, call)
@@ -125,7 +125,7 @@ class Services:
 
     # --- three kinds of calls ---------------------------------------------------------------------------------
 
-    async def _unary(self, method: Method, messages: Messages, call: Call) -> bytes:
+    async def _unary(self, method: Method, messages: Messages, call: GrpcCall) -> bytes:
         content = await self._single.read(messages)
         if content is None:
             raise MalformedBody("The call ended without a message.")
@@ -140,7 +140,7 @@ class Services:
         call.record.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
         return written
 
-    async def _stream(self, method: Method, messages: Messages, call: Call) -> None:
+    async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:
         with self._writing.stream() as held:
 
             async def answer(content: bytes) -> bytes:
@@ -155,7 +155,7 @@ class Services:
             received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
             await in_order(received, answer, deliver, max_active=method.max_active, limit_bytes=limit_bytes)
 
-    async def _rank(self, messages: Messages, call: Call) -> bytes:
+    async def _rank(self, messages: Messages, call: GrpcCall) -> bytes:
         stream = RankStream(self._room.limit_bytes)
 
         async def answer(content: bytes) -> Result:
@@ -173,10 +173,10 @@ class Services:
             return method.read(content, self._max_inputs)
         return await asyncio.to_thread(method.read, content, self._max_inputs)
 
-    async def _ask_until_room(self, request: Request, names: Mapping[str, str], n_bytes: int, call: Call) -> Result:
+    async def _ask_until_room(self, request: Request, names: Mapping[str, str], n_bytes: int, call: GrpcCall) -> Result:
         return await retry_overloaded(lambda: self._ask(request, names, n_bytes, call))
 
-    async def _ask(self, request: Request, names: Mapping[str, str], n_bytes: int, call: Call) -> Result:
+    async def _ask(self, request: Request, names: Mapping[str, str], n_bytes: int, call: GrpcCall) -> Result:
         """names: of fields, for errors; n_bytes: of the message.
 
         Raises RateLimited, since each message counts as a request, and Overloaded, also if the messages in progress
@@ -203,13 +203,13 @@ async def retry_overloaded(work: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(retry_after_s(overloaded))
 
 
-async def _abort(call: Call, error: VectordError) -> NoReturn:
+async def _abort(call: GrpcCall, error: VectordError) -> NoReturn:
     trailers = {**call.metadata, **dict(trailers_of(error))}
     await call.context.abort(call.code, sentence_of(error), tuple(trailers.items()))
     raise AssertionError("abort raises")
 
 
-def _initial_metadata(result: Result, call: Call) -> tuple[tuple[str, str], ...]:
+def _initial_metadata(result: Result, call: GrpcCall) -> tuple[tuple[str, str], ...]:
     """HTTP's response headers: request id, trace, lengths, vector space, and TEI's compute figures."""
     headers = {**call.metadata, **result_headers(result)}
     usage = getattr(result, "usage", None)

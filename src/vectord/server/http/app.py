@@ -19,7 +19,7 @@ from vectord.observability.exchange import Exchange
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
-from vectord.server.http.handler import Handler
+from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.probes import probe_pages
 from vectord.server.http.routing import Page, Table
@@ -27,7 +27,7 @@ from vectord.server.pages.console import console_pages
 from vectord.server.pages.docs import docs_pages
 from vectord.server.pages.examples import examples
 from vectord.server.pages.openapi import openapi_pages
-from vectord.server.pipeline import Pipeline, Shutdown, Tracer
+from vectord.server.pipeline import RequestPipeline, Shutdown, Tracer
 
 # Response headers that pages of other origins may read.
 EXPOSED_HEADERS = (
@@ -96,7 +96,7 @@ def create_app(
     """
     shutdown = Shutdown()
     gate = gate or Gate(config, dialects)
-    pipeline = Pipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
+    pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
     backpressure = WriteBackpressure(config.payload_limit)
     table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "")
 
@@ -106,7 +106,7 @@ def create_app(
             gate.limits.open()
             yield
 
-    handler: ASGIApp = Handler(engine, table, config, pipeline, backpressure)
+    handler: ASGIApp = HttpHandler(engine, table, config, pipeline, backpressure)
     if config.cors_allow_origin:
         handler = with_cors(handler, config.cors_allow_origin)
     app = App(handler, live)

@@ -36,7 +36,7 @@ from vectord.server.http.negotiation import negotiated
 from vectord.server.http.rendering import Rendering
 from vectord.server.http.response import Responder, Send
 from vectord.server.http.routing import Choice, Endpoint, Found, Table
-from vectord.server.pipeline import CLIENT_LEFT_STATUS, Pipeline, RequestRecord
+from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
 CHOOSE_ON_LOOP_BYTES = 2**20  # 2 ms to check the shape of a body and select its product
 PARSE_ON_LOOP_BYTES = 2**14  # larger bodies are parsed in a thread, which costs 0.1 ms
@@ -50,13 +50,13 @@ class Outcome:
     result: Result | None = None
 
 
-class Handler:
+class HttpHandler:
     def __init__(
         self,
         engine: EngineClient,
         table: Table,
         config: ServerConfig,
-        pipeline: Pipeline,
+        pipeline: RequestPipeline,
         backpressure: WriteBackpressure | None = None,
     ) -> None:
         self._engine = engine

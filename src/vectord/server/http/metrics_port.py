@@ -16,12 +16,12 @@ from vectord.engine.client import EngineClient
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
-from vectord.server.http.handler import Handler
+from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import bind, certificate_of, url_of
 from vectord.server.http.routing import Table
 from vectord.server.http.run import WatchingServer, uvicorn_config
-from vectord.server.pipeline import Pipeline, Shutdown
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 SHUTDOWN_TIMEOUT_S = 1
 
@@ -41,7 +41,7 @@ async def serve_metrics(
     listener = bind(config.host, config.prometheus_port, option="--prometheus-port")
     backpressure = WriteBackpressure(config.payload_limit)
     table = Table((), [metrics_page(metrics)], render_any)
-    handler = Handler(engine, table, config, Pipeline(Gate(ServerConfig()), shutdown), backpressure)
+    handler = HttpHandler(engine, table, config, RequestPipeline(Gate(ServerConfig()), shutdown), backpressure)
     settings = uvicorn_config(handler, config, certificate, "off")
     settings.timeout_graceful_shutdown = SHUTDOWN_TIMEOUT_S
     server = MetricsServer(settings, backpressure)
