@@ -230,7 +230,10 @@ def test_a_further_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, optio
         with process(command, tmp_path) as running:
             output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
-    assert f"Port {port} on 127.0.0.1 is in use; stop the program that listens there or set another with {option}." in output
+    assert (
+        f"Port {port} on 127.0.0.1 is in use; stop the program that listens there or set another with {option}."
+        in output
+    )
     assert "Traceback" not in output
 
 
