@@ -108,14 +108,14 @@ def test_a_full_disk_changes_no_answer(full_disk: Path, monkeypatch: pytest.Monk
 # Permitted uses of the wall clock: dates shown to a client or in a log. Everything else uses time.monotonic,
 # time.perf_counter or the event loop's clock.
 SHOWN_DATES = {
-    "client/failures.py": "Retry-After as a date",
-    "dialects/infinity/answers.py": "`created` of an answer",
-    "dialects/openai/answers.py": "`created` of an answer",
-    "dialects/vllm/answers.py": "`created` of an answer",
-    "engine/registry.py": "`created` of a model",
-    "server/probes.py": "the time, beside the state",
-    "telemetry/instruments.py": "when an exemplar was seen",
-    "telemetry/tracing.py": "when a span began",
+    "client/errors.py": "Retry-After as a date",
+    "products/infinity/__init__.py": "`created` of a response",
+    "products/openai/__init__.py": "`created` of a response",
+    "products/vllm/routes.py": "`created` of a response",
+    "engine/models/registry.py": "`created` of a model",
+    "server/http/probes.py": "the time, next to the state",
+    "observability/instruments.py": "the time of an exemplar",
+    "observability/tracing.py": "the start of a span",
 }
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|from time import|CLOCK_REALTIME")
 

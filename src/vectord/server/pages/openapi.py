@@ -192,12 +192,15 @@ def _failures(endpoint: Endpoint) -> Json:
             response = responses.setdefault(str(rendered.status), _failure(rendered.status))
             response["headers"].update({name: _header() for name in rendered.headers})
             if rendered.body:
-                content = response.setdefault("content", {}).setdefault(rendered.content_type, {"examples": {}})
-                content["examples"].setdefault(choice.dialect.title, {"value": _shown(rendered)})
+                content = response.setdefault("content", {}).setdefault(rendered.content_type, {})
+                examples = content.setdefault("examples", {})
+                examples.setdefault(choice.dialect.title, {"value": _shown(rendered)})
         for error in engine_errors(endpoint):
             rendered = choice.render_error(error)
             response = responses.setdefault(str(rendered.status), _failure(rendered.status))
             response["headers"].update({name: _header() for name in rendered.headers})
+            if rendered.body:
+                response.setdefault("content", {}).setdefault(rendered.content_type, {})
     return responses
 
 
