@@ -69,7 +69,7 @@ def test_a_breach_is_seen(tmp_path: Path, breach: tuple[str, str], contract: str
 
 
 def test_a_new_module_must_be_given_a_layer(tmp_path: Path) -> None:
-    """The list of layers is complete: what stands beside it is an error."""
+    """The list of layers is complete: a module outside it is an error."""
     copy = shutil.copytree(ROOT / "src" / "vectord", tmp_path / "vectord", ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "newcomer.py").write_text("")
     result = lint(tmp_path)

@@ -130,7 +130,7 @@ def check_tei(answer: httpx.Response, status: int) -> None:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-async def test_hostile_inputs_harm_nobody(server, name):
+async def test_hostile_inputs_affect_no_other_client(server, name):
     """The response is an error in the API's format, and no other request is affected."""
     value, openai_status, tei_status = INPUTS[name]
     async with polite_client(server):
@@ -140,7 +140,7 @@ async def test_hostile_inputs_harm_nobody(server, name):
 
 
 @pytest.mark.parametrize("name", BODIES)
-async def test_hostile_bodies_harm_nobody(server, name):
+async def test_hostile_bodies_affect_no_other_client(server, name):
     """The same holds for bodies that are not requests."""
     body, openai_status, tei_status = BODIES[name]
     async with polite_client(server):
