@@ -140,12 +140,14 @@ def render_meta(result: ModelList) -> Rendered:
     return _answer(model=facts, model_path=info.model_id)
 
 
-@ROUTES.get("/.well-known/live", summary="Whether the server answers, with no body", public=True)
+@ROUTES.get("/.well-known/live", summary="Report by status, without a body, that the server is running", public=True)
 def render_live(result: ModelList) -> Rendered:
     return Rendered(body=b"", status=204)
 
 
-@ROUTES.get("/.well-known/ready", summary="Whether texts would be answered, with no body", public=True)
+@ROUTES.get(
+    "/.well-known/ready", summary="Report by status, without a body, whether the server accepts texts", public=True
+)
 def render_ready(result: ModelList) -> Rendered:
     if _embedder(result) not in ready_models(result):
         return render_error(Unavailable("No model that embeds is ready."))

@@ -72,7 +72,7 @@ Prompts: TypeAlias = str | list[str | TokenId | list[TokenId] | PromptObject] | 
 
 
 class EmbeddingBody(msgspec.Struct):
-    """One of `content` and `input`; `input` counts if both are there."""
+    """Requires `content` or `input`. If both are present, `input` applies."""
 
     content: Prompts | None = None
     input: Prompts | None = None
@@ -354,7 +354,7 @@ class Health(msgspec.Struct):
     status: Literal["ok"]
 
 
-@ROUTES.get("/v1/health", summary="Whether requests will be answered", answer=Health, public=True)
+@ROUTES.get("/v1/health", summary="Show whether the server accepts requests", answer=Health, public=True)
 def render_health(result: ModelList) -> Rendered:
     """200 if at least one model answers."""
     if ready_models(result):

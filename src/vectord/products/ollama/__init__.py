@@ -38,7 +38,7 @@ class Options(msgspec.Struct):
 
 
 class EmbedBody(msgspec.Struct):
-    """Without input the answer has no vectors; Ollama's clients send such a request to load a model."""
+    """Without `input`, the response has no vectors. Ollama's clients send such a request to load a model."""
 
     input: str | list[str] | None
     model: str | None = None
@@ -112,7 +112,7 @@ class Embedding(msgspec.Struct):
     "/api/embeddings",
     body=PromptBody,
     answer=Embedding,
-    summary="Embed one text, as before /api/embed",
+    summary="Embed one text, with the route that preceded /api/embed",
     example={"model": EXAMPLE_MODEL, "prompt": "Here is an article about llamas..."},
     keys=["prompt"],
     names={"inputs": "prompt", **_NUM_CTX},
@@ -186,7 +186,7 @@ class ShowBody(msgspec.Struct):
 
 
 class ShowNameBody(msgspec.Struct):
-    """The body of the earliest clients."""
+    """The earliest clients send this body."""
 
     name: str
 
@@ -294,7 +294,7 @@ def render_version(result: ModelList) -> Rendered:
     return _answer(version=__version__)
 
 
-@ROUTES.get("/", summary="Whether the server is there", public=True)
+@ROUTES.get("/", summary="Show that the server is running", public=True)
 def render_front(result: ModelList) -> Rendered:
     """Ollama's clients look for this sentence."""
     return Rendered(body=b"Ollama is running", content_type="text/plain; charset=utf-8")

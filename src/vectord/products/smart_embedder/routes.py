@@ -165,7 +165,7 @@ def _warning(
 
 
 class EmbeddingsBody(msgspec.Struct):
-    """All three kinds of vectors by default; a null flag is the same as an absent one."""
+    """The default is all three kinds of vectors. A null flag equals an absent one."""
 
     sentences: list[str]
     return_dense: Flag = True

@@ -458,7 +458,7 @@ class VertexAnswer(msgspec.Struct):
     "/vertex",
     body=VertexBody,
     answer=VertexAnswer,
-    summary="Several bodies of the root route at once, as Vertex AI sends them",
+    summary="Handle several bodies of the root route at once, as Vertex AI sends them",
     example={"instances": [{"inputs": "hello"}, _QUESTION]},
     keys=["instances"],
     names={"requests": "instances"},

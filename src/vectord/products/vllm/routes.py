@@ -366,7 +366,10 @@ PAIRS = (("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), (
 
 
 class ScoreBody(Options, kw_only=True):
-    """First and second texts, under one of four pairs of names: one with one, one with each, or each with each."""
+    """First and second texts, under one of four pairs of names. A single first text is scored with each second text.
+
+    Otherwise both lists have the same length, and their texts pair in order.
+    """
 
     queries: Texts | None = None
     documents: Texts | None = None

@@ -29,12 +29,12 @@ from vectord.server.pipeline import Shutdown
 def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Sequence[Page]:
     probes = Probes(engine, shutdown, version)
     return (
-        Page(path="/health", show=probes.health, summary="Whether requests will be answered, and the models"),
+        Page(path="/health", show=probes.health, summary="Show whether the server accepts requests, and the models"),
         Page(path="/health/live", show=probes.live, summary="Whether the process answers"),
         Page(
             path="/health/ready",
             show=probes.ready,
-            summary="Whether requests will be answered, and the state of each model",
+            summary="Show whether the server accepts requests, and the state of each model",
         ),
         Page(path="/ping", show=probes.ping, summary="As /health, without a body"),
         Page(path="/", show=probes.front, summary="The server's name, version and models"),
