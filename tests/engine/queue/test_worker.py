@@ -209,6 +209,26 @@ async def test_after_too_many_hangs_a_thread_is_not_replaced():
             gate.set()
 
 
+async def test_of_streams_that_hang_at_once_only_the_excess_is_lost():
+    """Found by one check, they count one after the other. The model continues on those that were replaced."""
+    backend = FakeBackend(streams=MAX_HUNG + 1)
+    backend.gate.clear()
+    stuck = backend.gate
+    async with working(backend, forward_timeout_s=60) as desk:
+        desk.worker.put([item("a") for _ in range(MAX_HUNG + 1)])
+        await entered(backend, MAX_HUNG + 1)
+        desk.worker._hangs.timeout_s = 1e-9
+        desk.worker.give_up_hung()
+        desk.worker._hangs.timeout_s = 60
+        await desk.answers(MAX_HUNG + 1)
+        assert desk.worker.living_streams == MAX_HUNG
+        assert not desk.worker.gone
+        stuck.set()
+        late = item("b")
+        desk.worker.put([late])
+        assert isinstance((await desk.answers(1))[late], Mapping)
+
+
 async def test_texts_for_a_lost_stream_fail():
     """A stream that cannot be renewed is lost, as with the operator's own class."""
     backend = FakeBackend()

@@ -42,15 +42,14 @@ class HangMonitor:
         """What the calling thread ran; None if it was abandoned meanwhile."""
         return self._running.pop(threading.current_thread(), None)
 
-    def abandon_overdue(self, now_s: float) -> list[RunningBatch]:
-        """The batches that have run for longer than the timeout; their threads are abandoned."""
-        if not self.timeout_s:
-            return []
-        overdue = {thread: one for thread, one in self._running.items() if now_s - one.started_s > self.timeout_s}
-        for thread, running in overdue.items():
-            del self._running[thread]
-            self._hung.append((running.place.device, thread))
-        return list(overdue.values())
+    def abandon_overdue(self, now_s: float) -> RunningBatch | None:
+        """A batch that has run for longer than the timeout; its thread is abandoned. None: there is none left."""
+        for thread, running in self._running.items():
+            if self.timeout_s and now_s - running.started_s > self.timeout_s:
+                del self._running[thread]
+                self._hung.append((running.place.device, thread))
+                return running
+        return None
 
     def hung_on(self, device: Device) -> int:
         return sum(one is device for one, _ in self._hung)

@@ -170,12 +170,9 @@ class Worker:
 
         Their texts are not run again one by one: that could hang as many threads.
         """
-        with self._condition:
-            now_s = self.now_s()
-            overdue = self._hangs.abandon_overdue(now_s)
-            for running in overdue:
-                self._devices.ended(running.place)
-        for running in overdue:
+        now_s = self.now_s()
+        # One after the other: of several that hang at once on a device, the first MAX_HUNG are replaced.
+        while (running := self._abandon_overdue(now_s)) is not None:
             place, items, seconds = running.place, running.batch.items, now_s - running.started_s
             logger.error("a forward of %s with %d texts hangs for %.0f s: giving up", self._name, len(items), seconds)
             self._set_away(place, True)
@@ -188,6 +185,13 @@ class Worker:
             device, stream = place.device.name, place.stream
             logger.error("%d forwards of %s hang on %s: stream %d is lost", hung, self._name, device, stream)
             self._lose(place)
+
+    def _abandon_overdue(self, now_s: float) -> RunningBatch | None:
+        with self._condition:
+            running = self._hangs.abandon_overdue(now_s)
+            if running is not None:
+                self._devices.ended(running.place)
+            return running
 
     # --- on the worker threads --------------------------------------------------------------------------------
 
