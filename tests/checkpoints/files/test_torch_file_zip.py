@@ -49,6 +49,14 @@ def flag(bits: int) -> bytes:
     return patch(LOCAL_FLAGS, "H", bits, packed=patch(DIRECTORY + FLAGS, "H", bits))
 
 
+def pack_shifted(by: int) -> bytes:
+    """Return a file of one member whose records say that all of it is `by` bytes further on."""
+    data = pack_plainly(("m/data.pkl", b"pickle"))
+    directory = data.index(b"PK\x01\x02")
+    data = patch(directory + PLACE, "L", by, packed=data)
+    return patch(len(data) - 22 + END_PLACE, "L", directory + by, packed=data)
+
+
 def with_zip64_end(
     packed: bytes,
     *,
@@ -131,6 +139,10 @@ BROKEN: Mapping[str, bytes] = {
     "directory with bytes of nobody": PACKED[:END] + bytes(9) + patch(END + END_SIZE, "L", END - DIRECTORY + 9)[END:],
     "zip64: another number of members": with_zip64_end(PACKED, members=3),
     "zip64: the plain end has fewer members": with_zip64_end(patch(END + END_MEMBERS, "H", 3)),
+    "zip64: the plain end names another directory": with_zip64_end(patch(END + END_PLACE, "L", 0)),
+    "zip64: the plain end has another size": with_zip64_end(patch(END + END_SIZE, "L", 0)),
+    "left open, and no zip64 end": patch(END + END_MEMBERS, "H", 0xFFFF),
+    "a place that is wrong in all records": pack_shifted(5),
     "zip64: no end": with_zip64_end(PACKED, signature=b"PK\x06\x05"),
     "zip64: end elsewhere": with_zip64_end(PACKED, moved_bytes=1),
     "zip64: end at 2**64 - 1": with_zip64_end(PACKED, moved_bytes=2**64 - 1 - END),

@@ -35,7 +35,9 @@ _STACK_LIMIT = 100_000  # values under one mark: two for each tensor, if a write
 _MARKS_LIMIT = 16  # torch nests three
 _KNOWN_FLAGS = 1 << 3 | 1 << 11  # sizes follow the data; names are UTF-8. Other flags mean encryption and patches
 _LOCAL = struct.Struct("<4s 2x 2H 12x L 2H")  # signature, flags, method, size, lengths of name and extra field
-_END = struct.Struct("<4s 2H 2x H 8x H")  # signature, two disk numbers, members, length of the comment
+_END = struct.Struct("<4s 2H 2x H 2L H")  # signature, two disks, members, size and place of the directory, comment
+_END64 = struct.Struct("<32x 3Q 8x Q 4x")  # members, size and place of the directory; place of this record
+_OPEN = (0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF)  # what _END says of members, size and place to refer to _END64
 
 Members = Mapping[str, range]  # the bytes of each member in the file
 
@@ -147,16 +149,19 @@ def read_members(path: Path, mapped: mmap.mmap) -> Members:
             f"{path}: no zip directory at its end; it is incomplete, or in the format of torch before 1.6: "
             "convert it to safetensors"
         )
-    _, disk, directory_disk, count, comment_bytes = _END.unpack_from(mapped, end_at)
+    _, *disks, count, size_bytes, directory_at, comment_bytes = _END.unpack_from(mapped, end_at)
     try:
         archive = zipfile.ZipFile(cast(io.BufferedIOBase, _BoundedReader(mapped)))
     except (zipfile.BadZipFile, NotImplementedError, OSError, OverflowError, ValueError, struct.error) as error:
         raise ModelUnavailable(f"{path}: its zip directory is damaged ({error})") from error
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
-    if mapped[end_at - 20 : end_at - 16] == b"PK\x06\x07":  # the zip64 record, which zipfile trusts
-        (count64,), (record_at,) = (struct.unpack_from("<Q", mapped, end_at - back) for back in (44, 12))
-        disk = disk or count64 != len(entries) or record_at != end_at - 76  # any contradiction counts as another disk
-    if disk or directory_disk or comment_bytes or count not in (len(entries), 0xFFFF):
+    is_zip64 = mapped[max(end_at - 20, 0) : max(end_at - 16, 0)] == b"PK\x06\x07"
+    stop = end_at - _END64.size if is_zip64 else end_at
+    found = (len(entries), stop - archive.start_dir, archive.start_dir)
+    # zipfile trusts the zip64 record, and shifts a directory that is not at its place; other readers do neither.
+    wrong = is_zip64 and _END64.unpack_from(mapped, stop) != (*found, stop)
+    given = zip((count, size_bytes, directory_at), found, _OPEN if is_zip64 else found, strict=True)
+    if any(disks) or comment_bytes or wrong or any(number not in allowed for number, *allowed in given):
         raise ModelUnavailable(f"{path}: its zip directory does not match the record at its end")
     members: dict[str, range] = {}
     end = 0  # the first header is at byte 0: zipfile would skip foreign bytes before it
