@@ -82,7 +82,9 @@ def _entry(path: Path, name: str, fields: object) -> _Entry:
     start, stop = entry.data_offsets
     if entry.dtype not in _ITEM_BYTES:
         raise ModelUnavailable(f"{path}: tensor {name!r} has dtype {entry.dtype[:20]!r}; supported are F32, F16, BF16")
-    if not is_shape(entry.shape) or prod(entry.shape) * _ITEM_BYTES[entry.dtype] != stop - start:
+    if not is_shape(entry.shape):  # not repeated: a header has room for millions of sizes
+        raise ModelUnavailable(f"{path}: tensor {name!r} has an impossible shape")
+    if prod(entry.shape) * _ITEM_BYTES[entry.dtype] != stop - start:
         raise ModelUnavailable(
             f"{path}: tensor {name!r} has {stop - start} bytes, which do not hold {entry.shape} of {entry.dtype}"
         )
