@@ -237,6 +237,19 @@ async def test_requests_survive_an_outage(port: int, tmp_path: Path) -> None:
     assert statuses == [200] * 10
 
 
+async def test_an_invalid_reply_fails_its_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They get local buckets, and do not wait forever."""
+
+    async def run_scripts(self: object, calls: list[object]) -> list[object]:
+        return [1 for _ in calls]
+
+    monkeypatch.setattr("vectord.server.admission.redis_buckets.RedisBuckets._run_scripts", run_scripts)
+    buckets = Buckets("redis://127.0.0.1:1")
+    drawing = [buckets.draw([Draw(Rate(1, period_s=60, burst=9), "a")]) for _ in range(3)]
+    assert await asyncio.wait_for(asyncio.gather(*drawing), 5) == [None] * 3
+    await buckets.close()
+
+
 def test_a_missing_library_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """It names the extra to install."""
     from vectord import compose

@@ -127,6 +127,7 @@ class RedisBuckets:
         try:
             async with asyncio.timeout_at(began_s + TIMEOUT_S):
                 replies = await self._run_scripts([*([debts] if debts else []), *(each.draws for each in batch)])
+            refusals = [None if reply is None else Refusal(int(reply[0]), float(reply[1])) for reply in replies]
         except Exception as problem:  # requests that wait for the next trip fail now, too
             for each in (*batch, *self._pending):
                 if not each.reply.done():
@@ -134,9 +135,9 @@ class RedisBuckets:
             self._pending.clear()
             self._on_lost([*debts, *self._take_debts()])
             return
-        for each, reply in zip(batch, replies[-len(batch) :] if batch else [], strict=True):
+        for each, refusal in zip(batch, refusals[-len(batch) :] if batch else [], strict=True):
             if not each.reply.done():  # the request may have been cancelled
-                each.reply.set_result(None if reply is None else Refusal(int(reply[0]), float(reply[1])))
+                each.reply.set_result(refusal)
 
     def _take_debts(self) -> Sequence[Draw]:
         if self._spend_timer is not None:
