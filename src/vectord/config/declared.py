@@ -36,7 +36,7 @@ def setting(default: Any, meaning: str, **declared: Any) -> Any:
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 _REDIS_URL = (r"(redis|rediss|unix)://.+", "a URL such as redis://host:6379/0")
 
-# In the order in which they share paths; a profile puts its own first (files.py).
+# In the order in which they share paths; a profile puts its own first (sources.py).
 DIALECTS = (
     "smart_embedder",
     "openai",

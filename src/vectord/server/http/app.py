@@ -51,7 +51,7 @@ PREFLIGHT_MAX_AGE_S = 600
 
 
 class MetricsSource(Protocol):
-    """This process's metrics (observability/metrics.py) or the engine process's (cluster/remote/metrics.py)."""
+    """This process's metrics (observability/metrics.py) or the engine process's (cluster/remote/client.py)."""
 
     def expect_routes(self, routes: Iterable[tuple[str, str]]) -> None: ...
 
