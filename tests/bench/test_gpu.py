@@ -52,7 +52,7 @@ def test_every_section_finds_what_it_is_for(out: Path) -> None:
 
 
 def test_the_table_has_a_line_for_each(out: Path) -> None:
-    """The printed table."""
+    """Each result has a line in the printed table."""
     shown = (out / "shown.txt").read_text()
     for what in ("matrix ceiling", "bge-m3, 64 tokens, in process", "of dense", "over HTTP"):
         assert what in shown

@@ -169,7 +169,7 @@ def test_a_model_found_nowhere_is_downloaded(nowhere: Path, downloads: list[dict
 def test_torch_files_are_downloaded_only_without_safetensors(
     nowhere: Path, downloads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Safetensors first; then, of the same commit, the torch files, which are as large again; then a graph."""
+    """Torch files, as large as safetensors, are requested only after these, at the same commit; a graph after both."""
     resolve("org/has-safetensors")
     assert [download["allow_patterns"] for download in downloads] == [list(DOWNLOADED)]
     first = huggingface_hub.snapshot_download

@@ -100,7 +100,7 @@ def test_the_documents_answer():
 
 
 def test_usage_counts_processed_tokens():
-    """With the indices of truncated inputs."""
+    """It also lists the indices of truncated inputs."""
     body = parse_embeddings(incoming({"input": ["a", "b"]})).render(embed_result(used=usage([(3, 3), (9, 4)]))).body
     assert json.loads(body)["usage"] == {
         "prompt_tokens": 7,
@@ -217,7 +217,7 @@ def test_models_are_listed_with_their_widths():
 
 
 def test_its_routes():
-    """Those of the document, and the rerank of later versions."""
+    """It has the routes of the document, and the rerank route of later versions."""
     assert {(route.method, route.path) for route in DIALECT.routes} == {
         ("POST", "/v1/embeddings"),
         ("POST", "/v1/rerank"),

@@ -56,8 +56,8 @@ TEXTS = st.lists(
 @settings(max_examples=80, deadline=None)
 @given(text=TEXTS, options=OPTIONS)
 def test_chunks_cover_the_text(encoder: TextEncoder, text: str, options: ChunkOptions) -> None:
-    """Each begins where the last one ended, or at most the overlap earlier; without overlap, every token counts
-    once."""
+    """Each begins where the one before it ends, or earlier by at most the overlap. Without overlap, every token
+    counts once."""
     try:
         chunks = encoder.chunk(text, options)
     except Untokenizable:
@@ -125,7 +125,7 @@ def test_sentences_begin_chunks_with_a_byte_tokenizer_too(tmp_path: Path) -> Non
 
 
 def test_overlap_is_of_words_or_of_whole_sentences(tmp_path: Path) -> None:
-    """As much as fits in overlap_tokens; none if no sentence does."""
+    """The overlap is as long as overlap_tokens allows; there is none if no sentence fits."""
     encoder = make_encoder(tmp_path, wordpiece())
     text = "The fox. " * 20
     words, sentences, none = (
@@ -156,7 +156,7 @@ def test_overlap_is_never_a_whole_chunk(tmp_path: Path) -> None:
 
 
 def test_a_character_of_several_bytes_is_not_split(tmp_path: Path) -> None:
-    """Neither as several tokens, nor if one token has the end of it and the beginning of the next character."""
+    """Whether it is several tokens, or shares a token with the next character."""
     encoder = make_encoder(tmp_path, byte_level())
     assert {chunk.tokens for chunk in encoder.chunk("\U0001f44d" * 30, by("tokens", 22))} == {20}
     bytewise = byte_level()

@@ -14,7 +14,7 @@ from vectord.bulk.rows import EmbeddedRows, digest_of
 
 PART_ROWS = 4096
 PART_BYTES = 32 * 2**20  # of vectors and columns, approximately
-PART_S = 30.0  # the work that a kill can cost, in addition to the requests in flight
+PART_S = 30.0  # a kill loses at most this much work, and the requests in flight
 
 
 class PartWriter:

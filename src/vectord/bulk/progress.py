@@ -17,23 +17,23 @@ LINE_EVERY_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class InputSize:
-    """Of the whole input: in rows if they are known, else in bytes of the files; None if unknown."""
+    """The size of the whole input: in rows if their number is known, else in bytes of the files; None if unknown."""
 
     total: int | None
 
 
 class JobProgress(Protocol):
     def begin(self, position: int, rows: int) -> None:
-        """Where this run starts, after `rows` finished rows."""
+        """Start the display at `position`, after `rows` finished rows."""
         ...
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        """position: in the unit of InputSize; rows: of the whole job; tokens: of this run."""
+        """Show this progress. position: in the unit of InputSize; rows: of the whole job; tokens: of this run."""
         ...
 
     @contextmanager
     def waiting(self, reason: str) -> Iterator[None]:
-        """Within it, a request waits for its retry."""
+        """A context in which a request waits for its retry."""
         ...
 
 
@@ -136,7 +136,7 @@ class ProgressBar:
 
 
 def remaining_s(size: InputSize, begin: int, position: int, elapsed_s: float) -> float | None:
-    """At the pace of this run; None if unknown."""
+    """The remaining seconds at the pace of this run; None if unknown."""
     if size.total is None or position <= begin:
         return None
     return max(0.0, (size.total - position) * elapsed_s / (position - begin))

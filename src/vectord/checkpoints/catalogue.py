@@ -23,7 +23,7 @@ Kind = Literal["dense", "sparse", "colbert", "scores"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YesNoTemplate:
-    """The question to a language model about a pair. The score is the probability of the second of `answers`."""
+    """The prompt that asks a language model about a pair. The score is the probability of the second of `answers`."""
 
     prefix: str
     body: str  # with {instruction}, {query} and {document}

@@ -1,6 +1,6 @@
 """Which files of a model's repository are needed, and whether a local snapshot has them.
 
-hub.py asks at start, on the main thread: it contacts the hub if a cached snapshot may lack a file.
+hub.py calls this at start, on the main thread, and contacts the hub if a cached snapshot may lack a file.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def is_complete(snapshot: Path, entry: Entry | None) -> bool:
             return False
     except ModelUnavailable:
         return False
-    # BGE-M3's heads: a client that uses dense vectors only has not downloaded them.
+    # BGE-M3's heads: a library that uses only dense vectors did not download them.
     is_bge_m3 = entry is not None and {"sparse", "colbert"} <= set(entry.outputs)
     heads = ("sparse_linear.pt", "colbert_linear.pt") if is_bge_m3 else ()
     return (

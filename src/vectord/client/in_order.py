@@ -15,7 +15,7 @@ from typing import TypeVar
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
 
-WINDOW = 2  # running and finished requests whose results were not yielded yet, as a multiple of the concurrency
+WINDOW = 2  # maximum requests without a yielded result, running or finished, as a multiple of the concurrency
 
 
 def in_order(

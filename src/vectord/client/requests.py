@@ -40,7 +40,7 @@ class HttpReply:
 
     @property
     def tokens_read(self) -> int:
-        """0 without a valid header: a broken count does not fail a call."""
+        """The processed tokens, from a header; 0 if it is missing or invalid, which does not fail the call."""
         value = self.headers.get("x-vectord-tokens-kept", "0")
         return int(value) if value.isdecimal() and len(value) < 20 else 0
 
@@ -60,7 +60,7 @@ class PartLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestTemplate:
-    """What all requests of a call have in common."""
+    """The parts that all requests of a call share."""
 
     path: str
     key: str  # of the list in the body
@@ -107,7 +107,7 @@ class Part:
 def split(
     template: RequestTemplate, items: Iterable[Any], size: Callable[[Any, int], int], limits: PartLimits
 ) -> Iterator[Part]:
-    """The requests for `items`, made lazily. size: returns an item's number of characters, from it and its index."""
+    """The requests for `items`, made lazily. size: (item, index) -> the item's number of characters."""
     start = characters = 0
     held: list[Any] = []
     for index, item in enumerate(items):
@@ -128,7 +128,7 @@ def text_size(text: object, index: int) -> int:
 
 
 def pair_size(item: object, index: int) -> int:
-    """Of a text, or of a pair of texts."""
+    """The number of characters of a text, or of a pair of texts."""
     if isinstance(item, str):
         return len(item)
     if not isinstance(item, tuple | list) or len(item) != 2:

@@ -1,8 +1,8 @@
 """The tokenizer of one model: the Encoder that the engine's tokenizing threads call.
 
 `read` feeds the queue; `tokenize` and `decode` answer their own routes. Everything here blocks, and several threads may
-call it at once. plain.py tokenizes, truncation.py cuts; pairs.py, yes_no.py, colbert.py and windows.py are the ways to
-read anything but one text by itself.
+call it at once. plain.py tokenizes and truncation.py cuts. pairs.py, yes_no.py, colbert.py and windows.py read
+all inputs that are not a single text.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TextEncoder:
 
     @property
     def vocab_size(self) -> int:
-        """Ids that a client may send are below this."""
+        """All token ids that a client may send are below this number."""
         return self._plain.vocab_size
 
     @property
@@ -76,7 +76,7 @@ class TextEncoder:
     # --- token sequences --------------------------------------------------------------------------------------
 
     def read(self, request: ReadRequest, part: range | None = None) -> list[TokenSequence]:
-        """The sequence of each input, in order; of late chunking, those of its windows. part: only these inputs.
+        """The sequence of each input, in order; for late chunking, one for each window. part: only these inputs.
 
         Token ids that are the model's own stay unchanged. Under a prompt, or for a ColBERT model, they are decoded and
         encoded again. An empty text has its special tokens only. Raises InputTooLong, Untokenizable, ForeignIds or
@@ -152,7 +152,7 @@ class TextEncoder:
             type_ids = fit_tokens(np.array(encoding.type_ids, np.int32), specials, limit, index)
         spans = None
         if prompt_tokens:
-            if limit.side == "left":  # of which the prompt's tokens are cut first
+            if limit.side == "left":  # a cut from the left removes the prompt's tokens first
                 prompt_tokens = max(specials[0], prompt_tokens - (len(ids) - len(kept)))
             first = min(prompt_tokens, len(kept) - 1)  # at least one row is pooled
             spans = np.array([[first, len(kept)]], np.int32)

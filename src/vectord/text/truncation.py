@@ -16,8 +16,9 @@ from vectord.schema import Int32, Side
 
 # A token has 4 characters on average, but a stretch of text may have far more: spaces that the tokenizer drops, a line
 # of dashes that is one token, a base64 word that is one unknown token. So the first 512 tokens get 250 characters each
-# (source: text-embeddings-inference). No long text is like that throughout: at 250, 2 million characters would be
-# tokenized, in 1.2 GB, for a limit of 8192 tokens. With 32 for each further token it is 374 thousand, 45 a token.
+# (source: text-embeddings-inference). No long text is like that throughout. With 250 for every token, a limit
+# of 8192 tokens would admit 2 million characters, which take 1.2 GB to tokenize; with 32 for each further token it
+# admits 374 thousand, 45 a token.
 CHARACTERS_PER_TOKEN = 250
 SHORT_TEXT_TOKENS = 512
 CHARACTERS_PER_FURTHER_TOKEN = 32
@@ -32,11 +33,11 @@ class Limit:
     max_tokens: int
     truncate: bool
     side: Side = "right"
-    model_tokens: int = 0  # tokens that the model reads, where the request sets a lower limit
+    model_tokens: int = 0  # the model's limit, if the request sets a lower one; else 0
 
     @property
     def max_characters(self) -> int:
-        """By what the model reads: a request's lower token limit must not hide how long an ordinary text is."""
+        """From the model's token limit, not a lower one of the request, so that an ordinary text's length is exact."""
         tokens = max(self.max_tokens, self.model_tokens)
         short = min(tokens, SHORT_TEXT_TOKENS)
         return CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
@@ -48,9 +49,9 @@ class Limit:
 
 
 def fit_characters(text: str, limit: Limit, index: int | None) -> str:
-    """The text, or its beginning (its end, if the left side is cut) if it is absurdly long.
+    """The text, without the excess characters of the side that is cut if it is absurdly long.
 
-    Raises InputTooLong if it is and may not be cut.
+    Raises InputTooLong if such a text may not be cut.
     """
     most = limit.max_characters
     window = text[:most] if limit.side == "right" else text[-most:]
@@ -74,8 +75,8 @@ def _weight(text: str, most: int) -> int:
 def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int | None) -> Int32:
     """At most `limit.max_tokens` of `ids` (n,): the specials of both ends, and content from the side that is kept.
 
-    specials: how many of the first and of the last ids are special; together fewer than max_tokens. Also cuts type
-    ids. Raises InputTooLong if there are more ids and they may not be cut.
+    specials: how many of the first and of the last ids are special; together fewer than max_tokens. Cuts type ids in
+    the same way. Raises InputTooLong if there are more ids and they may not be cut.
     """
     over = len(ids) - limit.max_tokens
     if over <= 0:
@@ -90,5 +91,5 @@ def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int |
 
 
 def keep(ids: Int32, count: int, side: Side) -> Int32:
-    """`count` of `ids` (n,), without those of the side that is cut."""
+    """The `count` of `ids` (n,) that remain after a cut on this side."""
     return ids[:count] if side == "right" else ids[len(ids) - count :]

@@ -27,7 +27,7 @@ from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
 
 _BODY = re.compile(r"([^{}]*)\{instruction\}([^{}]*)\{query\}([^{}]*)\{document\}([^{}]*)")
-# A passage can merge with the last tokens before it; never with this many.
+# The last tokens before a passage can merge with it, but never as many as this.
 SEAM_TOKENS = 16
 
 
@@ -104,13 +104,13 @@ class YesNoEncoder:
             yield self._pair(head, source, ids, _tokens_of(offsets, start, start + len(source.text)), limit)
 
     def _heads_alone(self, head: _Head, sources: Sequence[Source], limit: Limit) -> Iterator[TokenSequence]:
-        """For a query that leaves no room for any passage: in one body, it would be tokenized once for each."""
+        """For a query that leaves no room for passages. It is tokenized once, not once for each passage."""
         for source, passage in zip(sources, self._plain.contents(sources), strict=True):
             end = len(head.ids) + len(passage)
             yield self._pair(head, source, head.ids, range(len(head.ids), end), limit)
 
     def _pair(self, head: _Head, source: Source, ids: Int32, passage: range, limit: Limit) -> TokenSequence:
-        """ids (n,): of the body, or as many of them as can be kept; passage: which tokens are the passage's."""
+        """ids (n,): the body's, or only the first that fit; passage: the passage's range of tokens."""
         kept = ids[: self._room(limit)]
         joined = np.concatenate((self._prefix, kept, self._suffix))
         self._plain.check_known(joined, source.index)
@@ -135,7 +135,7 @@ class YesNoEncoder:
 
 
 def _tokens_of(offsets: Int32, start: int, stop: int) -> range:
-    """The tokens that have some of the characters start to stop. offsets (n, 2): the characters of each token."""
+    """The tokens that overlap the characters start to stop. offsets (n, 2): the characters of each token."""
     if start == stop:
         return range(0)
     first = int(np.searchsorted(offsets[:, 1], start, side="right"))

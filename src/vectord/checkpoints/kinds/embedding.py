@@ -60,8 +60,8 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
 
 
 def _pooling(folder: ModelFolder) -> _PoolingModule:
-    """The folder's pooling; else the catalogue's; else sentence-transformers' default: last token for a model that
-    generates text, mean for the others."""
+    """The folder's pooling; else the catalogue's; else cls for BGE-M3's heads; else sentence-transformers' default:
+    last token for a model that generates text, mean for the others."""
     paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
     path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
     if paths or path.is_file():
@@ -105,7 +105,9 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
 
 
 def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:
-    """Dense modules over tokens give the same after pooling that takes one row, or the mean of linear ones."""
+    """Dense modules before the pooling, moved after it. Raises ModelUnavailable if that would change the result.
+
+    It does not for pooling that takes one row, nor for the mean if the modules are linear."""
     dense = tuple(read_dense(module, over="token_embeddings") for module in modules)
     linear = all(module.activation == "identity" for module in dense)
     if dense and pooling not in ("cls", "last") and not (pooling == "mean" and linear):
@@ -149,7 +151,7 @@ def _head(folder: ModelFolder, name: str) -> Path | None:
 
 
 def _head_outputs(path: Path, inputs: int) -> int:
-    """How many numbers the layer makes of `inputs`, by the shape of its weight."""
+    """The size of the layer's output, from the shape of its weight. Raises ModelUnavailable if its input differs."""
     checkpoint = open_checkpoint((path,))
     weight = checkpoint.get("weight")
     shape = weight.array.shape if weight else ()

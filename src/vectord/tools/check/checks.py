@@ -28,7 +28,7 @@ SAME_COSINE = 0.99  # least cosine of equal texts; half precision and padding st
 HEALTH = ("/health", "/health/live", "/ping", "/")
 LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
-# Statuses of an example for a model type that is not served, or for the operator only.
+# Statuses of an example that needs another type of model, or the operator's key.
 _NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
 _WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
@@ -46,7 +46,7 @@ def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject]
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Each finding when its check ends."""
+    """Run all checks; yields each finding as soon as its check ends."""
     last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
     for one in (*CHECKS, *_limit_checks(subject), *_example_checks(subject), *last):
         began_s = time.perf_counter()
@@ -297,7 +297,7 @@ def no_passages(subject: Subject) -> None:
 
 
 def _limit_checks(subject: Subject) -> Iterator[Check]:
-    """For each known limit: one more is refused."""
+    """For each known limit: a request that exceeds it by one is refused."""
     for option, limit in subject.limits.items():
         name = option.replace("_", " ")
         if limit is not None:
@@ -333,7 +333,7 @@ def _backpressure(subject: Subject) -> None:
 
 
 def _example_checks(subject: Subject) -> list[Check]:
-    """Each route of the server's OpenAPI document, with its own examples."""
+    """One check for each route of the server's OpenAPI document: its own examples are answered."""
     checks = []
     for method, path, name, body in _examples((subject.openapi or {}).get("paths")):
         shown = f"{method} {path}" + (f", {name}" if name else "")

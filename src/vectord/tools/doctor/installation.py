@@ -93,7 +93,7 @@ def read_ports(config: ServerConfig) -> Sequence[Port]:
 
 
 def _problem(host: str, port: int) -> str | None:
-    """Why the server could not listen there, or None."""
+    """The reason why the server cannot listen there; None if it can."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
