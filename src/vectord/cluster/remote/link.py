@@ -151,10 +151,14 @@ class Link:
                 reply, decode = self._pending.pop(number, (None, None))
                 if reply is None or decode is None or reply.done():  # the request was cancelled
                     return
-                if kind is Kind.ERROR:
-                    reply.set_exception(decode_error(packed, arrays))
-                else:
-                    reply.set_result(decode(packed, arrays))
+                try:
+                    if kind is Kind.ERROR:
+                        reply.set_exception(decode_error(packed, arrays))
+                    else:
+                        reply.set_result(decode(packed, arrays))
+                except BadFrame:  # ends the connection; this request is no longer among the pending ones
+                    reply.set_exception(Unavailable(NO_ENGINE))
+                    raise
             case _:
                 raise BadFrame(f"{kind.name} is a frame of front-ends")
 
