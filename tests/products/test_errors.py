@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import msgspec
@@ -22,7 +24,7 @@ from vectord.errors import (
     VectordError,
 )
 from vectord.products.common.dialect import Call, Incoming, Route, dialect_names, load_dialects
-from vectord.products.common.errors import render_any
+from vectord.products.common.errors import Statuses, render_any
 
 DIALECTS = load_dialects(dialect_names())
 RENDERERS = {
@@ -51,6 +53,17 @@ def instance(kind: type[VectordError]) -> VectordError:
     return kind(MESSAGE)
 
 
+def table_of(dialect: str) -> Statuses:
+    """The product's `ERRORS`, in its module, or in its errors.py or routes.py."""
+    package = f"vectord.products.{dialect}"
+    names = [package, *(f"{package}.{part}" for part in ("errors", "routes"))]
+    modules = [import_module(package)]
+    if hasattr(modules[0], "__path__"):
+        modules += [import_module(name) for name in names[1:] if find_spec(name)]
+    (table,) = {id(module.ERRORS): module.ERRORS for module in modules if hasattr(module, "ERRORS")}.values()
+    return table
+
+
 KINDS = sorted(subclasses(VectordError), key=lambda kind: kind.__name__)
 REPEATABLE = (InferenceFailed, Overloaded, StartError, TimedOut, Unavailable)  # a retry may succeed
 
@@ -65,6 +78,12 @@ def test_every_error_has_a_response(renderer):
             assert isinstance(json.loads(rendered.body), dict)
         else:
             assert renderer.startswith("tei")
+
+
+@pytest.mark.parametrize("dialect", dialect_names())
+def test_every_product_has_a_status_for_every_error(dialect):
+    """A new error has a status in each product's table. Errors at start never reach a client."""
+    assert set(table_of(dialect)) == subclasses(VectordError) - subclasses(StartError)
 
 
 @pytest.mark.parametrize("renderer", RENDERERS)
