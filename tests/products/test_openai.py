@@ -433,7 +433,12 @@ def test_an_error_has_the_code_that_clients_read(error, status, code):
 
 @pytest.mark.parametrize(
     ("wait_s", "seconds", "milliseconds"),
-    [pytest.param(2.3, "3", "2300", id="rounded up"), pytest.param(600, "120", "120000", id="bounded")],
+    [
+        pytest.param(0.05, "1", "50", id="short"),
+        pytest.param(2.3, "3", "2300", id="rounded up"),
+        pytest.param(600, "120", "120000", id="bounded"),
+        pytest.param(0, "1", "1", id="never at once"),
+    ],
 )
 @pytest.mark.parametrize(("kind", "status"), [(Overloaded, 429), (Unavailable, 503)])
 def test_an_overload_has_a_wait(kind, status, wait_s, seconds, milliseconds):

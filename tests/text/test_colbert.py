@@ -160,6 +160,7 @@ def test_bge_m3_reads_all_texts_alike(tmp_path: Path) -> None:
             (one,) = read(encoder, [text], options)
             whole = tokenizer.encode(text).ids
             assert one.ids.tolist() == (whole if len(whole) <= 30 else [*whole[:29], whole[-1]])
+            assert (one.length.seen, one.length.kept) == (len(whole), len(one.ids))
             assert one.rows.tolist() == list(range(1, len(one.ids)))
             assert attended(one) == len(one.ids)
 

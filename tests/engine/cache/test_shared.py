@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -449,3 +450,4 @@ def test_the_breaker_logs_each_change_once(caplog: pytest.LogCaptureFixture) -> 
     breaker.worked()
     breaker.worked()
     assert caplog.messages == ["it fails (OSError): going on without it", "it works again"]
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}

@@ -199,6 +199,7 @@ def composites(tmp_path: Path, **settings: Any) -> list[CompositeSource]:
 @pytest.mark.parametrize(
     "settings",
     [
+        {"dense_embedding_model": "qwen", "models": ("m3",)},
         {"dense_embedding_model": "qwen", "models": ("other", "m3")},
         {"dense_embedding_model": "qwen", "models": ("m3", "qwen")},
         {"dense_embedding_model": "qwen", "models": ("m3",), "default_embedding_model": "other"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -217,6 +218,8 @@ async def test_refusals_are_counted() -> None:
     page, _ = await metrics.exposition("")
     assert b'vectord_requests_rejected_total{reason="auth"} 2.0' in page
     assert b'vectord_requests_rejected_total{reason="rate_limit"} 1.0' in page
+    assert re.search(rb'vectord_requests_total{[^}]*route="/slow",status="401"} 2\.0', page)
+    assert re.search(rb'vectord_requests_total{[^}]*route="/slow",status="429"} 1\.0', page)
 
 
 # --- quotas of keys -------------------------------------------------------------------------------------------
