@@ -25,7 +25,7 @@ BODY = json.dumps({"input": [f"text {n}" for n in range(2048)]}).encode()
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
 @pytest.mark.parametrize("accepts", ["identity", "gzip"])
 def test_unread_responses_are_bounded(tmp_path: Path, accepts: str) -> None:
-    """Resident memory stays bounded, and small requests are answered."""
+    """Resident memory falls below its limit while clients read nothing, and small requests are answered."""
     with running(tmp_path / "log") as (url, process), ExitStack() as clients:
         answered = httpx.post(f"{url}/v1/embeddings", content=BODY, headers=JSON, timeout=60).raise_for_status()
         assert len(answered.content) > 5_000_000
