@@ -48,6 +48,7 @@ from collections.abc import Mapping
 from copy import copy
 from typing import Any, Self
 
+_UNCHANGED: Any = object()
 _PLACEHOLDER = re.compile(r"\{([a-z_]+(?:\.[a-z_]+)*)\}")
 
 
@@ -112,12 +113,14 @@ class VectordError(Exception):
         named.__cause__ = self.__cause__
         return named
 
-    def at(self, *, field: str | None = None, index: int | None = None, part: int | None = None) -> Self:
-        """A copy with this place; None leaves that part of the place unchanged."""
+    def at(
+        self, *, field: str | None = _UNCHANGED, index: int | None = _UNCHANGED, part: int | None = _UNCHANGED
+    ) -> Self:
+        """A copy with this place. Raise the copy without a variable: one in a frame of its traceback makes a cycle."""
         placed = copy(self)
-        placed.field = self.field if field is None else field
-        placed.index = self.index if index is None else index
-        placed.part = self.part if part is None else part
+        placed.field = self.field if field is _UNCHANGED else field
+        placed.index = self.index if index is _UNCHANGED else index
+        placed.part = self.part if part is _UNCHANGED else part
         placed.__cause__ = self.__cause__
         return placed
 

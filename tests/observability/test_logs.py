@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from vectord.config import TelemetryConfig
+from vectord.observability.exchange import Exchange
 from vectord.observability.logs import configure, log_answer, log_failure
 
 
@@ -26,17 +27,18 @@ def logging_as_it_was() -> Iterator[None]:
 def answered(
     level: int = logging.INFO, model: str | None = "m", tokens: int | None = 7, embedded: int | None = None
 ) -> None:
-    log_answer(
-        level,
-        request_id="id-1",
+    exchange = Exchange(
         method="POST",
+        dialect="openai",
         route="/v1/embeddings",
         status=200,
-        seconds=0.00321,
+        request_id="id-1",
+        began_s=1.0,
+        ended_s=1.00321,
         model=model,
         tokens=tokens,
-        embedded=embedded,
     )
+    log_answer(level, exchange, embedded=embedded)
 
 
 def written(**settings: str) -> io.StringIO:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 import orjson
 
 from vectord.config import TelemetryConfig
-from vectord.schema import Timings
+from vectord.observability.exchange import Exchange
 
 _requests = logging.getLogger("vectord.requests")
 _failures = logging.getLogger("vectord.failures")
@@ -42,48 +42,31 @@ def configure(config: TelemetryConfig, stream: TextIO | None = None, process: st
         logging.getLogger(library).setLevel(max(logging.WARNING, _LEVELS[config.log_level]))
 
 
-def log_answer(
-    level: int,
-    *,
-    request_id: str,
-    method: str,
-    route: str,
-    status: int,
-    seconds: float,
-    model: str | None,
-    tokens: int | None,
-    embedded: int | None,
-    timings: Timings | None = None,
-    trace_id: str | None = None,
-    key: str | None = None,
-) -> None:
-    """One line for one HTTP answer.
-
-    route: the path's template, "" for an unknown path. embedded: the number of embedded texts, or None.
-    """
+def log_answer(level: int, exchange: Exchange, *, embedded: int | None = None) -> None:
+    """One line for one HTTP answer or gRPC call. embedded: the number of embedded texts, or None."""
     if not _requests.isEnabledFor(level):
         return
     fields: dict[str, object] = {
-        "id": request_id,
-        "method": method,
-        "route": route,
-        "status": status,
-        "latency_ms": round(seconds * 1000, 2),
+        "id": exchange.request_id,
+        "method": exchange.method,
+        "route": exchange.route,
+        "status": exchange.status if exchange.grpc_code is None else exchange.grpc_code,
+        "latency_ms": round(exchange.seconds * 1000, 2),
     }
-    if model is not None:
-        fields["model"] = model
-    if tokens is not None:
-        fields["tokens"] = tokens
+    if exchange.model is not None:
+        fields["model"] = exchange.model
+    if exchange.tokens is not None:
+        fields["tokens"] = exchange.tokens
     if embedded is not None:
         fields["batch_size"] = embedded
-    if timings is not None:
+    if (timings := exchange.timings) is not None:
         fields["tokenize_ms"] = round(timings.tokenizing_s * 1000, 2)
         fields["queue_ms"] = round(timings.waiting_s * 1000, 2)
         fields["inference_ms"] = round(timings.computing_s * 1000, 2)
-    if trace_id is not None:
-        fields["trace_id"] = trace_id
-    if key is not None:
-        fields["key"] = key
+    if exchange.trace_id is not None:
+        fields["trace_id"] = exchange.trace_id
+    if exchange.key is not None:
+        fields["key"] = exchange.key
     event = "answered" if embedded is None else "embedding_request"
     # Not by Logger.info: it walks the stack for the caller's name, which costs as much as the rest of the line.
     record = logging.LogRecord(_requests.name, level, __file__, 0, event, (), None)

@@ -192,17 +192,4 @@ class RequestPipeline:
             self._observer(exchange)
         if self._tracer is not None and record.span is not None:
             self._tracer.end(record.span, exchange)
-        log_answer(
-            logging.DEBUG if quiet else logging.INFO,
-            request_id=exchange.request_id,
-            method=exchange.method,
-            route=exchange.route,
-            status=status if grpc_code is None else grpc_code,
-            seconds=exchange.seconds,
-            model=exchange.model,
-            tokens=exchange.tokens,
-            embedded=record.embedded,
-            timings=exchange.timings,
-            trace_id=exchange.trace_id,
-            key=exchange.key,
-        )
+        log_answer(logging.DEBUG if quiet else logging.INFO, exchange, embedded=record.embedded)

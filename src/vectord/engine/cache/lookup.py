@@ -83,9 +83,9 @@ class ModelCache:
             names = {self._stored_name(key): key for key in unknown}
             stored = await shared.find({name: self._shapes(unknown[key], key[-1]) for name, key in names.items()})
             rejected += stored.rejected
-            for name, answer in stored.answers.items():
-                self._memory.keep(names[name], answer)
             answers = {names[name]: answer for name, answer in stored.answers.items()}
+            for key, answer in answers.items():
+                self._memory.keep(key, answer)
             for miss in part:
                 # The cache in memory again: another request may have computed the text during the look-up.
                 known = None if miss.key is None else answers.get(miss.key) or self._memory.get(miss.key)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ModelOrComposite, ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.task import Task, compute, place_error, placing_errors, together, usage_of
+from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
 from vectord.engine.operations.vectors import ModelVectors, check_specials, request_of, vectors_to_show
 from vectord.engine.queue.runner import NOTHING_RAN
 from vectord.errors import InvalidField, VectordError
@@ -78,7 +78,7 @@ async def similarity(served: ServedModel, name: str, request: SimilarityRequest,
             if error.index is None:
                 raise
             index = error.index - 1 if len(texts) > 2 and error.index else None
-            raise place_error(error, "sentences" if error.index else "source", index) from error.__cause__
+            raise error.at(field="sentences" if error.index else "source", index=index) from error.__cause__
     rows = ran.rows("dense")
     scores = await compute(rows.size, lambda: postprocess.cosines(postprocess.finish(rows, None, normalize=True)))
     return SimilarityResult(

@@ -139,14 +139,7 @@ def placing_errors(field: str, count: int, owners: Sequence[int] | None = None) 
         if error.field is not None or (error.index is None and not isinstance(error, InvalidRequest)):
             raise
         index = error.index if error.index is None or owners is None else owners[error.index]
-        raise place_error(error, field, None if count == 1 else index) from error.__cause__
-
-
-def place_error(error: VectordError, field: str, index: int | None) -> VectordError:
-    """A copy of `error` with this place. (A variable of the frame that raises it would make a reference cycle.)"""
-    placed = error.at(field=field)
-    placed.index = index
-    return placed
+        raise error.at(field=field, index=None if count == 1 else index) from error.__cause__
 
 
 async def together(work: Sequence[Coroutine[Any, Any, T]]) -> Sequence[T]:

@@ -170,7 +170,7 @@ class Routes:
                     call = parser(decoded, incoming)
                 except VectordError as error:
                     raise error.named(names) from error.__cause__
-                return replace(call, names={**names, **call.names})
+                return replace(call, names={**names, **call.names}) if names else call
 
             for path in paths:
                 self.add(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 _PRODUCTS = Path(__file__).parents[1]
 
 
+@cache  # the command line and the loader of the settings both read it
 def profiles() -> Mapping[str, Path]:
     """In alphabetical order. A profile is called as its folder, unless it has a `name`."""
     found = {}

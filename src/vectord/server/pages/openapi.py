@@ -189,19 +189,20 @@ def _failures(endpoint: Endpoint) -> Json:
     for choice in endpoint.choices:
         for error in example_errors(endpoint, choice, embeds=bool(_binary_forms(choice.route))):
             rendered = choice.render_error(error)
-            response = responses.setdefault(str(rendered.status), _failure(rendered.status))
-            response["headers"].update({name: _header() for name in rendered.headers})
+            content = _failure_content(responses, rendered)
             if rendered.body:
-                content = response.setdefault("content", {}).setdefault(rendered.content_type, {})
-                examples = content.setdefault("examples", {})
-                examples.setdefault(choice.dialect.title, {"value": _shown(rendered)})
+                content.setdefault("examples", {}).setdefault(choice.dialect.title, {"value": _shown(rendered)})
         for error in engine_errors(endpoint):
-            rendered = choice.render_error(error)
-            response = responses.setdefault(str(rendered.status), _failure(rendered.status))
-            response["headers"].update({name: _header() for name in rendered.headers})
-            if rendered.body:
-                response.setdefault("content", {}).setdefault(rendered.content_type, {})
+            _failure_content(responses, choice.render_error(error))
     return responses
+
+
+def _failure_content(responses: dict[str, Json], rendered: Rendered) -> Json:
+    """Adds the status, headers and content type of a response; returns the description of its content."""
+    response = responses.setdefault(str(rendered.status), _failure(rendered.status))
+    response["headers"].update({name: _header() for name in rendered.headers})
+    content: Json = response.setdefault("content", {}).setdefault(rendered.content_type, {}) if rendered.body else {}
+    return content
 
 
 def _failure(status: int) -> Json:
