@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vectord.tools.probe import ProbedServer, find_embed_form, find_rerank_form
+from vectord.tools.probe import ProbedServer, find_embed_route, find_rerank_route
 
 SCENARIOS = ("embed_dense", "embed_full", "rerank")
 VARIANTS = 64  # different bodies, so that a cache does not answer every request
@@ -31,12 +31,12 @@ def scenario(server: ProbedServer, name: str, *, model: str | None, batch_size: 
     """name: one of SCENARIOS. repeat: one body for all requests. Raises Unsupported."""
     batches = [sentences(number, batch_size) for number in range(1 if repeat else VARIANTS)]
     if name == "rerank":
-        reranks = find_rerank_form(server, model)
+        reranks = find_rerank_route(server, model)
         if reranks is None:
             raise Unsupported("no route returns scores")
         queries = [f"Why does report number {number} matter?" for number in range(len(batches))]
-        bodies = [reranks.body(query, texts, model) for query, texts in zip(queries, batches, strict=True)]
-        return Scenario(reranks.path, reranks.name, bodies)
+        bodies = [reranks.body(texts, query) for query, texts in zip(queries, batches, strict=True)]
+        return Scenario(reranks.form.path, reranks.form.name, bodies)
     if name == "embed_full":
         kinds = {"return_dense": True, "return_sparse": True, "return_colbert": True}
         bodies = [{"sentences": texts, **kinds} for texts in batches]
@@ -44,10 +44,10 @@ def scenario(server: ProbedServer, name: str, *, model: str | None, batch_size: 
         if reply.status != 200:
             raise Unsupported(f"POST /embeddings/ with dense, sparse and ColBERT vectors: {reply.summary()}")
         return Scenario("/embeddings/", "Smart Embedder", bodies)
-    embeds = find_embed_form(server, model)
+    embeds = find_embed_route(server, model)
     if embeds is None:
         raise Unsupported("no route returns vectors")
-    return Scenario(embeds.path, embeds.name, [embeds.body(texts, model) for texts in batches])
+    return Scenario(embeds.form.path, embeds.form.name, [embeds.body(texts) for texts in batches])
 
 
 def sentences(batch: int, count: int) -> list[str]:

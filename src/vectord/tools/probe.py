@@ -1,7 +1,7 @@
 """Requests to a running server of any make. Any thread.
 
-`ProbedServer` sends a request and returns a ProbeReply, also for a failure. A form is one API's path, body and response
-format; the first form that a server answers with vectors or scores is used for it.
+`ProbedServer` sends a request and returns a ProbeReply, also for a failure. A `Form` is one API's path, body and
+response format; the first form that a server answers with vectors or scores becomes its `ProbedRoute`.
 """
 
 from __future__ import annotations
@@ -134,142 +134,117 @@ class ProbedServer:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbedForm:
+class Form:
+    """The requests and responses of one API that embeds or reranks."""
+
     name: str
     path: str
-    body: Callable[[Sequence[str], str | None], dict[str, Any]]  # texts, model
-    read: Callable[[Any], list[Any]]  # decoded response to rows; raises for a wrong shape
+    texts_field: str  # of the texts or passages
+    read: Callable[[Any], Any]  # decoded response to rows, or to scores by index; raises for a wrong shape
+    names_model: bool = True
+    options: Mapping[str, object] = field(default_factory=dict)
 
-    def wrong_body(self, model: str | None) -> dict[str, Any]:
-        """A request with a number in the place of its texts."""
-        body = self.body(["x"], model)
-        return {name: 7.5 if isinstance(value, list) else value for name, value in body.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class RerankForm:
-    name: str
-    path: str
-    body: Callable[[str, Sequence[str], str | None], dict[str, Any]]  # query, passages, model
-    read: Callable[[Any], dict[int, float]]  # decoded response to scores by index, in the response's order
+    def body(self, texts: object, model: str | None, query: str | None = None) -> dict[str, Any]:
+        """query: of a rerank request."""
+        body = {"model": model if self.names_model else None, "query": query, self.texts_field: texts, **self.options}
+        return {name: value for name, value in body.items() if value is not None}
 
 
-def _named(model: str | None, **body: Any) -> dict[str, Any]:
-    return body if model is None else {"model": model, **body}
-
-
-def _openai(texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    return _named(model, input=list(texts))
-
-
-def _data(answer: Any) -> list[Any]:
+def _openai_rows(answer: Any) -> list[Any]:
     return [row["embedding"] for row in sorted(answer["data"], key=lambda row: row["index"])]
 
 
-def _embeddings(answer: Any) -> list[Any]:
+def _ollama_rows(answer: Any) -> list[Any]:
     return list(answer["embeddings"])
-
-
-def _smart(texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    return {"sentences": list(texts), "return_dense": True, "return_sparse": False, "return_colbert": False}
 
 
 def _smart_rows(answer: Any) -> list[Any]:
     return [row["embeddings"]["dense"] for row in sorted(answer["data"], key=lambda row: row["id"])]
 
 
-def _cohere(texts: Sequence[str], model: str | None) -> dict[str, Any]:
-    return _named(model, texts=list(texts), input_type="search_document", embedding_types=["float"])
+def _scores(answer: Any) -> dict[int, float]:
+    """In the response's order."""
+    rows = answer if isinstance(answer, list) else answer["results"]
+    return {int(row["index"]): float(row.get("relevance_score", row.get("score"))) for row in rows}
 
 
+_SMART = {"return_dense": True, "return_sparse": False, "return_colbert": False}
+_COHERE = {"input_type": "search_document", "embedding_types": ["float"]}
 # vectord's own API comes last, since clients use the others.
 EMBED_FORMS = (
-    EmbedForm("OpenAI", "/v1/embeddings", _openai, _data),
-    EmbedForm("text-embeddings-inference", "/embed", lambda texts, model: {"inputs": list(texts)}, list),
-    EmbedForm("Smart Embedder", "/embeddings/", _smart, _smart_rows),
-    EmbedForm("infinity", "/embeddings", _openai, _data),
-    EmbedForm("Embedding Inference API", "/embed", _openai, _embeddings),
-    EmbedForm("Ollama", "/api/embed", _openai, _embeddings),
-    EmbedForm("Cohere", "/v2/embed", _cohere, lambda answer: list(answer["embeddings"]["float"])),
-    EmbedForm(
-        "vectord",
-        "/vectord/embed",
-        lambda texts, model: _named(model, inputs=list(texts)),
-        lambda answer: [row["dense"] for row in answer["data"]],
-    ),
+    Form("OpenAI", "/v1/embeddings", "input", _openai_rows),
+    Form("text-embeddings-inference", "/embed", "inputs", list, names_model=False),
+    Form("Smart Embedder", "/embeddings/", "sentences", _smart_rows, names_model=False, options=_SMART),
+    Form("infinity", "/embeddings", "input", _openai_rows),
+    Form("Embedding Inference API", "/embed", "input", _ollama_rows),
+    Form("Ollama", "/api/embed", "input", _ollama_rows),
+    Form("Cohere", "/v2/embed", "texts", lambda answer: list(answer["embeddings"]["float"]), options=_COHERE),
+    Form("vectord", "/vectord/embed", "inputs", lambda answer: [row["dense"] for row in answer["data"]]),
 )
-
-
-def _documents(query: str, passages: Sequence[str], model: str | None) -> dict[str, Any]:
-    return _named(model, query=query, documents=list(passages))
-
-
-def _passages(query: str, passages: Sequence[str], model: str | None) -> dict[str, Any]:
-    return _named(model, query=query, passages=list(passages))
-
-
-def _scores(answer: Any) -> dict[int, float]:
-    rows = answer if isinstance(answer, list) else answer["results"]
-    return {row["index"]: row.get("relevance_score", row.get("score")) for row in rows}
-
-
 RERANK_FORMS = (
-    RerankForm(
-        "text-embeddings-inference",
-        "/rerank",
-        lambda query, passages, model: {"query": query, "texts": list(passages)},
-        _scores,
-    ),
-    RerankForm("Smart Embedder", "/rerank", lambda query, passages, model: _passages(query, passages, None), _scores),
-    RerankForm("Cohere, Jina, vLLM, Embedding Inference API", "/rerank", _documents, _scores),
-    RerankForm("Cohere, Jina, vLLM", "/v1/rerank", _documents, _scores),
-    RerankForm("Cohere", "/v2/rerank", _documents, _scores),
-    RerankForm("vectord", "/vectord/rerank", _passages, _scores),
+    Form("text-embeddings-inference", "/rerank", "texts", _scores, names_model=False),
+    Form("Smart Embedder", "/rerank", "passages", _scores, names_model=False),
+    Form("Cohere, Jina, vLLM, Embedding Inference API", "/rerank", "documents", _scores),
+    Form("Cohere, Jina, vLLM", "/v1/rerank", "documents", _scores),
+    Form("Cohere", "/v2/rerank", "documents", _scores),
+    Form("vectord", "/vectord/rerank", "passages", _scores),
 )
-_WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
-def embed(
-    server: ProbedServer, form: EmbedForm, texts: Sequence[str], model: str | None
-) -> tuple[ProbeReply, Vectors | None]:
-    """The reply, and its vectors if it has a finite vector for each text, all of one width."""
-    reply = server.post(form.path, form.body(texts, model))
-    return reply, read_vectors(form, reply, len(texts))
+@dataclass(frozen=True, slots=True)
+class ProbedRoute:
+    """A form of a server, for one of its models."""
+
+    server: ProbedServer
+    form: Form
+    model: str | None
+
+    def body(self, texts: object, query: str | None = None) -> dict[str, Any]:
+        return self.form.body(texts, self.model, query)
+
+    def post(self, body: object) -> ProbeReply:
+        return self.server.post(self.form.path, body)
+
+    def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, Vectors | None]:
+        """The reply, and its vectors if it has a finite vector for each text, all of one width."""
+        reply = self.post(self.body(texts))
+        return reply, self.read_vectors(reply, len(texts))
+
+    def read_vectors(self, reply: ProbeReply, texts: int) -> Vectors | None:
+        if reply.status != 200:
+            return None
+        try:
+            rows = self.form.read(reply.json())
+            decoded = [np.frombuffer(base64.b64decode(row), "<f4") if isinstance(row, str) else row for row in rows]
+            vectors = np.array(decoded, np.float64)
+        except WRONG_SHAPE:
+            return None
+        is_good = vectors.ndim == 2 and len(vectors) == texts and vectors.shape[1] > 0 and np.isfinite(vectors).all()
+        return vectors if is_good else None
+
+    def rerank(self, query: str, passages: Sequence[str]) -> tuple[ProbeReply, dict[int, float] | None]:
+        """The reply, and its scores by index, in the reply's order, if it has a finite score for each passage."""
+        reply = self.post(self.body(passages, query))
+        if reply.status != 200:
+            return reply, None
+        try:
+            scores: dict[int, float] = self.form.read(reply.json())
+        except WRONG_SHAPE:
+            return reply, None
+        is_good = set(scores) == set(range(len(passages))) and all(np.isfinite(score) for score in scores.values())
+        return reply, scores if is_good else None
 
 
-def read_vectors(form: EmbedForm, reply: ProbeReply, texts: int) -> Vectors | None:
-    if reply.status != 200:
-        return None
-    try:
-        rows = form.read(reply.json())
-        decoded = [np.frombuffer(base64.b64decode(row), "<f4") if isinstance(row, str) else row for row in rows]
-        vectors = np.array(decoded, np.float64)
-    except _WRONG_SHAPE:
-        return None
-    is_good = vectors.ndim == 2 and vectors.shape[0] == texts and vectors.shape[1] > 0 and np.isfinite(vectors).all()
-    return vectors if is_good else None
+def find_embed_route(server: ProbedServer, model: str | None, like: ProbedRoute | None = None) -> ProbedRoute | None:
+    """The first form that the server answers with vectors; the form of `like` is tried before the others."""
+    forms = sorted(EMBED_FORMS, key=lambda form: like is None or form is not like.form)
+    routes = (ProbedRoute(server, form, model) for form in forms)
+    return next((route for route in routes if route.embed(HELLO)[1] is not None), None)
 
 
-def rerank(
-    server: ProbedServer, form: RerankForm, query: str, passages: Sequence[str], model: str | None
-) -> tuple[ProbeReply, dict[int, float] | None]:
-    """The reply, and its scores by index, in the reply's order, if it has a finite score for each passage."""
-    reply = server.post(form.path, form.body(query, passages, model))
-    if reply.status != 200:
-        return reply, None
-    try:
-        scores = {int(index): float(score) for index, score in form.read(reply.json()).items()}
-    except _WRONG_SHAPE:
-        return reply, None
-    is_good = set(scores) == set(range(len(passages))) and all(np.isfinite(score) for score in scores.values())
-    return reply, scores if is_good else None
-
-
-def find_embed_form(server: ProbedServer, model: str | None) -> EmbedForm | None:
-    """The first form that the server answers with vectors."""
-    return next((form for form in EMBED_FORMS if embed(server, form, HELLO, model)[1] is not None), None)
-
-
-def find_rerank_form(server: ProbedServer, model: str | None) -> RerankForm | None:
-    """The first form that the server answers with scores."""
-    return next((form for form in RERANK_FORMS if rerank(server, form, QUERY, PASSAGES, model)[1] is not None), None)
+def find_rerank_route(server: ProbedServer, model: str | None, like: ProbedRoute | None = None) -> ProbedRoute | None:
+    """The first form that the server answers with scores; the form of `like` is tried before the others."""
+    forms = sorted(RERANK_FORMS, key=lambda form: like is None or form is not like.form)
+    routes = (ProbedRoute(server, form, model) for form in forms)
+    return next((route for route in routes if route.rerank(QUERY, PASSAGES)[1] is not None), None)

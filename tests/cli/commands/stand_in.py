@@ -59,6 +59,7 @@ def vector(text: str, turned: float = 0.0) -> list[float]:
 
 class _Answers(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and content are two writes, and the second would wait 40 ms
     server: _Server
 
     def log_message(self, format: str, *args: object) -> None:

@@ -13,7 +13,7 @@ from vectord.config.command_line import Command, flag, value
 from vectord.errors import ExitCode
 
 if TYPE_CHECKING:
-    from vectord.tools.check.subject import Finding
+    from vectord.tools.check import Finding
 
 HELP = """\
 Test the server at --url, of any make: health, models, vectors, scores, errors, and each route in its /openapi.json
@@ -68,8 +68,7 @@ def command(
     as_json: bool,
     **limits: int | None,
 ) -> int:
-    from vectord.tools.check.checks import run_checks  # noqa: PLC0415
-    from vectord.tools.check.subject import open_subject  # noqa: PLC0415
+    from vectord.tools.check import open_subject, run_checks  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     with ProbedServer(check_url(url, "--url"), token, timeout) as server:

@@ -7,18 +7,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from tempfile import TemporaryFile
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from vectord.errors import ConfigError
 from vectord.tools.bench import sentences
 from vectord.tools.load import Figures, put_load, target
-from vectord.tools.probe import EmbedForm, ProbedServer, RerankForm, embed, find_embed_form, find_rerank_form, rerank
+from vectord.tools.probe import ProbedRoute, ProbedServer, Vectors, find_embed_route, find_rerank_route
 
 # Lines that decide whether clients can use stored vectors and rankings of one server with the other.
 DECISIVE = ("vectors", "dimensions", "cosine, here and there", "ranking of", "scores of")
@@ -56,14 +56,14 @@ SPEED_CONCURRENCY = 8
 SPEED_TEXTS = 4
 START_TIMEOUT_S = 600.0  # a large model has to be read and compiled
 STOP_TIMEOUT_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    server: ProbedServer
-    model: str | None
-    embeds: EmbedForm | None
-    reranks: RerankForm | None
+BAD_BODIES: Mapping[str, Callable[[ProbedRoute], bytes]] = {
+    "truncated JSON": lambda route: b'{"input": ["cut',
+    "no texts": lambda route: json.dumps(route.body([])).encode(),
+    "an empty text": lambda route: json.dumps(route.body([""])).encode(),
+    "a number for texts": lambda route: json.dumps(route.body(7.5)).encode(),
+    "an unknown model": lambda route: json.dumps({**route.body(["x"]), "model": "there-is-no-such-model"}).encode(),
+}
+Verdict: TypeAlias = Literal["same", "differs", ""]  # "" if neither server is right or wrong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Line:
     what: str
     here: str
     there: str
-    verdict: Literal["same", "differs", ""]  # "" if neither is right or wrong
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,22 +93,25 @@ class Comparison:
 
 def compare(here: ProbedServer, there: ProbedServer, *, model_there: str | None = None) -> Comparison:
     """model_there: that server's name of the model; None: the first that it lists."""
-    other = _side(there, model_there, None)
-    own = _side(here, None, other)
+    own_model, other_model = here.find_model(), model_there or there.find_model()
+    other_embeds, other_reranks = find_embed_route(there, other_model), find_rerank_route(there, other_model)
+    own_embeds = find_embed_route(here, own_model, like=other_embeds)
+    own_reranks = find_rerank_route(here, own_model, like=other_reranks)
     lines = [
-        Line(what="model", here=own.model or "", there=other.model or "", verdict=""),
-        Line(what="API for vectors", here=_form(own.embeds), there=_form(other.embeds), verdict=""),
-        Line(what="API for scores", here=_form(own.reranks), there=_form(other.reranks), verdict=""),
+        _line("model", own_model or "", other_model or "", same=None),
+        _line("API for vectors", _form(own_embeds), _form(other_embeds), same=None),
+        _line("API for scores", _form(own_reranks), _form(other_reranks), same=None),
     ]
     cosines = None
-    if own.embeds is not None and other.embeds is not None:
-        cosines = _compare_vectors(own, own.embeds, other, other.embeds, lines)
-    elif own.embeds is not other.embeds:
-        lines.append(_line("vectors", own.embeds is not None, other.embeds is not None))
-    if own.reranks is not None and other.reranks is not None:
-        lines += _rankings(own, own.reranks, other, other.reranks)
-    if own.embeds is not None and other.embeds is not None:
-        lines += [*_limits(own, other), *_errors(own, other), *_speed(own, other)]
+    if own_embeds is not None and other_embeds is not None:
+        cosines = _compare_vectors(own_embeds, other_embeds, lines)
+    elif own_embeds is not other_embeds:
+        lines.append(_same_if_equal("vectors", own_embeds is not None, other_embeds is not None))
+    if own_reranks is not None and other_reranks is not None:
+        lines += _rankings(own_reranks, other_reranks)
+    if own_embeds is not None and other_embeds is not None:
+        for compared in (_limits, _errors, _speed):
+            lines += compared(own_embeds, other_embeds)
     return Comparison(
         here=here.url,
         there=there.url,
@@ -118,141 +121,103 @@ def compare(here: ProbedServer, there: ProbedServer, *, model_there: str | None 
     )
 
 
-def _side(server: ProbedServer, model: str | None, like: Side | None) -> Side:
-    """A server with its forms: those of `like`, if this server accepts them."""
-    model = model or server.find_model()
-    embeds, reranks = (None, None) if like is None else (like.embeds, like.reranks)
-    if embeds is None or embed(server, embeds, TEXTS[:1], model)[1] is None:
-        embeds = find_embed_form(server, model)
-    query = next(iter(QUERIES))
-    if reranks is None or rerank(server, reranks, query, QUERIES[query], model)[1] is None:
-        reranks = find_rerank_form(server, model)
-    return Side(server, model, embeds, reranks)
+def _form(route: ProbedRoute | None) -> str:
+    return "none" if route is None else f"{route.form.name}, POST {route.form.path}"
 
 
-def _form(form: EmbedForm | RerankForm | None) -> str:
-    return "none" if form is None else f"{form.name}, POST {form.path}"
+def _line(what: str, here: object, there: object, *, same: object) -> Line:
+    """same: a truth value, or None if neither server is right or wrong."""
+    verdict: Verdict = "" if same is None else "same" if same else "differs"
+    return Line(what=what, here=str(here), there=str(there), verdict=verdict)
 
 
-def _line(what: str, here: object, there: object) -> Line:
-    return Line(what=what, here=str(here), there=str(there), verdict="same" if here == there else "differs")
-
-
-def _verdict(is_same: bool) -> Literal["same", "differs"]:
-    return "same" if is_same else "differs"
+def _same_if_equal(what: str, here: object, there: object) -> Line:
+    return _line(what, here, there, same=here == there)
 
 
 # --- vectors and scores ---------------------------------------------------------------------------------------
 
 
-def _compare_vectors(own: Side, own_form: EmbedForm, other: Side, other_form: EmbedForm, lines: list[Line]) -> Any:
+def _compare_vectors(own: ProbedRoute, other: ProbedRoute, lines: list[Line]) -> Any:
     """Append lines. Returns each text's cosine between the servers, or None if there is no such cosine."""
-    ours = embed(own.server, own_form, TEXTS, own.model)[1]
-    theirs = embed(other.server, other_form, TEXTS, other.model)[1]
+    ours, theirs = own.embed(TEXTS)[1], other.embed(TEXTS)[1]
     if ours is None or theirs is None:
-        lines.append(_line("vectors", ours is not None, theirs is not None))
+        lines.append(_same_if_equal("vectors", ours is not None, theirs is not None))
         return None
-    lines.append(_line("dimensions", ours.shape[1], theirs.shape[1]))
+    lines.append(_same_if_equal("dimensions", ours.shape[1], theirs.shape[1]))
     if ours.shape[1] != theirs.shape[1]:
         return None
-    norms = [np.linalg.norm(rows, axis=1) for rows in (ours, theirs)]
-    cosines = np.einsum("td,td->t", ours, theirs) / np.maximum(norms[0] * norms[1], 1e-12)
-    lines.append(
-        Line(
-            what="cosine, here and there",
-            here=f"least {cosines.min():.6f} ({TEXTS[int(cosines.argmin())][:24]!r})",
-            there=f"mean {cosines.mean():.6f} of {len(TEXTS)}",
-            verdict=_verdict(cosines.min() >= SAME_COSINE),
-        )
-    )
-    lines.append(
-        Line(
-            what="length of vectors",
-            here=f"{norms[0].min():.4f} to {norms[0].max():.4f}",
-            there=f"{norms[1].min():.4f} to {norms[1].max():.4f}",
-            verdict=_verdict(np.allclose(norms[0], norms[1], rtol=0.01)),
-        )
-    )
-    reply, ours = embed(own.server, own_form, [LONG_TEXT], own.model)
-    other_reply, theirs = embed(other.server, other_form, [LONG_TEXT], other.model)
+    cosines = _cosines(ours, theirs)
+    least = f"least {cosines.min():.6f} ({TEXTS[int(cosines.argmin())][:24]!r})"
+    mean = f"mean {cosines.mean():.6f} of {len(TEXTS)}"
+    lines.append(_line("cosine, here and there", least, mean, same=cosines.min() >= SAME_COSINE))
+    lengths = [np.linalg.norm(rows, axis=1) for rows in (ours, theirs)]
+    ranges = [f"{rows.min():.4f} to {rows.max():.4f}" for rows in lengths]
+    lines.append(_line("length of vectors", *ranges, same=np.allclose(lengths[0], lengths[1], rtol=0.01)))
+    (own_reply, ours), (other_reply, theirs) = own.embed([LONG_TEXT]), other.embed([LONG_TEXT])
     if ours is None or theirs is None:
-        lines.append(_line("a text of 720 words", reply.status, other_reply.status))
+        lines.append(_same_if_equal("a text of 720 words", own_reply.status, other_reply.status))
     else:  # equal only if both truncate at the same place
-        cosine = float(ours[0] @ theirs[0] / max(np.linalg.norm(ours[0]) * np.linalg.norm(theirs[0]), 1e-12))
-        verdict = _verdict(cosine >= SAME_COSINE)
-        lines.append(Line(what="cosine of a text of 720 words", here=f"{cosine:.6f}", there="", verdict=verdict))
+        cosine = float(_cosines(ours, theirs)[0])
+        lines.append(_line("cosine of a text of 720 words", f"{cosine:.6f}", "", same=cosine >= SAME_COSINE))
     return cosines
 
 
-def _rankings(own: Side, own_form: RerankForm, other: Side, other_form: RerankForm) -> Iterator[Line]:
+def _cosines(ours: Vectors, theirs: Vectors) -> Vectors:
+    """Of each text's two vectors: (texts,)."""
+    lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
+    cosines: Vectors = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
+    return cosines
+
+
+def _rankings(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     def order(scores: dict[int, float]) -> str:
         return " ".join(str(index) for index in sorted(scores, key=lambda index: -scores[index]))
 
     for query, passages in QUERIES.items():
-        ours = rerank(own.server, own_form, query, passages, own.model)[1]
-        theirs = rerank(other.server, other_form, query, passages, other.model)[1]
+        ours, theirs = own.rerank(query, passages)[1], other.rerank(query, passages)[1]
         if ours is None or theirs is None:
-            yield _line(f"scores of {query!r}", ours is not None, theirs is not None)
+            yield _same_if_equal(f"scores of {query!r}", ours is not None, theirs is not None)
             continue
-        yield _line(f"ranking of {query!r}", order(ours), order(theirs))
+        yield _same_if_equal(f"ranking of {query!r}", order(ours), order(theirs))
         apart = max(abs(ours[index] - theirs[index]) for index in ours)
         here, there = (", ".join(f"{scores[index]:.4f}" for index in sorted(scores)) for scores in (ours, theirs))
-        yield Line(what=f"scores, at most {apart:.4f} apart", here=here, there=there, verdict=_verdict(apart < 0.005))
+        yield _line(f"scores, at most {apart:.4f} apart", here, there, same=apart < 0.005)
 
 
 # --- limits, errors, speed ------------------------------------------------------------------------------------
 
 
-def _limits(own: Side, other: Side) -> Iterator[Line]:
+def _limits(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     """Statuses of long texts and large requests."""
+
+    def compared(what: str, texts: Sequence[str]) -> Line:
+        return _same_if_equal(what, *(route.post(route.body(texts)).status for route in (own, other)))
+
     for words in LENGTHS_WORDS:
-        texts = ["word " * words]
-        yield _line(f"a text of {words:,} words", _status(own, texts), _status(other, texts))
+        yield compared(f"a text of {words:,} words", ["word " * words])
     for count in BATCHES_TEXTS:
-        texts = [f"Text {i}" for i in range(count)]
-        line = _line(f"{count:,} texts in a request", _status(own, texts), _status(other, texts))
+        line = compared(f"{count:,} texts in a request", [f"Text {i}" for i in range(count)])
         if line.verdict == "differs" or count in (BATCHES_TEXTS[0], BATCHES_TEXTS[-1]):
             yield line
 
 
-def _status(side: Side, texts: Sequence[str]) -> int:
-    assert side.embeds is not None
-    return side.server.post(side.embeds.path, side.embeds.body(texts, side.model)).status
-
-
-def _errors(own: Side, other: Side) -> Iterator[Line]:
+def _errors(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     """Statuses of bad requests."""
-    ours, theirs = _bad_bodies(own), _bad_bodies(other)
-    for what in ours:
-        found = []
-        for side, bodies in ((own, ours), (other, theirs)):
-            assert side.embeds is not None
-            found.append(side.server.send("POST", side.embeds.path, bodies[what]).status)
-        yield _line(what, *found)
-    yield _line("an unknown path", own.server.get("/nothing").status, other.server.get("/nothing").status)
+    for what, bad_body in BAD_BODIES.items():
+        replies = [route.server.send("POST", route.form.path, bad_body(route)) for route in (own, other)]
+        yield _same_if_equal(what, *(reply.status for reply in replies))
+    yield _same_if_equal("an unknown path", *(route.server.get("/nothing").status for route in (own, other)))
 
 
-def _bad_bodies(side: Side) -> dict[str, bytes]:
-    assert side.embeds is not None
-    form, model = side.embeds, side.model
-    bodies: dict[str, Any] = {
-        "no texts": form.body([], model),
-        "an empty text": form.body([""], model),
-        "a number for texts": form.wrong_body(model),
-        "an unknown model": {**form.body(["x"], model), "model": "there-is-no-such-model"},
-    }
-    return {"truncated JSON": b'{"input": ["cut', **{what: json.dumps(body).encode() for what, body in bodies.items()}}
-
-
-def _speed(own: Side, other: Side) -> Iterator[Line]:
+def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     """The same load on both servers, one after the other. Other load on their machines counts."""
 
-    def load(side: Side, texts: int, requests: int, concurrency: int) -> Figures:
-        assert side.embeds is not None
+    def load(route: ProbedRoute, texts: int, requests: int, concurrency: int) -> Figures:
         return put_load(
             "doctor",
-            target(side.server.url, side.embeds.path, side.server.token),
-            [side.embeds.body(sentences(number, texts), side.model) for number in range(requests)],
+            target(route.server.url, route.form.path, route.server.token),
+            [route.body(sentences(number, texts)) for number in range(requests)],
             requests=requests,
             concurrency=concurrency,
             warmup=2,
@@ -263,14 +228,11 @@ def _speed(own: Side, other: Side) -> Iterator[Line]:
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 
-    busy = [load(side, SPEED_TEXTS, SPEED_REQUESTS, SPEED_CONCURRENCY) for side in (own, other)]
-    single = [load(side, 1, 10, 1) for side in (own, other)]
-    for what, (here, there) in {
-        f"texts/s, {SPEED_CONCURRENCY} clients": [f"{one.units_per_s:.1f}" for one in busy],
-        "p50 of them, ms": [ms(one.p50_ms) for one in busy],
-        "p50 of a single text, ms": [ms(one.p50_ms) for one in single],
-    }.items():
-        yield Line(what=what, here=here, there=there, verdict="")
+    busy = [load(route, SPEED_TEXTS, SPEED_REQUESTS, SPEED_CONCURRENCY) for route in (own, other)]
+    single = [load(route, 1, 10, 1) for route in (own, other)]
+    yield _line(f"texts/s, {SPEED_CONCURRENCY} clients", *(f"{one.units_per_s:.1f}" for one in busy), same=None)
+    yield _line("p50 of them, ms", *(ms(one.p50_ms) for one in busy), same=None)
+    yield _line("p50 of a single text, ms", *(ms(one.p50_ms) for one in single), same=None)
 
 
 # --- a server of this machine ---------------------------------------------------------------------------------

@@ -1,21 +1,32 @@
-"""The checks of a server: the server itself, vectors, scores, limits, and the examples of its OpenAPI document.
+"""The checks of `vectord check`: the server itself, vectors, scores, limits, and the examples of its OpenAPI document.
 
-`run_checks` runs all of them, one after another. A check raises NotOffered or Failed, and passes otherwise.
+`open_subject` finds out which requests the server accepts. `run_checks` runs all checks, one after another. A check
+raises NotOffered or Failed, and passes otherwise.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from vectord.tools.check.subject import Check, Failed, Finding, NotOffered, Subject, Verdict, demand
-from vectord.tools.probe import PASSAGES, QUERY, ProbeReply, Vectors, embed, read_vectors, rerank
+from vectord.tools.probe import (
+    PASSAGES,
+    QUERY,
+    WRONG_SHAPE,
+    ProbedRoute,
+    ProbedServer,
+    ProbeReply,
+    Vectors,
+    find_embed_route,
+    find_rerank_route,
+)
 
 TEXTS = (
     "A cat sits on the warm windowsill.",
@@ -30,9 +41,80 @@ LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
 # Statuses of an example that needs another type of model, or the operator's key.
 _NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
-_WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
+Verdict: TypeAlias = Literal["passed", "failed", "not offered"]
+
+
+class NotOffered(Exception):
+    """The server does not have this feature."""
+
+
+class Failed(Exception):
+    """The server has this feature, and its response is wrong. The message describes the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The server under test."""
+
+    server: ProbedServer
+    openapi: Any  # its OpenAPI document, of any shape
+    embed_route: ProbedRoute | None
+    rerank_route: ProbedRoute | None
+    limits: Mapping[str, int | None]  # by name of the command's option; None: unknown, not tested
+    backpressure_requests: int
+
+    @property
+    def embeds(self) -> ProbedRoute:
+        if self.embed_route is None:
+            raise NotOffered("no route returns vectors")
+        return self.embed_route
+
+    @property
+    def reranks(self) -> ProbedRoute:
+        if self.rerank_route is None:
+            raise NotOffered("no route returns scores")
+        return self.rerank_route
+
+    def send(self, method: str, path: str, body: object = None) -> ProbeReply:
+        """The reply of a route. Raises NotOffered if there is no such route."""
+        reply = self.server.get(path) if method == "GET" else self.server.post(path, body)
+        if reply.status in (404, 405, 501):
+            raise NotOffered(f"{method} {path} is {reply.status}")
+        return reply
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    name: str
+    run: Callable[[Subject], None]  # raises NotOffered or Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    verdict: Verdict
+    why: str
+    elapsed_ms: float
+
 
 CHECKS: list[Check] = []
+
+
+def demand(holds: object, why: str) -> None:
+    """Raises Failed."""
+    if not holds:
+        raise Failed(why)
+
+
+def open_subject(
+    server: ProbedServer, *, model: str | None, limits: Mapping[str, int | None], backpressure_requests: int
+) -> Subject:
+    """The server and the forms that it accepts. Raises ConfigError if no server answers."""
+    server.check_reachable("--url")
+    model = model or server.find_model()
+    openapi = server.get("/openapi.json").json()
+    embeds, reranks = find_embed_route(server, model), find_rerank_route(server, model)
+    return Subject(server, openapi, embeds, reranks, limits, backpressure_requests)
 
 
 def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject], None]]:
@@ -105,13 +187,12 @@ def unknown_path(subject: Subject) -> None:
 
 @check("truncated JSON gets a 4xx error in JSON")
 def truncated_json(subject: Subject) -> None:
-    _demand_error(subject.server.send("POST", subject.embed_form.path, b'{"input": ["cut of'))
+    _demand_error(subject.server.send("POST", subject.embeds.form.path, b'{"input": ["cut of'))
 
 
 @check("a number for texts gets a 4xx error in JSON")
 def wrong_type(subject: Subject) -> None:
-    form = subject.embed_form
-    _demand_error(subject.server.post(form.path, form.wrong_body(subject.model)))
+    _demand_error(subject.embeds.post(subject.embeds.body(7.5)))
 
 
 def _demand_error(reply: ProbeReply) -> None:
@@ -121,8 +202,7 @@ def _demand_error(reply: ProbeReply) -> None:
 
 @check("no texts get 200 or a 4xx error")
 def no_texts(subject: Subject) -> None:
-    form = subject.embed_form
-    reply = subject.server.post(form.path, form.body([], subject.model))
+    reply = subject.embeds.post(subject.embeds.body([]))
     demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
@@ -130,9 +210,8 @@ def no_texts(subject: Subject) -> None:
 def requires_token(subject: Subject) -> None:
     if subject.server.token is None:
         raise NotOffered("no --token to test")
-    form = subject.embed_form
-    body = json.dumps(form.body(["x"], subject.model)).encode()
-    reply = subject.server.send("POST", form.path, body, with_token=False)
+    body = json.dumps(subject.embeds.body(["x"])).encode()
+    reply = subject.server.send("POST", subject.embeds.form.path, body, with_token=False)
     demand(reply.status in (401, 403), reply.summary())
 
 
@@ -146,7 +225,7 @@ def cosine(one: Vectors, other: Vectors) -> float:
 
 def vectors_of(subject: Subject, texts: Sequence[str]) -> Vectors:
     """Raises Failed."""
-    reply, vectors = embed(subject.server, subject.embed_form, texts, subject.model)
+    reply, vectors = subject.embeds.embed(texts)
     if vectors is None:
         raise Failed(f"no finite vector for each of {len(texts)} texts: {reply.summary()}")
     return vectors
@@ -202,19 +281,19 @@ def concurrent_clients(subject: Subject) -> None:
 
 @check("20,000 words are truncated or refused")
 def long_text(subject: Subject) -> None:
-    reply, vectors = embed(subject.server, subject.embed_form, ["word " * 20_000], subject.model)
+    reply, vectors = subject.embeds.embed(["word " * 20_000])
     demand(vectors is not None or 400 <= reply.status < 500, reply.summary())
 
 
 @check("base64 holds the same numbers")
 def base64_vectors(subject: Subject) -> None:
-    form = subject.embed_form
-    if form.name not in ("OpenAI", "infinity"):
-        raise NotOffered(f"{form.name} has no encoding_format")
-    reply = subject.server.post(form.path, {**form.body(TEXTS, subject.model), "encoding_format": "base64"})
+    embeds = subject.embeds
+    if embeds.form.name not in ("OpenAI", "infinity"):
+        raise NotOffered(f"{embeds.form.name} has no encoding_format")
+    reply = embeds.post({**embeds.body(TEXTS), "encoding_format": "base64"})
     if 400 <= reply.status < 500:
         raise NotOffered(f"encoding_format base64 is {reply.status}")
-    vectors = read_vectors(form, reply, len(TEXTS))
+    vectors = embeds.read_vectors(reply, len(TEXTS))
     if vectors is None:
         raise Failed(reply.summary())
     _demand_same(vectors, vectors_of(subject, TEXTS), "base64 and numbers")
@@ -229,7 +308,7 @@ def _smart_kinds(subject: Subject, **options: bool) -> dict[str, Any]:
     try:
         kinds = reply.json()["data"][0]["embeddings"]
         assert reply.status == 200 and isinstance(kinds, dict)
-    except (*_WRONG_SHAPE, AssertionError):
+    except (*WRONG_SHAPE, AssertionError):
         raise Failed(f"no embeddings: {reply.summary()}") from None
     return kinds
 
@@ -242,7 +321,7 @@ def all_kinds(subject: Subject) -> None:
         widths = {len(row) for row in kinds["colbert"]}
         demand("dense" in kinds and weights and min(weights) >= 0, "no sparse weights, or a negative one")
         demand(len(widths) == 1, "ColBERT vectors of several widths, or none")
-    except _WRONG_SHAPE:
+    except WRONG_SHAPE:
         raise Failed("dense, sparse or colbert is missing") from None
 
 
@@ -251,7 +330,7 @@ def sparse_as_indices(subject: Subject) -> None:
     sparse: Any = _smart_kinds(subject, sparse_as_indices=True).get("sparse")
     try:
         is_good = len(sparse["indices"]) == len(sparse["values"]) > 0
-    except _WRONG_SHAPE:
+    except WRONG_SHAPE:
         is_good = False
     demand(is_good, "no indices and values of one length")
 
@@ -260,7 +339,7 @@ def sparse_as_indices(subject: Subject) -> None:
 
 
 def _scores(subject: Subject) -> dict[int, float]:
-    reply, scores = rerank(subject.server, subject.rerank_form, QUERY, PASSAGES, subject.model)
+    reply, scores = subject.reranks.rerank(QUERY, PASSAGES)
     if scores is None:
         raise Failed(f"no finite score for each passage: {reply.summary()}")
     return scores
@@ -288,8 +367,7 @@ def same_scores(subject: Subject) -> None:
 
 @check("no passages get 200 or a 4xx error")
 def no_passages(subject: Subject) -> None:
-    form = subject.rerank_form
-    reply = subject.server.post(form.path, form.body(QUERY, [], subject.model))
+    reply = subject.reranks.post(subject.reranks.body([], QUERY))
     demand(reply.status == 200 or 400 <= reply.status < 500, reply.summary())
 
 
@@ -311,22 +389,19 @@ def _exceed(name: str, limit: int, subject: Subject) -> None:
         texts = ["x" * (limit + 1)]
     else:  # in pieces, so that no single text is too long
         texts = ["x" * 1000] * (limit // 1000) + ["x" * (limit % 1000 + 1)]
-    if "rerank" in name:
-        path, body = subject.rerank_form.path, subject.rerank_form.body(QUERY, texts, subject.model)
-    else:
-        path, body = subject.embed_form.path, subject.embed_form.body(texts, subject.model)
-    reply = subject.server.post(path, body)
+    route, query = (subject.reranks, QUERY) if "rerank" in name else (subject.embeds, None)
+    reply = route.post(route.body(texts, query))
     demand(400 <= reply.status < 500, f"above the limit: {reply.summary()}")
 
 
 def _backpressure(subject: Subject) -> None:
     """Concurrent requests get 200, 429 or 503, and at least one of them gets 200."""
-    form, count = subject.embed_form, subject.backpressure_requests
+    embeds, count = subject.embeds, subject.backpressure_requests
     if count == 0:
         raise NotOffered("--backpressure-requests 0")
-    bodies = [form.body([f"Request {i}: {PASSAGES[i % 3]}"], subject.model) for i in range(count)]
+    bodies = [embeds.body([f"Request {i}: {PASSAGES[i % 3]}"]) for i in range(count)]
     with ThreadPoolExecutor(min(count, 256)) as pool:
-        replies = list(pool.map(lambda body: subject.server.post(form.path, body), bodies))
+        replies = list(pool.map(embeds.post, bodies))
     bad = [reply for reply in replies if reply.status not in (200, 429, 503)]
     demand(not bad, f"{len(bad)} of {count} failed; the first: {bad[0].summary() if bad else ''}")
     demand(any(reply.status == 200 for reply in replies), f"none of {count} was answered")
@@ -335,7 +410,7 @@ def _backpressure(subject: Subject) -> None:
 def _example_checks(subject: Subject) -> list[Check]:
     """One check for each route of the server's OpenAPI document: its own examples are answered."""
     checks = []
-    for method, path, name, body in _examples((subject.openapi or {}).get("paths")):
+    for method, path, name, body in _examples(subject.openapi):
         shown = f"{method} {path}" + (f", {name}" if name else "")
         checks.append(Check(shown, partial(_send_example, method, path, body)))
     return checks[:MAX_EXAMPLES]
@@ -348,8 +423,9 @@ def _send_example(method: str, path: str, body: Any, subject: Subject) -> None:
     demand(200 <= reply.status < 400, reply.summary())
 
 
-def _examples(paths: Any) -> Iterator[tuple[str, str, str, Any]]:
+def _examples(openapi: Any) -> Iterator[tuple[str, str, str, Any]]:
     """Method, path, the example's name, and body. The document may contain anything."""
+    paths = openapi.get("paths") if isinstance(openapi, dict) else None
     for path, operations in paths.items() if isinstance(paths, dict) else ():
         if not isinstance(operations, dict) or not path.startswith("/") or "{" in path:
             continue
@@ -360,7 +436,7 @@ def _examples(paths: Any) -> Iterator[tuple[str, str, str, Any]]:
             examples = content.get("examples")
             if "example" in content:
                 yield "POST", path, "", content["example"]
-        except _WRONG_SHAPE:
+        except WRONG_SHAPE:
             continue
         for name, example in examples.items() if isinstance(examples, dict) else ():
             if isinstance(example, dict) and "value" in example:
