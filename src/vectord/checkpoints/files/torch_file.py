@@ -15,7 +15,7 @@ import io
 import mmap
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -258,105 +258,84 @@ def read_tensors(path: Path, pickled: bytes) -> dict[str, StoredTensor]:
     return value
 
 
-def _interpret(pickled: bytes) -> object:
-    """Return the value of the pickle."""
+def _interpret(pickled: bytes) -> object:  # noqa: PLR0912, PLR0915  one case an instruction
+    """Return the value of the pickle: dicts, tuples, strings, numbers, and the results of _GLOBALS, _storage, _call."""
     import pickletools  # noqa: PLC0415  4 ms, and few models need it
 
-    machine = _Machine()
+    stack: list[Any] = []
+    outer: list[list[Any]] = []  # the stacks below the open marks
+    memo: dict[int, Any] = {}
     for opcode, argument, at in pickletools.genops(pickled):
-        if opcode.name == "STOP" and at == len(pickled) - 1:
-            return machine.stack.pop()
-        step = _STEPS.get(opcode.name)
-        if step is None or (opcode.name == "PROTO" and argument != 2):
-            raise ValueError(f"its pickle has instruction {opcode.name} ({argument!r:.20}) at byte {at:,}")
-        step(machine, argument)
-        if len(machine.stack) > _STACK_LIMIT:
+        match opcode.name:
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINUNICODE":
+                _check_size(argument)
+                stack.append(argument)
+            case "NEWTRUE" | "NEWFALSE":
+                stack.append(opcode.name == "NEWTRUE")
+            case "MARK":
+                if len(outer) == _MARKS_LIMIT:
+                    raise ValueError(f"its pickle is nested more than {_MARKS_LIMIT} deep")
+                outer.append(stack)
+                stack = []
+            case "TUPLE":
+                marked, stack = stack, outer.pop()
+                stack.append(tuple(marked))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                stack.append(_pop(stack, int(opcode.name[-1])))
+            case "EMPTY_TUPLE":
+                stack.append(())
+            case "EMPTY_DICT":
+                stack.append({})
+            case "GLOBAL":
+                if argument not in _GLOBALS:
+                    raise ValueError(f"its pickle names {argument[:100]!r}")
+                stack.append(_GLOBALS[argument])
+            case "BINPERSID":
+                stack.append(_storage(stack.pop()))
+            case "REDUCE":
+                stack.append(_call(*_pop(stack, 2)))
+            case "SETITEM":
+                items = _pop(stack, 2)
+                _set_items(stack[-1], items)
+            case "SETITEMS":
+                marked, stack = stack, outer.pop()
+                _set_items(stack[-1], marked)
+            case "BUILD":  # torch.save keeps _metadata for load_state_dict in an attribute of the OrderedDict
+                if type(stack.pop()) is not dict or type(stack[-1]) is not dict:
+                    raise ValueError("its pickle sets attributes of an object")
+            case "PROTO" if argument == 2:
+                pass
+            case "STOP" if at == len(pickled) - 1:
+                return stack.pop()
+            case name:
+                raise ValueError(f"its pickle has instruction {name} ({argument!r:.20}) at byte {at:,}")
+        if len(stack) > _STACK_LIMIT:
             raise ValueError(f"its pickle stacks more than {_STACK_LIMIT:,} values")
     raise AssertionError("genops ends at STOP or raises ValueError")
 
 
-class _Machine:
-    """Values are dicts, tuples, strings, numbers, and the results of _GLOBALS, _storage and _call."""
-
-    def __init__(self) -> None:
-        self.stack: list[Any] = []
-        self._outer: list[list[Any]] = []  # the stacks below the open marks
-        self._memo: dict[int, Any] = {}
-
-    def mark(self, argument: Any) -> None:
-        if len(self._outer) == _MARKS_LIMIT:
-            raise ValueError(f"its pickle is nested more than {_MARKS_LIMIT} deep")
-        self._outer.append(self.stack)
-        self.stack = []
-
-    def push(self, argument: Any) -> None:
-        if isinstance(argument, str) and len(argument) > _STRING_LIMIT:
-            raise ValueError(f"its pickle has a string of {len(argument):,} characters; the limit is {_STRING_LIMIT:,}")
-        if isinstance(argument, int) and abs(argument) >= 2**63:
-            raise ValueError(f"its pickle has a number of {argument.bit_length():,} bits; the limit is 63")
-        self.stack.append(argument)
-
-    def push_global(self, argument: Any) -> None:
-        if argument not in _GLOBALS:
-            raise ValueError(f"its pickle names {argument[:100]!r}")
-        self.stack.append(_GLOBALS[argument])
-
-    def pop_marked(self) -> tuple[Any, ...]:
-        values = tuple(self.stack)
-        self.stack = self._outer.pop()
-        return values
-
-    def pop_tuple(self, count: int) -> tuple[Any, ...]:
-        return tuple(self.stack.pop() for _ in range(count))[::-1]
-
-    def put(self, argument: Any) -> None:
-        self._memo[argument] = self.stack[-1]
-
-    def get(self, argument: Any) -> None:
-        self.stack.append(self._memo[argument])
-
-    def set_items(self, items: tuple[Any, ...]) -> None:
-        target = self.stack[-1]
-        if type(target) is not dict or len(items) % 2:
-            raise ValueError("its pickle sets items of a value that is not a dict, or a key without a value")
-        for key, value in zip(items[::2], items[1::2], strict=True):
-            if not isinstance(key, str) or key in target:  # other keys are never hashed
-                raise ValueError("its pickle has a key that is not a string, or the same key twice")
-            target[key] = value
-
-    def build(self, argument: Any) -> None:
-        """Drop the attributes of an OrderedDict: torch.save keeps _metadata there for load_state_dict."""
-        if type(self.stack.pop()) is not dict or type(self.stack[-1]) is not dict:
-            raise ValueError("its pickle sets attributes of an object")
-
-    def reduce(self, argument: Any) -> None:
-        arguments = self.stack.pop()
-        self.stack.append(_call(self.stack.pop(), arguments))
+def _check_size(argument: str | int) -> None:
+    if isinstance(argument, str) and len(argument) > _STRING_LIMIT:
+        raise ValueError(f"its pickle has a string of {len(argument):,} characters; the limit is {_STRING_LIMIT:,}")
+    if isinstance(argument, int) and abs(argument) >= 2**63:
+        raise ValueError(f"its pickle has a number of {argument.bit_length():,} bits; the limit is 63")
 
 
-_STEPS: Mapping[str, Callable[[_Machine, Any], None]] = {
-    "PROTO": lambda machine, argument: None,
-    "MARK": _Machine.mark,
-    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINUNICODE"), _Machine.push),
-    "NEWTRUE": lambda machine, argument: machine.push(True),
-    "NEWFALSE": lambda machine, argument: machine.push(False),
-    "EMPTY_DICT": lambda machine, argument: machine.push({}),
-    "EMPTY_TUPLE": lambda machine, argument: machine.push(()),
-    "TUPLE1": lambda machine, argument: machine.push(machine.pop_tuple(1)),
-    "TUPLE2": lambda machine, argument: machine.push(machine.pop_tuple(2)),
-    "TUPLE3": lambda machine, argument: machine.push(machine.pop_tuple(3)),
-    "TUPLE": lambda machine, argument: machine.push(machine.pop_marked()),
-    "BINPUT": _Machine.put,
-    "LONG_BINPUT": _Machine.put,
-    "BINGET": _Machine.get,
-    "LONG_BINGET": _Machine.get,
-    "GLOBAL": _Machine.push_global,
-    "BINPERSID": lambda machine, argument: machine.push(_storage(machine.stack.pop())),
-    "REDUCE": _Machine.reduce,
-    "SETITEM": lambda machine, argument: machine.set_items(machine.pop_tuple(2)),
-    "SETITEMS": lambda machine, argument: machine.set_items(machine.pop_marked()),
-    "BUILD": _Machine.build,
-}
+def _pop(stack: list[Any], count: int) -> tuple[Any, ...]:
+    return tuple(stack.pop() for _ in range(count))[::-1]
+
+
+def _set_items(target: Any, items: Sequence[Any]) -> None:
+    if type(target) is not dict or len(items) % 2:
+        raise ValueError("its pickle sets items of a value that is not a dict, or a key without a value")
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        if not isinstance(key, str) or key in target:  # other keys are never hashed
+            raise ValueError("its pickle has a key that is not a string, or the same key twice")
+        target[key] = value
 
 
 def _storage(place: Any) -> Storage:
