@@ -128,7 +128,6 @@ def test_an_entrys_texts_are_complete(entry: Entry) -> None:
         assert entry.task == "rerank"
         assert re.findall(r"{(\w+)}", entry.yes_no.body) == ["instruction", "query", "document"]
         assert not re.findall("[{}]", entry.yes_no.prefix + entry.yes_no.suffix + entry.yes_no.instruction)
-    assert entry.license is None or re.fullmatch(r"[a-z0-9.-]+", entry.license)
 
 
 def test_well_known_models_have_their_published_facts() -> None:
@@ -190,7 +189,6 @@ def test_the_yes_no_template_equals_the_model_card() -> None:
     """One line a field and two after the thinking; blank lines between the fields would change every score."""
     words = known("Qwen3-Reranker-0.6B").yes_no
     assert words is not None
-    assert words.answers == ("no", "yes")
     asked = words.body.format(instruction="I", query="Q", document="D")
     assert asked == "<Instruct>: I\n<Query>: Q\n<Document>: D"
     assert words.prefix.startswith("<|im_start|>system\nJudge whether")
@@ -202,11 +200,6 @@ def test_bidirectional_language_models_are_known() -> None:
     """With the causal attention of their architecture, their vectors would be plausible and wrong."""
     both_ways = [entry.hub_id for entry in CATALOGUE if entry.is_causal is False]
     assert both_ways == ["Alibaba-NLP/gte-Qwen2-1.5B-instruct", "Alibaba-NLP/gte-Qwen2-7B-instruct"]
-
-
-def test_the_gated_model_is_marked() -> None:
-    """Its download fails without a token."""
-    assert [entry.hub_id for entry in CATALOGUE if entry.gated] == ["google/embeddinggemma-300m"]
 
 
 def test_the_catalogue_imports_no_library() -> None:

