@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from vectord.config import Config, DeviceConfig, EngineConfig, ServerConfig
 from vectord.tools.doctor.advice import Advice, advice
-from vectord.tools.doctor.installation import Cache, Port
-from vectord.tools.doctor.machine import Gpu, Machine
+from vectord.tools.doctor.facts import Cache, Gpu, Machine, Port
 from vectord.tools.doctor.self_test import SelfTest
 
 MACHINE = Machine(

@@ -10,8 +10,7 @@ import pytest
 
 from vectord.config import Config, DeviceConfig
 from vectord.tools.doctor.advice import advice
-from vectord.tools.doctor.installation import Cache, Port
-from vectord.tools.doctor.machine import Gpu, Machine, read_machine
+from vectord.tools.doctor.facts import Cache, Gpu, Machine, Port, read_machine
 from vectord.tools.doctor.self_test import SelfTest
 
 MACHINE = Machine(

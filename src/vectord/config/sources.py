@@ -70,6 +70,12 @@ class Loaded:
         for note in self.notes:
             log.warning("%s", note)
 
+    def printable(self) -> Iterator[tuple[Setting, Any, Origin]]:
+        """Each setting with its value and origin. A secret that is set is ***."""
+        for setting in SETTINGS:
+            value = getattr(getattr(self.config, setting.section), setting.name)
+            yield setting, "***" if setting.secret and value is not None else value, self.origins[setting.name]
+
 
 def load(
     command_line: CommandLine, environ: Mapping[str, str], cwd: Path, profiles: Mapping[str, Path] | None = None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import ssl
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httptools
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,52 +70,10 @@ class Figures:
     failures: Mapping[str, int] = field(default_factory=dict)  # how often each failure occurred
 
 
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """Of ascending values, interpolated between the two nearest."""
-    place = (len(ordered) - 1) * percent / 100
-    below = math.floor(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def figures(
-    scenario: str,
-    *,
-    latencies_ms: Sequence[float],
-    failures: Mapping[str, int],
-    concurrency: int,
-    units_per_request: int,
-    wall_s: float,
-    cpu_s: float,
-) -> Figures:
-    """latencies_ms: of successful requests, in any order."""
-    ordered = sorted(latencies_ms)
-    wall_s = max(wall_s, 1e-9)
-
-    def at(percent: float) -> float | None:
-        return round(percentile(ordered, percent), 3) if ordered else None
-
-    times = {"avg_ms": round(sum(ordered) / len(ordered), 3) if ordered else None, "min_ms": at(0), "max_ms": at(100)}
-    return Figures(
-        scenario=scenario,
-        requests=len(ordered) + sum(failures.values()),
-        ok=len(ordered),
-        failed=sum(failures.values()),
-        concurrency=concurrency,
-        wall_s=round(wall_s, 4),
-        requests_per_s=round(len(ordered) / wall_s, 2),
-        units_per_s=round(len(ordered) * units_per_request / wall_s, 2),
-        p50_ms=at(50),
-        p95_ms=at(95),
-        p99_ms=at(99),
-        **times,
-        client_busy=round(min(cpu_s / wall_s, 1.0), 3),
-        failures=failures,
-    )
-
-
 @dataclass(slots=True)
-class _Tally:
+class Tally:
+    """The requests to send, and the results of those that have ended."""
+
     unsent: int
     latencies_ms: list[float] = field(default_factory=list)
     failures: dict[str, int] = field(default_factory=dict)
@@ -129,6 +87,35 @@ class _Tally:
 
     def fail(self, why: str) -> None:
         self.failures[why] = self.failures.get(why, 0) + 1
+
+    def figures(
+        self, scenario: str, *, concurrency: int, units_per_request: int, wall_s: float, cpu_s: float
+    ) -> Figures:
+        ok, failed = len(self.latencies_ms), sum(self.failures.values())
+        wall_s = max(wall_s, 1e-9)
+        times: list[float | None] = [None] * 6
+        if ok:
+            percentiles = np.percentile(self.latencies_ms, (50, 95, 99, 0, 100))
+            times = [round(float(ms), 3) for ms in (np.mean(self.latencies_ms), *percentiles)]
+        avg_ms, p50_ms, p95_ms, p99_ms, min_ms, max_ms = times
+        return Figures(
+            scenario=scenario,
+            requests=ok + failed,
+            ok=ok,
+            failed=failed,
+            concurrency=concurrency,
+            wall_s=round(wall_s, 4),
+            requests_per_s=round(ok / wall_s, 2),
+            units_per_s=round(ok * units_per_request / wall_s, 2),
+            avg_ms=avg_ms,
+            p50_ms=p50_ms,
+            p95_ms=p95_ms,
+            p99_ms=p99_ms,
+            min_ms=min_ms,
+            max_ms=max_ms,
+            client_busy=round(min(cpu_s / wall_s, 1.0), 3),
+            failures=self.failures,
+        )
 
 
 def put_load(
@@ -155,15 +142,13 @@ def put_load(
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         if warmup:
-            runner.run(_run(at, payloads, _Tally(warmup), concurrency, timeout_s, lambda done: None))
-        tally = _Tally(requests)
+            runner.run(_run(at, payloads, Tally(warmup), concurrency, timeout_s, lambda done: None))
+        tally = Tally(requests)
         began_s, cpu_began_s = time.perf_counter(), time.process_time()
         runner.run(_run(at, payloads, tally, concurrency, timeout_s, report))
         wall_s, cpu_s = time.perf_counter() - began_s, time.process_time() - cpu_began_s
-    return figures(
+    return tally.figures(
         scenario,
-        latencies_ms=tally.latencies_ms,
-        failures=tally.failures,
         concurrency=concurrency,
         units_per_request=units_per_request,
         wall_s=wall_s,
@@ -174,7 +159,7 @@ def put_load(
 async def _run(
     at: LoadTarget,
     payloads: Sequence[bytes],
-    tally: _Tally,
+    tally: Tally,
     concurrency: int,
     timeout_s: float,
     report: Callable[[int], None],
@@ -196,7 +181,7 @@ async def _run(
             task.cancel()
 
 
-async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: _Tally, timeout_s: float) -> None:
+async def _worker(at: LoadTarget, payloads: Iterator[bytes], tally: Tally, timeout_s: float) -> None:
     """Send one request after another on one connection; reconnect after a failure."""
     loop = asyncio.get_running_loop()
     connection: _Connection | None = None

@@ -107,31 +107,26 @@ def command(
 def _examine(loaded: Loaded, *, self_test: bool, as_json: bool) -> int:
     from vectord.checkpoints.hub import cache_folder  # noqa: PLC0415
     from vectord.config.sources import export_hub  # noqa: PLC0415
+    from vectord.tools.doctor import facts  # noqa: PLC0415
     from vectord.tools.doctor.advice import advice  # noqa: PLC0415
-    from vectord.tools.doctor.installation import read_cache, read_ports, read_settings, read_versions  # noqa: PLC0415
-    from vectord.tools.doctor.machine import read_machine  # noqa: PLC0415
 
     config = loaded.config
     export_hub(config.model, os.environ)
-    machine, libraries = read_machine(), read_versions()
-    cache = read_cache(cache_folder(config.model.hf_home, os.environ))
-    ports = read_ports(config.server)
-    models = _self_tests(loaded) if self_test else []
-    findings = SimpleNamespace(
-        machine=machine,
-        libraries=libraries,
-        cache=cache,
+    found = SimpleNamespace(
+        machine=facts.read_machine(),
+        libraries=facts.read_versions(),
+        cache=facts.read_cache(cache_folder(config.model.hf_home, os.environ)),
         profile=loaded.profile,
-        settings=read_settings(loaded),
-        ports=ports,
-        models=models,
-        advice=advice(machine, cache, ports, models, config, list(libraries)),
+        settings=facts.read_settings(loaded),
+        ports=facts.read_ports(config.server),
+        models=_self_tests(loaded) if self_test else [],
     )
+    found.advice = advice(found.machine, found.cache, found.ports, found.models, config, list(found.libraries))
     if as_json:
-        print_json(vars(findings))
+        print_json(vars(found))
     else:
-        _print_findings(findings)
-    return ExitCode.FAILED if any(one.level == "problem" for one in findings.advice) else 0
+        _print_findings(found)
+    return ExitCode.FAILED if any(one.level == "problem" for one in found.advice) else 0
 
 
 def _self_tests(loaded: Loaded) -> list[SelfTest]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from typing import Any
 
@@ -11,7 +10,6 @@ import click
 from vectord.cli.commands import load_settings, profile_names
 from vectord.cli.printing import print_json, print_table
 from vectord.config.command_line import Command, flag, pass_command_line
-from vectord.config.settings import SETTINGS
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError
 
@@ -61,23 +59,15 @@ def command(line: CommandLine, print_config: bool, as_json: bool) -> int:
 def _print_config(loaded: Loaded, *, as_json: bool) -> int:
     for note in loaded.notes:
         sys.stderr.write(f"vectord: {note}\n")
-    sections: dict[str, dict[str, Any]] = dataclasses.asdict(loaded.config)
-    for setting in SETTINGS:
-        if setting.secret and sections[setting.section][setting.name] is not None:
-            sections[setting.section][setting.name] = "***"
     if as_json:
-        printed = {
-            section: {
-                name: {"value": value, "source": loaded.origins[name].source, "name": loaded.origins[name].name}
-                for name, value in values.items()
-            }
-            for section, values in sections.items()
-        }
-        return print_json({"profile": loaded.profile, **printed})
+        printed: dict[str, Any] = {"profile": loaded.profile}
+        for setting, value, origin in loaded.printable():
+            shown = {"value": value, "source": origin.source, "name": origin.name}
+            printed.setdefault(setting.section, {})[setting.name] = shown
+        return print_json(printed)
     rows = [
-        (f"{section}.{name}", _text(value), str(loaded.origins[name]))
-        for section, values in sections.items()
-        for name, value in values.items()
+        (f"{setting.section}.{setting.name}", _text(value), str(origin))
+        for setting, value, origin in loaded.printable()
     ]
     return print_table(rows, ("setting", "value", "from"), title=f"profile {loaded.profile}")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vectord.config import Config
-from vectord.tools.doctor.installation import Cache, Port
-from vectord.tools.doctor.machine import Machine
+from vectord.tools.doctor.facts import Cache, Machine, Port
 from vectord.tools.doctor.self_test import SelfTest
 
 MIN_FREE_BYTES = 5 * 10**9

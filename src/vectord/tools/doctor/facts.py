@@ -1,15 +1,24 @@
-"""Facts about the machine: CPU, memory, GPUs. Reads small files in /proc and /sys, and runs nvidia-smi."""
+"""Facts about the machine and the installation: CPU, memory, GPUs, libraries, the model cache, settings, ports.
+
+Reads small files in /proc and /sys, and runs nvidia-smi.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
+import socket
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from vectord import __version__
 from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
+from vectord.config import ServerConfig
+from vectord.config.sources import Loaded
 
 # Instruction sets for matrix products, by their names in /proc/cpuinfo.
 FEATURES = (
@@ -18,6 +27,13 @@ FEATURES = (
 )
 _SMI_TIMEOUT_S = 10
 _UNLIMITED_BYTES = 2**60  # cgroups v1 reports "no limit" as a larger number
+LIBRARIES = (
+    *("openvino", "tokenizers", "numpy", "huggingface_hub", "starlette", "uvicorn", "uvloop", "httpx"),
+    *("torch", "transformers", "onnxruntime", "onnxruntime-gpu", "pyarrow", "grpcio", "redis"),
+)
+
+
+# --- the machine ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +132,84 @@ def _text(path: Path) -> str:
         return path.read_text("utf-8", "replace")
     except OSError:
         return ""
+
+
+# --- the installation -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    folder: str
+    exists: bool
+    writable: bool  # the folder, or its closest parent that exists
+    free_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedSetting:
+    """A setting that is not at its default."""
+
+    setting: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Port:
+    setting: str
+    host: str
+    port: int
+    problem: str | None  # why it is not available
+
+
+def read_versions() -> dict[str, str]:
+    """Versions of Python, vectord and the installed libraries of LIBRARIES."""
+    found = {"vectord": __version__, "Python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def read_cache(folder: Path) -> Cache:
+    """Writes nothing to the folder."""
+    nearest = next((place for place in (folder, *folder.absolute().parents) if place.is_dir()), Path("/"))
+    try:
+        free_bytes = shutil.disk_usage(nearest).free
+    except OSError:
+        free_bytes = None
+    writable = os.access(nearest, os.W_OK | os.X_OK)
+    return Cache(folder=str(folder), exists=folder.is_dir(), writable=writable, free_bytes=free_bytes)
+
+
+def read_settings(loaded: Loaded) -> list[ChangedSetting]:
+    """Settings that differ from their defaults, with their sources. Secrets are ***."""
+    found = []
+    for setting, value, origin in loaded.printable():
+        if origin.source != "default":
+            text = ", ".join(value) if isinstance(value, tuple) else str(value)
+            found.append(ChangedSetting(setting=f"{setting.section}.{setting.name}", value=text, source=str(origin)))
+    return found
+
+
+def read_ports(config: ServerConfig) -> Sequence[Port]:
+    ports = {"port": config.port, "grpc_port": config.grpc_port, "prometheus_port": config.prometheus_port}
+    return [
+        Port(setting=setting, host=config.host, port=port, problem=_problem(config.host, port))
+        for setting, port in ports.items()
+        if port
+    ]
+
+
+def _problem(host: str, port: int) -> str | None:
+    """The reason why the server cannot listen there; None if it can."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return error.strerror or type(error).__name__
+    return None
