@@ -33,8 +33,7 @@ from vectord.engine.cache.lookup import TEXTS_PER_STEP
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.engine.queue.admission import Speed
-from vectord.engine.queue.batch import Item
-from vectord.engine.queue.job import Job
+from vectord.engine.queue.batch import Item, Job
 from vectord.errors import (
     EmptyInput,
     InferenceFailed,

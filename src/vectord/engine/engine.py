@@ -20,7 +20,6 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import ModelCache
 from vectord.engine.cache.memory import AnswerCache
 from vectord.engine.cache.shared import SharedCache, Store
-from vectord.engine.deadlines import before, earliest, passed, within
 from vectord.engine.events import (
     ActiveRequestsChanged,
     Event,
@@ -28,6 +27,7 @@ from vectord.engine.events import (
     Observer,
     QueueChanged,
     RequestEnded,
+    StatisticsCounter,
     discard,
 )
 from vectord.engine.models.lifecycle import Lifecycle, Policy
@@ -49,9 +49,8 @@ from vectord.engine.operations.pool import EncoderPool
 from vectord.engine.operations.rerank import method_of, rerank
 from vectord.engine.operations.task import Task
 from vectord.engine.operations.tokenize import decode, tokenize
-from vectord.engine.queue.admission import Admission
+from vectord.engine.queue.admission import Admission, before, earliest, passed, within
 from vectord.engine.queue.runner import ModelRunner
-from vectord.engine.queue.statistics import StatisticsCounter
 from vectord.errors import FingerprintMismatch, ModelCannot, Overloaded, TimedOut, VectordError
 from vectord.schema import (
     ANYONE,

@@ -17,9 +17,8 @@ from vectord.compute.backends.base import TokenBatch
 from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import MAX_BLAMED, Device, Devices, Place
+from vectord.engine.queue.devices import MAX_BLAMED, MAX_HUNG, Device, Devices, Place
 from vectord.engine.queue.execution import Execution
-from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory

@@ -11,9 +11,8 @@ from tests.engine.fakes import SPECIAL_IDS, FakeBackend, entered, sequence_of, s
 
 from vectord.compute.backends.base import TokenBatch
 from vectord.engine.queue.batch import Item
-from vectord.engine.queue.devices import Device, Place
+from vectord.engine.queue.devices import MAX_HUNG, Device, Place
 from vectord.engine.queue.execution import Execution
-from vectord.engine.queue.hangs import MAX_HUNG
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, InferenceTimedOut

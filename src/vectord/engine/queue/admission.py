@@ -1,15 +1,21 @@
 """Admission: refuse a request early, with a reason and a time to retry. Belongs to the event loop.
 
 Two checks, made by engine.py and runner.py: the number of active requests, and the wait of this request at the speed
-that the device has shown. The scheduler computes the tokens ahead of it.
+that the device has shown. The scheduler computes the tokens ahead of it. Work that misses its deadline is cancelled,
+which removes it from the queue; a running forward is not interrupted, and its answer goes to the cache.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from vectord.errors import Overloaded, ShuttingDown
+from vectord.errors import InferenceTimedOut, Overloaded, ShuttingDown, TimedOut, VectordError
+
+T = TypeVar("T")
 
 MEMORY = 0.95  # weight of the past per batch: about 20 batches, one or two seconds on a busy CPU
 MAX_QUEUED_TOKENS = 2**25  # the longest queue: 256 MiB of ids, 25 min of MiniLM on two cores
@@ -157,3 +163,43 @@ def check_room(queued_tokens: int, tokens: int, tokens_per_s: float) -> None:
             limit=MAX_QUEUED_TOKENS,
             retry_after_s=max(MIN_RETRY_AFTER_S, surplus / tokens_per_s),
         )
+
+
+def earliest(deadline_s: float | None, timeout_s: float) -> float:
+    """The caller's deadline or `timeout_s` from now, whichever comes first."""
+    own_s = time.monotonic() + timeout_s
+    return own_s if deadline_s is None else min(own_s, deadline_s)
+
+
+def passed(deadline_s: float | None) -> bool:
+    return deadline_s is not None and deadline_s <= time.monotonic()
+
+
+async def before(deadline_s: float | None, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. deadline_s: by time.monotonic(); None: no limit. Raises TimedOut."""
+    if deadline_s is None:
+        return await work
+    late = TimedOut("The request was not finished by its deadline.")
+    if passed(deadline_s):
+        work.close()
+        raise late
+    return await _within(deadline_s - time.monotonic(), work, late)
+
+
+async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. timeout_s: 0: no limit. Raises InferenceTimedOut."""
+    if not timeout_s:
+        return await work
+    return await _within(
+        timeout_s, work, InferenceTimedOut("The model did not answer within {limit} s.", limit=timeout_s)
+    )
+
+
+async def _within(left_s: float, work: Coroutine[Any, Any, T], late: VectordError) -> T:
+    try:
+        async with asyncio.timeout(left_s) as scope:
+            return await work
+    except TimeoutError as cause:
+        if scope.expired():
+            raise late from cause
+        raise

@@ -1,13 +1,16 @@
-"""An Item is a queued sequence; a Batch is the items that a device runs together. Plain values.
+"""An Item is a queued sequence, a Batch the items that a device runs together, a Job the texts of one request.
 
-runner.py makes Items on the event loop, scheduler.py makes Batches of them, worker.py runs those.
+runner.py makes Jobs and Items on the event loop, scheduler.py makes Batches of Items, worker.py runs those. A Job
+belongs to the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, TypeAlias
 
 from vectord.errors import VectordError
 from vectord.schema import Float32, Lane, Sparse
@@ -20,14 +23,6 @@ Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
 Key: TypeAlias = tuple[str, bytes, bytes, bytes, frozenset[Kind]]  # fingerprint, ids, type ids, spans and keys, kinds
 
 
-class Waiter(Protocol):
-    """Receives an item's answer, on the event loop."""
-
-    def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None: ...
-
-    def fail(self, index: int, error: VectordError) -> None: ...
-
-
 @dataclass(slots=True, eq=False)
 class Item:
     """A sequence in the queue. Compared by identity: two equal texts are two items unless the cache joins them."""
@@ -37,7 +32,7 @@ class Item:
     client: str
     lane: Lane
     key: Key | None = None  # None: neither cached nor shared with other requests
-    waiters: list[tuple[Waiter, int]] = field(default_factory=list)  # on the event loop only
+    waiters: list[tuple[Job, int]] = field(default_factory=list)  # on the event loop only
     tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,3 +45,75 @@ class Batch:
     tokens: int
     alone: bool  # one text, no other stream busy, empty queue: the whole device may work on it
     pressed: bool  # more texts were queued: its duration measures the device's speed under load
+
+
+class Job:
+    """Collects the answers to one request's texts, in order.
+
+    One future for all texts: done when the last answer is in, or with the first error.
+    """
+
+    def __init__(self, texts: int, now_s: float, *, partial: bool = False) -> None:
+        """partial: a text's error is one of the answers, and does not end the job."""
+        self.failures: dict[int, VectordError] = {}
+        self.items: list[Item] = []  # what this job waits for: its own items and shared ones
+        self.queue_s = 0.0  # sum over the texts since the start of the job, as inference_s
+        self.inference_s = 0.0
+        self.began_s = now_s
+        self.started_s = math.inf  # start of its first forward
+        self.ended_s = -math.inf  # end of its last forward
+        self._answers: list[Answer] = [{}] * texts
+        self._missing = texts
+        self._partial = partial
+        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def over(self) -> bool:
+        return self._done.done()
+
+    def wait_for(self, item: Item, index: int) -> None:
+        item.waiters.append((self, index))
+        self.items.append(item)
+
+    def fill(self, index: int, answer: Answer, started_s: float, ended_s: float) -> None:
+        """started_s, ended_s: of the forward. A job that joined a running item did not wait for all of it."""
+        started_s = max(started_s, self.began_s)
+        self.queue_s += started_s - self.began_s
+        self.inference_s += max(0.0, ended_s - started_s)
+        self.started_s = min(self.started_s, started_s)
+        self.ended_s = max(self.ended_s, ended_s)
+        self.fill_known(index, answer)
+
+    def fill_known(self, index: int, answer: Answer) -> None:
+        """An answer from a cache."""
+        self._answers[index] = answer
+        self._missing -= 1
+        if not self._missing and not self._done.done():
+            self._done.set_result(None)
+
+    def fail(self, index: int, error: VectordError) -> None:
+        """Records `error` for one text, as a copy: one error may fail several requests, with an index of each."""
+        own = error.at(index=index)
+        if not self._partial:
+            self.end(own)
+            return
+        self.failures[index] = own
+        self.fill_known(index, {})
+
+    def end(self, error: VectordError) -> None:
+        if not self._done.done():
+            self._done.set_exception(error)
+
+    async def answers(self) -> Sequence[Answer]:
+        """One per text, in input order."""
+        await self._done
+        return self._answers
+
+    def leave(self) -> list[Item]:
+        """Stop waiting; returns the items without any waiter."""
+        if not self._done.cancel() and not self._done.cancelled():
+            self._done.exception()  # marks it as retrieved, or asyncio would log a warning
+        self._answers = []  # an error's traceback may keep this job alive, and answers are large
+        for item in self.items:
+            item.waiters = [waiter for waiter in item.waiters if waiter[0] is not self]
+        return [item for item in self.items if not item.waiters]

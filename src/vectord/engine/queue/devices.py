@@ -1,4 +1,4 @@
-"""The devices that run one model's queue: their load, their state, and which runs the next batch. Pure.
+"""The devices that run one model's queue: their load and state, the retries of failed batches, and hung threads. Pure.
 
 The worker calls it under its lock. A stream of a device is a place, which one thread holds. A place is **away** while
 its thread is dead or hung and not yet replaced, and **lost** when it will not be replaced.
@@ -10,15 +10,18 @@ failed batch is retried on another device; if that succeeds MAX_BLAMED times in 
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from vectord.engine.queue.batch import Batch, Item
 from vectord.engine.queue.execution import Execution
 from vectord.schema import DeviceState
 
 MAX_BLAMED = 3  # consecutive batches that failed on a device and succeeded on another
+MAX_HUNG = 3  # abandoned threads per device; their memory cannot be freed
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,3 +141,105 @@ class Devices:
         if not device.pipelined:
             return self._spare(device)
         return int(not self.busy_streams(device) and self._spare(device) > 0)
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """Texts to run together, before all others, on one of these devices: a retry, or a self-test."""
+
+    items: list[Item]
+    devices: frozenset[Device]
+    final: bool = False  # if they fail, no other device runs them
+    suspect: Device | None = None  # the device they failed on; it is to blame if they succeed here
+
+    @property
+    def tokens(self) -> int:
+        return sum(item.tokens for item in self.items)
+
+    def batch(self) -> Batch:
+        return Batch(self.items, self.tokens, alone=False, pressed=False)
+
+
+class Retries:
+    def __init__(self) -> None:
+        self._reservations: list[Reservation] = []
+
+    @property
+    def texts(self) -> int:
+        return sum(len(reservation.items) for reservation in self._reservations)
+
+    @property
+    def tokens(self) -> int:
+        return sum(reservation.tokens for reservation in self._reservations)
+
+    def add(self, reservation: Reservation) -> None:
+        self._reservations.append(reservation)
+
+    def take(self, device: Device) -> Reservation | None:
+        """The oldest reservation that this device may run."""
+        for reservation in self._reservations:
+            if device in reservation.devices:
+                self._reservations.remove(reservation)
+                return reservation
+        return None
+
+    def cancel(self, item: Item) -> bool:
+        for reservation in self._reservations:
+            if item in reservation.items:
+                reservation.items.remove(item)
+                if not reservation.items:
+                    self._reservations.remove(reservation)
+                return True
+        return False
+
+    def take_unserved(self, living: frozenset[Device]) -> list[Item]:
+        """Remove and return the texts whose devices are all lost."""
+        unserved = [reservation for reservation in self._reservations if not reservation.devices & living]
+        self._reservations = [reservation for reservation in self._reservations if reservation.devices & living]
+        return [item for reservation in unserved for item in reservation.items]
+
+    def clear(self) -> None:
+        self._reservations.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBatch:
+    batch: Batch
+    free_s: float  # when the stream became free: the end of its last batch, or started_s if the queue was empty
+    started_s: float
+    place: Place
+    reservation: Reservation | None  # where the batch came from; None: the queue
+
+
+class HangMonitor:
+    """A hung thread cannot be ended. It is abandoned: its batch fails, and its result, if any, is dropped."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """timeout_s: 0: a forward may take any time."""
+        self.timeout_s = timeout_s
+        self._running: dict[threading.Thread, RunningBatch] = {}  # without abandoned threads
+        self._hung: list[tuple[Device, threading.Thread]] = []
+
+    @property
+    def hung_threads(self) -> list[threading.Thread]:
+        return [thread for _, thread in self._hung]
+
+    def began(self, running: RunningBatch) -> None:
+        """The calling thread runs this from now on."""
+        self._running[threading.current_thread()] = running
+
+    def ended(self) -> RunningBatch | None:
+        """What the calling thread ran; None if it was abandoned meanwhile."""
+        return self._running.pop(threading.current_thread(), None)
+
+    def abandon_overdue(self, now_s: float) -> RunningBatch | None:
+        """A batch that has run for longer than the timeout; its thread is abandoned. None: there is none left."""
+        for thread, running in self._running.items():
+            if self.timeout_s and now_s - running.started_s > self.timeout_s:
+                del self._running[thread]
+                self._hung.append((running.place.device, thread))
+                return running
+        return None
+
+    def hung_on(self, device: Device) -> int:
+        return sum(one is device for one, _ in self._hung)

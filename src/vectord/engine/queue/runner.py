@@ -22,10 +22,9 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import TEXTS_PER_STEP, Miss, ModelCache
 from vectord.engine.events import BatchRan, Observer
 from vectord.engine.queue.admission import SHUT_DOWN, Speed, check_room, check_wait
-from vectord.engine.queue.batch import Answer, Item, Kind
+from vectord.engine.queue.batch import Answer, Item, Job, Kind
 from vectord.engine.queue.devices import Device
 from vectord.engine.queue.execution import Execution, output_of
-from vectord.engine.queue.job import Job
 from vectord.engine.queue.scheduler import BatchLimits, Scheduler
 from vectord.engine.queue.worker import BatchOutcome, Worker
 from vectord.errors import InferenceFailed, Unavailable, VectordError

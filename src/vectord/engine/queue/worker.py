@@ -7,11 +7,11 @@
 Several devices share one queue: the least loaded device with a free stream takes the next batch (devices.py). The lock
 is held for list operations only, never during a forward.
 
-A batch that fails on one device is retried once on another (retries.py). A thread dies when a backend raises something
+A batch that fails on one device is retried once on another (`Retries`). A thread dies when a backend raises something
 other than an Exception, such as SystemExit: the batch's texts run again one by one, a text that kills a thread again
 fails, and a new thread replaces the dead one.
 
-A thread hangs when a forward does not end within `forward_timeout_s` (hangs.py): the batch fails, and a new thread
+A thread hangs when a forward does not end within `forward_timeout_s` (`HangMonitor`): the batch fails, and a new thread
 renews the backend's stream and takes the place. After MAX_HUNG hung threads on a device, or if a stream cannot be
 renewed, the place is lost. Without any place left, queued texts and all later ones fail (`gone`).
 """
@@ -26,10 +26,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from vectord.engine.queue.batch import Batch, Item
-from vectord.engine.queue.devices import Device, Devices, Place
+from vectord.engine.queue.devices import (
+    MAX_HUNG,
+    Device,
+    Devices,
+    HangMonitor,
+    Place,
+    Reservation,
+    Retries,
+    RunningBatch,
+)
 from vectord.engine.queue.execution import Reply
-from vectord.engine.queue.hangs import MAX_HUNG, HangMonitor, RunningBatch
-from vectord.engine.queue.retries import Reservation, Retries
 from vectord.engine.queue.scheduler import Scheduler
 from vectord.errors import InferenceFailed, InferenceTimedOut, OutOfMemory
 from vectord.schema import DeviceState, Lane
@@ -150,7 +157,7 @@ class Worker:
         """Empty the queue and take no further batch."""
         with self._condition:
             self._stopping = True
-            self._scheduler.clear()
+            self._scheduler.take_all()
             self._retries.clear()
             self._condition.notify_all()
 
