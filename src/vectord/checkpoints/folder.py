@@ -15,7 +15,7 @@ from typing import Any
 
 from vectord.checkpoints import catalogue
 from vectord.checkpoints.checkpoint import find_weights
-from vectord.checkpoints.files.read import read_json, read_json_object, read_optional_json_object
+from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
 from vectord.errors import ModelUnavailable
 
@@ -53,6 +53,9 @@ class Module:
     kind: str  # one of _KINDS; MLMTransformer becomes Transformer
     folder: Path
 
+    def read_config(self) -> Settings:
+        return read_settings(self.folder / "config.json")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFolder:
@@ -63,18 +66,10 @@ class ModelFolder:
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
     model_type: str
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
-    config: Mapping[str, Any]  # config.json, with the catalogue's is_causal if the file has none
-    sentence: Mapping[str, Any]  # config_sentence_transformers.json; {} without one, as for the next two
-    transformer_module: Mapping[str, Any]  # sentence_bert_config.json
-    tokenizer_config: Mapping[str, Any]
-
-    @property
-    def config_path(self) -> Path:
-        return self.transformer / "config.json"
-
-    @property
-    def sentence_path(self) -> Path:
-        return self.root / "config_sentence_transformers.json"
+    config: Settings  # config.json, with the catalogue's is_causal if the file has none
+    sentence: Settings  # config_sentence_transformers.json; empty without one, as for the next two
+    transformer_module: Settings  # sentence_bert_config.json
+    tokenizer_config: Settings
 
     def is_saved_as(self, suffix: str) -> bool:
         """Return whether the model was saved by a transformers class with this suffix, such as ForMaskedLM."""
@@ -86,18 +81,16 @@ def open_folder(located: Located) -> ModelFolder:
     modules = read_modules(located.folder)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
-    path = transformer / "config.json"
-    config = read_json_object(path)
+    config = read_settings(transformer / "config.json")
     model_type, architectures = config.get("model_type"), config.get("architectures")
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
-        raise ModelUnavailable(f"{path}: model_type is missing or not a name")
+        raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
-        config = {"is_causal": entry.is_causal, **config}
+        config = Settings(config.path, {"is_causal": entry.is_causal, **config.fields})
     listed = architectures[:_ARCHITECTURES_LIMIT] if isinstance(architectures, list) else []
     # Older versions named the file after the architecture: sentence_roberta_config.json ...
-    module_configs = sorted(
-        transformer.glob("sentence_*_config.json"), key=lambda path: (path.name != "sentence_bert_config.json", path)
-    )
+    named = transformer / "sentence_bert_config.json"
+    transformer_module = named if named.is_file() else min(transformer.glob("sentence_*_config.json"), default=named)
     return ModelFolder(
         root=located.folder,
         name=located.model_id.rpartition("/")[2].lower(),
@@ -107,9 +100,9 @@ def open_folder(located: Located) -> ModelFolder:
         model_type=model_type,
         architectures=tuple(name for name in listed if isinstance(name, str)),
         config=config,
-        sentence=read_optional_json_object(located.folder / "config_sentence_transformers.json"),
-        transformer_module=read_json_object(module_configs[0]) if module_configs else {},
-        tokenizer_config=read_optional_json_object(transformer / "tokenizer_config.json"),
+        sentence=read_settings(located.folder / "config_sentence_transformers.json", optional=True),
+        transformer_module=read_settings(transformer_module, optional=True),
+        tokenizer_config=read_settings(transformer / "tokenizer_config.json", optional=True),
     )
 
 
@@ -170,27 +163,28 @@ def read_dense(module: Module, *, over: str) -> DenseModule:
     over: the required input, "sentence_embedding" or "token_embeddings". Folders written before version 5.4 do not
     name their input. Raises ModelUnavailable: widths, names or files that are missing or not supported.
     """
-    path = module.folder / "config.json"
-    fields = read_json_object(path)
-    names = {fields.get("module_input_name"), fields.get("module_output_name")} - {None}
+    config = module.read_config()
+    names = {config.get("module_input_name"), config.get("module_output_name")} - {None}
     if names - {over}:
-        raise ModelUnavailable(f"{path}: a Dense module at this place is supported only over {over}")
-    if fields.get("use_residual"):
-        raise ModelUnavailable(f"{path}: use_residual is not supported")
+        raise ModelUnavailable(f"{config.path}: a Dense module at this place is supported only over {over}")
+    if config.get("use_residual"):
+        raise ModelUnavailable(f"{config.path}: use_residual is not supported")
     files = find_weights(module.folder)
     if len(files) > 1:
         raise ModelUnavailable(
             f"{module.folder}: the weights of a Dense module must be in one file, not in {len(files)}"
         )
-    activation = str(fields.get("activation_function", "Tanh")).rpartition(".")[2]  # sentence-transformers' default
+    activation = str(config.get("activation_function", "Tanh")).rpartition(".")[2]  # sentence-transformers' default
     if activation not in _ACTIVATIONS:
-        raise ModelUnavailable(f"{path}: activation {activation[:60]!r}; supported are {', '.join(_ACTIVATIONS)}")
+        raise ModelUnavailable(
+            f"{config.path}: activation {activation[:60]!r}; supported are {', '.join(_ACTIVATIONS)}"
+        )
     return DenseModule(
         folder=module.folder,
         weights=files[0],
-        in_features=_width(path, fields, "in_features"),
-        out_features=_width(path, fields, "out_features"),
-        bias=fields.get("bias") is not False,
+        in_features=_width(config, "in_features"),
+        out_features=_width(config, "out_features"),
+        bias=config.get("bias") is not False,
         activation=_ACTIVATIONS[activation],
     )
 
@@ -204,8 +198,8 @@ def chain_width(width: int, modules: Collection[DenseModule]) -> int:
     return width
 
 
-def _width(path: Path, fields: Mapping[str, Any], key: str) -> int:
-    width = fields.get(key)
+def _width(config: Settings, key: str) -> int:
+    width = config.get(key)
     if type(width) is not int or not 0 < width <= WIDTH_LIMIT:
-        raise ModelUnavailable(f"{path}: {key} must be a whole number from 1 to {WIDTH_LIMIT:,}")
+        raise ModelUnavailable(f"{config.path}: {key} must be a whole number from 1 to {WIDTH_LIMIT:,}")
     return width

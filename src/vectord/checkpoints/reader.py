@@ -134,7 +134,7 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         model_id=located.model_id,
         revision=located.revision,
         folder=located.folder,
-        config=folder.config,
+        config=folder.config.fields,
         model_type=folder.model_type,
         architecture="jina_bert_v2" if is_jina else folder.model_type,
         weights=find_weight_files(folder.transformer),
@@ -152,12 +152,12 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
 
 def _hidden_size(folder: ModelFolder) -> int:
     inner = folder.config.get("text_config")  # of models that read images too
-    for config in (folder.config, inner if isinstance(inner, dict) else {}):
+    for config in (folder.config.fields, inner if isinstance(inner, dict) else {}):
         for key in _WIDTHS:
             size = config.get(key)
             if type(size) is int and 0 < size <= _WIDTH_LIMIT:
                 return size
-    raise ModelUnavailable(f"{folder.config_path}: hidden_size is missing or not a whole number up to {_WIDTH_LIMIT:,}")
+    raise ModelUnavailable(f"{folder.config.path}: hidden_size is missing or not a whole number up to {_WIDTH_LIMIT:,}")
 
 
 def _tokenizer(folder: ModelFolder) -> Path:
@@ -199,7 +199,7 @@ def _max_tokens(folder: ModelFolder) -> int:
         log.warning("%s has no maximum length: using %d tokens", folder.root, _DEFAULT_MAX_TOKENS)
     max_tokens = min(limits, default=_DEFAULT_MAX_TOKENS)
     if max_tokens < 1:
-        raise ModelUnavailable(f"{folder.config_path}: max_position_embeddings leaves no room for a token")
+        raise ModelUnavailable(f"{folder.config.path}: max_position_embeddings leaves no room for a token")
     return max_tokens
 
 
@@ -220,10 +220,10 @@ def _prompts(folder: ModelFolder) -> Mapping[str, str]:
     prompts: Any = folder.sentence.get("prompts")
     prompts = {} if prompts is None else prompts
     if not isinstance(prompts, dict) or len(prompts) > PROMPTS_LIMIT:
-        raise ModelUnavailable(f"{folder.sentence_path}: prompts must be an object of at most {PROMPTS_LIMIT} texts")
+        raise ModelUnavailable(f"{folder.sentence.path}: prompts must be an object of at most {PROMPTS_LIMIT} texts")
     if not all(isinstance(text, str) and len(text) <= PROMPT_LIMIT_CHARACTERS for text in prompts.values()):
         raise ModelUnavailable(
-            f"{folder.sentence_path}: each prompt must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
+            f"{folder.sentence.path}: each prompt must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters"
         )
     if not any(prompts.values()) and folder.entry is not None:
         return {**prompts, **folder.entry.prompts}
@@ -240,5 +240,5 @@ def _default_prompt(folder: ModelFolder, prompts: Mapping[str, str], chosen: str
         return chosen
     default = folder.sentence.get("default_prompt_name")
     if default is not None and (not isinstance(default, str) or default not in prompts):
-        raise ModelUnavailable(f"{folder.sentence_path}: default_prompt_name is not one of its prompts")
+        raise ModelUnavailable(f"{folder.sentence.path}: default_prompt_name is not one of its prompts")
     return default

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from vectord.checkpoints.catalogue import Entry
 from vectord.checkpoints.checkpoint import find_weight_files, find_weights
-from vectord.checkpoints.files.read import read_json_object
+from vectord.checkpoints.files.read import read_settings
 from vectord.checkpoints.folder import Module, read_modules
 from vectord.errors import ModelUnavailable
 
@@ -88,7 +88,7 @@ def _may_have_modules(transformer: Path, entry: Entry | None) -> bool:
     """Whether a model without a local modules.json may have one on the hub."""
     if entry is not None and entry.outputs == ("scores",):
         return False
-    saved_as = read_json_object(transformer / "config.json").get("architectures")
+    saved_as = read_settings(transformer / "config.json").get("architectures")
     first = saved_as[0] if isinstance(saved_as, list) and saved_as else None
     if first == "HF_ColBERT":
         return not (transformer / "artifact.metadata").is_file()

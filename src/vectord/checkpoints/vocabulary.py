@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from vectord.checkpoints.files.read import read_bytes, read_json_object, read_optional_json_object
+from vectord.checkpoints.files.read import read_bytes, read_json_object, read_settings
 from vectord.errors import ModelUnavailable
 
 TOKENIZER_LIMIT_BYTES = 64 * 2**20  # Gemma's, with 262,144 tokens, has 33 MB
@@ -67,7 +67,7 @@ def wordpiece_json(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise ModelUnavailable(f"{path}: not UTF-8") from error
     ids = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
-    config = read_optional_json_object(path.with_name("tokenizer_config.json"))
+    config = read_settings(path.with_name("tokenizer_config.json"), optional=True)
     specials = {}
     for name in ("pad", "unk", "cls", "sep", "mask"):
         token = config.get(f"{name}_token")

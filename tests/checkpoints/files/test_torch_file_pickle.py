@@ -220,6 +220,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")  # pickletools, for protocol 0
 @settings(max_examples=500, deadline=None)
 @given(st.lists(PIECES | st.binary(min_size=1, max_size=2), max_size=30))
 def test_a_random_program_is_read_or_refused(pieces: list[bytes]) -> None:

@@ -7,12 +7,30 @@ from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from vectord.errors import ModelUnavailable
 
 JSON_LIMIT_BYTES = 8 * 2**20  # the longest known config.json (21,000 labels) has 1.6 MB
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The JSON object of one configuration file. Every key that is used is read by `get`."""
+
+    path: Path  # for messages
+    fields: Mapping[str, Any]  # {} if an optional file is missing
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self.fields.get(key, default)
+
+
+def read_settings(path: Path, *, optional: bool = False) -> Settings:
+    """Return the settings in the file; empty ones if it is `optional` and missing. Raises as `read_json_object`."""
+    return Settings(path, {} if optional and not path.is_file() else read_json_object(path))
 
 
 def read_bytes(path: Path, limit_bytes: int) -> bytes:
@@ -45,11 +63,6 @@ def read_json_object(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> dict
     if not isinstance(value, dict):
         raise ModelUnavailable(f"{path}: expected a JSON object, found {type(value).__name__}")
     return value
-
-
-def read_optional_json_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the file, or {} if there is no file. Raises ModelUnavailable as `read_json_object`."""
-    return read_json_object(path) if path.is_file() else {}
 
 
 def read_json(path: Path, *, limit_bytes: int = JSON_LIMIT_BYTES) -> Any:

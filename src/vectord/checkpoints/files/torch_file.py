@@ -265,6 +265,7 @@ def _interpret(pickled: bytes) -> object:  # noqa: PLR0912, PLR0915  one case an
     stack: list[Any] = []
     outer: list[list[Any]] = []  # the stacks below the open marks
     memo: dict[int, Any] = {}
+    argument: Any
     for opcode, argument, at in pickletools.genops(pickled):
         match opcode.name:
             case "BINGET" | "LONG_BINGET":

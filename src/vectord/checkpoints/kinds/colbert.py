@@ -11,13 +11,11 @@ same if the prompt is a single token.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.files.read import read_json_object, read_optional_json_object
+from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
 from vectord.checkpoints.vocabulary import find_ids
@@ -51,18 +49,18 @@ def keeps_own_lengths(folder: ModelFolder) -> bool:
 
 
 def _pylate(folder: ModelFolder) -> Colbert:
-    fields, path = folder.sentence, folder.sentence_path
-    expands = fields.get("do_query_expansion") is not False
+    config = folder.sentence
+    expands = config.get("do_query_expansion") is not False
     return Colbert(
         dimensions=0,
         dense_modules=_dense(folder, folder.modules[1:]),
-        query_prefix=_text(path, fields, "query_prefix", "[Q] "),
-        document_prefix=_text(path, fields, "document_prefix", "[D] "),
-        query_length=_length(path, fields, "query_length", _QUERY_LENGTH),
-        document_length=_length(path, fields, "document_length", _DOCUMENT_LENGTH),
+        query_prefix=_text(config, "query_prefix", "[Q] "),
+        document_prefix=_text(config, "document_prefix", "[D] "),
+        query_length=_length(config, "query_length", _QUERY_LENGTH),
+        document_length=_length(config, "document_length", _DOCUMENT_LENGTH),
         expand_queries=expands,
-        attend_to_expansion=expands and fields.get("attend_to_expansion_tokens") is True,
-        skiplist_words=_words(path, fields, _PUNCTUATION),
+        attend_to_expansion=expands and config.get("attend_to_expansion_tokens") is True,
+        skiplist_words=_words(config, _PUNCTUATION),
     )
 
 
@@ -78,41 +76,41 @@ def _dense(folder: ModelFolder, modules: Sequence[Module]) -> tuple[DenseModule,
 def _multi_vector_encoder(folder: ModelFolder) -> Colbert:
     middle = folder.modules[1:-1]
     mask = middle[-1] if middle and middle[-1].kind == "MultiVectorMask" else None
-    fields, path = folder.transformer_module, folder.transformer / "sentence_bert_config.json"
-    expansion = _expansion(folder, path, fields.get("query_expansion"))
-    query_length = _length(path, expansion or fields, "length" if expansion else "query_length", None)
+    config = folder.transformer_module
+    expansion = _expansion(folder)
+    query_length = _length(expansion or config, "length" if expansion else "query_length", None)
     return Colbert(
         dimensions=0,
         dense_modules=_dense(folder, middle[: len(middle) - bool(mask)]),
         query_length=query_length,
-        document_length=_length(path, fields, "document_length", None),
-        expand_queries=bool(expansion),
-        attend_to_expansion=expansion.get("attend") is True,
-        skiplist_words=_masked_words(mask.folder / "config.json") if mask else (),
+        document_length=_length(config, "document_length", None),
+        expand_queries=expansion is not None,
+        attend_to_expansion=expansion is not None and expansion.get("attend") is True,
+        skiplist_words=_masked_words(mask.read_config()) if mask else (),
     )
 
 
-def _expansion(folder: ModelFolder, path: Path, fields: Any) -> Mapping[str, Any]:
-    """query_expansion; {} for none."""
+def _expansion(folder: ModelFolder) -> Settings | None:
+    """The settings of query_expansion."""
+    path, fields = folder.transformer_module.path, folder.transformer_module.get("query_expansion")
     if fields is None:
-        return {}
+        return None
     mask = folder.tokenizer_config.get("mask_token")
     mask = mask.get("content") if isinstance(mask, dict) else mask
     match fields:
         case {"strategy": "fixed", "length": int()} if fields.get("token") in (None, mask):
-            return cast(Mapping[str, Any], fields)
+            return Settings(path, fields)
     raise ModelUnavailable(
         f"{path}: query_expansion is supported with the strategy fixed, a length, and the tokenizer's mask token"
     )
 
 
-def _masked_words(path: Path) -> tuple[str, ...]:
-    fields = read_json_object(path)
-    if fields.get("skiplist_tasks", ["document"]) != ["document"] or fields.get("keep_only_token_ids"):
+def _masked_words(config: Settings) -> tuple[str, ...]:
+    if config.get("skiplist_tasks", ["document"]) != ["document"] or config.get("keep_only_token_ids"):
         raise ModelUnavailable(
-            f"{path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
+            f"{config.path}: skiplist_tasks other than document, and keep_only_token_ids, are not supported"
         )
-    return _words(path, fields, ())
+    return _words(config, ())
 
 
 def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, ModelSpec]:
@@ -132,18 +130,17 @@ def _prompts_to_tokens(spec: ModelSpec, colbert: Colbert) -> tuple[Colbert, Mode
 
 
 def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
-    path = folder.transformer / "artifact.metadata"
-    fields = read_optional_json_object(path)
+    config = read_settings(folder.transformer / "artifact.metadata", optional=True)
     return Colbert(
         dimensions=0,
         dense_modules=(_inline_dense(folder, spec),),
-        query_prefix=_text(path, fields, "query_token_id", "[unused0]"),
-        document_prefix=_text(path, fields, "doc_token_id", "[unused1]"),
-        query_length=_length(path, fields, "query_maxlen", _QUERY_LENGTH),
-        document_length=_length(path, fields, "doc_maxlen", _DOCUMENT_LENGTH),
+        query_prefix=_text(config, "query_token_id", "[unused0]"),
+        document_prefix=_text(config, "doc_token_id", "[unused1]"),
+        query_length=_length(config, "query_maxlen", _QUERY_LENGTH),
+        document_length=_length(config, "doc_maxlen", _DOCUMENT_LENGTH),
         expand_queries=True,
-        attend_to_expansion=fields.get("attend_to_mask_tokens") is True,
-        skiplist_words=() if fields.get("mask_punctuation") is False else _PUNCTUATION,
+        attend_to_expansion=config.get("attend_to_mask_tokens") is True,
+        skiplist_words=() if config.get("mask_punctuation") is False else _PUNCTUATION,
     )
 
 
@@ -169,28 +166,28 @@ def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
 # --- single settings ------------------------------------------------------------------------------------------
 
 
-def _length(path: Path, fields: Mapping[str, Any], key: str, default: int | None) -> int | None:
-    length = fields.get(key)
+def _length(config: Settings, key: str, default: int | None) -> int | None:
+    length = config.get(key)
     if length is None:
         return default
     if type(length) is not int or not 2 < length <= LENGTH_LIMIT:  # room for specials, prefix and a token
-        raise ModelUnavailable(f"{path}: {key} must be a whole number of tokens from 3 to {LENGTH_LIMIT:,}")
+        raise ModelUnavailable(f"{config.path}: {key} must be a whole number of tokens from 3 to {LENGTH_LIMIT:,}")
     return length
 
 
-def _text(path: Path, fields: Mapping[str, Any], key: str, default: str) -> str:
-    text = fields.get(key)
+def _text(config: Settings, key: str, default: str) -> str:
+    text = config.get(key)
     if text is None:
         return default
     if not isinstance(text, str) or len(text) > PROMPT_LIMIT_CHARACTERS:
-        raise ModelUnavailable(f"{path}: {key} must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters")
+        raise ModelUnavailable(f"{config.path}: {key} must be a text of at most {PROMPT_LIMIT_CHARACTERS:,} characters")
     return text
 
 
-def _words(path: Path, fields: Mapping[str, Any], default: tuple[str, ...]) -> tuple[str, ...]:
-    words = fields.get("skiplist_words")
+def _words(config: Settings, default: tuple[str, ...]) -> tuple[str, ...]:
+    words = config.get("skiplist_words")
     if words is None:
         return default
     if not isinstance(words, list) or len(words) > SKIPLIST_LIMIT or not all(isinstance(word, str) for word in words):
-        raise ModelUnavailable(f"{path}: skiplist_words must be a list of at most {SKIPLIST_LIMIT:,} texts")
+        raise ModelUnavailable(f"{config.path}: skiplist_words must be a list of at most {SKIPLIST_LIMIT:,} texts")
     return tuple(words)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.files.read import read_json_object
+from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
 from vectord.errors import ModelUnavailable
@@ -30,25 +29,19 @@ _ORDER = "Transformer, Pooling, Dense ..., Normalize"
 _MATRYOSHKA_LIMIT = 2**16
 
 
-@dataclass(frozen=True, slots=True)
-class _PoolingModule:
-    mode: Pooling
-    include_prompt: bool = True
-
-
 def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
     """Add pooling, Dense modules, dimensions and BGE-M3's heads. pooling: replaces the model's own.
 
     Raises ModelUnavailable: modules in an unsupported order, an unknown pooling, widths that do not chain.
     """
-    pooled = _PoolingModule(pooling) if pooling else _pooling(folder)
-    modules = _after_pooling(folder, pooled.mode)
+    mode, include_prompt = (pooling, True) if pooling else _pooling(folder)
+    modules = _after_pooling(folder, mode)
     dimensions = chain_width(spec.hidden_size, modules)
     spec = replace(
         spec,
         outputs=frozenset({"dense", "tokens"}),
-        pooling=pooled.mode,
-        include_prompt=pooled.include_prompt,
+        pooling=mode,
+        include_prompt=include_prompt,
         dense_modules=modules,
         dimensions=dimensions,
         matryoshka=_matryoshka(folder, dimensions),
@@ -59,35 +52,37 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
 # --- pooling --------------------------------------------------------------------------------------------------
 
 
-def _pooling(folder: ModelFolder) -> _PoolingModule:
-    """The folder's pooling; else the catalogue's; else cls for BGE-M3's heads; else sentence-transformers' default:
-    last token for a model that generates text, mean for the others."""
+def _pooling(folder: ModelFolder) -> tuple[Pooling, bool]:
+    """The folder's pooling, and whether it includes the prompt's tokens. Without a configuration it is the catalogue's,
+    else cls for BGE-M3's heads, else sentence-transformers' default: last token for a model that generates text, mean
+    for the others."""
     paths = [module.folder / "config.json" for module in folder.modules if module.kind == "Pooling"]
     path = paths[0] if paths else folder.root / "1_Pooling" / "config.json"
     if paths or path.is_file():
-        return _read_pooling(path)
+        return _read_pooling(read_settings(path))
     if folder.entry is not None and folder.entry.pooling is not None:
-        return _PoolingModule(folder.entry.pooling)
+        return folder.entry.pooling, True
     if any(_head(folder, name) for name in ("sparse_linear", "colbert_linear")):  # BGE-M3: as FlagEmbedding, always cls
-        return _PoolingModule("cls")
+        return "cls", True
     mode: Pooling = "mean"
     if folder.is_saved_as("ForCausalLM") and folder.config.get("is_causal") is not False:
         mode = "last"
     log.warning("%s has no pooling configuration: using %s; set the pooling option if that is wrong", folder.root, mode)
-    return _PoolingModule(mode)
+    return mode, True
 
 
-def _read_pooling(path: Path) -> _PoolingModule:
-    fields = read_json_object(path)
-    modes = fields.get("pooling_mode")
+def _read_pooling(config: Settings) -> tuple[Pooling, bool]:
+    modes = config.get("pooling_mode")
     if modes is None:
-        modes = [mode for flag, mode in _POOLING_FLAGS.items() if fields.get(flag)]
+        modes = [mode for flag, mode in _POOLING_FLAGS.items() if config.get(flag)]
     modes = [str(mode)[:40] for mode in (modes[:8] if isinstance(modes, list) else [modes])]
     mode = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
     if mode is None:
         found = " and ".join(modes) or "none"
-        raise ModelUnavailable(f"{path}: pooling {found} is not supported; supported is one of {', '.join(_POOLINGS)}")
-    return _PoolingModule(mode, include_prompt=fields.get("include_prompt") is not False)
+        raise ModelUnavailable(
+            f"{config.path}: pooling {found} is not supported; supported is one of {', '.join(_POOLINGS)}"
+        )
+    return mode, config.get("include_prompt") is not False
 
 
 def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, ...]:
@@ -126,7 +121,7 @@ def _matryoshka(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:
         or len(listed) > _MATRYOSHKA_LIMIT
         or not all(type(value) is int and 0 < value <= dimensions for value in listed)
     ):
-        raise ModelUnavailable(f"{folder.config_path}: matryoshka_dimensions must be whole numbers up to {dimensions}")
+        raise ModelUnavailable(f"{folder.config.path}: matryoshka_dimensions must be whole numbers up to {dimensions}")
     return tuple(sorted(set(listed)))
 
 
@@ -176,10 +171,11 @@ def add_splade(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
     if folder.modules:
         if [module.kind for module in folder.modules] != ["Transformer", "SpladePooling"]:
             raise wrong_order(folder.root, folder.modules, supported="Transformer, SpladePooling")
-        path = folder.modules[1].folder / "config.json"
-        fields = read_json_object(path)
+        config = folder.modules[1].read_config()
         for key, supported in (("pooling_strategy", "max"), ("activation_function", "relu")):
-            value: Any = fields.get(key, supported)  # sentence-transformers' defaults
+            value = config.get(key, supported)  # sentence-transformers' defaults
             if value != supported:
-                raise ModelUnavailable(f"{path}: {key} {str(value)[:40]!r} is not supported; supported is {supported}")
+                raise ModelUnavailable(
+                    f"{config.path}: {key} {str(value)[:40]!r} is not supported; supported is {supported}"
+                )
     return replace(spec, outputs=frozenset({"splade"}))

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, TypeGuard
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.files.read import read_json_object
 from vectord.checkpoints.folder import ModelFolder, wrong_order
 from vectord.checkpoints.spec import ModelSpec, ScoreActivation, YesNo
 from vectord.checkpoints.vocabulary import find_ids
@@ -59,7 +58,7 @@ def add_classifier(folder: ModelFolder, spec: ModelSpec) -> ModelSpec:
 
 def _labels(folder: ModelFolder) -> tuple[str, ...]:
     """The values of id2label, whose keys are "0", "1" ... in any order; without it LABEL_0, LABEL_1 ..."""
-    path, named, count = folder.config_path, folder.config.get("id2label"), folder.config.get("num_labels")
+    path, named, count = folder.config.path, folder.config.get("id2label"), folder.config.get("num_labels")
     if count is not None and (type(count) is not int or not 0 < count <= LABELS_LIMIT):
         raise ModelUnavailable(f"{path}: num_labels must be a whole number from 1 to {LABELS_LIMIT:,}")
     if named is None:
@@ -174,11 +173,10 @@ def _saved_ids(folder: ModelFolder) -> tuple[int, int] | None:
         return None
     if [module.kind for module in folder.modules] != ["Transformer", "LogitScore"]:
         raise wrong_order(folder.root, folder.modules, supported="Transformer, LogitScore")
-    path = folder.modules[1].folder / "config.json"
-    fields = read_json_object(path)
-    no, yes = fields.get("false_token_id"), fields.get("true_token_id")
+    config = folder.modules[1].read_config()
+    no, yes = config.get("false_token_id"), config.get("true_token_id")
     if not _is_id(no) or not _is_id(yes):
-        raise ModelUnavailable(f"{path}: true_token_id and false_token_id must both be token ids")
+        raise ModelUnavailable(f"{config.path}: true_token_id and false_token_id must both be token ids")
     return no, yes
 
 
