@@ -22,7 +22,7 @@ from vectord.compute.heap import trim_heap
 from vectord.compute.processor import thread_budget
 from vectord.config import Config, ServerConfig
 from vectord.engine.cache.redis_store import RedisStore
-from vectord.engine.cache.secret import shared_secret
+from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models

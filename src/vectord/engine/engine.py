@@ -17,8 +17,7 @@ from typing import cast
 from vectord.compute.backends.base import Backend, OwnMemory
 from vectord.compute.processor import thread_budget
 from vectord.config import EngineConfig
-from vectord.engine.cache.lookup import ModelCache
-from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.cache.shared import SharedCache, Store
 from vectord.engine.events import (
     ActiveRequestsChanged,
@@ -45,9 +44,8 @@ from vectord.engine.operations.classify import classifies, classify
 from vectord.engine.operations.documents import embed_documents
 from vectord.engine.operations.embed import DENSE
 from vectord.engine.operations.multi import check_multi, in_turns, lane_of, placed, usage_together
-from vectord.engine.operations.pool import EncoderPool
 from vectord.engine.operations.rerank import method_of, rerank
-from vectord.engine.operations.task import Task
+from vectord.engine.operations.task import EncoderPool, Task
 from vectord.engine.operations.tokenize import decode, tokenize
 from vectord.engine.queue.admission import Admission, before, earliest, passed, within
 from vectord.engine.queue.runner import ModelRunner

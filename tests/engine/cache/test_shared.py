@@ -1,4 +1,4 @@
-"""Engines that share answers through a store, and a store that misbehaves."""
+"""Engines that share answers through a store, a store that misbehaves, and the secret that signs the answers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,11 +25,14 @@ from tests.engine.fakes import (
     settle,
 )
 
+from vectord.config import EngineConfig
+from vectord.config.sources import CommandLine, load
 from vectord.engine.cache import shared as shared_cache
-from vectord.engine.cache.memory import cache_key
-from vectord.engine.cache.shared import RETRY_S, Breaker, SharedCache, name_of
+from vectord.engine.cache.lookup import cache_key
+from vectord.engine.cache.shared import MAX_SECRET_BYTES, RETRY_S, Breaker, SharedCache, name_of, shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.queue.batch import Answer
+from vectord.errors import ConfigError
 from vectord.schema import ANYONE, ClassifyRequest, EmbedRequest, EmbedResult
 
 SECRET = b"what replicas know"
@@ -451,3 +455,53 @@ def test_the_breaker_logs_each_change_once(caplog: pytest.LogCaptureFixture) -> 
     breaker.worked()
     assert caplog.messages == ["it fails (OSError): going on without it", "it works again"]
     assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+WRITTEN_SECRET = "sixteen letters!"
+
+
+def file_of(path: Path, content: bytes, mode: int = 0o640) -> EngineConfig:
+    path.write_bytes(content)
+    path.chmod(mode)
+    return EngineConfig(shared_cache_secret_file=str(path))
+
+
+def test_the_secret_comes_from_the_setting_or_a_file(tmp_path: Path) -> None:
+    """A line break at the end of the file does not count. Without a secret nothing is signed."""
+    assert shared_secret(EngineConfig(shared_cache_secret=WRITTEN_SECRET)) == WRITTEN_SECRET.encode()
+    assert shared_secret(file_of(tmp_path / "secret", f"{WRITTEN_SECRET}\n".encode())) == WRITTEN_SECRET.encode()
+    assert shared_secret(EngineConfig()) == b""
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [
+        (b"short", 0o600, "must hold 16 to 4096 bytes"),
+        (b"x" * (MAX_SECRET_BYTES + 1), 0o600, "must hold 16 to 4096 bytes"),
+        (WRITTEN_SECRET.encode(), 0o666, "is writable by others"),
+    ],
+    ids=["short", "long", "writable by others"],
+)
+def test_an_invalid_secret_file_stops_the_start(tmp_path: Path, content: bytes, mode: int, why: str) -> None:
+    """The error names the file and does not show its content."""
+    with pytest.raises(ConfigError, match=why) as refused:
+        shared_secret(file_of(tmp_path / "secret", content, mode))
+    assert content.decode() not in str(refused.value)
+
+
+def test_a_missing_secret_file_stops_the_start(tmp_path: Path) -> None:
+    """So does setting both options."""
+    with pytest.raises(ConfigError, match="cannot be read: FileNotFoundError"):
+        shared_secret(EngineConfig(shared_cache_secret_file=str(tmp_path / "none")))
+    with pytest.raises(ConfigError, match="set one of them"):
+        shared_secret(EngineConfig(shared_cache_secret=WRITTEN_SECRET, shared_cache_secret_file="x"))
+
+
+def test_the_secret_is_not_shown(tmp_path: Path) -> None:
+    """Neither in the settings nor in the error for a secret that is too short."""
+    config = load(CommandLine(), {"SHARED_CACHE_SECRET": WRITTEN_SECRET}, tmp_path).config
+    assert config.engine.shared_cache_secret == WRITTEN_SECRET
+    assert WRITTEN_SECRET not in repr(config)
+    with pytest.raises(ConfigError) as refused:
+        load(CommandLine(), {"SHARED_CACHE_SECRET": "too short"}, tmp_path)
+    assert "too short" not in str(refused.value)

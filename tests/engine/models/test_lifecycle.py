@@ -23,8 +23,7 @@ from tests.engine.fakes import (
 )
 
 from vectord.config import EngineConfig
-from vectord.engine.cache.lookup import ModelCache
-from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import discard
 from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle, Policy

@@ -27,8 +27,7 @@ from tests.engine.fakes import sequence_of as text
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.config import EngineConfig
-from vectord.engine.cache.lookup import ModelCache
-from vectord.engine.cache.memory import AnswerCache
+from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.events import discard
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import Unavailable

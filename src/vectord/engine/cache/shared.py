@@ -15,16 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import stat
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Protocol
 
+from vectord.config import EngineConfig
 from vectord.engine.cache.answer_codec import Shapes, decode, encode, key_of
-from vectord.engine.cache.memory import answer_bytes
-from vectord.engine.queue.batch import Answer, Key
+from vectord.engine.queue.batch import Answer, Key, answer_bytes
+from vectord.errors import ConfigError
 
 FORMAT = 1  # of names and values; raise it also if a model's numbers change their meaning
 LOOKUP_TIMEOUT_S = 0.05  # the longest wait of a request for one look-up
@@ -36,6 +40,8 @@ MAX_ANSWER_BYTES = 2**20  # a larger one is not shared
 MAX_VALUE_BYTES = MAX_ANSWER_BYTES + 256  # with headers
 MAX_WAITING_BYTES = 16 * 2**20  # of answers queued for writing; further ones are dropped
 RETRY_S = 5.0  # how long a failing store is left alone
+MIN_SECRET_BYTES = 16
+MAX_SECRET_BYTES = 4096
 
 logger = logging.getLogger("vectord.cache")
 
@@ -200,3 +206,30 @@ class SharedCache:
         if not isinstance(value, bytes) or len(value) > MAX_VALUE_BYTES:
             return None
         return decode(name, value, shapes, self._key)
+
+
+def shared_secret(config: EngineConfig) -> bytes:
+    """The secret that signs answers: from the setting or its file, without surrounding blanks; b"" if neither is set.
+
+    Raises ConfigError if both are set, or if the file cannot be read, is writable by others than its owner, or has an
+    invalid length.
+    """
+    path = config.shared_cache_secret_file
+    if path is None:
+        return (config.shared_cache_secret or "").encode()
+    if config.shared_cache_secret is not None:
+        raise ConfigError("shared_cache_secret and shared_cache_secret_file: set one of them")
+    try:
+        with Path(path).open("rb") as file:
+            secret, mode = file.read(MAX_SECRET_BYTES + 2).strip(), os.fstat(file.fileno()).st_mode
+    except (OSError, ValueError) as problem:  # ValueError: not a valid path
+        raise _invalid_secret(path, f"cannot be read: {type(problem).__name__}") from None
+    if os.name == "posix" and mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _invalid_secret(path, "is writable by others than its owner (fix: chmod go-w)")
+    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
+        raise _invalid_secret(path, f"must hold {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES} bytes")
+    return secret
+
+
+def _invalid_secret(path: str, what: str) -> ConfigError:
+    return ConfigError(f"shared_cache_secret_file: {path!r} {what}")

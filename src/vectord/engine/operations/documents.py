@@ -15,9 +15,8 @@ import numpy.typing as npt
 
 from vectord.engine.models.registry import ServedModel, require
 from vectord.engine.operations import postprocess
-from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, space_of
+from vectord.engine.operations.embed import DENSE, check_dimensions, check_precisions, request_of, space_of
 from vectord.engine.operations.task import Task, compute, placing_errors, usage_of
-from vectord.engine.operations.vectors import request_of
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot
 from vectord.schema import (

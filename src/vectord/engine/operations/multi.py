@@ -7,8 +7,7 @@ import time
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from vectord.engine.operations.pool import characters
-from vectord.engine.operations.task import Task, placing_errors
+from vectord.engine.operations.task import Task, characters, placing_errors
 from vectord.errors import VectordError
 from vectord.schema import (
     ClassifyRequest,

@@ -21,8 +21,8 @@ import numpy as np
 from vectord.checkpoints.spec import ModelSpec
 from vectord.engine.models.registry import ServedModel
 from vectord.engine.operations import postprocess
+from vectord.engine.operations.embed import ModelVectors, check_specials, vectors_of
 from vectord.engine.operations.task import Task, compute, placing_errors, together, usage_of
-from vectord.engine.operations.vectors import ModelVectors, check_specials, vectors_of
 from vectord.engine.queue.batch import Kind
 from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import InvalidField, ModelCannot

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations.pool import characters
-from vectord.engine.operations.task import Task, placing_errors
+from vectord.engine.operations.task import Task, characters, placing_errors
 from vectord.schema import DecodeRequest, DecodeResult, TextLength, Timings, TokenizeRequest, TokenizeResult, Usage
 
 

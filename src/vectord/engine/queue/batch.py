@@ -23,6 +23,15 @@ Answer: TypeAlias = Mapping[Kind, Float32 | Sparse]
 Key: TypeAlias = tuple[str, bytes, bytes, bytes, frozenset[Kind]]  # fingerprint, ids, type ids, spans and keys, kinds
 
 
+def answer_bytes(answer: Answer) -> int:
+    """The size of its arrays."""
+    return sum(map(_array_bytes, answer.values()))
+
+
+def _array_bytes(value: Float32 | Sparse) -> int:
+    return value.indices.nbytes + value.values.nbytes if isinstance(value, Sparse) else value.nbytes
+
+
 @dataclass(slots=True, eq=False)
 class Item:
     """A sequence in the queue. Compared by identity: two equal texts are two items unless the cache joins them."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vectord.engine.cache.memory import ENTRY_BYTES, AnswerCache, cache_key
+from vectord.engine.cache.lookup import ENTRY_BYTES, AnswerCache, cache_key
 from vectord.engine.queue.batch import Answer, Key, Kind
 from vectord.schema import Sparse
 
