@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vectord.config import sources
-from vectord.config.command_line import read_command_line
-from vectord.config.sources import Loaded
+from vectord.config.command_line import Command
+from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
@@ -17,7 +17,9 @@ NOTHING: Mapping[str, str] = {}
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], cwd: Path) -> Loaded:
-    return sources.load(read_command_line(words), environ, cwd, profiles())
+    command = Command(None, settings=True, add_help_option=False)
+    line = command.make_context("vectord", list(words)).ensure_object(CommandLine)
+    return sources.load(line, environ, cwd, profiles())
 
 
 def refused(words: Sequence[str], environ: Mapping[str, str], cwd: Path) -> str:

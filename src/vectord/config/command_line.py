@@ -115,15 +115,6 @@ def flag(*names: str, help: str) -> click.Option:
 pass_command_line = click.make_pass_decorator(CommandLine, ensure=True)
 
 
-def read_command_line(words: Sequence[str]) -> CommandLine:
-    """Read settings and models: `--name value`, `--name=value`, `--switch`, `--no-switch`; other words are models.
-
-    Raises ConfigError: an unknown option, or one without its value.
-    """
-    command = Command(None, settings=True, add_help_option=False)
-    return command.make_context("vectord", list(words)).ensure_object(CommandLine)
-
-
 def usage_line(error: click.UsageError) -> str:
     """The error in one line, with the nearest known option."""
     if isinstance(error, click.NoSuchOption):

@@ -198,7 +198,6 @@ class DeviceConfig:
         "measured",
         "On CUDA: most texts in a forward, if max_batch_requests is unset; smart-embedder: from that product's table "
         "of device memory and text length.",
-        choices=("measured", "smart-embedder"),
     )
     num_threads: int | None = setting(
         None,
@@ -260,9 +259,7 @@ class EngineConfig:
         "Tokens above which a request goes to the bulk lane, unless its header x-vectord-lane names a lane.",
         limits=(1, 2**40),
     )
-    model_loading: Literal["start", "first-use"] = setting(
-        "start", "When models load, pinned ones aside.", choices=("start", "first-use")
-    )
+    model_loading: Literal["start", "first-use"] = setting("start", "When models load, pinned ones aside.")
     model_idle_s: float = setting(
         0.0, "Seconds without requests after which a model is unloaded; 0: never.", limits=(0, 10_000_000)
     )
@@ -443,4 +440,4 @@ class Config:
     telemetry: TelemetryConfig = TelemetryConfig()
 
 
-SECTIONS = tuple(fields(Config))
+SECTIONS: Mapping[str, type[Any]] = {section.name: type(section.default) for section in fields(Config)}

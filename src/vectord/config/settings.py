@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from vectord.config.declared import SECTIONS, Config, Declaration
+from vectord.config.declared import SECTIONS, Declaration
 from vectord.config.other_servers import FALSE, LENIENT, NAMES, READERS, SWITCHES, TRUE, Reader
 
 PREFIX = "VECTORD_"
@@ -135,8 +135,7 @@ def _read_type(hint: Any) -> tuple[Any, bool, tuple[str, ...]]:
 
 def _settings() -> tuple[Setting, ...]:
     found = []
-    for section in SECTIONS:
-        owner = type(getattr(Config(), section.name))
+    for section, owner in SECTIONS.items():
         hints = get_type_hints(owner)
         for field in fields(owner):
             declared = field.metadata["declaration"]
@@ -157,7 +156,7 @@ def _settings() -> tuple[Setting, ...]:
             found.append(
                 Setting(
                     **(own | derived),
-                    section=section.name,
+                    section=section,
                     name=field.name,
                     type=plain,
                     optional=optional,
@@ -168,6 +167,4 @@ def _settings() -> tuple[Setting, ...]:
 
 
 SETTINGS: tuple[Setting, ...] = _settings()
-SECTION_TITLES: Mapping[str, str] = {
-    section.name: (type(getattr(Config(), section.name)).__doc__ or "").rstrip(".") for section in SECTIONS
-}
+SECTION_TITLES: Mapping[str, str] = {section: (owner.__doc__ or "").rstrip(".") for section, owner in SECTIONS.items()}

@@ -86,12 +86,13 @@ def load(
     source, and the form that was expected.
     """
     dotenv = _read_dotenv(cwd / ".env")
-    environment, dotted = _read_environment(environ, "environment"), _read_environment(dotenv, ".env")
+    notes: list[str] = []
+    environment, dotted = _read_environment(environ, "environment", notes), _read_environment(dotenv, ".env", notes)
     named_file = command_line.config or environ.get("VECTORD_CONFIG") or dotenv.get("VECTORD_CONFIG")
     file, file_profile = _read_config_file(cwd, named_file)
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
     profile = read_profile(name or "default", cwd, profiles or {})
-    layers = (command_line.layer, environment.layer, dotted.layer, file, profile.layer)
+    layers = (command_line.layer, environment, dotted, file, profile.layer)
     config, origins = _merged(_one_hub_cache(layers))
     for setting in SETTINGS:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
@@ -101,8 +102,8 @@ def load(
     text, prompt_name = origins["default_prompt"], origins["default_prompt_name"]
     if "default" not in (text.source, prompt_name.source):
         raise ConfigError(f"{text} and {prompt_name}: set only one of them")
-    notes = [*environment.warnings, *dotted.warnings]
-    if ignored := dict.fromkeys((*command_line.ignored, *environment.ignored, *dotted.ignored)):
+    variables = [name for names in (environ, dotenv) for name in IGNORED_NAMES if names.get(name, "").strip()]
+    if ignored := dict.fromkeys((*command_line.ignored, *variables)):
         notes.append(f"set for other servers, without effect here: {', '.join(ignored)} (see docs/configuration.md)")
     return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
 
@@ -118,7 +119,7 @@ def _one_hub_cache(layers: Sequence[Layer]) -> Sequence[Layer]:
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[Config, Mapping[str, Origin]]:
-    values: dict[str, dict[str, Any]] = {section.name: {} for section in SECTIONS}
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     origins: dict[str, Origin] = {}
     for setting in SETTINGS:
         found = (layer[setting.name] for layer in layers if setting.name in layer)
@@ -126,8 +127,7 @@ def _merged(layers: Sequence[Layer]) -> tuple[Config, Mapping[str, Origin]]:
         origins[setting.name] = origin
         if origin.source != "default":
             values[setting.section][setting.name] = _read(setting, raw, origin)
-    sections = {section.name: type(getattr(Config(), section.name))(**values[section.name]) for section in SECTIONS}
-    return Config(**sections), origins
+    return Config(**{section: make(**values[section]) for section, make in SECTIONS.items()}), origins
 
 
 def _read(setting: Setting, raw: object, origin: Origin) -> Any:
@@ -141,38 +141,32 @@ def _read(setting: Setting, raw: object, origin: Origin) -> Any:
 # --- environment ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Environment:
-    layer: Layer
-    ignored: tuple[str, ...]  # variables of other servers without effect here
-    warnings: tuple[str, ...]  # about bad values that were skipped
-
-
-def _read_environment(environ: Mapping[str, str], source: Source) -> _Environment:
-    """An empty variable is unset: containers pass on variables without a value.
-
-    Raises ConfigError for a VECTORD_ name without a setting.
-    """
+def _read_environment(environ: Mapping[str, str], source: Source, warnings: list[str]) -> Layer:
+    """Append a warning for each bad value that is skipped. Raises ConfigError for a VECTORD_ name without a setting."""
     for name in environ:
         if name.startswith(PREFIX) and name not in _NAMES and not _SERVICE_LINK.fullmatch(name):
             known = (known for known in _NAMES if known.startswith(PREFIX))
             raise ConfigError(f"unknown name {quoted(name)} ({source}){nearest(name, known)}")
     layer: Layer = {}
-    warnings: list[str] = []
     for setting in SETTINGS:
         for name, text in _texts(setting, environ):
             origin = Origin(source, name)
-            if name in setting.lenient and not _is_good(setting, text):
-                warnings.append(f"{origin}: expected {setting.expected}; the value is ignored")
-                continue
+            if name in setting.lenient:
+                try:
+                    setting.from_text(text)
+                except BadValue:
+                    warnings.append(f"{origin}: expected {setting.expected}; the value is ignored")
+                    continue
             layer[setting.name] = (text, origin)
             break
-    ignored = tuple(name for name in IGNORED_NAMES if environ.get(name, "").strip())
-    return _Environment(layer, ignored, tuple(warnings))
+    return layer
 
 
 def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The setting's variables that are set, with their values in our terms, the one that wins first."""
+    """The setting's variables that are set, with their values in our terms, the one that wins first.
+
+    An empty variable is unset: containers pass on variables without a value.
+    """
     for name in setting.env:
         text: str | None = environ.get(name, "")
         if text is None or not text.strip():
@@ -182,14 +176,6 @@ def _texts(setting: Setting, environ: Mapping[str, str]) -> Iterator[tuple[str, 
         # A synonym for the default, such as "auto", counts as unset.
         if text and setting.synonyms.get(text.strip().lower(), text) is not None:
             yield name, text
-
-
-def _is_good(setting: Setting, text: str) -> bool:
-    try:
-        setting.from_text(text)
-    except BadValue:
-        return False
-    return True
 
 
 def _read_dotenv(path: Path) -> Mapping[str, str]:
@@ -281,7 +267,7 @@ def _read_toml(path: Path, title: str) -> dict[str, Any]:
 def _read_tables(tables: Mapping[str, object], source: Source, title: str) -> Layer:
     layer: Layer = {}
     section_of = {setting.name: setting.section for setting in SETTINGS}
-    sections = ", ".join(section.name for section in SECTIONS)
+    sections = ", ".join(SECTIONS)
 
     def place(key: str) -> str:
         """The key's section, or the closest key."""
@@ -290,7 +276,7 @@ def _read_tables(tables: Mapping[str, object], source: Source, title: str) -> La
     for section, table in tables.items():
         if not isinstance(table, dict):
             raise ConfigError(f"{section} in {title}: expected a section, one of {sections}{place(section)}")
-        if section not in section_of.values():
+        if section not in SECTIONS:
             raise ConfigError(f"unknown section [{section}] in {title}; there are: {sections}")
         for key, value in table.items():
             if section_of.get(key) != section:

@@ -21,31 +21,24 @@ import httptools
 import numpy as np
 
 
-@dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """A route of a server, and the headers of its requests."""
+    """A route of a server, and the headers of its requests. url: from probe.check_url."""
 
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-    head: str  # of a request, without its length
+    def __init__(self, url: str, path: str, token: str | None) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self.host = parts.hostname
+        self.tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self.port = parts.port or (443 if self.tls else 80)
+        key = "" if token is None else f"Authorization: Bearer {token}\r\n"
+        self._head = (
+            f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: vectord-bench\r\n"
+            f"{key}Content-Type: application/json\r\n"
+        )
 
     def request(self, body: object) -> bytes:
         content = json.dumps(body).encode()
-        return f"{self.head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
-
-
-def target(url: str, path: str, token: str | None) -> LoadTarget:
-    """url: from probe.check_url."""
-    parts = urlsplit(url)
-    assert parts.hostname is not None
-    tls = ssl.create_default_context() if parts.scheme == "https" else None
-    key = "" if token is None else f"Authorization: Bearer {token}\r\n"
-    head = (
-        f"POST {parts.path.rstrip('/')}{path} HTTP/1.1\r\nHost: {parts.netloc}\r\nUser-Agent: vectord-bench\r\n{key}"
-        "Content-Type: application/json\r\n"
-    )
-    return LoadTarget(parts.hostname, parts.port or (443 if tls else 80), tls, head)
+        return f"{self._head}Content-Length: {len(content)}\r\n\r\n".encode("latin-1") + content
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ def command(
     if max_batch_size and batch_size > max_batch_size:
         raise ConfigError(f"--batch-size: {batch_size} is more than --max-batch-size {max_batch_size}")
     from vectord.tools.bench import Unsupported, scenario  # noqa: PLC0415
-    from vectord.tools.load import put_load, target  # noqa: PLC0415
+    from vectord.tools.load import LoadTarget, put_load  # noqa: PLC0415
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     found: list[tuple[Figures, str]] = []  # with the API of the requests
@@ -118,7 +118,7 @@ def command(
             with _progress(name, requests, hidden=as_json or no_progress) as report:
                 figures = put_load(
                     name,
-                    target(server.url, chosen.path, token),
+                    LoadTarget(server.url, chosen.path, token),
                     chosen.bodies,
                     requests=requests,
                     concurrency=concurrency,

@@ -17,7 +17,7 @@ import numpy as np
 
 from vectord.errors import ConfigError
 from vectord.tools.bench import sentences
-from vectord.tools.load import Figures, put_load, target
+from vectord.tools.load import Figures, LoadTarget, put_load
 from vectord.tools.probe import ProbedRoute, ProbedServer, Vectors, find_embed_route, find_rerank_route
 
 # Lines that decide whether clients can use stored vectors and rankings of one server with the other.
@@ -216,7 +216,7 @@ def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     def load(route: ProbedRoute, texts: int, requests: int, concurrency: int) -> Figures:
         return put_load(
             "doctor",
-            target(route.server.url, route.form.path, route.server.token),
+            LoadTarget(route.server.url, route.form.path, route.server.token),
             [route.body(sentences(number, texts)) for number in range(requests)],
             requests=requests,
             concurrency=concurrency,
