@@ -16,7 +16,7 @@ from tokenizers import Encoding, Tokenizer
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import ModelUnavailable, Untokenizable
 from vectord.schema import Input, InputKind, Int32, TextLength
-from vectord.text.options import max_tokens_of, require_specials
+from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.tokenizer_file import MASKS
@@ -40,26 +40,18 @@ class ColbertEncoder:
         """path: the tokenizer's, for messages. Raises ModelUnavailable: no such tokens, or no room for a text."""
         self._plain = plain
         self._attends = colbert.attend_to_expansion
-        tokenizer = plain.tokenizer
-        self._forms: dict[InputKind, _Form] = {
-            "query": _Form(
-                colbert.query_prefix,
-                _marker(tokenizer, colbert.query_prefix, path),
-                min(colbert.query_length or max_tokens, max_tokens),
-                colbert.expand_queries,
-            ),
-            "document": _Form(
-                colbert.document_prefix,
-                _marker(tokenizer, colbert.document_prefix, path),
-                min(colbert.document_length or max_tokens, max_tokens),
-                expands=False,
-            ),
+        settings: dict[InputKind, tuple[str, int | None, bool]] = {
+            "query": (colbert.query_prefix, colbert.query_length, colbert.expand_queries),
+            "document": (colbert.document_prefix, colbert.document_length, False),
         }
-        for form in self._forms.values():
+        self._forms: dict[InputKind, _Form] = {}
+        for kind, (prefix, length, expands) in settings.items():
+            form = _Form(prefix, _marker(plain.tokenizer, prefix, path), min(length or max_tokens, max_tokens), expands)
             if form.max_tokens < self._least(form):
                 raise ModelUnavailable(f"{path}: special tokens fill all {form.max_tokens} tokens of a text")
-        self._mask = _mask(tokenizer, path) if colbert.expand_queries else 0
-        words = (tokenizer.token_to_id(word) for word in colbert.skiplist_words)
+            self._forms[kind] = form
+        self._mask = _mask(plain.tokenizer, path) if colbert.expand_queries else 0
+        words = map(plain.tokenizer.token_to_id, colbert.skiplist_words)
         self._skipped: Int32 = np.array([word for word in words if word is not None], np.int32)
 
     def read(self, request: ReadRequest, prompt: str, part: Sequence[int]) -> Iterator[TokenSequence]:
@@ -72,8 +64,7 @@ class ColbertEncoder:
         require_specials(options, "ColBERT vectors")
         kind = options.kind or "document"
         form = self._forms[kind]
-        max_tokens = max_tokens_of(options, form.max_tokens, self._least(form))
-        limit = Limit(max_tokens, request.truncate, "right", form.max_tokens)
+        limit = limit_of(request, form.max_tokens, self._least(form), "right")
         prompt = prompt.removeprefix(form.prefix)
         texts = ((i, self._plain.text_of(inputs[i], limit, i, own_ids=options.own_ids)) for i in part)
         sources = [cut_source(text, limit, i, prompt) for i, text in texts]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from vectord.errors import InputTooLong, InvalidField, Untokenizable
-from vectord.schema import InputKind, TextOptions
+from vectord.schema import InputKind, Side, TextOptions
+from vectord.text.sequence import ReadRequest
+from vectord.text.truncation import Limit
 
 # A client's own prompt is read once for each input; the longest instruction that a model publishes has 900.
 PROMPT_LIMIT_CHARACTERS = 2_000
@@ -63,21 +65,22 @@ def refuse_prompts(options: TextOptions) -> None:
             raise InvalidField("{field} does not apply to pairs of texts", field=field)
 
 
-def max_tokens_of(options: TextOptions, most: int, least: int) -> int:
-    """The token limit of an input: `most`, which the model reads, or the request's lower one.
+def limit_of(request: ReadRequest, most: int, least: int, side: Side | None = None) -> Limit:
+    """The limit of an input: `most` tokens, which the model reads, or the request's lower number.
 
-    least: the specials and one token of each text. Raises InvalidField below that.
+    least: the specials and one token of each text; side: replaces the request's `truncate_side`. Raises InvalidField
+    for fewer tokens.
     """
-    if options.max_tokens is None:
-        return most
-    if options.max_tokens < least:
+    options = request.options
+    max_tokens = most if options.max_tokens is None else min(options.max_tokens, most)
+    if options.max_tokens is not None and options.max_tokens < least:
         raise InvalidField(
             "{field} must be at least {limit} here, special tokens included; got {given}",
             field="max_tokens",
             limit=least,
             given=options.max_tokens,
         )
-    return min(options.max_tokens, most)
+    return Limit(max_tokens, request.truncate, side or options.truncate_side, most)
 
 
 def require_specials(options: TextOptions, purpose: str) -> None:

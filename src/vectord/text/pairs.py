@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from vectord.errors import InputTooLong, ModelCannot, VectordError
 from vectord.schema import Int32, Side, TextLength
-from vectord.text.options import max_tokens_of, refuse_prompts, require_specials
+from vectord.text.options import limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit, keep
@@ -154,13 +154,11 @@ class PairEncoder:
             yield self._pair(frame, (first, second), ids, kept, limit.side, limit)
 
     def _prepare(self, request: ReadRequest) -> tuple[PairFrame, Limit]:
-        options = request.options
-        refuse_prompts(options)
-        require_specials(options, "pairs of texts")
+        refuse_prompts(request.options)
+        require_specials(request.options, "pairs of texts")
         if self._frame is None:
             raise ModelCannot("This model's tokenizer does not join two texts in one way.")
-        max_tokens = max_tokens_of(options, self._max_tokens, self._frame.least)
-        return self._frame, Limit(max_tokens, request.truncate, options.truncate_side, self._max_tokens)
+        return self._frame, limit_of(request, self._max_tokens, self._frame.least)
 
     def _pair(
         self,

@@ -16,8 +16,7 @@ from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
 from vectord.schema import Input, Int32
 from vectord.text.tokenizer_file import (
-    check_specials,
-    check_types,
+    check_rows,
     count_ids,
     find_special_ids,
     is_library_failure,
@@ -46,12 +45,11 @@ class PlainTokenizer:
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
         self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
-        check_types(self.tokenizer, spec.config.get("type_vocab_size"), spec.tokenizer)
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")
         self.vocab_size = min(ids, rows) if isinstance(rows, int) else ids
-        check_specials(self.tokenizer, self.vocab_size, spec.tokenizer)
+        check_rows(self.tokenizer, self.vocab_size, spec.config.get("type_vocab_size"), spec.tokenizer)
         self._no_types: Int32 = np.zeros(spec.max_tokens, np.int32)
         self._no_types.flags.writeable = False  # all texts share it
         self.special_ids = find_special_ids(self.tokenizer)
@@ -71,10 +69,8 @@ class PlainTokenizer:
         for group in _groups(sources):
             try:
                 encodings: list[Encoding] = run([source.text for source in group], add_special_tokens=specials)
-            except TypeError:  # from tokenizers, for a str that is not Unicode text
-                raise _first_not_unicode(group) from None
             except BaseException as error:
-                if not is_library_failure(error):
+                if not is_library_failure(error) and not isinstance(error, TypeError):  # TypeError: not Unicode text
                     raise
                 raise _first_failure(run, group) from None
             yield from encodings
@@ -186,23 +182,18 @@ def _groups(sources: Sequence[Source]) -> Iterator[Sequence[Source]]:
         yield sources[start:]
 
 
-def _first_not_unicode(sources: Sequence[Source]) -> Untokenizable:
+def _first_failure(run: Callable[[list[str]], object], sources: Sequence[Source]) -> Untokenizable:
+    """The error of the first source that is not Unicode text, else of the first on which the tokenizer fails."""
     for source in sources:
         try:
             source.text.encode()
         except UnicodeEncodeError:
             return Untokenizable("{field} is not Unicode text: it has half of a surrogate pair", index=source.index)
-    raise AssertionError("tokenizers rejected texts that are Unicode")
-
-
-def _first_failure(run: Callable[[list[str]], object], sources: Sequence[Source]) -> Untokenizable:
-    index = None
     for source in sources:
         try:
             run([source.text])
         except BaseException as error:
             if not is_library_failure(error):
                 raise
-            index = source.index
-            break
-    return Untokenizable("{field} makes this model's tokenizer fail", index=index)
+            return Untokenizable("{field} makes this model's tokenizer fail", index=source.index)
+    return Untokenizable("{field} makes this model's tokenizer fail")

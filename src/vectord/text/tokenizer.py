@@ -20,7 +20,7 @@ from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
 from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
-from vectord.text.options import find_prompt, max_tokens_of
+from vectord.text.options import find_prompt, limit_of
 from vectord.text.pairs import PairEncoder
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import Chunk, CutText, ReadRequest, TextOrPair, TokenSequence
@@ -38,25 +38,22 @@ class TextEncoder:
 
     def __init__(self, spec: ModelSpec) -> None:
         """Raises ModelUnavailable if the file is invalid, or its special tokens leave no room for a text."""
-        with library_failures_as_unavailable(spec.tokenizer):
-            self._load(spec)
-
-    def _load(self, spec: ModelSpec) -> None:
+        path, self.max_tokens = spec.tokenizer, spec.max_tokens
         self._spec = spec
-        self._plain = PlainTokenizer(spec)
-        self._frame = self._plain.frame
         self._drops_first = spec.colbert is not None and spec.colbert.drops_first
-        self.max_tokens = spec.max_tokens
-        if sum(self._frame.specials) >= self.max_tokens:
-            raise ModelUnavailable(f"{spec.tokenizer}: its special tokens fill all {self.max_tokens} tokens of a text")
-        self._windows = WindowEncoder(self._plain, self.max_tokens)
-        self._pairs = PairEncoder(self._plain, self.max_tokens)
-        self._colbert = None
-        if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
-            self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, spec.tokenizer)
-        self._yes_no = None
-        if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
-            self._yes_no = YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, spec.tokenizer)
+        self._colbert: ColbertEncoder | None = None
+        self._yes_no: YesNoEncoder | None = None
+        with library_failures_as_unavailable(path):
+            self._plain = PlainTokenizer(spec)
+            self._frame = self._plain.frame
+            if sum(self._frame.specials) >= self.max_tokens:
+                raise ModelUnavailable(f"{path}: its special tokens fill all {self.max_tokens} tokens of a text")
+            self._windows = WindowEncoder(self._plain, self.max_tokens)
+            self._pairs = PairEncoder(self._plain, self.max_tokens)
+            if spec.colbert is not None and spec.pooling is None:  # BGE-M3 also embeds, and reads every text alike
+                self._colbert = ColbertEncoder(self._plain, spec.colbert, self.max_tokens, path)
+            if spec.yes_no is not None:  # last: from here on special tokens inside texts are ordinary text
+                self._yes_no = YesNoEncoder(self._plain, spec.yes_no, self.max_tokens, path)
 
     @property
     def vocab_size(self) -> int:
@@ -89,7 +86,7 @@ class TextEncoder:
                 return list(self._yes_no.read(request, request.query, indexes))
             return list(self._pairs.read_passages(request, request.query, indexes))
         if request.chunks is not None:
-            return [window for i in indexes for window in self._read_windows(request, request.chunks[i], i)]
+            return list(self._windows.read(request, request.chunks, self._prompt(request.options), indexes))
         if self._colbert is not None:
             kind = request.options.kind or "document"
             return list(self._colbert.read(request, self._prompt(replace(request.options, kind=kind)), indexes))
@@ -104,8 +101,7 @@ class TextEncoder:
         prompt = self._prompt(options)
         specials = self._frame.specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
-        max_tokens = max_tokens_of(options, self.max_tokens, sum(specials) + 1)
-        limit = Limit(max_tokens, request.truncate, options.truncate_side, self.max_tokens)
+        limit = limit_of(request, self.max_tokens, sum(specials) + 1)
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
@@ -167,12 +163,6 @@ class TextEncoder:
 
     def _rows(self, tokens: int) -> Int32 | None:
         return np.arange(1, tokens, dtype=np.int32) if self._drops_first else None
-
-    def _read_windows(self, request: ReadRequest, chunks: Sequence[Chunk], index: int) -> list[TokenSequence]:
-        if not chunks:
-            return []
-        text = cast(str, request.inputs[index])
-        return self._windows.read(request, text, chunks, self._prompt(request.options), index)
 
     def _prompt(self, options: TextOptions) -> str:
         return find_prompt(self._spec.prompts, options, self._spec.default_prompt_name)

@@ -179,23 +179,17 @@ def _check_template(step: Step, path: Path) -> None:
 # --- special tokens and ids -----------------------------------------------------------------------------------
 
 
-def check_types(tokenizer: Tokenizer, rows: object, path: Path) -> None:
-    """Raises ModelUnavailable if tokens get types that the model has no rows for.
+def check_rows(tokenizer: Tokenizer, vocab_size: int, type_rows: object, path: Path) -> None:
+    """Raises ModelUnavailable if the file gives tokens types, or puts ids around texts, that the model has no rows for.
 
-    rows: the model's type_vocab_size; with one row or none, types make no difference. One device answers zeros for an
-    unknown type, another fails until the process ends, with all its models.
+    type_rows: the model's type_vocab_size; with one row or none, types make no difference. The file sets both
+    independently of the vocabulary. One device reads a missing row from foreign memory or answers zeros; another fails
+    until the process ends, with all its models.
     """
-    most = rows if isinstance(rows, int) and rows > 1 else 2**31
+    most = type_rows if isinstance(type_rows, int) and type_rows > 1 else 2**31
     types = [*tokenizer.encode(_PROBES[0]).type_ids, *tokenizer.encode(_PROBES[0], _PROBES[0]).type_ids]
     if max(types, default=0) >= most:
         raise ModelUnavailable(f"{path}: gives tokens the type {max(types)}; the model has types below {most}")
-
-
-def check_specials(tokenizer: Tokenizer, vocab_size: int, path: Path) -> None:
-    """Raises ModelUnavailable if a template puts ids around texts or pairs that the model has no rows for.
-
-    The file sets them independently of the vocabulary, and a device reads a missing row from foreign memory.
-    """
     ids = [*tokenizer.encode("").ids, *tokenizer.encode("", "").ids]
     if max(ids, default=0) >= vocab_size:
         raise ModelUnavailable(f"{path}: puts the id {max(ids)} around texts; the model has ids below {vocab_size}")

@@ -12,13 +12,14 @@ A window begins with up to `overlap` tokens of context (..), followed by its own
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import Int32, TextLength
 from vectord.text.chunks import read_document
-from vectord.text.options import max_tokens_of
+from vectord.text.options import limit_of
 from vectord.text.plain import PlainTokenizer
 from vectord.text.sequence import Chunk, ReadRequest, TokenSequence
 
@@ -36,13 +37,20 @@ class WindowEncoder:
         self._prefix, self._suffix = (np.array(ids, np.int32) for ids in (plain.frame.prefix, plain.frame.suffix))
 
     def read(
-        self, request: ReadRequest, text: str, chunks: Sequence[Chunk], prompt: str, index: int
-    ) -> list[TokenSequence]:
-        """The document in windows, overlapping if there are several; their spans, in order, are those of `chunks`.
+        self, request: ReadRequest, chunks: Sequence[Sequence[Chunk]], prompt: str, part: Sequence[int]
+    ) -> Iterator[TokenSequence]:
+        """Each document in windows, overlapping if there are several; their spans, in order, are those of its `chunks`.
 
         The prompt goes before every window. With `request.truncate`, only the first tokens are read of a chunk that
         does not fit in. Raises InvalidField for a chunk without tokens; InputTooLong, Untokenizable.
         """
+        for index in part:
+            if chunks[index]:
+                yield from self._read(request, cast(str, request.inputs[index]), chunks[index], prompt, index)
+
+    def _read(
+        self, request: ReadRequest, text: str, chunks: Sequence[Chunk], prompt: str, index: int
+    ) -> list[TokenSequence]:
         if self._plain.frame.has_type_ids:
             raise ModelCannot("This model's tokens have types, which late chunking does not support.")
         with_specials = request.options.add_special_tokens
@@ -51,7 +59,7 @@ class WindowEncoder:
         # Without the prompt's last space, which a tokenizer would make part of the text's first word.
         before = np.concatenate((prefix, self._plain.content(prompt.rstrip())))
         frame = len(before) + len(suffix)
-        room = max_tokens_of(request.options, self._max_tokens, frame + 1) - frame
+        room = limit_of(request, self._max_tokens, frame + 1).max_tokens - frame
         whole = [range(chunk.first, chunk.first + chunk.tokens) for chunk in chunks]
         _check_fit(whole, len(document.ids), room, request.truncate, index)
 

@@ -21,7 +21,7 @@ import numpy as np
 from vectord.checkpoints.spec import YesNo
 from vectord.errors import ModelUnavailable, VectordError
 from vectord.schema import Int32, TextLength
-from vectord.text.options import check_prompt, max_tokens_of, refuse_prompts, require_specials
+from vectord.text.options import check_prompt, limit_of, refuse_prompts, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
 from vectord.text.truncation import Limit
@@ -66,11 +66,9 @@ class YesNoEncoder:
 
     def read(self, request: ReadRequest, query: str, part: Sequence[int]) -> Iterator[TokenSequence]:
         """The query in the template with each passage. Cut at the end: of the passage, then of the query."""
-        options = request.options
-        refuse_prompts(options)
-        require_specials(options, "a language model's template")
-        max_tokens = max_tokens_of(options, self._max_tokens, self._length(1))
-        limit = Limit(max_tokens, request.truncate, "right", self._max_tokens)
+        refuse_prompts(request.options)
+        require_specials(request.options, "a language model's template")
+        limit = limit_of(request, self._max_tokens, self._length(1), "right")
         instruction = request.instruction
         instruction = self._instruction if instruction is None else check_prompt(instruction, "instruction")
         try:
