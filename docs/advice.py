@@ -63,7 +63,7 @@ def _situations() -> Iterator[list[Advice]]:
     def device(**settings: object) -> Config:
         return replace(config, device=replace(DeviceConfig(), **settings))  # type: ignore[arg-type]
 
-    yield given(tested=replace(ON_PROCESSOR, state="failed", problem="could not be loaded; the log says why"))
+    yield given(tested=replace(ON_PROCESSOR, state="failed", problem="could not be loaded; see the log"))
     yield given(config=device(dtype="bfloat16"))
     yield given(config=device(device="cuda"))
     yield given(port=Port(setting="port", host="127.0.0.1", port=8000, problem="address already in use"))

@@ -231,7 +231,7 @@ def tuning() -> str:
     before, _, rest = (ROOT / "docs/tuning.md").read_text("utf-8").partition(ADVICE)
     after = rest.partition(END)[2]
     rows = [_cells(one.level, one.reason, one.setting) for one in found()]
-    table = "\n".join(["", "| | found | say, or do |", "|---|---|---|", *rows, "", ""])
+    table = "\n".join(["", "| | finding | advice |", "|---|---|---|", *rows, "", ""])
     return f"{before}{ADVICE}{table}{END}{after}"
 
 

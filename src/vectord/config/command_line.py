@@ -20,7 +20,6 @@ from vectord.config.settings import SECTION_TITLES, SETTINGS, Setting, option_na
 from vectord.config.sources import CommandLine, Origin, quoted
 from vectord.errors import ConfigError
 
-_NO = "--no-"
 _METAVARS = {int: "N", float: "X", str: "TEXT", tuple: "LIST"}
 _WIDTH = 100
 
@@ -197,32 +196,27 @@ def _options(profiles: Sequence[str]) -> Iterator[SettingOption]:
     yield SettingOption("--profile", read_profile, group="Sources", record=("--profile NAME", names), choices=profiles)
     for setting in SETTINGS:
         for flag in setting.flags:
-            yield from _names(setting, flag)
+            yield from _with_opposite(
+                flag,
+                partial(_set, setting, flag),
+                is_switch=setting.type is bool or flag in setting.switches,
+                group=SECTION_TITLES[setting.section].partition(":")[0],
+                record=_help_record(setting) if flag == setting.flags[0] else None,
+                choices=("true", "false") if setting.type is bool else setting.choices,
+                multiple=setting.type is tuple,
+            )
     for flag, is_switch in {option_name(name): one.switch for one in IGNORED for name in one.names}.items():
-        yield SettingOption(flag, partial(_skip, flag), group="", may_stand_alone=is_switch)
-        if is_switch:
-            yield _negative(flag, partial(_skip, _NO + flag[2:]), group="")
+        yield from _with_opposite(flag, _skip, is_switch, group="")
 
 
-def _names(setting: Setting, flag: str) -> Iterator[SettingOption]:
-    """The option `flag`, and its opposite."""
-    group = SECTION_TITLES[setting.section].partition(":")[0]
-    is_switch = setting.type is bool or flag in setting.switches
-    yield SettingOption(
-        flag,
-        partial(_set, setting, flag, flag),
-        group=group,
-        record=_help_record(setting) if flag == setting.flags[0] else None,
-        may_stand_alone=is_switch,
-        choices=("true", "false") if setting.type is bool else setting.choices,
-        multiple=setting.type is tuple,
-    )
+def _with_opposite(
+    flag: str, read: Callable[[str, CommandLine, Sequence[str]], None], is_switch: bool, *, group: str, **option: Any
+) -> Iterator[SettingOption]:
+    """The option `flag`, and `--no-...` for a switch. read: gets the name that was used, first."""
+    yield SettingOption(flag, partial(read, flag), group=group, may_stand_alone=is_switch, **option)
     if is_switch:
-        yield _negative(flag, partial(_set, setting, flag, _NO + flag[2:]), group=group)
-
-
-def _negative(flag: str, read: Callable[[CommandLine, Sequence[str]], None], *, group: str) -> SettingOption:
-    return SettingOption(_NO + flag[2:], read, group=group, is_flag=True, flag_value="false", type=str)
+        negative = "--no-" + flag.removeprefix("--")
+        yield SettingOption(negative, partial(read, negative), group=group, is_flag=True, flag_value="false", type=str)
 
 
 def _skip(name: str, line: CommandLine, texts: Sequence[str]) -> None:
@@ -252,7 +246,7 @@ def _help_record(setting: Setting) -> tuple[str, str]:
     others = {option_name(name) for name in setting.env[2:]} - {setting.flags[0]}
     flags = sorted((flag for flag in setting.flags if flag not in others), key=lambda flag: flag.startswith("--"))
     if setting.type is bool:
-        flags.append(_NO + flags[-1][2:])
+        flags.append("--no-" + flags[-1].removeprefix("--"))
     metavar = "|".join(setting.choices) or _METAVARS.get(setting.type, "")
     default = setting.default
     if isinstance(default, bool):
