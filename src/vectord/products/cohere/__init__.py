@@ -21,7 +21,7 @@ from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
 from vectord.products.common.ranking import EXAMPLE, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingType, dump_json, precisions_of, rows_of_type
+from vectord.products.common.vectors import EmbeddingType, json_answer, precisions_of, rows_of_type
 from vectord.schema import (
     DecodeRequest,
     DecodeResult,
@@ -198,7 +198,7 @@ def render_embed(
 ) -> Rendered:
     """types: none for v1's list of floats without a type."""
     rows = {kind: rows_of_type(result.dense, kind) for kind in types or ("float",)}
-    return _answer(
+    return json_answer(
         id=str(uuid.uuid4()),  # a string on every response: v1's SDK embeds in pages and joins their ids
         response_type="embeddings_by_type" if types else "embeddings_floats",
         embeddings=rows if types else rows["float"],
@@ -325,7 +325,7 @@ def render_rerank(
         for item in results:
             item["document"] = _shown(documents[item["index"]])
     warnings = _truncated("query", [result.query]) + _truncated("documents", result.passages)
-    return _answer(
+    return json_answer(
         id=str(uuid.uuid4()),
         object="rerank",
         model=result.model,
@@ -384,7 +384,7 @@ def parse_tokenize(body: TokenizeBody, incoming: Incoming) -> Call:
 def render_tokenize(result: TokenizeResult) -> Rendered:
     (tokens,) = result.tokens
     ids, strings = [token.id for token in tokens], [token.text for token in tokens]
-    return _answer(tokens=ids, token_strings=strings, meta=_meta("1"))
+    return json_answer(tokens=ids, token_strings=strings, meta=_meta("1"))
 
 
 @ROUTES.post(
@@ -403,14 +403,10 @@ def parse_detokenize(body: DetokenizeBody, incoming: Incoming) -> Call:
 
 def render_detokenize(result: DecodeResult) -> Rendered:
     (text,) = result.texts
-    return _answer(text=text, meta=_meta("1"))
+    return json_answer(text=text, meta=_meta("1"))
 
 
 # --- all responses --------------------------------------------------------------------------------------------
-
-
-def _answer(**fields: Any) -> Rendered:
-    return Rendered(body=dump_json(fields))
 
 
 def _meta(version: Version, billed_units: Mapping[str, int] | None = None, warnings: Sequence[str] = ()) -> Any:

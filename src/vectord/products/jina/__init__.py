@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.ranking import EXAMPLE, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import dump_json, precisions_of, rows_of_type
+from vectord.products.common.vectors import json_answer, precisions_of, rows_of_type
 from vectord.schema import (
     DocumentsRequest,
     DocumentsResult,
@@ -325,8 +325,7 @@ def _in_types(types: EmbeddingTypes, rows: Callable[[EmbeddingType], list[Any]])
 def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResult) -> Rendered:
     """key: the vector's key, which is also the item's `object`."""
     data = [{"object": key, "index": index, key: vector} for index, vector in enumerate(vectors)]
-    shown = {"object": "list", "data": data, "model": result.model, "usage": token_usage(result.usage)}
-    return Rendered(body=dump_json(shown))
+    return json_answer(object="list", data=data, model=result.model, usage=token_usage(result.usage))
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------
@@ -409,15 +408,14 @@ def render_ranking(
     documents: Sequence[str], top_n: int | None, shows_documents: bool, result: RerankResult
 ) -> Rendered:
     document = as_object if shows_documents else None
-    shown = {
-        "object": "list",
-        "results": ranked(result, documents, top_n=top_n, document=document, text=shows_documents),
-        "model": result.model,
-        "usage": token_usage(result.usage),
-        "id": f"rerank-{uuid.uuid4().hex}",
-        "meta": {"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        object="list",
+        results=ranked(result, documents, top_n=top_n, document=document, text=shows_documents),
+        model=result.model,
+        usage=token_usage(result.usage),
+        id=f"rerank-{uuid.uuid4().hex}",
+        meta={"tokens": {"input_tokens": result.usage.tokens, "output_tokens": 0}},
+    )
 
 
 def render_error(error: VectordError) -> Rendered:

@@ -23,7 +23,7 @@ from vectord.products.common.inputs import Switch, read_switch
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import Documents, TextDocument, as_object, best_first, ranked, read_documents
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.schema import (
     EmbedRequest,
@@ -45,10 +45,6 @@ _QUESTION = "machine learning"
 _DOCUMENTS = ["Deep learning is a subset of machine learning", "The weather is nice today"]
 
 
-def _answer(**shown: object) -> Rendered:
-    return Rendered(body=dump_json(shown))
-
-
 def _embeds(info: ModelInfo) -> bool:
     return "dense" in info.outputs
 
@@ -64,7 +60,7 @@ def _empty(model: str | None, suitable: Callable[[ModelInfo], bool], **shown: ob
     """
 
     def render(result: ModelList) -> Rendered:
-        return _answer(model=next(filter(suitable, result.models), result.models[0]).name, **shown)
+        return json_answer(model=next(filter(suitable, result.models), result.models[0]).name, **shown)
 
     return Call(ListModels(model=model or None), render)
 
@@ -140,7 +136,7 @@ def _embed_request(texts: Sequence[str], model: str | None) -> EmbedRequest:
 
 
 def render_embed(result: EmbedResult) -> Rendered:
-    return _answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
+    return json_answer(embeddings=result.dense["float"], model=result.model, usage=token_usage(result.usage))
 
 
 class TextBody(msgspec.Struct):
@@ -193,7 +189,7 @@ def parse_embed_texts(body: TextsBody, incoming: Incoming) -> Call:
 def render_counted(result: EmbedResult) -> Rendered:
     vectors = result.dense["float"]  # (N, D)
     count, dimensions = vectors.shape
-    return _answer(embeddings=vectors, model=result.model, count=count, dimensions=dimensions)
+    return json_answer(embeddings=vectors, model=result.model, count=count, dimensions=dimensions)
 
 
 # --- scores ---------------------------------------------------------------------------------------------------
@@ -270,7 +266,7 @@ def _rerank_request(query: str, passages: Sequence[str], model: str | None) -> R
 
 def render_rerank(passages: Sequence[str], top_n: int | None, with_documents: bool, result: RerankResult) -> Rendered:
     results = ranked(result, passages, top_n=top_n, document=as_object if with_documents else None)
-    return _answer(model=result.model, **_ranking(results, token_usage(result.usage)))
+    return json_answer(model=result.model, **_ranking(results, token_usage(result.usage)))
 
 
 def _ranking(results: Sequence[Mapping[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,7 +330,7 @@ def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered
             results[-1]["id"] = document.id
         if body.return_scores is not False:
             results[-1]["score"] = result.scores[index]
-    return _answer(results=results, model=result.model)
+    return json_answer(results=results, model=result.model)
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -380,7 +376,7 @@ def render_status(result: ModelList) -> Rendered:
     """Always 200, as in the source. Its queue depth and GPU memory are left out: they are not known here."""
     models = ready_models(result)
     embeds = any(map(_embeds, models))
-    return _answer(
+    return json_answer(
         status="ok" if embeds else "not_ready", embedding_ready=embeds, reranker_ready=any(map(_reranks, models))
     )
 

@@ -21,7 +21,7 @@ from vectord.products.common.inputs import TextsOrIds, check_characters, read_in
 from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import ranked
 from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items
+from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
 
@@ -97,13 +97,12 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
 
 
 def render_embeddings(encoding: Encoding, result: EmbedResult) -> Rendered:
-    shown = {
-        "object": "list",
-        "data": embedding_items(result.dense["float"], encoding),
-        "model": result.model,
-        "usage": token_usage(result.usage) | {"completion_tokens": None},
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        object="list",
+        data=embedding_items(result.dense["float"], encoding),
+        model=result.model,
+        usage=token_usage(result.usage) | {"completion_tokens": None},
+    )
 
 
 class RerankBody(msgspec.Struct):
@@ -143,12 +142,11 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 def render_ranking(documents: Sequence[str], top_n: int | None, result: RerankResult) -> Rendered:
     """Best first; each document is a string."""
-    shown = {
-        "model": result.model,
-        "results": ranked(result, documents, top_n=top_n, document=str, text=False),
-        "usage": token_usage(result.usage),
-    }
-    return Rendered(body=dump_json(shown))
+    return json_answer(
+        model=result.model,
+        results=ranked(result, documents, top_n=top_n, document=str, text=False),
+        usage=token_usage(result.usage),
+    )
 
 
 ROUTES.get("/v1/models", summary="List served models", answer=ListedModels)(render_listed_models)

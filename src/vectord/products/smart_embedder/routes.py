@@ -25,7 +25,7 @@ from vectord.errors import (
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.ranking import best_first
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.vectors import dump_json, json_answer
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -257,24 +257,23 @@ def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> 
 def render_embeddings(sentences: Sequence[str], makers: Sequence[str], as_lists: bool, result: EmbedResult) -> Rendered:
     """makers: the names of the models that make KINDS. as_lists: sparse vectors in Qdrant's form."""
     dense, sparse, colbert = makers
-    shown = {
-        "data": [
+    return json_answer(
+        data=[
             {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists)}
             for index, text in enumerate(sentences)
         ],
-        "model_name": dense,
-        "dense_model_name": dense,
-        "sparse_model_name": sparse,
-        "colbert_model_name": colbert,
-        "processing_time_ms": _ms(result.usage.timings),
-        "warnings": [
+        model_name=dense,
+        dense_model_name=dense,
+        sparse_model_name=sparse,
+        colbert_model_name=colbert,
+        processing_time_ms=_ms(result.usage.timings),
+        warnings=[
             _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
             for index in range(len(result.usage.lengths))
             for model, lengths in result.lengths.items()
             if lengths[index].truncated
         ],
-    }
-    return Rendered(body=dump_json(shown))
+    )
 
 
 def _vectors(result: EmbedResult, index: int, as_lists: bool) -> dict[str, Any]:
@@ -341,16 +340,15 @@ def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
 
 
 def render_rerank(passages: Sequence[str], result: RerankResult) -> Rendered:
-    shown = {
-        "results": [
+    return json_answer(
+        results=[
             {"index": index, "passage": passages[index], "score": result.scores[index]}
             for index in best_first(result.scores)
         ],
-        "model_name": result.model,
-        "processing_time_ms": _ms(result.usage.timings),
-        "warnings": list(_rerank_warnings(result)),
-    }
-    return Rendered(body=dump_json(shown))
+        model_name=result.model,
+        processing_time_ms=_ms(result.usage.timings),
+        warnings=list(_rerank_warnings(result)),
+    )
 
 
 def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:

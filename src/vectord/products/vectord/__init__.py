@@ -19,7 +19,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import read_fingerprint, read_inputs
 from vectord.products.common.ranking import best_first
-from vectord.products.common.vectors import Encoding, dump_json, encoded_rows
+from vectord.products.common.vectors import Encoding, encoded_rows, json_answer
 from vectord.products.vectord import wire
 from vectord.schema import (
     ChunkedDocument,
@@ -323,7 +323,7 @@ def parse_tokenize(body: wire.TokenizeBody, incoming: Incoming) -> Call:
 
 def render_tokenize(result: TokenizeResult) -> Rendered:
     data = [{"index": index, "tokens": tokens} for index, tokens in enumerate(result.tokens)]
-    return _answer(model=result.model, data=data, **_usage(result.usage))
+    return json_answer(model=result.model, data=data, **_usage(result.usage))
 
 
 @ROUTES.post(
@@ -340,7 +340,9 @@ def parse_decode(body: wire.DecodeBody, incoming: Incoming) -> Call:
 
 
 def render_decode(result: DecodeResult) -> Rendered:
-    return _answer(model=result.model, data=[{"index": index, "text": text} for index, text in enumerate(result.texts)])
+    return json_answer(
+        model=result.model, data=[{"index": index, "text": text} for index, text in enumerate(result.texts)]
+    )
 
 
 # --- models ---------------------------------------------------------------------------------------------------
@@ -350,13 +352,13 @@ def render_decode(result: DecodeResult) -> Rendered:
 def render_models(result: ModelList) -> Rendered:
     limits = asdict(result.limits)
     limits["max_batch_requests"] = limits.pop("max_batch_texts")
-    return _answer(models=[_model(info) for info in result.models], limits=limits)
+    return json_answer(models=[_model(info) for info in result.models], limits=limits)
 
 
 @ROUTES.get("/vectord/models/{model:path}", answer=wire.ModelAnswer, summary="Show one served model")
 def render_model(result: ModelList) -> Rendered:
     (info,) = result.models
-    return _answer(**_model(info))
+    return json_answer(**_model(info))
 
 
 def _model(info: ModelInfo) -> dict[str, Any]:
@@ -419,7 +421,7 @@ def _chunk_options(chunk: wire.ChunkFields) -> ChunkOptions:
 def _result_answer(
     result: EmbedResult | DocumentsResult | RerankResult | ClassifyResult | SimilarityResult, **shown: Any
 ) -> Rendered:
-    return _answer(model=result.model, fingerprint=result.fingerprint, **shown, **_usage(result.usage))
+    return json_answer(model=result.model, fingerprint=result.fingerprint, **shown, **_usage(result.usage))
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
@@ -434,10 +436,6 @@ def _usage(usage: Usage) -> dict[str, Any]:
         "usage": {"tokens": usage.tokens, "texts": len(usage.lengths), "characters": usage.characters},
         "timings": {name: round(value * 1000, 3) for name, value in seconds.items()},
     }
-
-
-def _answer(**shown: Any) -> Rendered:
-    return Rendered(body=dump_json(shown))
 
 
 DIALECT = Dialect(name="vectord", title="vectord", routes=tuple(ROUTES), render_error=render_error, prefix="/vectord/")

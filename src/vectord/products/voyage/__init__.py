@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.ranking import EXAMPLE, best_first
 from vectord.products.common.usage import token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer, read_encoding
 from vectord.schema import (
     ChunkOptions,
     DocumentsRequest,
@@ -76,12 +76,6 @@ class EmbeddingsBody(msgspec.Struct):
     force_dimensions: Force = None
     output_dtype: Dtype = None
     encoding_format: EncodingFormat = None
-
-
-class EmbeddingItem(msgspec.Struct):
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
 
 
 class VoyageUsage(msgspec.Struct):
@@ -343,7 +337,7 @@ def render_rerank(documents: Sequence[str] | None, top_k: int | None, result: Re
 def _list(data: Sequence[dict[str, Any]], model: str, usage: Usage) -> Rendered:
     shown = token_usage(usage)
     del shown["prompt_tokens"]  # Voyage has the total only
-    return Rendered(body=dump_json({"object": "list", "data": data, "model": model, "usage": shown}))
+    return json_answer(object="list", data=data, model=model, usage=shown)
 
 
 def render_error(error: VectordError) -> Rendered:
