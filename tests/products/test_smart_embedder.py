@@ -14,9 +14,8 @@ from tests.products.results import incoming, model_info, model_list, rerank_resu
 from vectord import errors
 from vectord.products import smart_embedder
 from vectord.products.common.dialect import Guards, Rendered
-from vectord.products.smart_embedder import routes
-from vectord.products.smart_embedder.health import health
-from vectord.products.smart_embedder.routes import TRUNCATED
+from vectord.products.smart_embedder import TRUNCATED
+from vectord.products.smart_embedder.metrics import health
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength
 
 ALL = frozenset({"dense", "sparse", "colbert"})
@@ -55,7 +54,7 @@ def test_all_three_vectors_are_the_default():
 def test_null_and_unknown_keys_are_ignored():
     """As in every dialect."""
     options = dict.fromkeys(
-        (*(name for name in msgspec.structs.asdict(routes.EmbeddingsBody([])) if name != "sentences"), "x")
+        (*(name for name in msgspec.structs.asdict(smart_embedder.EmbeddingsBody([])) if name != "sentences"), "x")
     )
     assert (
         call("/embeddings", {"sentences": ["a"], **options}).request
@@ -263,7 +262,7 @@ def test_stats_come_from_the_engine():
         uptime_s=90_187.9, embed_requests=3, embed_texts=9, batches=2, refused_requests=1, device="cpu"
     )
     rendered = asked.render(figures)
-    msgspec.json.decode(rendered.body, type=routes.StatsAnswer)
+    msgspec.json.decode(rendered.body, type=smart_embedder.StatsAnswer)
     assert json.loads(rendered.body) == {
         "uptime": "25h 3m 7s",
         "uptime_seconds": 90_187,

@@ -1,13 +1,410 @@
 """Smart Embedder: the three vectors of BGE-M3 and a reranker, with a warning for each truncated text.
 
-routes.py reads bodies, writes answers and renders errors, health.py adds to the server's /health and log, metrics.py
-has its families. Read routes.py first.
+Texts are always truncated, from the end. The API names no model. metrics.py has the metric families, the keys of
+/health and the log lines.
 """
 
-from vectord.products.common.dialect import Dialect, Rate
-from vectord.products.smart_embedder.health import health, ready_lines
-from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics
-from vectord.products.smart_embedder.routes import ROUTES, render_error
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+import numpy as np
+
+from vectord import errors
+from vectord.errors import (
+    EmptyInput,
+    InferenceTimedOut,
+    InvalidRequest,
+    RateLimited,
+    TooManyInputs,
+    VectordError,
+    WrongType,
+)
+from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rendered, Route, Routes
+from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
+from vectord.products.common.ranking import best_first
+from vectord.products.common.vectors import dump_json, json_answer
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, health, ready_lines
+from vectord.schema import (
+    EmbedRequest,
+    EmbedResult,
+    ModelInfo,
+    RerankRequest,
+    RerankResult,
+    ShowStatistics,
+    Sparse,
+    Statistics,
+    TextLength,
+    TextOptions,
+    Timings,
+    VectorKind,
+)
+
+ROUTES = Routes()
+
+TRUNCATED = TextOptions(truncate=True)
+KINDS: Sequence[VectorKind] = ("dense", "sparse", "colbert")
+
+# --- errors ---------------------------------------------------------------------------------------------------
+
+ERRORS: Statuses = {
+    **STATUSES,
+    errors.MalformedBody: 422,
+    errors.InvalidField: 422,
+    errors.WrongType: 422,
+    errors.MissingField: 422,
+    errors.TooManyInputs: 422,
+    errors.TooManyCharacters: 422,
+    errors.Overloaded: 503,
+    errors.RateLimited: 429,
+}
+
+# The product's sentences, where its document fixes them.
+SENTENCES: Mapping[type[VectordError], str] = {
+    errors.Unauthorized: "Invalid or missing bearer token.",
+    errors.Overloaded: "Server is overloaded. Please retry later.",
+    errors.ShuttingDown: "Server is shutting down",
+    errors.InferenceFailed: "Internal server error.",
+    errors.OutOfMemory: "Internal server error.",
+    errors.TimedOut: "Request timed out.",
+    errors.InferenceTimedOut: "Timeout during GPU processing.",
+}
+RATE_LIMITED_S = 60  # the product's constant wait, for any limit
+
+
+def render_error(error: VectordError) -> Rendered:
+    if isinstance(error, RateLimited):
+        body = dump_json({"detail": error.message, "retry_after": RATE_LIMITED_S})
+        return Rendered(body=body, status=429, headers={"retry-after": str(RATE_LIMITED_S)})
+    detail: object = SENTENCES.get(type(error), error.message)
+    if isinstance(error, InvalidRequest) and row_of(ERRORS, error) == 422:
+        detail = faults(error)
+    return error_response(error, {"detail": detail}, ERRORS)
+
+
+def render_rerank_error(error: VectordError) -> Rendered:
+    if isinstance(error, InferenceTimedOut):
+        return error_response(error, {"detail": "Timeout during rerank GPU processing."}, ERRORS)
+    return render_error(error)
+
+
+# --- booleans -------------------------------------------------------------------------------------------------
+
+# As pydantic 2 reads them.
+Flag: TypeAlias = Annotated[bool | float | str | None, msgspec.Meta(description='also in words and numbers: "yes", 1')]
+
+_MEANINGS: Mapping[object, bool] = {
+    **dict.fromkeys((1, "1", "on", "t", "true", "y", "yes"), True),
+    **dict.fromkeys((0, "0", "off", "f", "false", "n", "no"), False),
+}
+
+
+def read_flag(value: bool | float | str | None, field: str) -> bool | None:
+    """True, False, or None if unset. Raises WrongType for any other word or number."""
+    if value is None or isinstance(value, bool):
+        return value
+    meaning = _MEANINGS.get(value.lower() if isinstance(value, str) else value)
+    if meaning is None:
+        raise WrongType("{field} must be a boolean.", field=field)
+    return meaning
+
+
+# --- warnings -------------------------------------------------------------------------------------------------
+
+
+class Target(msgspec.Struct):
+    field: str
+    index: int | None
+    pointer: str  # a JSON Pointer into the request
+
+
+class Cut(msgspec.Struct):
+    model: str
+    max_tokens: int
+    original_tokens: int
+    truncated_tokens: int
+    truncation_side: Literal["end"]
+
+
+class Warned(msgspec.Struct):
+    code: Literal["input_truncated", "query_truncated", "passage_truncated"]
+    severity: Literal["warning"]
+    message: str
+    target: Target
+    details: Cut
+
+
+_SUBJECTS = {"input_truncated": "Input text", "query_truncated": "Query", "passage_truncated": "Passage"}
+
+
+def _warning(
+    code: str, field: str, index: int | None, model: str, length: TextLength, max_tokens: int
+) -> dict[str, Any]:
+    """max_tokens: the tokens that had room; for a query or passage, next to the other text of the pair."""
+    return {
+        "code": code,
+        "severity": "warning",
+        "message": f"{_SUBJECTS[code]} was truncated to the model token limit.",
+        "target": {
+            "field": field,
+            "index": index,
+            "pointer": f"/{field}" if index is None else f"/{field}/{index}",
+        },
+        "details": {
+            "model": model,
+            "max_tokens": max_tokens,
+            "original_tokens": length.seen,
+            "truncated_tokens": length.seen - length.kept,
+            "truncation_side": "end",
+        },
+    }
+
+
+# --- vectors --------------------------------------------------------------------------------------------------
+
+
+class EmbeddingsBody(msgspec.Struct):
+    """The default is all three kinds of vectors. A null flag equals an absent one."""
+
+    sentences: list[str]
+    return_dense: Flag = True
+    return_sparse: Flag = True
+    return_colbert: Flag = True
+    normalize_dense: Flag = False
+    sparse_as_indices: Flag = False
+
+
+class Vectors(msgspec.Struct):
+    """null for a kind that was not requested. `sparse`: weights by token id; with sparse_as_indices, two lists under
+    `indices` and `values`."""
+
+    dense: list[float] | None
+    sparse: dict[str, float | list[float]] | None
+    colbert: list[list[float]] | None
+
+
+class Embedded(msgspec.Struct):
+    id: int
+    text: str  # unchanged
+    embeddings: Vectors
+
+
+class EmbeddingsAnswer(msgspec.Struct):
+    data: list[Embedded]
+    model_name: str
+    dense_model_name: str
+    sparse_model_name: str
+    colbert_model_name: str
+    processing_time_ms: float
+    warnings: list[Warned]
+
+
+@ROUTES.post(
+    "/embeddings",
+    body=EmbeddingsBody,
+    answer=EmbeddingsAnswer,
+    summary="Turn sentences into dense, sparse and ColBERT vectors",
+    example={"sentences": ["Hello world!", "Ciao mondo!"], "return_sparse": False, "return_colbert": False},
+    keys=["sentences"],
+    signs=["sentences"],
+    names={"inputs": "sentences"},
+)
+def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
+    _check_count(body.sentences, incoming.guards.max_sentences, "inputs", "sentences")
+    flags = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
+    outputs = frozenset(kind for kind in KINDS if read_flag(flags[kind], f"return_{kind}") is not False)
+    as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
+    normalize = read_flag(body.normalize_dense, "normalize_dense") is True
+    model = _model(incoming.models, outputs)
+    request = EmbedRequest(
+        inputs=body.sentences,
+        model=model.name if model else None,
+        text=TRUNCATED,
+        outputs=outputs,
+        normalize=normalize or _always_normalizes(model, incoming.models),
+    )
+    makers = [model.sources.get(kind, model.name) if model else "" for kind in KINDS]
+    return Call(request, partial(render_embeddings, body.sentences, makers, as_lists))
+
+
+def _check_count(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
+    if not texts:
+        raise EmptyInput("The '{name}' list cannot be empty.", field=field, name=name)
+    if limit is not None and len(texts) > limit:
+        template = "The '{name}' list may contain at most {limit} items; got {given}."
+        raise TooManyInputs(template, field=field, limit=limit, given=len(texts), name=name)
+
+
+def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> ModelInfo | None:
+    """The model for these vectors, a composite first: it serves dense vectors of another model than the sparse ones.
+
+    None if no model makes them all; the engine then refuses the request.
+    """
+    able = [model for model in models if outputs <= model.outputs and model.outputs]
+    return next((model for model in able if model.sources), able[0] if able else None)
+
+
+def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> bool:
+    """Whether the dense vectors are BGE-M3's, which FlagEmbedding always normalizes."""
+    if model is None:
+        return False
+    source = model.sources.get("dense")
+    dense = next((one for one in models if one.name == source), model) if source else model
+    return dense.outputs >= frozenset(KINDS) and not dense.sources
+
+
+def render_embeddings(sentences: Sequence[str], makers: Sequence[str], as_lists: bool, result: EmbedResult) -> Rendered:
+    """makers: the names of the models that make KINDS. as_lists: sparse vectors in Qdrant's form."""
+    dense, sparse, colbert = makers
+    return json_answer(
+        data=[
+            {"id": index, "text": text, "embeddings": _vectors(result, index, as_lists)}
+            for index, text in enumerate(sentences)
+        ],
+        model_name=dense,
+        dense_model_name=dense,
+        sparse_model_name=sparse,
+        colbert_model_name=colbert,
+        processing_time_ms=_ms(result.usage.timings),
+        warnings=[
+            _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
+            for index in range(len(result.usage.lengths))
+            for model, lengths in result.lengths.items()
+            if lengths[index].truncated
+        ],
+    )
+
+
+def _vectors(result: EmbedResult, index: int, as_lists: bool) -> dict[str, Any]:
+    return {
+        "dense": result.dense["float"][index] if result.dense else None,
+        "sparse": _sparse(result.sparse[index], as_lists) if result.sparse is not None else None,
+        "colbert": np.ascontiguousarray(result.colbert[index]) if result.colbert is not None else None,
+    }
+
+
+def _sparse(vector: Sparse, as_lists: bool) -> dict[str, Any]:
+    """Qdrant's two lists, or weights by token id, in the order of the tokens' first places in the text."""
+    if as_lists:
+        return {"indices": vector.indices, "values": vector.values}
+    return {str(index): value for index, value in zip(vector.indices, vector.values, strict=True)}
+
+
+# --- scores ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    query: str
+    passages: list[str]
+    normalize: Annotated[Flag, msgspec.Meta(description="scores from 0 to 1; else as the model gives them")] = False
+
+
+class Ranked(msgspec.Struct):
+    index: int
+    passage: str
+    score: float
+
+
+class RerankAnswer(msgspec.Struct):
+    results: list[Ranked]
+    model_name: str
+    processing_time_ms: float
+    warnings: list[Warned]
+
+
+@ROUTES.post(
+    "/rerank",
+    body=RerankBody,
+    answer=RerankAnswer,
+    summary="Rank passages by how well they answer a query",
+    example={
+        "query": "What is machine learning?",
+        "passages": ["Machine learning is a subset of AI.", "The weather is nice today."],
+        "normalize": True,
+    },
+    keys=["passages"],
+    signs=["passages"],
+    render_error=render_rerank_error,
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    if not body.query.strip():
+        raise EmptyInput("The 'query' field cannot be empty.", field="query")
+    _check_count(body.passages, incoming.guards.max_passages, "passages", "passages")
+    normalize = read_flag(body.normalize, "normalize")
+    # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
+    reranker = next((model for model in incoming.models if model.reranks), None)
+    raw = normalize is not True if reranker is None or reranker.labels else None
+    request = RerankRequest(query=body.query, passages=body.passages, text=TRUNCATED, raw=raw)
+    return Call(request, partial(render_rerank, body.passages))
+
+
+def render_rerank(passages: Sequence[str], result: RerankResult) -> Rendered:
+    return json_answer(
+        results=[
+            {"index": index, "passage": passages[index], "score": result.scores[index]}
+            for index in best_first(result.scores)
+        ],
+        model_name=result.model,
+        processing_time_ms=_ms(result.usage.timings),
+        warnings=list(_rerank_warnings(result)),
+    )
+
+
+def _rerank_warnings(result: RerankResult) -> Iterator[dict[str, Any]]:
+    if result.query.truncated:
+        yield _warning("query_truncated", "query", None, result.model, result.query, result.query.kept)
+    for index, length in enumerate(result.passages):
+        if length.truncated:
+            yield _warning("passage_truncated", "passages", index, result.model, length, length.kept)
+
+
+# --- statistics -----------------------------------------------------------------------------------------------
+
+
+class StatsAnswer(msgspec.Struct):
+    """Of embedding requests only, except `rejected_requests`."""
+
+    uptime: str
+    uptime_seconds: int
+    total_requests: int
+    total_sentences: int
+    total_batches: int
+    rejected_requests: int
+    hardware: str
+
+
+ROUTES.add(
+    Route(
+        method="GET",
+        path="/stats",
+        parse=lambda incoming: Call(ShowStatistics(), render_stats),
+        summary="Count embedded texts since the start",
+        answer=StatsAnswer,
+        public=True,
+    )
+)
+
+
+def render_stats(result: Statistics) -> Rendered:
+    seconds = int(result.uptime_s)
+    shown = {
+        "uptime": f"{seconds // 3600}h {seconds // 60 % 60}m {seconds % 60}s",
+        "uptime_seconds": seconds,
+        "total_requests": result.embed_requests,
+        "total_sentences": result.embed_texts,
+        "total_batches": result.batches,
+        "rejected_requests": result.refused_requests,
+        "hardware": "CPU" if result.device == "cpu" else result.device,
+    }
+    return Rendered(body=dump_json(shown), headers={"cache-control": "no-store"})
+
+
+def _ms(timings: Timings) -> float:
+    return round(timings.total_s * 1000, 2)
+
 
 DIALECT = Dialect(
     name="smart_embedder",

@@ -1,4 +1,4 @@
-"""embedding_*, rerank_*, gpu_*: Smart Embedder's families.
+"""What operators of Smart Embedder read: its metric families, its keys of /health, and its log lines.
 
 Simple Inference Server has an `embedding_requests_total` too, with other labels and other values of `status`. A page
 can have a name once: this family has the labels of both products, and the values of this one.
@@ -14,8 +14,7 @@ from vectord.engine.events import ActiveRequestsChanged, BatchRan, QueueChanged,
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
-from vectord.products.smart_embedder.health import device_names, embedding_models
-from vectord.schema import DeviceMemory, ModelInfo
+from vectord.schema import DeviceMemory, ModelInfo, ModelList
 
 FORWARD_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -149,3 +148,53 @@ class SmartEmbedderMetrics(MetricFamilies):
             "device": ",".join(names) or "unknown",
         }
         self.info.values = {tuple(facts[label] for label in INFO): 1.0}
+
+
+# --- /health and the log --------------------------------------------------------------------------------------
+
+
+def ready_lines(models: Sequence[ModelInfo]) -> Sequence[str]:
+    reranker = any(model.reranks and model.state == "ready" for model in models)
+    return (*(["Reranker ready."] if reranker else []), "Server ready to accept requests")
+
+
+def embedding_models(models: Sequence[ModelInfo]) -> tuple[ModelInfo | None, ModelInfo | None]:
+    """The first model that embeds, and the first that makes all three kinds of vectors, else the same."""
+    embedder = next((model for model in models if model.outputs), None)
+    return embedder, next((model for model in models if model.outputs >= {"dense", "sparse", "colbert"}), embedder)
+
+
+def device_names(models: Sequence[ModelInfo]) -> list[str]:
+    """The devices of loaded models, each once."""
+    return sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
+
+
+def health(served: ModelList, ready: bool) -> dict[str, Any]:
+    """Models and device; 0 and "unknown" before a model is loaded.
+
+    batch_size: texts of full length in one forward, the product's own unit of batch size.
+    max_requests_in_batch: texts of any length in one forward, each of which may belong to another request.
+    """
+    embedder, sparse = embedding_models(served.models)
+    reranker = next((model for model in served.models if model.reranks), None)
+    devices = device_names(served.models)
+    gpus = [device for device in devices if device != "cpu"]
+    longest = embedder.max_input_tokens if embedder else 0
+    tokens = served.limits.max_batch_tokens
+    texts = min(tokens, served.limits.max_batch_texts or tokens)
+    return {
+        "gpu": {
+            "available": bool(gpus),
+            "device_info": ", ".join(gpus) or ("CPU" if devices else "unknown"),
+            "memory_gb": 0,
+            "device_count": len(gpus),
+            "multi_gpu_enabled": len(gpus) > 1,
+            "configured_devices": devices,
+        },
+        "model": sparse.name if sparse else None,
+        "dense_embedding_model": embedder.name if embedder else None,
+        "reranker_model": reranker.name if reranker else None,
+        "max_input_length": longest,
+        "batch_size": min(texts, max(1, tokens // longest)) if longest else texts,
+        "max_requests_in_batch": texts,
+    }

@@ -340,9 +340,8 @@ def parse_decode(body: wire.DecodeBody, incoming: Incoming) -> Call:
 
 
 def render_decode(result: DecodeResult) -> Rendered:
-    return json_answer(
-        model=result.model, data=[{"index": index, "text": text} for index, text in enumerate(result.texts)]
-    )
+    data = [{"index": index, "text": text} for index, text in enumerate(result.texts)]
+    return json_answer(model=result.model, data=data)
 
 
 # --- models ---------------------------------------------------------------------------------------------------
