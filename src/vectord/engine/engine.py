@@ -29,7 +29,7 @@ from vectord.engine.events import (
     StatisticsCounter,
     discard,
 )
-from vectord.engine.models.lifecycle import Lifecycle, Policy
+from vectord.engine.models.lifecycle import Lifecycle
 from vectord.engine.models.registry import (
     VECTORS,
     Allowed,
@@ -124,12 +124,7 @@ class Engine:
         self._cache = AnswerCache(self._config.cache_bytes)
         self._shared = None if store is None else SharedCache(store, store_secret)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
-        policy = Policy(
-            at_start=self._config.model_loading == "start",
-            idle_s=self._config.model_idle_s,
-            budget_bytes=self._config.model_memory_bytes,
-        )
-        self._lifecycle = Lifecycle(self._registry.models, policy, self._make_runner, self._observe)
+        self._lifecycle = Lifecycle(self._registry.models, self._config, self._make_runner, self._observe)
         self.loaded = self._lifecycle.loaded  # set when every model that loads at start is ready or failed
 
     # --- start and end ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from tests.checkpoints.small_hub import COMMIT, MODEL, Hub, small_hub
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
 from vectord.config import ModelConfig
-from vectord.engine.models.facts import read_facts
+from vectord.engine.models.opening import read_facts
 from vectord.engine.models.requested import RequestedModel
 from vectord.errors import ConfigError, ModelUnavailable
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from tests.engine.fakes import (
@@ -26,7 +27,7 @@ from vectord.config import EngineConfig
 from vectord.engine.cache.lookup import AnswerCache, ModelCache
 from vectord.engine.engine import Engine
 from vectord.engine.events import discard
-from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle, Policy
+from vectord.engine.models.lifecycle import RETRY_FAILED_S, Lifecycle
 from vectord.engine.models.registry import ModelSource, Registry, ServedModel
 from vectord.engine.queue.runner import ModelRunner
 from vectord.errors import InferenceFailed, ModelUnavailable, Unavailable
@@ -107,9 +108,14 @@ def make_runner(served: ServedModel, encoder: ByteEncoder, backends: Sequence[Fa
 
 @asynccontextmanager
 async def keeping(
-    models: int = 1, *, sizes_mib: tuple[int, ...] = (), pinned: tuple[int, ...] = (), **policy: object
+    models: int = 1,
+    *,
+    sizes_mib: tuple[int, ...] = (),
+    pinned: tuple[int, ...] = (),
+    at_start: bool = False,
+    **settings: Any,
 ) -> AsyncIterator[House]:
-    """This many unloaded models; sizes_mib: 1 each by default."""
+    """This many models, unloaded unless at_start; sizes_mib: 1 each by default; settings: of EngineConfig."""
     loaders = [Loader() for _ in range(models)]
     sources = [
         ModelSource(
@@ -122,9 +128,11 @@ async def keeping(
         )
         for n, loader in enumerate(loaders)
     ]
+    settings["model_loading"] = "start" if at_start else "first-use"
     served, clock, observer = Registry(sources).models, Clock(), Recorder()
-    rules = Policy(**({"at_start": False} | policy))  # type: ignore[arg-type]
-    house = House(Lifecycle(served, rules, make_runner, observer, clock), served, loaders, clock, observer)
+    house = House(
+        Lifecycle(served, EngineConfig(**settings), make_runner, observer, clock), served, loaders, clock, observer
+    )
     try:
         yield house
     finally:
@@ -290,7 +298,7 @@ async def test_a_failed_model_does_not_affect_the_others(caplog):
 
 async def test_the_least_recently_used_model_is_evicted():
     """Not the first loaded, and no more models than necessary."""
-    async with keeping(3, budget_bytes=2 * MIB) as house:
+    async with keeping(3, model_memory_bytes=2 * MIB) as house:
         await house.use(0)
         await house.use(1)
         await house.use(0)
@@ -303,7 +311,7 @@ async def test_the_least_recently_used_model_is_evicted():
 
 async def test_several_small_models_are_evicted_for_a_large_one():
     """As many as necessary, least recently used first."""
-    async with keeping(4, sizes_mib=(1, 1, 1, 2), budget_bytes=3 * MIB) as house:
+    async with keeping(4, sizes_mib=(1, 1, 1, 2), model_memory_bytes=3 * MIB) as house:
         for n in (0, 1, 2, 3):
             await house.use(n)
         assert house.states() == ["unloaded", "unloaded", "ready", "ready"]
@@ -311,7 +319,7 @@ async def test_several_small_models_are_evicted_for_a_large_one():
 
 async def test_a_model_in_use_is_not_evicted():
     """The other model is refused with a time to retry, and loads when the use has ended."""
-    async with keeping(2, budget_bytes=MIB) as house:
+    async with keeping(2, model_memory_bytes=MIB) as house:
         async with house.lifecycle.use(house.models[0]) as runner:
             with pytest.raises(Unavailable, match="no room") as refused:
                 await house.use(1)
@@ -324,7 +332,7 @@ async def test_a_model_in_use_is_not_evicted():
 
 async def test_a_pinned_model_is_unloaded_only_by_the_operator():
     """Neither evicted nor unloaded when idle."""
-    async with keeping(2, pinned=(0,), budget_bytes=MIB, idle_s=60.0) as house:
+    async with keeping(2, pinned=(0,), model_memory_bytes=MIB, model_idle_s=60.0) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded"]
         with pytest.raises(Unavailable, match="no room"):
@@ -339,7 +347,7 @@ async def test_a_pinned_model_is_unloaded_only_by_the_operator():
 
 async def test_a_model_that_cannot_fit_evicts_nothing():
     """Its size is known before anything is unloaded."""
-    async with keeping(2, sizes_mib=(1, 9), budget_bytes=2 * MIB) as house:
+    async with keeping(2, sizes_mib=(1, 9), model_memory_bytes=2 * MIB) as house:
         await house.use(0)
         with pytest.raises(Unavailable, match="no room"):
             await house.use(1)
@@ -348,7 +356,7 @@ async def test_a_model_that_cannot_fit_evicts_nothing():
 
 async def test_an_unloading_model_counts_until_it_is_closed(monkeypatch):
     """The next model does not load into memory that is not yet free, and no model loads twice."""
-    async with keeping(2, budget_bytes=MIB) as house:
+    async with keeping(2, model_memory_bytes=MIB) as house:
 
         def hold(runner: ModelRunner, timeout_s: float) -> bool:
             closing.set()
@@ -370,7 +378,7 @@ async def test_an_unloading_model_counts_until_it_is_closed(monkeypatch):
 
 async def test_a_model_just_loaded_for_a_request_is_not_evicted():
     """Even before the request continues: another load must evict something else."""
-    async with keeping(2, budget_bytes=MIB) as house:
+    async with keeping(2, model_memory_bytes=MIB) as house:
         house.loaders[0].gate.clear()
         uses = [asyncio.create_task(house.use(n)) for n in range(2)]
         await house.loaders[0].begun()
@@ -383,7 +391,7 @@ async def test_a_model_just_loaded_for_a_request_is_not_evicted():
 
 async def test_requests_for_more_models_than_fit_succeed_or_are_refused():
     """In any order: the budget holds, and no request receives an unloaded runner."""
-    async with keeping(4, budget_bytes=2 * MIB) as house:
+    async with keeping(4, model_memory_bytes=2 * MIB) as house:
 
         async def ask(n: int) -> None:
             async with house.lifecycle.use(house.models[n % 4]) as runner:
@@ -442,7 +450,7 @@ async def test_only_the_load_at_start_counts_as_starting(at_start):
 
 async def test_a_model_without_room_at_start_loads_on_first_use(caplog):
     """Loading at start evicts nothing: earlier models are preferred."""
-    async with keeping(3, sizes_mib=(1, 2, 1), at_start=True, budget_bytes=2 * MIB) as house:
+    async with keeping(3, sizes_mib=(1, 2, 1), at_start=True, model_memory_bytes=2 * MIB) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded", "ready"]
         await house.use(1)
@@ -452,7 +460,7 @@ async def test_a_model_without_room_at_start_loads_on_first_use(caplog):
 
 async def test_pinned_models_come_first_at_start():
     """After the others they would have no room."""
-    async with keeping(3, pinned=(2,), at_start=True, budget_bytes=2 * MIB) as house:
+    async with keeping(3, pinned=(2,), at_start=True, model_memory_bytes=2 * MIB) as house:
         await start(house)
         assert house.states() == ["ready", "unloaded", "ready"]
         assert [name for name, state in house.observer.states if state == "ready"] == ["m2", "m0"]
@@ -470,7 +478,7 @@ async def test_with_first_use_only_pinned_models_load_at_start():
 
 async def test_an_idle_model_is_unloaded():
     """Idle time counts from the end of the last use or the load. A model in use is never idle."""
-    async with keeping(3, idle_s=60.0) as house:
+    async with keeping(3, model_idle_s=60.0) as house:
         for n in range(3):
             await house.use(n)
         async with house.lifecycle.use(house.models[2]):
@@ -491,7 +499,7 @@ async def test_an_idle_model_is_unloaded():
 
 async def test_idle_models_are_checked_periodically():
     """From the start of the server."""
-    async with keeping(idle_s=0.001) as house:
+    async with keeping(model_idle_s=0.001) as house:
         await start(house)
         await house.use(0)
         house.clock.now_s += 1
@@ -537,7 +545,7 @@ async def test_a_model_used_before_its_unload_starts_stays():
 
 async def test_a_backend_that_fails_to_close_does_not_block_others(caplog):
     """The failure is logged; this and other models can load."""
-    async with keeping(2, budget_bytes=MIB) as house:
+    async with keeping(2, model_memory_bytes=MIB) as house:
         house.loaders[0].stubborn = True
         for n in (0, 1, 0):
             await house.use(n)

@@ -1,20 +1,25 @@
-"""The configured models, opened and not loaded."""
+"""The configured models, opened and not loaded, and the settings that replace what their files say."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.checkpoints.folders import write_dense, write_json, write_sentence_model
 from tests.opening import FAKE, minilm_folder, opened
 
+from vectord.checkpoints.spec import ModelSpec, YesNo
 from vectord.compute.backends.base import BackendOptions
-from vectord.config import Config, DeviceConfig, ModelConfig
+from vectord.config import DEFAULT_MODEL, Config, DeviceConfig, ModelConfig
 from vectord.config.sources import export_hub
 from vectord.engine.models import backend, open_models, opening
-from vectord.errors import ModelUnavailable
+from vectord.engine.models.requested import RequestedModel
+from vectord.errors import ConfigError, ModelUnavailable
 
 
 def test_models_are_opened_in_the_order_of_the_configuration(tmp_path: Path) -> None:
@@ -112,3 +117,148 @@ def test_a_models_memory_depends_on_the_dtype_in_memory(
     device = replace(FAKE, dtype=dtype)
     (model,) = open_models(Config(model=ModelConfig(models=(str(folder),)), device=device))
     assert model.memory_bytes == share * (folder / "model.safetensors").stat().st_size
+
+
+JUDGE = YesNo(prefix="", body="", suffix="", instruction="", token_ids=(0, 1))
+
+
+def read(model: str | Path, **config: Any) -> ModelSpec:
+    return opening.read_facts(RequestedModel(str(model)), ModelConfig(**config))
+
+
+# --- lengths --------------------------------------------------------------------------------------------------
+
+LIMITS = {
+    "bge_embed_max_length": 1001,
+    "qwen_embed_max_length": 1002,
+    "bge_rerank_max_length": 1003,
+    "qwen_rerank_max_length": 1004,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    {
+        "bert": ({"model_type": "bert"}, 1001),
+        "bge-m3": ({"model_type": "xlm-roberta"}, 1001),
+        "splade": ({"model_type": "distilbert", "outputs": frozenset({"splade"})}, 1001),
+        "qwen": ({"model_type": "qwen3"}, 1002),
+        "older qwen": ({"model_type": "qwen2"}, 1002),
+        "cross-encoder": ({"model_type": "xlm-roberta", "outputs": frozenset({"scores"})}, 1003),
+        "qwen as classifier": ({"model_type": "qwen3", "outputs": frozenset({"scores"})}, 1003),
+        "judge": ({"model_type": "qwen3", "outputs": frozenset({"scores"}), "yes_no": JUDGE}, 1004),
+        "gemma": ({"model_type": "gemma3_text"}, 9000),
+        "mistral": ({"model_type": "mistral"}, 9000),
+    }.values(),
+    ids=str,
+)
+def test_each_kind_of_model_has_its_own_limit(kind: dict[str, Any], limit: int) -> None:
+    """Smart Embedder has four settings; other models keep their own limit."""
+    spec = replace(read(DEFAULT_MODEL), max_tokens=9000, **kind)
+    assert opening._max_tokens(spec, ModelConfig(**LIMITS)) == limit
+
+
+@pytest.mark.parametrize(("limit", "read_tokens"), [(64, 64), (8192, 256)], ids=["lower", "higher"])
+def test_a_limit_only_lowers_the_models_own(limit: int, read_tokens: int) -> None:
+    """No setting adds positions to a network."""
+    assert read(DEFAULT_MODEL, bge_embed_max_length=limit).max_tokens == read_tokens
+
+
+def test_a_shortened_model_is_not_tested_by_known_cosines() -> None:
+    """The published figures hold for whole texts; the operator's limit must not fail the self-test."""
+    assert read(DEFAULT_MODEL).known_cosines != ()
+    assert read(DEFAULT_MODEL, bge_embed_max_length=8192).known_cosines != ()
+    assert read(DEFAULT_MODEL, bge_embed_max_length=8).known_cosines == ()
+
+
+# --- prompts --------------------------------------------------------------------------------------------------
+
+
+def test_the_operators_prompt_is_the_default() -> None:
+    """Requests can still name the model's own prompts. Spaces are kept."""
+    spec = read(DEFAULT_MODEL, default_prompt="query: ")
+    assert spec.default_prompt_name is not None
+    assert spec.prompts[spec.default_prompt_name] == "query: "
+    assert spec.known_cosines == ()
+    assert spec.fingerprint == read(DEFAULT_MODEL).fingerprint
+
+
+def test_default_prompt_name_names_one_of_the_models_prompts(tmp_path: Path) -> None:
+    """A name that the model does not have stops the start."""
+    folder = minilm_folder(tmp_path / "mine")
+    write_json(folder / "config_sentence_transformers.json", {"prompts": {"query": "q: "}})
+    assert read(folder, default_prompt_name="query").default_prompt_name == "query"
+    with pytest.raises(ConfigError, match="the model has no such prompt"):
+        read(folder, default_prompt_name="passage")
+
+
+def test_a_prompt_that_is_too_long_is_refused() -> None:
+    """It would be tokenised with every text."""
+    with pytest.raises(ConfigError, match="default_prompt: expected at most 20,000 characters"):
+        read(DEFAULT_MODEL, default_prompt="x" * 20_001)
+
+
+def test_a_reranker_gets_no_prompt() -> None:
+    """Models that read pairs were trained with none."""
+    scores = replace(read(DEFAULT_MODEL), outputs=frozenset({"scores"}))
+    assert opening._with_prompt(scores, "query: ") == scores
+
+
+# --- pooling and Dense modules --------------------------------------------------------------------------------
+
+
+def two_widths(folder: Path) -> Path:
+    """A model with a Dense module of its own and a second one in the same folder, as stella has."""
+    write_sentence_model(folder, kinds=("Transformer", "Pooling", "Dense", "Normalize"))
+    write_dense(folder / "2_Dense", 8, 4)
+    write_dense(folder / "2_Dense_16", 8, 16)
+    return folder
+
+
+def test_a_dense_module_is_chosen_by_its_folder(tmp_path: Path) -> None:
+    """TEI's DENSE_PATH. Another width is another vector space."""
+    tmp_path = two_widths(tmp_path)
+    usual, chosen = read(tmp_path), read(tmp_path, dense_path="2_Dense_16")
+    assert (usual.dimensions, chosen.dimensions) == (4, 16)
+    assert [module.folder for module in chosen.dense_modules] == [tmp_path / "2_Dense_16"]
+    assert usual.fingerprint != chosen.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("../2_Dense", ConfigError, "dense_path: expected a folder inside the model's"),
+        ("/2_Dense", ConfigError, "dense_path: expected a folder inside the model's"),
+        ("3_Dense", ModelUnavailable, "3_Dense"),
+    ],
+)
+def test_a_dense_path_outside_the_model_is_refused(
+    tmp_path: Path, path: str, error: type[Exception], message: str
+) -> None:
+    """The error names the path."""
+    with pytest.raises(error, match=message):
+        read(two_widths(tmp_path), dense_path=path)
+
+
+@pytest.mark.parametrize(("pooling", "read_pooling"), [("cls", "cls"), ("last", "last"), (None, "mean")])
+def test_the_operators_pooling_replaces_the_models(pooling: str | None, read_pooling: str) -> None:
+    """POOLING, for a model with mean pooling."""
+    assert read(DEFAULT_MODEL, pooling=pooling).pooling == read_pooling
+
+
+def test_pooling_splade_requires_a_splade_model(tmp_path: Path) -> None:
+    """TEI's POOLING=splade changes nothing for a SPLADE model and is an error for other embedding models."""
+    kinds: Mapping[str, Any] = {"kinds": ("Transformer", "SpladePooling"), "architectures": ["BertForMaskedLM"]}
+    folder = write_sentence_model(tmp_path, **kinds)
+    write_json(folder / "1_SpladePooling" / "config.json", {})
+    assert read(folder, pooling="splade").outputs == {"splade"}
+    with pytest.raises(ConfigError, match=r"pooling splade: .* is not a SPLADE model"):
+        read(DEFAULT_MODEL, pooling="splade")
+
+
+def test_a_handler_has_a_vector_space_of_its_own(tmp_path: Path) -> None:
+    """Its vectors must not be mixed with the model's."""
+    folder = minilm_folder(tmp_path / "mine")
+    own = opening.read_facts(RequestedModel(str(folder), "house", "my.models.House"), ModelConfig())
+    assert (own.handler, own.outputs) == ("my.models.House", {"dense"})
+    assert own.fingerprint != read(folder).fingerprint

@@ -134,7 +134,7 @@ class ModelCache:
                 await asyncio.sleep(0)
             part = texts[start : start + TEXTS_PER_LOOKUP]
             unknown = {one.key: one.sequence for one in part if one.key is not None and one.key not in self._running}
-            names = {self._stored_name(key): key for key in unknown}
+            names = {name_of(key, self._dtype): key for key in unknown}
             stored = await shared.find({name: self._shapes(unknown[key], key[-1]) for name, key in names.items()})
             rejected += stored.rejected
             answers = {names[name]: answer for name, answer in stored.answers.items()}
@@ -169,10 +169,7 @@ class ModelCache:
         if item.key is not None:
             self._memory.keep(item.key, answer)
             if self._shared is not None:
-                self._shared.keep(self._stored_name(item.key), answer)
-
-    def _stored_name(self, key: Key) -> bytes:
-        return name_of(key, self._dtype)
+                self._shared.keep(name_of(item.key, self._dtype), answer)
 
     def _shapes(self, sequence: TokenSequence, kinds: frozenset[Kind]) -> Shapes:
         """The expected shapes of this text's answer."""

@@ -3,7 +3,7 @@
 compose.py calls `open_models` and `open_composites` before a port opens, so that a wrong name stops the start. Loading
 comes later, in a thread. Imports compute, text, checkpoints, config and the engine's queue.
 
-    opening.py   requested.py ─▶ facts.py ─▶ backend.py: one ModelSource per model, not yet loaded. Read this first.
+    opening.py   requested.py ─▶ backend.py: one ModelSource per model, not yet loaded. Read this first.
     registry.py  the served models by name and their state
     lifecycle.py which are loaded, and when;  loading.py: load one and test it
 """

@@ -14,8 +14,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
+from vectord.config import EngineConfig
 from vectord.engine.events import ModelStateChanged, Observer
 from vectord.engine.models import loading
 from vectord.engine.models.loading import MakeRunner
@@ -28,28 +29,21 @@ logger = logging.getLogger("vectord.engine")
 
 RETRY_FAILED_S = 30.0  # how soon a request retries a model that failed to load
 RETRY_NO_ROOM_S = 5.0  # Retry-After for a model without room
-CHECKS_PER_IDLE_TIME = 4  # how often to check for idle models, per idle_s
+CHECKS_PER_IDLE_TIME = 4  # how often to check for idle models, per model_idle_s
 MAX_CHECK_INTERVAL_S = 15.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
-    at_start: bool = True  # load every model at start, not only the pinned ones
-    idle_s: float = 0.0  # unload a model after this long without use; 0: never
-    budget_bytes: int | None = None  # for all loaded models together; None: no limit
 
 
 class Lifecycle:
     def __init__(
         self,
         models: Sequence[ServedModel],
-        policy: Policy,
+        config: EngineConfig,
         make_runner: MakeRunner,
         observer: Observer,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._models = models
-        self._policy = policy
+        self._config = config
         self._make_runner = make_runner
         self._observer = observer
         self._now_s = now_s
@@ -62,11 +56,11 @@ class Lifecycle:
 
     def start(self) -> None:
         """Returns immediately; models load in the background, one at a time: pinned ones first, then in order."""
-        models = [served for served in self._models if self._policy.at_start or served.source.pinned]
+        models = [served for served in self._models if self._config.model_loading == "start" or served.source.pinned]
         for served in models:
             served.state = "loading"  # requests fail immediately instead of waiting
         self._tasks.append(asyncio.create_task(self._load_at_start(models), name="vectord-load"))
-        if self._policy.idle_s:
+        if self._config.model_idle_s:
             self._tasks.append(asyncio.create_task(self._watch_idle(), name="vectord-idle"))
 
     async def close(self) -> None:
@@ -88,11 +82,11 @@ class Lifecycle:
 
         Raises Unavailable while it loads at start, if it cannot be loaded, or if there is no room for it now.
         """
-        return Use(served, self._runner, self._now_s)
+        return Use(served, self._find_runner, self._now_s)
 
     async def load(self, served: ServedModel) -> None:
         """Load it now, even right after a failure. Raises Unavailable as `use` does."""
-        async with Use(served, self._loaded, self._now_s):
+        async with Use(served, partial(self._find_runner, retry_now=True), self._now_s):
             pass
 
     async def unload(self, served: ServedModel) -> None:
@@ -104,27 +98,22 @@ class Lifecycle:
                 await self._unload([served], "requested")
 
     async def unload_idle(self) -> None:
-        """Unload the models without use for `idle_s`."""
+        """Unload the models without use for `model_idle_s`."""
         async with self._one_at_a_time:
-            since_s = self._now_s() - self._policy.idle_s
+            since_s = self._now_s() - self._config.model_idle_s
             idle = [served for served in self._models if _may_go(served) and served.used_s <= since_s]
-            await self._unload(idle, f"no use for {self._policy.idle_s:g} s")
+            await self._unload(idle, f"no use for {self._config.model_idle_s:g} s")
 
     # --- loading ----------------------------------------------------------------------------------------------
 
-    async def _runner(self, served: ServedModel) -> ModelRunner:
-        if served in self._loads or self._wants_load(served):
+    async def _find_runner(self, served: ServedModel, *, retry_now: bool = False) -> ModelRunner:
+        if served in self._loads or self._wants_load(served, retry_now):
             await self._finish_load(served)
         return served.ready_runner()
 
-    async def _loaded(self, served: ServedModel) -> ModelRunner:
-        if served in self._loads or served.state in {"unloaded", "failed"}:
-            await self._finish_load(served)
-        return served.ready_runner()
-
-    def _wants_load(self, served: ServedModel) -> bool:
+    def _wants_load(self, served: ServedModel, retry_now: bool) -> bool:
         if served.state == "failed":
-            return self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
+            return retry_now or self._now_s() - self._tried_s[served] >= RETRY_FAILED_S
         return served.state == "unloaded"
 
     async def _finish_load(self, served: ServedModel) -> None:
@@ -173,9 +162,9 @@ class Lifecycle:
 
     async def _find_room(self, served: ServedModel, makes_room: bool) -> None:
         """Unload the least recently used models until the budget fits. Raises Unavailable if it cannot."""
-        if self._policy.budget_bytes is None:
+        if self._config.model_memory_bytes is None:
             return
-        missing = self._held_bytes() + served.source.memory_bytes - self._policy.budget_bytes
+        missing = self._held_bytes() + served.source.memory_bytes - self._config.model_memory_bytes
         going: list[ServedModel] = []
         for one in sorted(filter(_may_go, self._models), key=lambda one: one.used_s) if makes_room else ():
             if missing > 0:
@@ -187,7 +176,7 @@ class Lifecycle:
                 "and other models hold too much of it.",
                 model=served.name,
                 given=served.source.memory_bytes // 2**20,
-                limit=self._policy.budget_bytes // 2**20,
+                limit=self._config.model_memory_bytes // 2**20,
                 retry_after_s=RETRY_NO_ROOM_S,
             )
         await self._unload(going, f"to make room for {served.name}")
@@ -197,7 +186,7 @@ class Lifecycle:
 
     async def _watch_idle(self) -> None:
         while True:
-            await asyncio.sleep(min(self._policy.idle_s / CHECKS_PER_IDLE_TIME, MAX_CHECK_INTERVAL_S))
+            await asyncio.sleep(min(self._config.model_idle_s / CHECKS_PER_IDLE_TIME, MAX_CHECK_INTERVAL_S))
             await self.unload_idle()
 
     async def _unload(self, models: Sequence[ServedModel], reason: str) -> None:

@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -132,28 +133,16 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
 
 async def _in_daemon_thread(call: Callable[[], T], name: str) -> T:
     """Like asyncio.to_thread, but a hung call does not prevent the process from ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: Exception | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # a cancelled waiter does not cancel the call
 
     def run() -> None:
         try:
-            outcome: tuple[T | None, Exception | None] = (call(), None)
+            outcome.set_result(call())
         except Exception as error:
-            outcome = (None, error)
+            outcome.set_exception(error)
         except BaseException as error:  # asyncio would let a SystemExit end the server
-            outcome = (None, RuntimeError(f"loading ended with {type(error).__name__}"))
-        try:
-            loop.call_soon_threadsafe(settle, *outcome)
-        except RuntimeError:
-            logger.debug("%s found its event loop closed", name)
+            outcome.set_exception(RuntimeError(f"loading ended with {type(error).__name__}"))
 
     threading.Thread(target=run, name=name, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(outcome)

@@ -239,20 +239,15 @@ def request_of(runner: ModelRunner, inputs: Sequence[Input], options: TextOption
 
 
 def _read_each(encoder: Encoder, request: ReadRequest, part: range) -> list[TokenSequence | InvalidRequest]:
+    """The sequences of a part of the inputs, or errors in their place."""
     try:
         return list(encoder.read(request, part))
     except InvalidRequest as error:
         if error.index is None:  # an option, such as a prompt that the model does not have
             raise
-    return [_read_one(encoder, request, index) for index in part]
-
-
-def _read_one(encoder: Encoder, request: ReadRequest, index: int) -> TokenSequence | InvalidRequest:
-    try:
-        (sequence,) = encoder.read(request, range(index, index + 1))
-    except InvalidRequest as error:
-        return error.with_traceback(None)  # which would keep the tokens of this part in memory
-    return sequence
+        if len(part) == 1:
+            return [error.with_traceback(None)]  # the traceback would keep the tokens of this part in memory
+    return [one for index in part for one in _read_each(encoder, request, range(index, index + 1))]
 
 
 def _colbert(ran: RunResult, sequences: Sequence[TokenSequence | None]) -> list[Float32]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 
 from vectord.engine.models.registry import ServedModel
-from vectord.engine.operations.task import Task, characters, placing_errors
-from vectord.schema import DecodeRequest, DecodeResult, TextLength, Timings, TokenizeRequest, TokenizeResult, Usage
+from vectord.engine.operations.task import Task, characters, placing_errors, usage_of
+from vectord.engine.queue.runner import NOTHING_RAN
+from vectord.schema import DecodeRequest, DecodeResult, TextLength, TokenizeRequest, TokenizeResult
 
 
 async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, task: Task) -> TokenizeResult:
@@ -21,16 +22,9 @@ async def tokenize(served: ServedModel, name: str, request: TokenizeRequest, tas
                     request.inputs, add_special_tokens=request.add_special_tokens, prompt_name=request.prompt_name
                 ),
             )
-    now_s = time.perf_counter()
-    usage = Usage(
-        lengths=[TextLength(seen=len(row), kept=len(row)) for row in tokens],
-        characters=sum(map(len, request.inputs)),
-        timings=Timings(
-            tokenize_s=(now_s - began_s) / len(tokens),
-            total_s=now_s - task.started_s,
-            tokenizing_s=now_s - began_s,
-        ),
-    )
+            task.tokenized_s = time.perf_counter() - began_s
+    lengths = [TextLength(seen=len(row), kept=len(row)) for row in tokens]
+    usage = usage_of(task, lengths, request.inputs, NOTHING_RAN)
     return TokenizeResult(model=name, tokens=tokens, usage=usage)
 
 

@@ -56,6 +56,11 @@ class Batch:
     pressed: bool  # more texts were queued: its duration measures the device's speed under load
 
 
+def apart_from_queue(items: Sequence[Item]) -> Batch:
+    """A batch that the scheduler did not make: its duration is no measure of the device's speed."""
+    return Batch(items, sum(item.tokens for item in items), alone=False, pressed=False)
+
+
 class Job:
     """Collects the answers to one request's texts, in order.
 

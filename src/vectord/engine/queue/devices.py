@@ -156,9 +156,6 @@ class Reservation:
     def tokens(self) -> int:
         return sum(item.tokens for item in self.items)
 
-    def batch(self) -> Batch:
-        return Batch(self.items, self.tokens, alone=False, pressed=False)
-
 
 class Retries:
     def __init__(self) -> None:
