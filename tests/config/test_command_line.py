@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.config.start import NOTHING, load, refused
 
 from vectord.config.other_servers import IGNORED_NAMES
-from vectord.config.settings import SETTINGS, Setting, option_name
+from vectord.config.settings import SETTINGS, option_name
 from vectord.config.sources import Origin
 from vectord.errors import ConfigError
 
@@ -58,12 +58,6 @@ def test_options_of_other_servers_are_accepted(tmp_path: Path) -> None:
     assert (loaded.config.server.host, loaded.config.server.port) == ("0.0.0.0", 80)
     assert loaded.config.telemetry.log_format == "json"
     assert loaded.origins["port"] == Origin("command line", "-p")
-
-
-@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
-def test_every_variable_is_an_option_too(setting: Setting) -> None:
-    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's --url-prefix."""
-    assert {option_name(name) for name in setting.env} <= set(setting.flags)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -61,6 +60,12 @@ def test_readers_belong_to_names_of_their_setting() -> None:
         assert set(setting.reads) <= {*setting.env, *setting.flags}, setting.name
 
 
+def test_every_variable_is_an_option_too() -> None:
+    """MODEL_ID is --model-id, and INFINITY_URL_PREFIX is infinity's --url-prefix."""
+    for setting in SETTINGS:
+        assert {option_name(name) for name in setting.env} <= set(setting.flags), setting.name
+
+
 # Properties that other code reads in place of some settings.
 READ_AS = {
     **dict.fromkeys(("api_key", "api_token"), "accepted_keys"),
@@ -68,17 +73,12 @@ READ_AS = {
 }
 
 
-@pytest.mark.parametrize("name", [setting.name for setting in SETTINGS])
-def test_every_setting_is_used(name: str) -> None:
-    """Names without effect belong in other_servers.IGNORED."""
-    assert re.search(rf"\.{READ_AS.get(name, name)}\b", source())
-
-
-@cache
-def source() -> str:
-    """All source code except the declarations."""
+def test_every_setting_is_used() -> None:
+    """In the source code outside its declaration. Names without effect belong in other_servers.IGNORED."""
     declared = ROOT / "src" / "vectord" / "config" / "declared.py"
-    return "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py") if path != declared)
+    source = "".join(path.read_text("utf-8") for path in (ROOT / "src").rglob("*.py") if path != declared)
+    attributes = set(re.findall(r"\.(\w+)", source))
+    assert [one.name for one in SETTINGS if READ_AS.get(one.name, one.name) not in attributes] == []
 
 
 @pytest.mark.parametrize("name", [".env.example", "docs/configuration.md", "docs/models.md"])

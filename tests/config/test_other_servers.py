@@ -10,6 +10,8 @@ import pytest
 from tests.config.start import NOTHING, load
 
 from vectord.config import Config
+from vectord.config import other_servers as readers
+from vectord.config.other_servers import Reader
 from vectord.config.settings import option_name
 
 # From the documentation of the four servers, then TEI, infinity and llama.cpp, then from sources.
@@ -222,3 +224,54 @@ def test_both_keys_count(tmp_path: Path) -> None:
 def test_a_variable_without_a_device_changes_nothing(name: str, text: str, tmp_path: Path) -> None:
     """Smart Embedder's constant is None by default, and torch itself reads the visible GPUs."""
     assert load((), {name: text}, tmp_path).config.device.device == "auto"
+
+
+# --- readers --------------------------------------------------------------------------------------------------
+
+READ: dict[str, tuple[Reader, str, str | None]] = {
+    "an address": (readers.address_only, "0.0.0.0", "0.0.0.0"),
+    "an IPv6 address": (readers.address_only, "::1", "::1"),
+    "localhost": (readers.address_only, "localhost", "localhost"),
+    "a machine's name": (readers.address_only, "laptop", None),
+    "a container's name": (readers.address_only, "4f2a9c1e77b0", None),
+    "a pod's name": (readers.address_only, "vectord-7d9f-x2x", None),
+    "a domain": (readers.address_only, "localhost.localdomain", None),
+    "a service link of Kubernetes": (readers.no_service_link, "tcp://10.0.0.7:8000", None),
+    "a port": (readers.no_service_link, "8000", "8000"),
+    "a level before a target": (readers.first_bare_level, "info,tower=debug", "info"),
+    "a level after a target": (readers.first_bare_level, "tower=debug, warn", "warn"),
+    "a level": (readers.first_bare_level, "debug", "debug"),
+    "no bare level": (readers.first_bare_level, "a=info", None),
+    "an empty level": (readers.first_bare_level, "", None),
+    "JSON": (readers.json_lines, "true", "json"),
+    "JSON as a number": (readers.json_lines, "1", "json"),
+    "no JSON": (readers.json_lines, "False", "text"),
+    "no JSON as a number": (readers.json_lines, "0", "text"),
+    "any model": (readers.named_models, "*", None),
+    "two models": (readers.named_models, "a,b", "a,b"),
+    "one value": (readers.same_for_all, "cuda", "cuda"),
+    "one value twice": (readers.same_for_all, "cuda; cuda;", "cuda"),
+    "two values": (readers.same_for_all, "cuda;cpu", "cuda;cpu"),
+    "two numbers": (readers.largest, "32;64;", "64"),
+    "numbers by value": (readers.largest, "9;10", "10"),
+    "no numbers": (readers.largest, "32;x", "32;x"),
+    "no GPU": (readers.cpu_if_none_visible, "-1", "cpu"),
+    "one GPU": (readers.cpu_if_none_visible, "0", None),
+    "a provider": (readers.cuda_if_there, "CUDA", "cuda-or-cpu"),
+    "another provider": (readers.cuda_if_there, "cpu", "cpu"),
+    "batching off": (readers.one_text_if_off, "0", "1"),
+    "batching on": (readers.one_text_if_off, "1", None),
+    "batching perhaps": (readers.one_text_if_off, "perhaps", "perhaps"),
+    "texts": (readers.texts_as_bytes, "256", str(256 * 8192)),
+    "no texts": (readers.texts_as_bytes, "0", "0"),
+    "fewer texts": (readers.texts_as_bytes, "-1", "-1"),
+    "milliseconds": (readers.milliseconds, "1500", "1.5"),
+    "no milliseconds": (readers.milliseconds, "1.5", "1.5"),
+}
+
+
+@pytest.mark.parametrize("case", READ)
+def test_a_value_is_translated_or_passed_on(case: str) -> None:
+    """The setting refuses a value that a reader passes on. None is ignored."""
+    reader, text, read = READ[case]
+    assert reader(text) == read
