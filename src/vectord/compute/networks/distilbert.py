@@ -6,29 +6,44 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.bert import WORDS
-from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import (
+    WORDS,
+    EncoderBody,
+    EncoderSpec,
+    HeadNames,
+    LayerNames,
+    read_encoder,
+    read_masked_lm,
+    read_spec,
+)
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier
-from vectord.compute.networks.heads.splade import MaskedLM, output_words
+from vectord.compute.networks.heads.splade import MaskedLM
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
+
+KEYS: Mapping[str, str] = {  # by BERT's keys
+    "hidden_size": "dim",
+    "intermediate_size": "hidden_dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "hidden_act": "activation",
+}
+NAMES = LayerNames(
+    prefix="transformer.layer",
+    attention=("attention.q_lin", "attention.k_lin", "attention.v_lin"),
+    attention_out="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    mlp=("ffn.lin1",),
+    down="ffn.lin2",
+    output_norm="output_layer_norm",
+)
+HEAD = HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
-    spec, weights = _spec(config), _body(weights)
-    width = spec.hidden_size
-    return EncoderBody(
-        spec,
-        EncoderWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width),
-            norm=weights.norm("embeddings.LayerNorm", width),
-            layers=tuple(_layer(spec, weights, f"transformer.layer.{i}") for i in range(spec.layers)),
-        ),
-        ops,
-    )
+    return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=0)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -40,15 +55,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of DistilBertForMaskedLM. Raises ModelUnavailable."""
-    spec = _spec(config)
-    shape = spec.vocab_size, spec.hidden_size
-    dense = weights.linear("vocab_transform", spec.hidden_size, spec.hidden_size)
-    norm = weights.norm("vocab_layer_norm", spec.hidden_size)
-    return MaskedLM(
-        transform=Projection(dense, spec.activation, norm, spec.norm_eps),
-        words=output_words(config, weights, "vocab_projector.weight", _body(weights), WORDS, shape),
-        bias=weights.tensor("vocab_projector.bias", spec.vocab_size),
-    )
+    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
@@ -56,27 +63,4 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
-    return EncoderSpec(
-        vocab_size=facts.size(config, "vocab_size"),
-        max_tokens=facts.size(config, "max_position_embeddings"),
-        hidden_size=facts.size(config, "dim"),
-        intermediate_size=facts.size(config, "hidden_dim"),
-        layers=facts.size(config, "n_layers", at_most=1024),
-        heads=facts.heads(config, "n_heads", "dim"),
-        activation=facts.activation(config, "activation"),
-        norm_eps=1e-12,  # not in any config
-    )
-
-
-def _layer(spec: EncoderSpec, weights: WeightReader[T], name: str) -> EncoderLayer[T]:
-    width = spec.hidden_size
-    return EncoderLayer(
-        query=weights.linear(f"{name}.attention.q_lin", width, width),
-        key=weights.linear(f"{name}.attention.k_lin", width, width),
-        value=weights.linear(f"{name}.attention.v_lin", width, width),
-        attention_out=weights.linear(f"{name}.attention.out_lin", width, width),
-        attention_norm=weights.norm(f"{name}.sa_layer_norm", width),
-        up=weights.linear(f"{name}.ffn.lin1", width, spec.intermediate_size),
-        down=weights.linear(f"{name}.ffn.lin2", spec.intermediate_size, width),
-        output_norm=weights.norm(f"{name}.output_layer_norm", width),
-    )
+    return read_spec(config, keys=KEYS, norm_eps=1e-12)  # the norm's is not in any config

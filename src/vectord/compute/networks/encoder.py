@@ -3,16 +3,24 @@
 An architecture file fills in an EncoderSpec and EncoderWeights and returns an EncoderBody; a backend calls it on its
 worker threads or, for a graph, once. Every activation is (T, H). Differences of the family in positions, norms and
 the MLP are values of the spec, or weights that may be None.
+
+The second part reads configs and tensors: an architecture names its keys and tensors, in the order of BERT.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
+from vectord.compute.networks import facts
+from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.heads.splade import MaskedLM, output_words
 from vectord.compute.networks.rotary import RotaryTable, Turns, turns
-from vectord.compute.networks.weights import Linear, Norm
+from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+
+WORDS = "embeddings.word_embeddings.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,3 +139,169 @@ class EncoderBody(Generic[T]):
 
     def _norm(self, x: T, norm: Norm[T]) -> T:
         return self._ops.layer_norm(x, norm.weight, norm.bias, self._spec.norm_eps)
+
+
+def read_spec(
+    config: Mapping[str, Any],
+    *,
+    keys: Mapping[str, str] | None = None,
+    types: int = 0,
+    activation: Activation | None = None,
+    norm_eps: float | None = None,
+    norm_first: bool = False,
+) -> EncoderSpec:
+    """Read BERT's keys, or those that `keys` has instead of them. Raises ModelUnavailable.
+
+    activation, norm_eps: replace the config's. types: number of token types.
+    """
+    facts.require(config, "is_decoder", False)
+
+    def key(name: str) -> str:
+        return name if keys is None else keys.get(name, name)
+
+    return EncoderSpec(
+        vocab_size=facts.size(config, "vocab_size"),
+        max_tokens=facts.size(config, key("max_position_embeddings")),
+        hidden_size=facts.size(config, key("hidden_size")),
+        intermediate_size=facts.size(config, key("intermediate_size")),
+        layers=facts.size(config, key("num_hidden_layers"), at_most=1024),
+        heads=facts.heads(config, key("num_attention_heads"), key("hidden_size")),
+        activation=activation or facts.activation(config, key("hidden_act")),
+        norm_eps=norm_eps or facts.epsilon(config, key("layer_norm_eps")),
+        types=types,
+        norm_first=norm_first,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerNames:
+    """The names of a layer's tensors after `prefix` and the layer's number. One name for several linears: stacked."""
+
+    prefix: str
+    attention: str | tuple[str, str, str]  # query, key, value
+    attention_out: str
+    attention_norm: str | None
+    mlp: str | tuple[str] | tuple[str, str]  # up, and gate if there is one
+    gate_first: bool = False  # the stack of `mlp` begins with the gate
+    down: str
+    output_norm: str
+    query_norm: str | None = None
+    key_norm: str | None = None
+    input_norm: str | None = None
+    attention_bias: bool = True
+    mlp_bias: bool = True  # of up and gate
+    down_bias: bool = True
+    norm_bias: bool = True
+
+
+# Names in transformers' classes of encoders with rotary positions and a gated MLP.
+TRANSFORMERS_NAMES = LayerNames(
+    prefix="layers",
+    attention=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    attention_out="self_attn.o_proj",
+    attention_norm="post_attention_layernorm",
+    mlp=("mlp.up_proj", "mlp.gate_proj"),
+    down="mlp.down_proj",
+    output_norm="post_mlp_layernorm",
+    mlp_bias=False,
+)
+
+
+def read_layer(
+    spec: EncoderSpec,
+    weights: WeightReader[T],
+    names: LayerNames,
+    i: int,
+    *,
+    rotary: RotaryTable[T] | None = None,
+    window: int | None = None,
+) -> EncoderLayer[T]:
+    """Return the i-th layer. Raises ModelUnavailable."""
+    width, between = spec.hidden_size, spec.intermediate_size
+    layer = weights.under(f"{names.prefix}.{i}.")
+    query, key, value = layer.linears(names.attention, width, width, 3, bias=names.attention_bias)
+    up, *gate = layer.linears(names.mlp, width, between, 2, bias=names.mlp_bias)
+    if names.gate_first:
+        up, gate = gate[0], [up]
+
+    def norm(name: str | None) -> Norm[T] | None:
+        return None if name is None else layer.norm(name, width, bias=names.norm_bias)
+
+    return EncoderLayer(
+        query=query,
+        key=key,
+        value=value,
+        query_norm=norm(names.query_norm),
+        key_norm=norm(names.key_norm),
+        attention_out=layer.linear(names.attention_out, width, width, bias=names.attention_bias),
+        attention_norm=norm(names.attention_norm),
+        input_norm=norm(names.input_norm),
+        up=up,
+        gate=gate[0] if gate else None,
+        down=layer.linear(names.down, between, width, bias=names.down_bias),
+        output_norm=layer.norm(names.output_norm, width, bias=names.norm_bias),
+        rotary=rotary,
+        window=window,
+    )
+
+
+def read_encoder(
+    spec: EncoderSpec,
+    weights: WeightReader[T],
+    ops: Ops[T],
+    names: LayerNames,
+    *,
+    first_position: int | None = None,
+    norm: str = "embeddings.LayerNorm",
+    rotary: RotaryTable[T] | None = None,
+    attention_bias: T | None = None,
+) -> EncoderBody[T]:
+    """Return an encoder with BERT's names of the embeddings. Raises ModelUnavailable.
+
+    first_position: the first token's row in the table of positions; None: there is no table.
+    """
+    width, positions = spec.hidden_size, None
+    if first_position is not None:
+        rows = slice(first_position, first_position + spec.max_tokens)
+        positions = weights.tensor("embeddings.position_embeddings.weight", rows.stop, width, rows=rows)
+    return EncoderBody(
+        spec,
+        EncoderWeights(
+            words=weights.tensor(WORDS, spec.vocab_size, width),
+            positions=positions,
+            types=weights.tensor("embeddings.token_type_embeddings.weight", spec.types, width) if spec.types else None,
+            norm=weights.norm(norm, width),
+            layers=tuple(read_layer(spec, weights, names, i, rotary=rotary) for i in range(spec.layers)),
+            attention_bias=attention_bias,
+        ),
+        ops,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNames:
+    """The names of a masked-language head's tensors."""
+
+    dense: str
+    norm: str
+    decoder: str
+    bias: str | None = None  # another name of the decoder's bias, in some checkpoints
+
+
+def read_masked_lm(
+    config: Mapping[str, Any],
+    spec: EncoderSpec,
+    weights: WeightReader[T],
+    body: WeightReader[T],
+    names: HeadNames,
+    activation: Activation | None = None,
+) -> MaskedLM[T]:
+    """Return the head. activation: None: the body's. Raises ModelUnavailable."""
+    width = spec.hidden_size
+    dense, norm = weights.linear(names.dense, width, width), weights.norm(names.norm, width)
+    bias = f"{names.decoder}.bias"
+    return MaskedLM(
+        transform=Projection(dense, activation or spec.activation, norm, spec.norm_eps),
+        words=output_words(config, weights, f"{names.decoder}.weight", body, WORDS, (spec.vocab_size, width)),
+        bias=weights.tensor(weights.first_of(bias, names.bias or bias), spec.vocab_size),
+    )

@@ -29,8 +29,7 @@ def size(
     config: Mapping[str, Any], key: str, default: int | None = None, *, at_least: int = 1, at_most: int = MAX_SIZE
 ) -> int:
     """Return the whole number at `key`, from `at_least` to `at_most`, or `default`. Raises ModelUnavailable."""
-    value = config.get(key)
-    value = default if value is None else value
+    value = _value(config, key, default)
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _wrong(key, f"a whole number from {at_least} to {at_most}", value)
     return value
@@ -46,8 +45,7 @@ def heads(config: Mapping[str, Any], key: str, width_key: str) -> int:
 
 def number(config: Mapping[str, Any], key: str, default: float, *, at_most: float = 1e9) -> float:
     """Return the positive number at `key`, or `default` if there is none. Raises ModelUnavailable."""
-    value = config.get(key)
-    value = default if value is None else value
+    value = _value(config, key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= at_most:
         raise _wrong(key, f"a number above 0 and at most {at_most:g}", value)
     return float(value)
@@ -55,8 +53,7 @@ def number(config: Mapping[str, Any], key: str, default: float, *, at_most: floa
 
 def flag(config: Mapping[str, Any], key: str, default: bool) -> bool:
     """Return the boolean at `key`, or `default` if there is none. Raises ModelUnavailable."""
-    value = config.get(key)
-    value = default if value is None else value
+    value = _value(config, key, default)
     if not isinstance(value, bool):
         raise _wrong(key, "true or false", value)
     return value
@@ -77,8 +74,7 @@ def activation(config: Mapping[str, Any], key: str, kinds: Mapping[str, Activati
 
 def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default: str | None = None) -> str:
     """Return the name at `key`, one of `options`, or `default` if there is none. Raises ModelUnavailable."""
-    value = config.get(key)
-    value = default if value is None else value
+    value = _value(config, key, default)
     if not isinstance(value, str) or value not in options:
         raise _wrong(key, f"one of {', '.join(options)}", value)
     return value
@@ -86,8 +82,7 @@ def choice(config: Mapping[str, Any], key: str, options: Sequence[str], default:
 
 def section(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return the object at `key`, empty if there is none. Raises ModelUnavailable."""
-    value = config.get(key)
-    value = {} if value is None else value
+    value = _value(config, key, {})
     if not isinstance(value, dict):
         raise _wrong(key, "an object", value)
     return value
@@ -98,6 +93,11 @@ def require(config: Mapping[str, Any], key: str, expected: object) -> None:
     value = config.get(key)
     if value is not None and value != expected:
         raise _wrong(key, repr(expected), value)
+
+
+def _value(config: Mapping[str, Any], key: str, default: object) -> Any:
+    value = config.get(key)
+    return default if value is None else value
 
 
 def _wrong(key: str, expected: str, value: object) -> ModelUnavailable:

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.bert import TYPES, WORDS, body, classifier, encoder_layer, encoder_spec, masked_lm
-from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.bert import NAMES, body, classifier, masked_lm
+from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, LayerNames, read_encoder, read_spec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -31,19 +31,8 @@ MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-em
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), body(weights)
-    width = spec.hidden_size
-    gated = _feed_forward(config) in GATED
-    return EncoderBody(
-        spec,
-        EncoderWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            types=weights.tensor(TYPES, spec.types, width),
-            norm=weights.norm("embeddings.LayerNorm", width),
-            layers=tuple(_layer(spec, weights, f"encoder.layer.{i}", gated) for i in range(spec.layers)),
-            attention_bias=_attention_bias(spec, weights),
-        ),
-        ops,
-    )
+    names = _names(weights, gated=_feed_forward(config) in GATED)
+    return read_encoder(spec, weights, ops, names, attention_bias=_attention_bias(spec, weights))
 
 
 def slopes(heads: int) -> npt.NDArray[np.float64]:
@@ -69,7 +58,7 @@ def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
     facts.require(config, "position_embedding_type", "alibi")
-    spec, kind = encoder_spec(config, types=facts.size(config, "type_vocab_size")), _feed_forward(config)
+    spec, kind = read_spec(config, types=facts.size(config, "type_vocab_size")), _feed_forward(config)
     return replace(spec, activation=GATED[kind]) if kind in GATED else spec
 
 
@@ -77,43 +66,20 @@ def _feed_forward(config: Mapping[str, Any]) -> str:
     return facts.choice(config, "feed_forward_type", (*GATED, "original"), "original")
 
 
-def _layer(spec: EncoderSpec, weights: WeightReader[T], name: str, gated: bool) -> EncoderLayer[T]:
-    if f"{name}.layer_norm_1.weight" in weights:
-        return _code_layer(spec, weights, name, gated)
+def _names(weights: WeightReader[T], *, gated: bool) -> LayerNames:
+    if "encoder.layer.0.layer_norm_1.weight" in weights:
+        return replace(
+            NAMES,
+            query_norm="attention.self.layer_norm_q",
+            key_norm="attention.self.layer_norm_k",
+            input_norm="layer_norm_1",
+            mlp="mlp.up_gated_layer" if gated else ("mlp.up_layer",),
+            mlp_bias=False,
+            down="mlp.down_layer",
+            output_norm="layer_norm_2",
+        )
     if not gated:
-        return encoder_layer(spec, weights, name)
-    width, between = spec.hidden_size, spec.intermediate_size
-    gate, up = weights.linears(f"{name}.mlp.gated_layers", width, between, 2, bias=False)
-    return EncoderLayer(
-        query=weights.linear(f"{name}.attention.self.query", width, width),
-        key=weights.linear(f"{name}.attention.self.key", width, width),
-        value=weights.linear(f"{name}.attention.self.value", width, width),
-        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
-        attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
-        up=up,
-        gate=gate,
-        down=weights.linear(f"{name}.mlp.wo", between, width),
-        output_norm=weights.norm(f"{name}.mlp.layernorm", width),
-    )
-
-
-def _code_layer(spec: EncoderSpec, weights: WeightReader[T], name: str, gated: bool) -> EncoderLayer[T]:
-    width, between = spec.hidden_size, spec.intermediate_size
-    if gated:
-        up, gate = weights.linears(f"{name}.mlp.up_gated_layer", width, between, 2, bias=False)
-    else:
-        up, gate = weights.linear(f"{name}.mlp.up_layer", width, between, bias=False), None
-    return EncoderLayer(
-        query=weights.linear(f"{name}.attention.self.query", width, width),
-        key=weights.linear(f"{name}.attention.self.key", width, width),
-        value=weights.linear(f"{name}.attention.self.value", width, width),
-        query_norm=weights.norm(f"{name}.attention.self.layer_norm_q", width),
-        key_norm=weights.norm(f"{name}.attention.self.layer_norm_k", width),
-        attention_out=weights.linear(f"{name}.attention.output.dense", width, width),
-        attention_norm=weights.norm(f"{name}.attention.output.LayerNorm", width),
-        input_norm=weights.norm(f"{name}.layer_norm_1", width),
-        up=up,
-        gate=gate,
-        down=weights.linear(f"{name}.mlp.down_layer", between, width),
-        output_norm=weights.norm(f"{name}.layer_norm_2", width),
+        return NAMES
+    return replace(
+        NAMES, mlp="mlp.gated_layers", gate_first=True, mlp_bias=False, down="mlp.wo", output_norm="mlp.layernorm"
     )

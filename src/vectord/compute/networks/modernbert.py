@@ -7,12 +7,13 @@ first, and the MLP is gated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal, cast
 
 import numpy as np
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights, LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads.projection import Projection
 from vectord.compute.networks.heads.scores import Classifier
 from vectord.compute.networks.heads.splade import MaskedLM, output_words
@@ -34,16 +35,29 @@ THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_paramet
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
-    width, norm_bias = spec.hidden_size, facts.flag(config, "norm_bias", False)
+    width, names = spec.hidden_size, _names(config)
     kinds = _layer_kinds(config, spec.layers)
     tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
+    # local_attention counts both sides; transformers' window is half of it, inclusive.
+    windows = {"full_attention": None, "sliding_attention": facts.size(config, "local_attention", 128) // 2}
     return EncoderBody(
         spec,
         EncoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),
-            norm=weights.norm("embeddings.norm", width, bias=norm_bias),
-            layers=tuple(_layer(config, spec, weights, i, kind, tables[kind]) for i, kind in enumerate(kinds)),
-            final_norm=weights.norm("final_norm", width, bias=norm_bias),
+            norm=weights.norm("embeddings.norm", width, bias=names.norm_bias),
+            layers=tuple(
+                read_layer(
+                    spec,
+                    weights,
+                    # The embeddings' norm has already normalized the first layer's input.
+                    names if i else replace(names, attention_norm=None),
+                    i,
+                    rotary=tables[kind],
+                    window=windows[kind],
+                )
+                for i, kind in enumerate(kinds)
+            ),
+            final_norm=weights.norm("final_norm", width, bias=names.norm_bias),
         ),
         ops,
     )
@@ -75,17 +89,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
-    return EncoderSpec(
-        vocab_size=facts.size(config, "vocab_size"),
-        max_tokens=facts.size(config, "max_position_embeddings"),
-        hidden_size=facts.size(config, "hidden_size"),
-        intermediate_size=facts.size(config, "intermediate_size"),
-        layers=facts.size(config, "num_hidden_layers", at_most=1024),
-        heads=facts.heads(config, "num_attention_heads", "hidden_size"),
-        activation=facts.activation(config, "hidden_activation"),
-        norm_eps=facts.epsilon(config, "norm_eps"),
-        norm_first=True,
-    )
+    return read_spec(config, keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"}, norm_first=True)
 
 
 def _layer_kinds(config: Mapping[str, Any], layers: int) -> Sequence[LayerKind]:
@@ -107,33 +111,21 @@ def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: LayerKind, weigh
     return rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
 
 
-def _layer(
-    config: Mapping[str, Any],
-    spec: EncoderSpec,
-    weights: WeightReader[T],
-    i: int,
-    kind: LayerKind,
-    rotary: RotaryTable[T],
-) -> EncoderLayer[T]:
-    name, width = f"layers.{i}", spec.hidden_size
-    attention_bias, mlp_bias = facts.flag(config, "attention_bias", False), facts.flag(config, "mlp_bias", False)
-    norm_bias = facts.flag(config, "norm_bias", False)
-    query, key, value = weights.linears(f"{name}.attn.Wqkv", width, width, 3, bias=attention_bias)
-    gate, up = weights.linears(f"{name}.mlp.Wi", width, spec.intermediate_size, 2, bias=mlp_bias)
-    return EncoderLayer(
-        query=query,
-        key=key,
-        value=value,
-        attention_out=weights.linear(f"{name}.attn.Wo", width, width, bias=attention_bias),
-        # The embeddings' norm has already normalized the first layer's input.
-        attention_norm=weights.norm(f"{name}.attn_norm", width, bias=norm_bias) if i > 0 else None,
-        up=up,
-        gate=gate,
-        down=weights.linear(f"{name}.mlp.Wo", spec.intermediate_size, width, bias=mlp_bias),
-        output_norm=weights.norm(f"{name}.mlp_norm", width, bias=norm_bias),
-        rotary=rotary,
-        # local_attention counts both sides; transformers' window is half of it, inclusive.
-        window=facts.size(config, "local_attention", 128) // 2 if kind == "sliding_attention" else None,
+def _names(config: Mapping[str, Any]) -> LayerNames:
+    mlp_bias = facts.flag(config, "mlp_bias", False)
+    return LayerNames(
+        prefix="layers",
+        attention="attn.Wqkv",
+        attention_out="attn.Wo",
+        attention_norm="attn_norm",
+        mlp="mlp.Wi",
+        gate_first=True,
+        down="mlp.Wo",
+        output_norm="mlp_norm",
+        attention_bias=facts.flag(config, "attention_bias", False),
+        mlp_bias=mlp_bias,
+        down_bias=mlp_bias,
+        norm_bias=facts.flag(config, "norm_bias", False),
     )
 
 

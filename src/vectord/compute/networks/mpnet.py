@@ -14,11 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.bert import WORDS, encoder_spec
-from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import (
+    WORDS,
+    EncoderBody,
+    EncoderSpec,
+    LayerNames,
+    read_encoder,
+    read_masked_lm,
+    read_spec,
+)
 from vectord.compute.networks.heads.scores import Classifier, classify_first
 from vectord.compute.networks.heads.splade import MaskedLM
-from vectord.compute.networks.roberta import lm_head
+from vectord.compute.networks.roberta import HEAD
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -27,25 +34,23 @@ FIRST_POSITION = 2  # first position: transformers counts from after padding's i
 BUCKETS = 32
 FARTHEST = 128  # larger distances share one bucket
 
+NAMES = LayerNames(
+    prefix="encoder.layer",
+    attention=("attention.attn.q", "attention.attn.k", "attention.attn.v"),
+    attention_out="attention.attn.o",
+    attention_norm="attention.LayerNorm",
+    mlp=("intermediate.dense",),
+    down="output.dense",
+    output_norm="output.LayerNorm",
+)
+
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
-    width, positions = spec.hidden_size, spec.max_tokens + FIRST_POSITION
-    return EncoderBody(
-        spec,
-        EncoderWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            positions=weights.tensor(
-                "embeddings.position_embeddings.weight", positions, width, rows=slice(FIRST_POSITION, positions)
-            ),
-            norm=weights.norm("embeddings.LayerNorm", width),
-            layers=tuple(_layer(spec, weights, f"encoder.layer.{i}") for i in range(spec.layers)),
-            attention_bias=_attention_bias(spec, weights),
-        ),
-        ops,
-    )
+    bias = _attention_bias(spec, weights)
+    return read_encoder(spec, weights, ops, NAMES, first_position=FIRST_POSITION, attention_bias=bias)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -55,7 +60,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of MPNetForMaskedLM. Raises ModelUnavailable."""
-    return lm_head(config, _spec(config), weights, _body(weights))
+    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
 def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -82,21 +87,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
-    spec = encoder_spec(config)
+    spec = read_spec(config)
     if spec.max_tokens <= FIRST_POSITION:
         raise ModelUnavailable(f"config.json: max_position_embeddings must be above {FIRST_POSITION}")
     return replace(spec, max_tokens=spec.max_tokens - FIRST_POSITION)
-
-
-def _layer(spec: EncoderSpec, weights: WeightReader[T], name: str) -> EncoderLayer[T]:
-    width = spec.hidden_size
-    return EncoderLayer(
-        query=weights.linear(f"{name}.attention.attn.q", width, width),
-        key=weights.linear(f"{name}.attention.attn.k", width, width),
-        value=weights.linear(f"{name}.attention.attn.v", width, width),
-        attention_out=weights.linear(f"{name}.attention.attn.o", width, width),
-        attention_norm=weights.norm(f"{name}.attention.LayerNorm", width),
-        up=weights.linear(f"{name}.intermediate.dense", width, spec.intermediate_size),
-        down=weights.linear(f"{name}.output.dense", spec.intermediate_size, width),
-        output_norm=weights.norm(f"{name}.output.LayerNorm", width),
-    )

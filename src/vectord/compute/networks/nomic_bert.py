@@ -7,15 +7,24 @@ mixture of experts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.bert import TYPES, WORDS
-from vectord.compute.networks.encoder import EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
-from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.encoder import (
+    TRANSFORMERS_NAMES,
+    WORDS,
+    EncoderBody,
+    EncoderSpec,
+    HeadNames,
+    LayerNames,
+    read_encoder,
+    read_masked_lm,
+    read_spec,
+)
 from vectord.compute.networks.heads.scores import Classifier, classify_pooled
-from vectord.compute.networks.heads.splade import MaskedLM, output_words
-from vectord.compute.networks.rotary import RotaryTable, read_rotary, rotary_table
+from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.rotary import read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 
@@ -40,43 +49,54 @@ ONLY: Mapping[str, object] = {  # other values would be another network
     "rotary_emb_scale_base": None,
     "rotary_scaling_factor": None,
 }
+NAMES = LayerNames(
+    prefix="encoder.layers",
+    attention="attn.Wqkv",
+    attention_out="attn.out_proj",
+    attention_norm="norm1",
+    mlp=("mlp.fc11", "mlp.fc12"),
+    down="mlp.fc2",
+    output_norm="norm2",
+    attention_bias=False,
+    mlp_bias=False,
+    down_bias=False,
+)
+HEAD = HeadNames(
+    dense="cls.predictions.transform.dense",
+    norm="cls.predictions.transform.layer_norm",
+    decoder="cls.predictions.decoder",
+    bias="cls.predictions.bias",
+)
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
-    width = spec.hidden_size
     theta = facts.number(config, "rotary_emb_base", 1000.0)
     rotary = read_rotary(config, ("rope_parameters",), theta=theta, positions=spec.max_tokens)
-    table = rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
-    return EncoderBody(
+    names = NAMES
+    if "layers.0.self_attn.q_proj.weight" in weights:
+        names = replace(TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
+    return read_encoder(
         spec,
-        EncoderWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            types=weights.tensor(TYPES, spec.types, width),
-            norm=weights.norm("emb_ln" if "emb_ln.weight" in weights else "embeddings.LayerNorm", width),
-            layers=tuple(_layer(spec, weights, i, table) for i in range(spec.layers)),
-        ),
+        weights,
         ops,
+        names,
+        norm="emb_ln" if "emb_ln.weight" in weights else "embeddings.LayerNorm",
+        rotary=rotary_table(weights, rotary, spec.head_size, spec.max_tokens),
     )
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
     """Return the head of NomicBertForSequenceClassification. Raises ModelUnavailable."""
-    return classify_pooled(_body(weights), weights, facts.size(config, _key(config, "hidden_size")), labels)
+    return classify_pooled(
+        _body(weights), weights, facts.size(config, "n_embd" if "n_embd" in config else "hidden_size"), labels
+    )
 
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of NomicBertForMaskedLM. Raises ModelUnavailable."""
-    spec, name = _spec(config), "cls.predictions"
-    width = spec.hidden_size
-    dense = weights.linear(f"{name}.transform.dense", width, width)
-    norm = weights.norm(f"{name}.transform.layer_norm", width)
-    return MaskedLM(
-        transform=Projection(dense, spec.activation, norm, spec.norm_eps),
-        words=output_words(config, weights, f"{name}.decoder.weight", _body(weights), WORDS, (spec.vocab_size, width)),
-        bias=weights.tensor(weights.first_of(f"{name}.decoder.bias", f"{name}.bias"), spec.vocab_size),
-    )
+    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD)
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
@@ -86,57 +106,10 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
-    return EncoderSpec(
-        vocab_size=facts.size(config, "vocab_size"),
-        max_tokens=facts.size(config, _key(config, "max_position_embeddings")),
-        hidden_size=facts.size(config, _key(config, "hidden_size")),
-        intermediate_size=facts.size(config, _key(config, "intermediate_size")),
-        layers=facts.size(config, _key(config, "num_hidden_layers"), at_most=1024),
-        heads=facts.heads(config, _key(config, "num_attention_heads"), _key(config, "hidden_size")),
-        activation=facts.activation(config, "activation_function", GATED)
-        if "activation_function" in config
-        else facts.activation(config, "hidden_act"),
-        norm_eps=facts.epsilon(config, _key(config, "layer_norm_eps")),
+    gated = "activation_function" in config
+    return read_spec(
+        config,
+        keys={key: own for key, own in OWN_KEYS.items() if own in config},
         types=facts.size(config, "type_vocab_size"),
-    )
-
-
-def _key(config: Mapping[str, Any], key: str) -> str:
-    return OWN_KEYS[key] if OWN_KEYS[key] in config else key
-
-
-def _layer(spec: EncoderSpec, weights: WeightReader[T], i: int, rotary: RotaryTable[T]) -> EncoderLayer[T]:
-    if f"layers.{i}.self_attn.q_proj.weight" in weights:
-        return _transformers_layer(spec, weights, f"layers.{i}", rotary)
-    name, width, between = f"encoder.layers.{i}", spec.hidden_size, spec.intermediate_size
-    query, key, value = weights.linears(f"{name}.attn.Wqkv", width, width, 3, bias=False)
-    return EncoderLayer(
-        query=query,
-        key=key,
-        value=value,
-        attention_out=weights.linear(f"{name}.attn.out_proj", width, width, bias=False),
-        attention_norm=weights.norm(f"{name}.norm1", width),
-        up=weights.linear(f"{name}.mlp.fc11", width, between, bias=False),
-        gate=weights.linear(f"{name}.mlp.fc12", width, between, bias=False),
-        down=weights.linear(f"{name}.mlp.fc2", between, width, bias=False),
-        output_norm=weights.norm(f"{name}.norm2", width),
-        rotary=rotary,
-    )
-
-
-def _transformers_layer(
-    spec: EncoderSpec, weights: WeightReader[T], name: str, rotary: RotaryTable[T]
-) -> EncoderLayer[T]:
-    width, between = spec.hidden_size, spec.intermediate_size
-    return EncoderLayer(
-        query=weights.linear(f"{name}.self_attn.q_proj", width, width, bias=False),
-        key=weights.linear(f"{name}.self_attn.k_proj", width, width, bias=False),
-        value=weights.linear(f"{name}.self_attn.v_proj", width, width, bias=False),
-        attention_out=weights.linear(f"{name}.self_attn.o_proj", width, width, bias=False),
-        attention_norm=weights.norm(f"{name}.post_attention_layernorm", width),
-        up=weights.linear(f"{name}.mlp.up_proj", width, between, bias=False),
-        gate=weights.linear(f"{name}.mlp.gate_proj", width, between, bias=False),
-        down=weights.linear(f"{name}.mlp.down_proj", between, width, bias=False),
-        output_norm=weights.norm(f"{name}.post_mlp_layernorm", width),
-        rotary=rotary,
+        activation=facts.activation(config, "activation_function", GATED) if gated else None,
     )

@@ -11,35 +11,30 @@ from dataclasses import replace
 from typing import Any
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.bert import TYPES, WORDS, encoder_layer, encoder_spec
-from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights
-from vectord.compute.networks.heads.projection import Projection
+from vectord.compute.networks.bert import NAMES
+from vectord.compute.networks.encoder import (
+    WORDS,
+    EncoderBody,
+    EncoderSpec,
+    HeadNames,
+    read_encoder,
+    read_masked_lm,
+    read_spec,
+)
 from vectord.compute.networks.heads.scores import Classifier, classify_first
-from vectord.compute.networks.heads.splade import MaskedLM, output_words
+from vectord.compute.networks.heads.splade import MaskedLM
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
+
+# MPNet has the same.
+HEAD = HeadNames(dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias")
 
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
-    spec, weights = _spec(config), _body(weights)
-    width = spec.hidden_size
-    first, positions = _first_position(config), facts.size(config, "max_position_embeddings")
-    return EncoderBody(
-        spec,
-        EncoderWeights(
-            words=weights.tensor(WORDS, spec.vocab_size, width),
-            positions=weights.tensor(
-                "embeddings.position_embeddings.weight", positions, width, rows=slice(first, positions)
-            ),
-            types=weights.tensor(TYPES, spec.types, width),
-            norm=weights.norm("embeddings.LayerNorm", width),
-            layers=tuple(encoder_layer(spec, weights, f"encoder.layer.{i}") for i in range(spec.layers)),
-        ),
-        ops,
-    )
+    return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=_first_position(config))
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -49,20 +44,7 @@ def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T],
 
 def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> MaskedLM[T]:
     """Return the head of RobertaForMaskedLM. Raises ModelUnavailable."""
-    return lm_head(config, _spec(config), weights, _body(weights))
-
-
-def lm_head(
-    config: Mapping[str, Any], spec: EncoderSpec, weights: WeightReader[T], body: WeightReader[T]
-) -> MaskedLM[T]:
-    """Return the head under RoBERTa's names, which MPNet has too. Raises ModelUnavailable."""
-    width = spec.hidden_size
-    dense, norm = weights.linear("lm_head.dense", width, width), weights.norm("lm_head.layer_norm", width)
-    return MaskedLM(
-        transform=Projection(dense, "gelu", norm, spec.norm_eps),
-        words=output_words(config, weights, "lm_head.decoder.weight", body, WORDS, (spec.vocab_size, width)),
-        bias=weights.tensor(weights.first_of("lm_head.decoder.bias", "lm_head.bias"), spec.vocab_size),
-    )
+    return read_masked_lm(config, _spec(config), weights, _body(weights), HEAD, "gelu")
 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
@@ -70,7 +52,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
 
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:
-    spec, first = encoder_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
+    spec, first = read_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
     if spec.max_tokens <= first:
         raise ModelUnavailable(
             f"config.json: max_position_embeddings {spec.max_tokens} leaves no room after pad_token_id {first - 1}"

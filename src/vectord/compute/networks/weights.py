@@ -34,11 +34,15 @@ class WeightReader(Generic[T]):
         self._ops = ops
         self._prefix = prefix
 
+    def under(self, prefix: str) -> WeightReader[T]:
+        """Return a reader whose names continue from `prefix`."""
+        return WeightReader(self._weights, self._ops, self._prefix + prefix)
+
     def after_prefix(self, prefixes: Sequence[str], name: str) -> WeightReader[T]:
         """Return a reader under the first of `prefixes` that has `name`. Raises ModelUnavailable if none has."""
         for prefix in prefixes:
             if self._prefix + prefix + name in self._weights:
-                return WeightReader(self._weights, self._ops, self._prefix + prefix)
+                return self.under(prefix)
         tried = ", ".join(self._prefix + prefix + name for prefix in prefixes)
         raise ModelUnavailable(f"the checkpoint has no tensor named {tried}")
 
@@ -71,10 +75,17 @@ class WeightReader(Generic[T]):
         weight = self._ops.matrix(self._rows(f"{name}.weight", (outputs, inputs), rows))
         return Linear(weight, self.tensor(f"{name}.bias", outputs, rows=rows) if bias else None)
 
-    def linears(self, name: str, inputs: int, outputs: int, count: int, *, bias: bool) -> tuple[Linear[T], ...]:
-        """Return `count` layers of `outputs` rows each that the checkpoint stacks as `name`; no copies."""
+    def linears(
+        self, names: str | Sequence[str], inputs: int, outputs: int, count: int, *, bias: bool
+    ) -> tuple[Linear[T], ...]:
+        """Return the layers `names`, or the `count` layers that the checkpoint stacks under one name, without copies.
+
+        Each has `outputs` rows.
+        """
+        if not isinstance(names, str):
+            return tuple(self.linear(name, inputs, outputs, bias=bias) for name in names)
         parts = [slice(i * outputs, (i + 1) * outputs) for i in range(count)]
-        return tuple(self.linear(name, inputs, count * outputs, bias=bias, rows=part) for part in parts)
+        return tuple(self.linear(names, inputs, count * outputs, bias=bias, rows=part) for part in parts)
 
     def norm(self, name: str, width: int, *, bias: bool = True) -> Norm[T]:
         """Return `name.weight` and `name.bias`; `gamma` and `beta` in checkpoints from TensorFlow."""
