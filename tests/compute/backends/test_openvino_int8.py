@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from tests.compute.backends.models import write_classifier, write_decoder, write_plain
 from tests.models import batch_of, random_texts
 
@@ -72,7 +73,7 @@ def test_sensitive_layers_keep_the_models_numbers(tmp_path: Path) -> None:
     compiler = Compiler(write_plain(tmp_path), ov.Core(), "f32", threads=1)
     recipe = openvino_int8.find_recipe(compiler, SAMPLE)
     assert recipe is not None
-    part = replace(recipe, places={number: place for number, place in recipe.places.items() if number})
+    part = structs.replace(recipe, places={number: place for number, place in recipe.places.items() if number})
     graph = compiler.graph(Int8Ops(part), compiler.spec, groups=1)
     nodes = compiler.compile_graph(graph, streams=1).get_runtime_model().get_ops()
     facts = [node.get_rt_info() for node in nodes]

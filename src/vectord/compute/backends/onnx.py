@@ -1,26 +1,24 @@
 """The backend for models that have only an ONNX graph: OpenVINO runs it on the processor, with our heads.
 
-engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The graph reads padded
-batches, so a batch costs its longest text times its texts (onnx_graph.py). checkpoints/files/onnx_file.py checks the
-file first, because the runtime opens every file that the graph names.
-
+engine/models calls `load` in the loading thread; the engine's worker threads call `forward` (onnx_graph.py).
+checkpoints/files/onnx_file.py checks the file first, because the runtime opens every file that the graph names.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
-from vectord.compute.backends.onnx_graph import LENGTH_STEP, Answerer, Array, check_inputs, feeds
+from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTexts
+from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
 from vectord.compute.backends.openvino import choose_precision, choose_wide_streams
 from vectord.compute.backends.openvino_plans import Precision
 from vectord.compute.ops.openvino import ov
-from vectord.compute.ops.padding import Padded, pad
+from vectord.compute.ops.padding import Padded
 from vectord.compute.processor import thread_budget
 from vectord.errors import ModelUnavailable
 
@@ -31,7 +29,7 @@ MAX_BATCH_TOKENS = 1024  # padded tokens; the openvino backend has as many packe
 _DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
-def load(spec: ModelSpec, options: BackendOptions) -> OnnxBackend:
+def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
     """Raises ConfigError for an unknown dtype, ModelUnavailable for a graph that is unsafe or of another model."""
     if options.device not in {"auto", "cpu"}:
         logger.warning("the onnx backend runs on the cpu, not on %s", options.device)
@@ -48,50 +46,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> OnnxBackend:
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
     )
-    return OnnxBackend(facts, OnnxCompiler(core, path, answerer.reads, threads), answerer, precision)
-
-
-class OnnxBackend:
-    """One graph on the processor. `facts.streams` workers may call `forward` at once."""
-
-    def __init__(self, facts: BackendFacts, compiler: OnnxCompiler, answerer: Answerer, precision: Precision) -> None:
-        self.facts = facts
-        self._compiler = compiler
-        self._answerer = answerer
-        self._precision = precision
-        self._plan = compiler.compile(precision, facts.streams)
-        self._exact: OnnxPlan | None = None
-        self._exact_lock = threading.Lock()
-        answerer.check(self._plan.widths)
-
-    def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
-        assert 0 <= stream < self.facts.streams, "no such stream"
-        return self._answer(self._plan, batch, stream)
-
-    def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. Its plan is compiled on first use, which is rare."""
-        with self._exact_lock:
-            if self._exact is None:
-                self._exact = self._compiler.compile("f32", streams=1)
-            return self._answer(self._exact, batch, stream=0)
-
-    def renew(self, stream: int) -> None:
-        """See Backend.renew. Compiles a new plan: the hung forward keeps the runtime's threads."""
-        self._plan = self._compiler.compile(self._precision, self.facts.streams)
-        self._exact, self._exact_lock = None, threading.Lock()
-
-    def close(self) -> None:
-        """Free everything. No forward may be running or follow."""
-        del self._plan, self._exact
-
-    def _answer(self, plan: OnnxPlan, batch: TokenBatch, stream: int) -> Answers:
-        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
-        padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
-        return self._answerer.answer(batch, padded, plan.run(batch.texts, padded, stream))
-
-
-# --- the graph ------------------------------------------------------------------------------------------------
+    compiler = OnnxCompiler(core, path, answerer.reads, threads)
+    compile_graph = partial(compiler.compile, precision, facts.streams)
+    return GraphBackend(facts, answerer, compile_graph(), compile_graph, partial(compiler.compile, "f32", streams=1))
 
 
 class OnnxPlan:
@@ -101,13 +58,13 @@ class OnnxPlan:
         self._outputs = tuple(outputs)
         self._inputs = {port.get_any_name(): port.get_element_type().to_dtype() for port in compiled.inputs}
         self._requests = [compiled.create_infer_request() for _ in range(streams)]
-        self.widths = {
+        self.widths: dict[str, int | None] = {
             name: None if port.get_partial_shape()[-1].is_dynamic else port.get_partial_shape()[-1].get_length()
             for name, port in zip(outputs, compiled.outputs, strict=True)
         }
 
     def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
-        """Return the graph's outputs by name, valid until the stream's next run. Raises MemoryError."""
+        """See Graph.run."""
         try:
             answers = self._requests[stream].infer(feeds(self._inputs, texts, padded), share_outputs=True)
         except RuntimeError as error:

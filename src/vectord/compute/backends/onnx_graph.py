@@ -1,23 +1,24 @@
-"""The inputs of an ONNX graph and the use of its outputs, for either runtime.
+"""An ONNX graph as a backend, for either runtime: its inputs, and the use of its outputs.
 
-backends/onnx.py and backends/onnxruntime.py use it in `load` and `forward`. The graph reads padded batches; pooling
-and the heads are ours if the graph returns its hidden states.
+backends/onnx.py and backends/onnxruntime.py compile the graph. It reads padded batches, so a batch costs its longest
+text times its texts; pooling and the heads are ours if the graph returns its hidden states.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec, Output
-from vectord.compute.backends.base import Answers, PackedTexts, TokenBatch
+from vectord.compute.backends.base import Answers, BackendFacts, PackedTexts, TokenBatch
 from vectord.compute.networks.heads.any_body import heads_of
 from vectord.compute.ops.numpy import NumpyOps, pack
-from vectord.compute.ops.padding import Padded, spans_are_whole, texts_of_spans
+from vectord.compute.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -101,3 +102,62 @@ class Answerer:
             for output in batch.outputs & self._heads.keys():
                 answers[output] = self._heads[output](x, tokens).astype(np.float32)
         return answers
+
+
+class Graph(Protocol):
+    """The graph, compiled by a runtime."""
+
+    widths: dict[str, int | None]  # of its outputs, by name; None: unknown
+
+    def run(self, texts: PackedTexts, padded: Padded, stream: int) -> Mapping[str, Array]:
+        """Return the graph's outputs by name, valid until the stream's next run. Raises MemoryError."""
+        ...
+
+
+class GraphBackend:
+    """One graph. `facts.streams` workers may call `forward` at once."""
+
+    def __init__(
+        self,
+        facts: BackendFacts,
+        answerer: Answerer,
+        graph: Graph,
+        compile_graph: Callable[[], Graph],
+        compile_exact: Callable[[], Graph] | None = None,
+    ) -> None:
+        """compile_exact: the graph in float32, on first use, which is rare; None: the file has no other numbers."""
+        answerer.check(graph.widths)
+        self.facts = facts
+        self._answerer = answerer
+        self._graph = graph
+        self._compile = compile_graph
+        self._compile_exact = compile_exact
+        self._exact: Graph | None = None
+        self._exact_lock = threading.Lock()
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward."""
+        assert 0 <= stream < self.facts.streams, "no such stream"
+        return self._answer(self._graph, batch, stream)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact."""
+        if self._compile_exact is None:
+            return self._answer(self._graph, batch, stream=0)
+        with self._exact_lock:
+            self._exact = self._exact or self._compile_exact()
+            return self._answer(self._exact, batch, stream=0)
+
+    def renew(self, stream: int) -> None:
+        """See Backend.renew. Compiles a new graph: the hung forward keeps the runtime's threads until it ends."""
+        self._graph = self._compile()
+        self._exact, self._exact_lock = None, threading.Lock()
+
+    def close(self) -> None:
+        """Free everything. No forward may be running or follow."""
+        del self._graph, self._exact
+
+    def _answer(self, graph: Graph, batch: TokenBatch, stream: int) -> Answers:
+        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
+        padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
+        return self._answerer.answer(batch, padded, graph.run(batch.texts, padded, stream))

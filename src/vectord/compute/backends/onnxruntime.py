@@ -1,13 +1,14 @@
 """The backend on ONNX Runtime, for models with a graph. Needs the onnxruntime extra.
 
-engine/models calls `load` in the loading thread; the engine's worker threads call `forward`. The graph reads padded
-batches, so a batch costs its longest text times its texts (onnx_graph.py). checkpoints/graphs.py has chosen the file.
+engine/models calls `load` in the loading thread; the engine's worker threads call `forward` (onnx_graph.py).
+checkpoints/graphs.py has chosen the file.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,9 @@ from onnxruntime.capi import onnxruntime_pybind11_state as state
 from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.graphs import dtype_of
 from vectord.checkpoints.spec import ModelSpec
-from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
-from vectord.compute.backends.onnx_graph import LENGTH_STEP, Answerer, Array, check_inputs, feeds
-from vectord.compute.ops.padding import pad
+from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTexts
+from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
+from vectord.compute.ops.padding import Padded
 from vectord.compute.processor import thread_budget
 from vectord.errors import ConfigError, ModelUnavailable
 
@@ -44,15 +45,23 @@ _FAULTS = (
 )
 
 
-def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
+def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
     """Raises ConfigError for an unknown device, ModelUnavailable for a graph that is unsafe or of another model."""
     path = spec.weights[0]
     answerer = Answerer(spec, read_onnx(path).outputs)
     threads = options.threads or thread_budget()
     provider = choose_provider(options.device)
     streams = 1 if provider == CUDA else options.streams or max(1, threads // 4)
-    graph = OnnxSession(path, answerer.reads, provider, options.device, threads=max(1, threads - streams + 1))
-    answerer.check(graph.widths)
+    session = partial(
+        OnnxSession,
+        path,
+        answerer.reads,
+        provider,
+        options.device,
+        threads=max(1, threads - streams + 1),
+        usual_tokens=options.max_batch_tokens,
+    )
+    graph = session()
     on_gpu = CUDA in graph.providers
     if provider == CUDA and not on_gpu:
         _warn_of_no_cuda()
@@ -62,9 +71,9 @@ def load(spec: ModelSpec, options: BackendOptions) -> OnnxruntimeBackend:
         dtype=dtype_of(path),
         streams=streams,
         cost="padded",
-        max_batch_tokens=options.max_batch_tokens or (GPU_BATCH_TOKENS if on_gpu else CPU_BATCH_TOKENS),
+        max_batch_tokens=graph.usual_tokens,
     )
-    return OnnxruntimeBackend(facts, graph, answerer)
+    return GraphBackend(facts, answerer, graph, session)
 
 
 def choose_provider(device: str) -> str:
@@ -91,49 +100,23 @@ def _device(device: str) -> str:
     return device if device.startswith("cuda:") else "cuda:0"
 
 
-class OnnxruntimeBackend:
-    """One graph. `facts.streams` workers may call `forward` at once."""
-
-    def __init__(self, facts: BackendFacts, graph: OnnxSession, answerer: Answerer) -> None:
-        self.facts = facts
-        self._graph = graph
-        self._answerer = answerer
-
-    def forward(self, batch: TokenBatch, stream: int) -> Answers:
-        """See Backend.forward."""
-        assert 0 <= stream < self.facts.streams, "no such stream"
-        return self._answer(batch)
-
-    def forward_exact(self, batch: TokenBatch) -> Answers:
-        """See Backend.forward_exact. A file of float16 or int8 has no other numbers, so the result is the same."""
-        return self._answer(batch)
-
-    def renew(self, stream: int) -> None:
-        """See Backend.renew. Opens a new session: the hung forward keeps the runtime's threads until it ends."""
-        self._graph = self._graph.again()
-
-    def close(self) -> None:
-        """Free everything. No forward may be running or follow."""
-        del self._graph
-
-    def _answer(self, batch: TokenBatch) -> Answers:
-        assert batch.texts.cu_seqlens.size > 1, "an empty batch"
-        padded = pad(batch.texts, LENGTH_STEP, self._answerer.max_tokens)
-        graph = self._graph
-        given = graph.run(
-            feeds(graph.dtypes, batch.texts, padded),
-            places=padded.rows.size,
-            shrink=padded.rows.size > self.facts.max_batch_tokens,
-        )
-        return self._answerer.answer(batch, padded, given)
-
-
 class OnnxSession:
     """A session that any number of threads may run at once."""
 
-    def __init__(self, path: Path, outputs: Sequence[str], provider: str, device: str, threads: int) -> None:
-        """path: a file that read_onnx has accepted. Raises ModelUnavailable for a graph that the runtime cannot run."""
-        self._arguments = (path, outputs, provider, device, threads)
+    def __init__(
+        self,
+        path: Path,
+        outputs: Sequence[str],
+        provider: str,
+        device: str,
+        *,
+        threads: int,
+        usual_tokens: int | None,
+    ) -> None:
+        """path: a file that read_onnx has accepted. usual_tokens: after a larger batch, its memory is freed.
+
+        Raises ModelUnavailable for a graph that the runtime cannot run.
+        """
         self._outputs = list(outputs)
         try:
             self._session = ort.InferenceSession(path, _session_options(threads), _providers(provider, device))
@@ -144,26 +127,26 @@ class OnnxSession:
         check_inputs(path, {node.name: [_size(size) for size in node.shape] for node in inputs})
         if unknown := {node.type for node in inputs} - _DTYPES.keys():
             raise ModelUnavailable(f"{path}: the graph reads {', '.join(sorted(unknown))}, not whole numbers")
-        self.dtypes = {node.name: _DTYPES[node.type] for node in inputs}
-        self.widths = {node.name: _size(node.shape[-1]) for node in self._session.get_outputs() if node.shape}
+        self._dtypes = {node.name: _DTYPES[node.type] for node in inputs}
+        self.widths: dict[str, int | None] = {
+            node.name: _size(node.shape[-1]) for node in self._session.get_outputs() if node.shape
+        }
         self.providers: Sequence[str] = self._session.get_providers()
+        self.usual_tokens = usual_tokens or (GPU_BATCH_TOKENS if CUDA in self.providers else CPU_BATCH_TOKENS)
         self._arenas = arenas(self.providers, device)
 
-    def run(self, arrays: Mapping[str, Array], *, places: int, shrink: bool) -> dict[str, Array]:
-        """Return the graph's outputs by name. shrink: free the memory of this run afterwards. Raises MemoryError."""
+    def run(self, texts: PackedTexts, padded: Padded, stream: int) -> dict[str, Array]:
+        """See Graph.run. Streams share the session."""
         options = ort.RunOptions()
-        if shrink:
+        if padded.rows.size > self.usual_tokens:
             options.add_run_config_entry(SHRINK, self._arenas)
         try:
-            answers = self._session.run(self._outputs, dict(arrays), options)
+            answers = self._session.run(self._outputs, feeds(self._dtypes, texts, padded), options)
         except _FAULTS as error:
             if any(words in str(error) for words in ("bad_alloc", "Failed to allocate memory", "out of memory")):
-                raise MemoryError(f"no room for a batch of {places} padded tokens") from error
+                raise MemoryError(f"no room for a batch of {padded.rows.size} padded tokens") from error
             raise
         return dict(zip(self._outputs, answers, strict=True))
-
-    def again(self) -> OnnxSession:
-        return OnnxSession(*self._arguments)
 
 
 def arenas(providers: Sequence[str], device: str) -> str:

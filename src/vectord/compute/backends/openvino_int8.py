@@ -16,6 +16,7 @@ from hashlib import sha256
 from importlib.metadata import version
 
 import numpy as np
+from msgspec import structs
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
@@ -164,7 +165,7 @@ def _choose(
         return found
 
     places, found = choose_places([one.loss for one in fitted], cosines)
-    return replace(recipe_of(places), mean_cosine=float(found.mean()), least_cosine=float(found.min()))
+    return structs.replace(recipe_of(places), mean_cosine=float(found.mean()), least_cosine=float(found.min()))
 
 
 def _answers(compiler: Compiler, ops: OpenvinoOps, spec: ModelSpec, texts: Sequence[Int32]) -> Float32:
@@ -189,13 +190,7 @@ def _batches(texts: Sequence[Int32]) -> Iterator[PackedTexts]:
     for ids in texts:
         waiting.append(ids)
         if sum(one.size for one in waiting) >= BATCH_TOKENS:
-            yield _packed(waiting)
+            yield PackedTexts.of(waiting)
             waiting = []
     if waiting:
-        yield _packed(waiting)
-
-
-def _packed(texts: Sequence[Int32]) -> PackedTexts:
-    ids = np.concatenate(texts)
-    cu_seqlens = np.cumsum([0, *(one.size for one in texts)], dtype=np.int32)
-    return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens)
+        yield PackedTexts.of(waiting)

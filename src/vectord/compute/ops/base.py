@@ -8,6 +8,7 @@ for each batch. Networks import this module only; a backend combines network and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -38,6 +39,13 @@ class PackedTexts:
     keys: Int32 | None = None  # (N,) how many of a text's first rows are attended to; None: all
     parents: Int32 | None = None  # (N,) -1: no parent; None: no text has one
 
+    @classmethod
+    def of(cls, texts: Sequence[Int32]) -> PackedTexts:
+        """Return plain texts, each given by its ids, end to end."""
+        ids = np.concatenate(texts)
+        cu_seqlens = np.cumsum([0, *map(len, texts)], dtype=np.int32)
+        return cls(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=cu_seqlens)
+
     @property
     def pooled(self) -> Int32:
         """`spans`, or one span for each text. (M, 2)"""
@@ -67,6 +75,11 @@ class AttentionSpec:
     def width(self) -> int:
         """The width of q and of the output."""
         return self.heads * self.head_size
+
+    @property
+    def factor(self) -> float:
+        """`scale`, or its default."""
+        return self.head_size**-0.5 if self.scale is None else self.scale
 
 
 class Ops(Protocol[T]):

@@ -134,7 +134,7 @@ class NumpyOps:
         layout: NumpyLayout = tokens.layout
         out = np.empty_like(q)
         for text in layout.texts:
-            scores = _scale(spec) * _heads(q[text.queries], spec) @ _keys_by_head(k[text.keys], spec).swapaxes(1, 2)
+            scores = spec.factor * _heads(q[text.queries], spec) @ _keys_by_head(k[text.keys], spec).swapaxes(1, 2)
             distances = _distances(layout, text)  # (L, K)
             if bias is not None:
                 scores = scores + bias[:, (bias.shape[1] - 1) // 2 - distances]
@@ -163,7 +163,7 @@ class NumpyOps:
                 scores = scores + _take(queries @ _heads(place_k, spec).swapaxes(1, 2), places)
             if place_q is not None:
                 scores = scores + _take(keys @ _heads(place_q, spec).swapaxes(1, 2), places.T).swapaxes(1, 2)
-            out[text.queries] = _mix(_scale(spec) * scores, distances, v[text.keys], spec)
+            out[text.queries] = _mix(spec.factor * scores, distances, v[text.keys], spec)
         return out
 
     def first(self, x: Array, tokens: Tokens[Array]) -> Array:
@@ -180,10 +180,6 @@ class NumpyOps:
 
     def max_linear(self, x: Array, weight: Array, bias: Array, tokens: Tokens[Array]) -> Array:
         return self.max(self.linear(x, weight, bias), tokens)
-
-
-def _scale(spec: AttentionSpec) -> float:
-    return spec.head_size**-0.5 if spec.scale is None else spec.scale
 
 
 def _heads(x: Array, spec: AttentionSpec) -> Array:

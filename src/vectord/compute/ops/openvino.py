@@ -401,7 +401,7 @@ class OpenvinoOps:
         """
         layout: GraphLayout = tokens.layout
         assert spec.window is None
-        scale = op.constant(np.float32(_scale(spec)))
+        scale = op.constant(np.float32(spec.factor))
         middle = op.constant(np.int32(_size(buckets, 0) // 2))
         scores = []
         for at, distances in zip(layout.places(None), layout.distances(), strict=True):
@@ -454,10 +454,6 @@ def _slopes(bias: Float32) -> Float32 | None:
     return slopes.reshape(-1, 1, 1)
 
 
-def _scale(spec: AttentionSpec) -> float:
-    return spec.head_size**-0.5 if spec.scale is None else spec.scale
-
-
 def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
     """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K).
 
@@ -465,7 +461,7 @@ def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
     keep a float32 copy of them, 96 MB with BGE-M3.
     """
     score = op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
-    return op.multiply(score, op.constant(np.float32(_scale(spec))))
+    return op.multiply(score, op.constant(np.float32(spec.factor)))
 
 
 def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: AttentionSpec) -> ov.Node:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import partial
 from typing import Protocol
@@ -40,7 +40,6 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.torch import TorchOps, find_varlen, pack
 from vectord.compute.ops.torch.flat import NotFlat, fill, shape_of, tokens_of
 from vectord.compute.processor import thread_budget
-from vectord.schema import Int32
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +117,11 @@ def load_int8(
     Compared on the sample's held-out texts, or on random tokens: text by text if an output is a vector, else over all
     texts.
     """
-    texts = _chance(spec) if sample is None else _end_to_end(sample.held_out)
+    if sample is not None:
+        texts = PackedTexts.of(sample.held_out)
+    else:
+        longest = min(COMPARED_LONGEST, spec.max_tokens)
+        texts = sample_texts(COMPARED_TOKENS, longest, size(spec.config, "vocab_size"))
     want = _compared(make_network(dtype), texts, spec.outputs, device)  # freed before the next one is loaded
     network = make_network(dtype, int8=True)
     got = _compared(network, texts, spec.outputs, device)
@@ -129,8 +132,7 @@ def load_int8(
 
 def runs_flat(network: Network[torch.Tensor], device: torch.device, outputs: Collection[Output]) -> bool:
     """Return whether every op of the network has a flat form, by running a text: not all attention has one."""
-    ids = np.zeros(3, np.int32)
-    texts = PackedTexts(ids=ids, type_ids=ids, cu_seqlens=np.array([0, 3], np.int32))
+    texts = PackedTexts.of([np.zeros(3, np.int32)])
     shape = shape_of(texts)
     assert shape is not None, "a plain text has one"
     numbers = np.empty(shape.size, np.int32)
@@ -216,16 +218,6 @@ def _held_bytes(device: torch.device) -> int:
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     return total - free
-
-
-def _chance(spec: ModelSpec) -> PackedTexts:
-    return sample_texts(COMPARED_TOKENS, min(COMPARED_LONGEST, spec.max_tokens), size(spec.config, "vocab_size"))
-
-
-def _end_to_end(texts: Sequence[Int32]) -> PackedTexts:
-    ids = np.concatenate(texts)
-    ends = np.cumsum([0, *map(len, texts)], dtype=np.int32)
-    return PackedTexts(ids=ids, type_ids=np.zeros_like(ids), cu_seqlens=ends)
 
 
 def _compared(

@@ -136,7 +136,7 @@ class TorchOps:
                 scores = scores + _take(queries @ _heads(place_k[None], spec).mT, places)
             if place_q is not None:
                 scores = scores + _take(keys @ _heads(place_q[None], spec).mT, places.mT).mT
-            shares = (scores * _scale(spec)).masked_fill(~mask, -torch.inf).softmax(dim=-1)
+            shares = (scores * spec.factor).masked_fill(~mask, -torch.inf).softmax(dim=-1)
             answers.append((shares @ values).transpose(1, 2).reshape(-1, spec.width))
         return torch.cat(answers).index_select(0, layout.grouped(spec.window).unpack)
 
@@ -168,10 +168,6 @@ def _in_groups(layout: Layout) -> GroupedLayout:
     if isinstance(layout, FlatLayout):
         raise NotFlat
     return layout
-
-
-def _scale(spec: AttentionSpec) -> float:
-    return spec.head_size**-0.5 if spec.scale is None else spec.scale
 
 
 def _heads(x: Tensor, spec: AttentionSpec) -> Tensor:
