@@ -27,7 +27,6 @@ from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
 from vectord.errors import ConfigError, ExitCode
-from vectord.observability import logs
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
@@ -128,7 +127,6 @@ def serve(config: Config) -> int:
     """Serve until a signal. Returns the exit code: 0, or 1 if no model could be loaded. Raises StartError."""
     from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which another ASGI server does not need
 
-    logs.configure(config.telemetry)
     check_server(config.server)
     run_without_preempting()
     composed = build(config)

@@ -11,8 +11,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import pytest
-
 ESCAPE = "\x1b["
 
 
@@ -43,20 +41,16 @@ def in_a_pipe(words: Sequence[str], folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    path = tmp_path / "in.jsonl"
-    path.write_text("".join(json.dumps({"text": f"number {i} " + "word " * 20}) + "\n" for i in range(20_000)))
-    return path
-
-
-def test_a_job_has_a_progress_bar_only_on_a_terminal(source: Path, tmp_path: Path) -> None:
+def test_a_job_has_a_progress_bar_only_on_a_terminal(tmp_path: Path) -> None:
     """The bar has the rate and the remaining time. A pipe gets no escape sequence."""
-    words = ["bulk", source.name, "out.npy", "--restart", "--backend", "fake"]
+    words = ["bulk", "in.jsonl", "out.npy", "--restart", "--backend", "fake"]
+    rows = [json.dumps({"text": f"number {i} " + "word " * 20}) + "\n" for i in range(20_000)]
+    (tmp_path / "in.jsonl").write_text("".join(rows))  # long enough for an estimate of the remaining time
     seen = on_a_terminal(words, tmp_path)
     assert re.search(r"rows, [\d,]+ tokens/s", seen)
     assert re.search(r"\d:\d\d left", seen)
     assert ESCAPE in seen
+    (tmp_path / "in.jsonl").write_text("".join(rows[:100]))
     assert ESCAPE not in in_a_pipe(words, tmp_path)
 
 
