@@ -7,7 +7,7 @@ then belongs to that model's backend.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,21 +30,12 @@ _READERS: Mapping[str, Callable[[Path, mmap.mmap], dict[str, Weight]]] = {
 }
 
 
-class Checkpoint(Mapping[str, Weight]):
+class Checkpoint(dict[str, Weight]):
     """The float tensors of one or more weight files, by name. Integer tensors (position_ids) are left out."""
 
     def __init__(self, weights: Mapping[str, Weight], maps: Sequence[mmap.mmap]) -> None:
-        self._weights = dict(weights)
+        super().__init__(weights)
         self._maps = tuple(maps)
-
-    def __getitem__(self, name: str) -> Weight:
-        return self._weights[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._weights)
-
-    def __len__(self) -> int:
-        return len(self._weights)
 
     def release(self) -> None:
         """Return the pages read so far to the system. The weights stay usable and are paged in again when read."""
@@ -56,7 +47,7 @@ class Checkpoint(Mapping[str, Weight]):
 
     def close(self) -> None:
         """Drop the weights. A file is unmapped when no array over it, such as a graph's constant, is left."""
-        self._weights = {}
+        self.clear()
         for mapped in self._maps:
             with suppress(BufferError):  # an array over the map is alive
                 mapped.close()
@@ -80,6 +71,14 @@ def open_checkpoint(paths: Sequence[Path]) -> Checkpoint:
             raise ModelUnavailable(f"{path}: tensor {min(twice)!r} is in an earlier file too")
         weights.update(found)
     return Checkpoint(weights, maps)
+
+
+def tensor_shape(path: Path, name: str) -> tuple[int, ...]:
+    """Return the shape of a tensor, from the header of its file; () if the file has no such tensor."""
+    checkpoint = open_checkpoint((path,))
+    shape = checkpoint[name].array.shape if name in checkpoint else ()
+    checkpoint.close()
+    return shape
 
 
 def find_weight_files(folder: Path) -> tuple[Path, ...]:

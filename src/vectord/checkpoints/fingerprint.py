@@ -56,9 +56,7 @@ def _plain(value: object) -> object:
 def _files(spec: ModelSpec) -> Iterator[Path]:
     yield from spec.weights
     yield spec.tokenizer
-    settings = spec.tokenizer.with_name(
-        "tokenizer_config.json"
-    )  # tokenizer.json contains these settings, vocab.txt not
+    settings = spec.tokenizer.with_name("tokenizer_config.json")  # tokenizer.json contains them, vocab.txt does not
     if spec.tokenizer.suffix == ".txt" and settings.is_file():
         yield settings
     yield from (module.weights for module in spec.dense_modules)

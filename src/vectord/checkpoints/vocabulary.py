@@ -5,9 +5,8 @@ The readers of ColBERT models and of yes-or-no rerankers call `find_ids` at star
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from vectord.checkpoints.files.read import read_bytes, read_json_object, read_settings
 from vectord.errors import ModelUnavailable
@@ -22,36 +21,25 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
     Reads JSON, so that this layer needs no tokenizer. Raises ModelUnavailable: not there, or an unknown form.
     """
     fields = read_json_object(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
-    known = {**_model_ids(path, fields), **_added_ids(path, fields)}
-    return {token: known[token] for token in tokens if token in known}
-
-
-def _model_ids(path: Path, fields: Mapping[str, Any]) -> dict[str, int]:
     match fields.get("model"):
         case {"vocab": dict(ids)}:  # BPE, WordPiece, WordLevel
-            if not all(_is_id(i) for i in ids.values()):
-                raise ModelUnavailable(f"{path}: model.vocab has an id that is not a whole number from 0")
-            return ids
+            known = dict(ids)
         case {"vocab": list(pieces)}:  # Unigram: pairs of a piece and its score, in the order of their ids
-            return {piece[0]: i for i, piece in enumerate(pieces) if piece and isinstance(piece[0], str)}
+            known = {piece[0]: i for i, piece in enumerate(pieces) if piece and isinstance(piece[0], str)}
         case _:
             raise ModelUnavailable(f"{path}: model has no vocab")
-
-
-def _added_ids(path: Path, fields: Mapping[str, Any]) -> dict[str, int]:
     added = fields.get("added_tokens") or []
-    ids = {}
     for token in added if isinstance(added, list) else [None]:
         match token:
-            case {"id": int(i), "content": str(content)} if _is_id(i):
-                ids[content] = i
+            case {"id": int(i), "content": str(content)}:
+                known[content] = i
             case _:
                 raise ModelUnavailable(f"{path}: added_tokens must be objects with an id and a content")
-    return ids
-
-
-def _is_id(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**31
+    found = {token: known[token] for token in tokens if token in known}
+    for token, i in found.items():
+        if type(i) is not int or not 0 <= i < 2**31:
+            raise ModelUnavailable(f"{path}: the id of {token[:40]!r} is not a whole number from 0")
+    return found
 
 
 def wordpiece_json(path: Path) -> str:

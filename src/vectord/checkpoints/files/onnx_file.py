@@ -38,7 +38,7 @@ _FIELDS: Mapping[Message, Mapping[int, Message]] = {
     "sparse": {1: "tensor", 2: "tensor"},
     "tensor": {},
 }
-_MODEL_GRAPH, _GRAPH_OUTPUT, _OUTPUT_NAME, _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 7, 12, 1, 13, 1, 2
+_GRAPH_OUTPUT, _OUTPUT_NAME, _TENSOR_EXTERNAL_DATA, _ENTRY_KEY, _ENTRY_VALUE = 12, 1, 13, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,15 @@ def read_onnx(path: Path) -> OnnxFile:
             raise ModelUnavailable(f"{path}: {GRAPH_LIMIT_BYTES:,} bytes or more, which no ONNX file can have")
         reader = _OnnxReader(path, mapped)
         reader.visit("model", 0, len(mapped), depth=0)
-        return OnnxFile(tuple(reader.outputs()), tuple(sorted(reader.data)))
+        return OnnxFile(tuple(reader.outputs), tuple(sorted(reader.data)))
 
 
 class _OnnxReader:
-    """Visits the messages of one file and collects `data`."""
+    """Visits the messages of one file and collects `data` and `outputs`."""
 
     def __init__(self, path: Path, mapped: mmap.mmap) -> None:
         self.data: dict[Path, int] = {}  # size in bytes
+        self.outputs: list[str] = []  # of the main graph
         self._path = path
         self._mapped = mapped
         self._fields = 0
@@ -78,17 +79,11 @@ class _OnnxReader:
         for number, first, end in self._parts(start, stop):
             if number in inner:
                 self.visit(inner[number], first, end, depth + 1)
+            elif message == "graph" and depth == 1 and number == _GRAPH_OUTPUT:  # the model's own graph
+                self.outputs.append(self._text(first, end, _OUTPUT_NAME))
             elif message == "tensor" and number == _TENSOR_EXTERNAL_DATA:
                 self._check_data(self._entries(start, stop))
                 return  # _entries reads all of them
-
-    def outputs(self) -> Iterator[str]:
-        """The names of the main graph's outputs."""
-        for number, start, stop in self._parts(0, len(self._mapped)):
-            if number == _MODEL_GRAPH:
-                for inner, first, end in self._parts(start, stop):
-                    if inner == _GRAPH_OUTPUT:
-                        yield self._text(first, end, _OUTPUT_NAME)
 
     def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Number, first byte and end of each field in these bytes that has a length: messages and strings."""

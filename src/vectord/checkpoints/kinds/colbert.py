@@ -14,7 +14,7 @@ import string
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Colbert, DenseModule, ModelSpec
@@ -147,10 +147,7 @@ def _stanford(folder: ModelFolder, spec: ModelSpec) -> Colbert:
 def _inline_dense(folder: ModelFolder, spec: ModelSpec) -> DenseModule:
     """linear.weight of the model's own weight files as a Dense module."""
     for path in spec.weights:
-        checkpoint = open_checkpoint((path,))
-        weight = checkpoint.get("linear.weight")
-        shape = weight.array.shape if weight else ()
-        checkpoint.close()
+        shape = tensor_shape(path, "linear.weight")
         if len(shape) == 2 and min(shape) > 0:
             return DenseModule(
                 folder=folder.transformer,

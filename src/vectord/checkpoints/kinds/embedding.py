@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from vectord.checkpoints.checkpoint import open_checkpoint
+from vectord.checkpoints.checkpoint import tensor_shape
 from vectord.checkpoints.files.read import Settings, read_settings
 from vectord.checkpoints.folder import ModelFolder, Module, chain_width, read_dense, wrong_order
 from vectord.checkpoints.spec import Colbert, DenseModule, ModelSpec, Pooling
@@ -147,13 +147,10 @@ def _head(folder: ModelFolder, name: str) -> Path | None:
 
 def _head_outputs(path: Path, inputs: int) -> int:
     """The size of the layer's output, from the shape of its weight. Raises ModelUnavailable if its input differs."""
-    checkpoint = open_checkpoint((path,))
-    weight = checkpoint.get("weight")
-    shape = weight.array.shape if weight else ()
-    checkpoint.close()
+    shape = tensor_shape(path, "weight")
     if len(shape) != 2 or shape[0] < 1 or shape[1] != inputs:
         raise ModelUnavailable(f"{path}: weight has the shape {list(shape)}; expected [outputs, {inputs}]")
-    return int(shape[0])
+    return shape[0]
 
 
 # --- SPLADE: sentence-transformers' SparseEncoder folders, and masked-language models without modules.json --------
