@@ -205,7 +205,7 @@ def export_hub(config: ModelConfig, environ: MutableMapping[str, str]) -> None:
 # --- files ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Profile:
     """The settings of one imitated product, from the TOML file in its folder.
 
@@ -215,7 +215,6 @@ class Profile:
     """
 
     name: str
-    description: str
     layer: Layer
     required: tuple[str, ...] = ()
 
@@ -225,12 +224,12 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     known = name.replace("_", "-")
     if known not in profiles:
         if known == "default":
-            return Profile(name=known, description="", layer={})
+            return Profile(known, layer={})
         raise ConfigError(f"unknown profile {quoted(name)}; there are: {', '.join(profiles)}")
     tables = _read_toml(profiles[known], f"profile {known}")
-    tables.pop("name", None)
-    description, required = tables.pop("description"), tuple(tables.pop("required", ()))
-    first = tables.pop("dialects", None)
+    required, first = tuple(tables.pop("required", ())), tables.pop("dialects", None)
+    for text in ("name", "description"):  # profiles.py reads the name, docs/configuration.md has the description
+        tables.pop(text, None)
     layer = _read_tables(tables, "profile", f"profile {known}")
     if first is not None:
         others = [dialect for dialect in Config().server.dialects if dialect not in first]
@@ -238,7 +237,7 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]
-    return Profile(name=known, description=description, layer=layer, required=required)
+    return Profile(known, layer, required)
 
 
 def _read_config_file(cwd: Path, named: str | None) -> tuple[Layer, str | None]:
