@@ -119,8 +119,8 @@ class YesNoEncoder:
             length=TextLength(seen, len(joined), head.query_cut + source.characters_cut),
             index=source.index or 0,
             parts=(
-                _length(head.query_tokens, len(kept), head.query_cut),
-                _length(passage, len(kept), source.characters_cut),
+                _text_length(head.query_tokens, len(kept), head.query_cut),
+                _text_length(passage, len(kept), source.characters_cut),
             ),
         )
 
@@ -140,5 +140,5 @@ def _tokens_of(offsets: Int32, start: int, stop: int) -> range:
     return range(first, int(np.searchsorted(offsets[:, 0], stop, side="left")))
 
 
-def _length(tokens: range, kept: int, characters_cut: int) -> TextLength:
+def _text_length(tokens: range, kept: int, characters_cut: int) -> TextLength:
     return TextLength(len(tokens), len(range(tokens.start, min(tokens.stop, kept))), characters_cut)
