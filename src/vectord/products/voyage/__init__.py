@@ -5,7 +5,7 @@ Runs on the event loop; large bodies are parsed in a thread. null is the same as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -38,6 +38,7 @@ from vectord.schema import (
     DocumentsResult,
     EmbedRequest,
     EmbedResult,
+    Input,
     Precision,
     RerankRequest,
     RerankResult,
@@ -58,24 +59,24 @@ ERRORS: Statuses = {
     errors.ModelNotFound: 400,
 }
 
-InputType = Annotated[str | None, msgspec.Meta(description='"query" or "document"')]
-Dtype = Annotated[Precision | None, msgspec.Meta(description="the type of the numbers; null: float")]
-EncodingFormat = Annotated[
-    str | None, msgspec.Meta(description='null or "base64": the bytes of numbers of `output_dtype`')
-]
+
+class VectorFields(msgspec.Struct, kw_only=True):
+    model: str | None = None
+    input_type: Annotated[str | None, msgspec.Meta(description='"query" or "document"')] = None
+    output_dimension: Width = None
+    force_dimensions: Force = None
+    output_dtype: Annotated[Precision | None, msgspec.Meta(description="the type of the numbers; null: float")] = None
+    encoding_format: Annotated[
+        str | None, msgspec.Meta(description='null or "base64": the bytes of numbers of `output_dtype`')
+    ] = None
+
 
 # --- embeddings -----------------------------------------------------------------------------------------------
 
 
-class EmbeddingsBody(msgspec.Struct):
+class EmbeddingsBody(VectorFields, kw_only=True):
     input: str | list[str]
-    model: str | None = None
-    input_type: InputType = None
     truncation: OnSwitch = None
-    output_dimension: Width = None
-    force_dimensions: Force = None
-    output_dtype: Dtype = None
-    encoding_format: EncodingFormat = None
 
 
 class VoyageUsage(msgspec.Struct):
@@ -110,9 +111,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     text = TextOptions(
         truncate=read_switch(body.truncation, "truncation"), truncate_by_default=True, kind=read_kind(body.input_type)
     )
-    inputs = read_inputs(body.input)
-    request, form = _embed(body, inputs, text)
-    return Call(request, partial(render_embeddings, *form))
+    return _embed(body, read_inputs(body.input), text, render_embeddings)
 
 
 def render_embeddings(dtype: Precision, encoding: Encoding, result: EmbedResult) -> Rendered:
@@ -124,16 +123,10 @@ def render_embeddings(dtype: Precision, encoding: Encoding, result: EmbedResult)
 CHUNK_TOKENS = 512  # Voyage's default
 
 
-class ContextualizedBody(msgspec.Struct):
+class ContextualizedBody(VectorFields, kw_only=True):
     """`inputs`: for each document its chunks, in order and without overlap; for each query itself alone."""
 
     inputs: list[list[str]]
-    model: str | None = None
-    input_type: InputType = None
-    output_dimension: Width = None
-    force_dimensions: Force = None
-    output_dtype: Dtype = None
-    encoding_format: EncodingFormat = None
     enable_auto_chunking: Annotated[
         Switch, msgspec.Meta(description="each document is one text, which is cut into chunks here")
     ] = None
@@ -189,8 +182,7 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
     kind = read_kind(body.input_type)
     if kind == "query":
         text = TextOptions(truncate_by_default=True, kind="query")
-        query_request, form = _embed(body, _single_texts(body.inputs), text)
-        return Call(query_request, partial(render_queries, *form))
+        return _embed(body, _single_texts(body.inputs), text, render_queries)
     documents: Sequence[str]
     chunks: ChunkOptions | None = None
     spans: Sequence[Sequence[Span]] | None = None
@@ -216,9 +208,12 @@ def parse_contextualized(body: ContextualizedBody, incoming: Incoming) -> Call:
 
 
 def _embed(
-    body: EmbeddingsBody | ContextualizedBody, inputs: Sequence[Any], text: TextOptions
-) -> tuple[EmbedRequest, tuple[Precision, Encoding]]:
-    """The request for one vector an input, and the form of the vectors in the response."""
+    body: VectorFields,
+    inputs: Sequence[Input],
+    text: TextOptions,
+    render: Callable[[Precision, Encoding, EmbedResult], Rendered],
+) -> Call:
+    """The call for one vector an input."""
     dtype = body.output_dtype or "float"
     request = EmbedRequest(
         inputs=inputs,
@@ -228,7 +223,7 @@ def _embed(
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=(dtype,),
     )
-    return request, (dtype, read_encoding(body.encoding_format))
+    return Call(request, partial(render, dtype, read_encoding(body.encoding_format)))
 
 
 def _single_texts(inputs: Sequence[Sequence[str]]) -> list[str]:
