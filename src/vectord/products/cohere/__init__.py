@@ -19,7 +19,7 @@ from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import Force, Switch, TopN, Width, read_kind, read_switch
-from vectord.products.common.ranking import EXAMPLE, as_object, ranked
+from vectord.products.common.ranking import EXAMPLE, RankedItem, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingType, json_answer, precisions_of, rows_of_type
 from vectord.schema import (
@@ -234,10 +234,7 @@ class RerankBody(msgspec.Struct):
     priority: Priority | None = None
 
 
-class RankedDocument(msgspec.Struct):
-    index: int
-    relevance_score: float
-    score: float
+class RankedDocument(RankedItem):
     document: dict[str, str] | UnsetType = UNSET
 
 

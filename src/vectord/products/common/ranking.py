@@ -21,6 +21,14 @@ class TextDocument(msgspec.Struct):
     text: str
 
 
+class RankedItem(msgspec.Struct):
+    """The keys of every item of `ranked`. Products add `text` and `document` as they have them."""
+
+    index: int
+    relevance_score: float
+    score: float  # the same
+
+
 Documents: TypeAlias = list[str | TextDocument]
 
 EXAMPLE: Mapping[str, Any] = {

@@ -29,7 +29,7 @@ from vectord.products.common.inputs import (
     read_kind,
     read_switch,
 )
-from vectord.products.common.ranking import EXAMPLE, as_object, ranked
+from vectord.products.common.ranking import EXAMPLE, RankedItem, TextDocument, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer, precisions_of, rows_of_type
 from vectord.schema import (
@@ -344,16 +344,11 @@ class RerankBody(msgspec.Struct):
     return_embeddings: Annotated[Switch, msgspec.Meta(description="refused if true")] = None
 
 
-class ShownDocument(msgspec.Struct):
-    text: str
+class RankedDocument(RankedItem):
+    """`score` and `text` repeat `relevance_score` and `document.text` for clients of Semantic Explorer."""
 
-
-class RankedDocument(msgspec.Struct):
-    index: int
-    relevance_score: float
-    score: float  # the same, and `text` is that of `document`: for clients of Semantic Explorer
     text: str | UnsetType = UNSET  # unless return_documents is false
-    document: ShownDocument | UnsetType = UNSET
+    document: TextDocument | UnsetType = UNSET
 
 
 class RankingTokens(msgspec.Struct):

@@ -21,7 +21,15 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 from vectord.products.common.inputs import Switch, read_switch
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
-from vectord.products.common.ranking import Documents, TextDocument, as_object, best_first, ranked, read_documents
+from vectord.products.common.ranking import (
+    Documents,
+    RankedItem,
+    TextDocument,
+    as_object,
+    best_first,
+    ranked,
+    read_documents,
+)
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import dump_json, json_answer
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
@@ -207,12 +215,7 @@ class RerankBody(msgspec.Struct):
     return_documents: Switch = None
 
 
-class Ranked(msgspec.Struct):
-    """The same score under both names."""
-
-    index: int
-    score: float
-    relevance_score: float
+class Ranked(RankedItem):
     text: str
     document: TextDocument | msgspec.UnsetType = msgspec.UNSET  # only with return_documents
 

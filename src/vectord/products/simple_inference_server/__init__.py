@@ -19,7 +19,7 @@ from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incomi
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
 from vectord.products.common.models import ListedModels, render_listed_models
-from vectord.products.common.ranking import ranked
+from vectord.products.common.ranking import RankedItem, ranked
 from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -112,10 +112,7 @@ class RerankBody(msgspec.Struct):
     top_n: Annotated[Count | None, msgspec.Meta(description="0 and null: all")] = None
 
 
-class RankedDocument(msgspec.Struct):
-    index: int
-    relevance_score: float
-    score: float
+class RankedDocument(RankedItem):
     document: str
 
 
