@@ -1,5 +1,5 @@
 """Tools for servers: `vectord check`, `bench` and `doctor`. Imports compose and everything below; only cli imports it.
 
-Read probe.py first: it sends requests to a server of any make. load.py is the load generator. check/ tests a server,
+Read probe.py first: it sends requests to a server of any make. load.py is the load generator. check.py tests a server,
 bench.py chooses the requests of a benchmark, and doctor/ examines this machine and compares two servers.
 """
