@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, PackedTexts, TokenBatch
-from vectord.compute.networks.heads.any_body import heads_of
+from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.compute.ops.padding import Padded, pad, spans_are_whole, texts_of_spans
 from vectord.errors import ModelUnavailable

@@ -33,7 +33,7 @@ from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.torch import choose_device, choose_dtype
-from vectord.compute.networks.heads.any_body import heads_of
+from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
 from vectord.compute.processor import thread_budget

@@ -16,9 +16,7 @@ import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.networks import facts
-from vectord.compute.networks.heads.projection import Projection
-from vectord.compute.networks.heads.scores import Classifier
-from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 from vectord.errors import ModelUnavailable

@@ -17,8 +17,7 @@ from typing import Any, Generic
 import numpy as np
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.heads.projection import Projection
-from vectord.compute.networks.heads.scores import Classifier
+from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import Rotary, RotaryTable, Turns, read_rotary, rotary_table, turns
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens

@@ -16,9 +16,7 @@ from vectord.compute.networks.encoder import (
     read_masked_lm,
     read_spec,
 )
-from vectord.compute.networks.heads.projection import Projection
-from vectord.compute.networks.heads.scores import Classifier
-from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.heads.projection import Projection
-from vectord.compute.networks.heads.splade import MaskedLM, output_words
+from vectord.compute.networks.heads import MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import RotaryTable, Turns, turns
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens

@@ -20,8 +20,7 @@ from vectord.compute.networks.encoder import (
     read_masked_lm,
     read_spec,
 )
-from vectord.compute.networks.heads.scores import Classifier, classify_pooled
-from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T

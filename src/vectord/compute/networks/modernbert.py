@@ -14,9 +14,7 @@ import numpy as np
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights, LayerNames, read_layer, read_spec
-from vectord.compute.networks.heads.projection import Projection
-from vectord.compute.networks.heads.scores import Classifier
-from vectord.compute.networks.heads.splade import MaskedLM, output_words
+from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import RotaryTable, read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T

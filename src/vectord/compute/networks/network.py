@@ -10,14 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
-from vectord.compute.networks.heads.any_body import Head, heads_of
-from vectord.compute.networks.heads.scores import ClassifierHead, YesNoHead
-from vectord.compute.networks.heads.splade import SpladeHead
+from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
@@ -87,7 +85,7 @@ def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], op
     """The heads whose weights have other names in each architecture."""
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
-        heads["splade"] = SpladeHead(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
+        heads["splade"] = splade_head(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
     if "scores" in spec.outputs:
         heads["scores"] = _scores_head(module, spec, weights, ops)
     return heads
@@ -96,15 +94,15 @@ def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], op
 def _scores_head(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> Head[T]:
     if spec.scores_by_words:
         assert spec.yes_no is not None
-        return YesNoHead(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
-    labels = len(spec.labels)
-    return ClassifierHead(_part(module, "classifier", spec)(spec.config, weights, ops, labels), ops)
+        return yes_no_head(_part(module, "head_rows", spec)(spec.config, weights, ops, spec.yes_no.token_ids), ops)
+    classifier: Classifier[T] = _part(module, "classifier", spec)(spec.config, weights, ops, len(spec.labels))
+    return pooled_head(classifier.pooling, classifier.projections, ops)
 
 
-def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., T]:
+def _part(module: ModuleType, name: str, spec: ModelSpec) -> Callable[..., Any]:
     """`classifier`, `masked_lm` or `head_rows` of an architecture module, if it has one."""
     part = getattr(module, name, None)
     if part is None:
         raise ModelUnavailable(f"model_type {spec.model_type!r} has no {name} that this version knows")
-    found: Callable[..., T] = part
+    found: Callable[..., Any] = part
     return found

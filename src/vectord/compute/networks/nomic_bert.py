@@ -22,8 +22,7 @@ from vectord.compute.networks.encoder import (
     read_masked_lm,
     read_spec,
 )
-from vectord.compute.networks.heads.scores import Classifier, classify_pooled
-from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import read_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T

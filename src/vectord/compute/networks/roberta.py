@@ -21,8 +21,7 @@ from vectord.compute.networks.encoder import (
     read_masked_lm,
     read_spec,
 )
-from vectord.compute.networks.heads.scores import Classifier, classify_first
-from vectord.compute.networks.heads.splade import MaskedLM
+from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable

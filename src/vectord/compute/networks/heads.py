@@ -1,0 +1,167 @@
+"""Heads: functions from last hidden states (T, H) to one output of a model.
+
+network.py applies all of them to its own bodies. The backends of foreign networks apply those of `heads_of`, which
+need no weights of the body, to transformers' classes and to ONNX graphs. An architecture file reads the weights that
+have other names in each architecture: `classifier(config, weights, ops, labels)`, `masked_lm(config, weights, ops)` and
+`head_rows(config, weights, ops, ids)`. The engine does everything that needs no weights: normalizing and cutting
+vectors, selecting tokens, sigmoid and softmax of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeAlias
+
+from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
+from vectord.checkpoints.spec import DenseModule, ModelSpec, Output, Pooling
+from vectord.compute.networks import facts
+from vectord.compute.networks.weights import Linear, Norm, WeightReader
+from vectord.compute.ops.base import Activation, Ops, T, Tokens
+from vectord.errors import ModelUnavailable
+
+Head: TypeAlias = Callable[[T, Tokens[T]], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Projection(Generic[T]):
+    """A linear layer with optional activation and norm."""
+
+    linear: Linear[T]
+    activation: Activation = "identity"
+    norm: Norm[T] | None = None
+    norm_eps: float = 1e-12
+    file: Checkpoint | None = None  # kept: a graph's constants may lie over its map without keeping it alive
+
+    def apply(self, ops: Ops[T], x: T) -> T:
+        """(T, H) to (T, O)."""
+        x = ops.activation(ops.linear(x, self.linear.weight, self.linear.bias), self.activation)
+        return x if self.norm is None else ops.layer_norm(x, self.norm.weight, self.norm.bias, self.norm_eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Classifier(Generic[T]):
+    pooling: Pooling
+    projections: tuple[Projection[T], ...]  # the last one gives one number a label
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedLM(Generic[T]):
+    transform: Projection[T]
+    words: T  # (V, H)
+    bias: T  # (V,)
+
+
+def heads_of(spec: ModelSpec, ops: Ops[T]) -> dict[Output, Head[T]]:
+    """Return the model's heads that need only the last hidden states. Raises ModelUnavailable if files do not fit."""
+    heads: dict[Output, Head[T]] = {}
+    if "tokens" in spec.outputs:
+        heads["tokens"] = lambda x, tokens: x
+    if "dense" in spec.outputs:
+        assert spec.pooling is not None, "only for models that embed"
+        projections = _dense_projections(spec.dense_modules, ops)
+        _check_widths(spec)
+        heads["dense"] = pooled_head(spec.pooling, projections, ops)
+    if "colbert" in spec.outputs and spec.colbert is not None:
+        layers = _dense_projections(spec.colbert.dense_modules, ops)
+        if spec.colbert.linear:
+            layers = (*layers, _bare_layer(spec.colbert.linear, spec.hidden_size, spec.colbert.dimensions, ops))
+        heads["colbert"] = colbert_head(layers, ops)
+    if "lexical" in spec.outputs and spec.lexical is not None:
+        heads["lexical"] = lexical_head(_bare_layer(spec.lexical, spec.hidden_size, 1, ops, "relu"), ops)
+    return heads
+
+
+def pooled_head(pooling: Pooling, projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (M, O), not normalized: dense vectors, and the logits of classifiers.
+
+    Pools each span's first row, last row, mean or largest numbers. Source: sentence-transformers Pooling and Dense.
+    """
+    pool = {"cls": ops.first, "last": ops.last, "mean": ops.mean, "max": ops.max}[pooling]
+    return lambda x, tokens: _in_sequence(projections, ops, pool(x, tokens))
+
+
+def colbert_head(projections: Sequence[Projection[T]], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (T, C), each row of length 1. Source: FlagEmbedding's colbert_linear, pylate's Dense."""
+    return lambda x, tokens: ops.normalize(_in_sequence(projections, ops, x))
+
+
+def lexical_head(projection: Projection[T], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (T, 1): how much each token matters. Source: FlagEmbedding's sparse_linear."""
+    return lambda x, tokens: projection.apply(ops, x)
+
+
+def splade_head(head: MaskedLM[T], ops: Ops[T]) -> Head[T]:
+    """(T, H) to (M, V): the largest logit of each word. Source: sentence-transformers SpladePooling, "max".
+
+    log(1 + relu) grows with the logit, so the engine applies it after the maximum.
+    """
+    return lambda x, tokens: ops.max_linear(head.transform.apply(ops, x), head.words, head.bias, tokens)
+
+
+def yes_no_head(words: T, ops: Ops[T]) -> Head[T]:
+    """(T, H) to (M, 2): the logits of "no" and "yes" after the last token. words (2, H): their rows of the head."""
+    return lambda x, tokens: ops.linear(ops.last(x, tokens), words, None)
+
+
+def classify_pooled(body: WeightReader[T], weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:
+    """The first token through the body's `pooler`, then `classifier`: BERT's way. Raises ModelUnavailable."""
+    pooler = Projection(body.linear("pooler.dense", width, width), "tanh")
+    return Classifier("cls", (pooler, Projection(weights.linear("classifier", width, labels))))
+
+
+def classify_first(weights: WeightReader[T], width: int, labels: int) -> Classifier[T]:
+    """The first token through `classifier.dense` and `classifier.out_proj`: RoBERTa's way. Raises ModelUnavailable."""
+    dense = Projection(weights.linear("classifier.dense", width, width), "tanh")
+    return Classifier("cls", (dense, Projection(weights.linear("classifier.out_proj", width, labels))))
+
+
+def output_words(
+    config: Mapping[str, Any],
+    weights: WeightReader[T],
+    name: str,
+    body: WeightReader[T],
+    words: str,
+    shape: tuple[int, int],
+) -> T:
+    """The head's matrix `name`; the body's word vectors `words` if the config ties them or there is no other."""
+    tied = facts.flag(config, "tie_word_embeddings", True)
+    return body.tensor(words, *shape) if tied or name not in weights else weights.tensor(name, *shape)
+
+
+def _in_sequence(projections: Sequence[Projection[T]], ops: Ops[T], x: T) -> T:
+    for projection in projections:
+        x = projection.apply(ops, x)
+    return x
+
+
+def _dense_projections(modules: Sequence[DenseModule], ops: Ops[T]) -> tuple[Projection[T], ...]:
+    """sentence-transformers' Dense modules, each with a file of its own."""
+    projections = []
+    for module in modules:
+        file = open_checkpoint((module.weights,))
+        linear = WeightReader(file, ops).linear("linear", module.in_features, module.out_features, bias=module.bias)
+        projections.append(Projection(linear, module.activation, file=file))
+    return tuple(projections)
+
+
+def _bare_layer(
+    path: Path, inputs: int, outputs: int, ops: Ops[T], activation: Activation = "identity"
+) -> Projection[T]:
+    """A layer with a file of its own: its tensors are called weight and bias."""
+    file = open_checkpoint((path,))
+    reader = WeightReader(file, ops)
+    return Projection(
+        Linear(reader.tensor("weight", outputs, inputs), reader.tensor("bias", outputs)), activation, file=file
+    )
+
+
+def _check_widths(spec: ModelSpec) -> None:
+    width = spec.hidden_size
+    for module in spec.dense_modules:
+        if module.in_features != width:
+            raise ModelUnavailable(f"Dense module {module.folder.name} takes {module.in_features} numbers, not {width}")
+        width = module.out_features
+    if width != spec.dimensions:
+        raise ModelUnavailable(f"the model's modules give {width} numbers a text, not {spec.dimensions}")

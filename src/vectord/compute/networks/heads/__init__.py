@@ -1,1 +1,0 @@
-"""Heads turn last hidden states into the outputs of a model. Read any_body.py first."""
