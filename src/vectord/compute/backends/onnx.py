@@ -7,7 +7,7 @@ checkpoints/files/onnx_file.py checks the file first, because the runtime opens 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from vectord.checkpoints.files.onnx_file import read_onnx
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends.base import BackendFacts, BackendOptions, PackedTexts
 from vectord.compute.backends.onnx_graph import Answerer, Array, GraphBackend, check_inputs, feeds
-from vectord.compute.backends.openvino import choose_precision, choose_wide_streams
+from vectord.compute.backends.openvino import DTYPES, choose_precision, choose_wide_streams
 from vectord.compute.backends.openvino_plans import Precision
 from vectord.compute.ops.openvino import ov
 from vectord.compute.ops.padding import Padded
@@ -25,8 +25,6 @@ from vectord.errors import ModelUnavailable
 logger = logging.getLogger(__name__)
 
 MAX_BATCH_TOKENS = 1024  # padded tokens; the openvino backend has as many packed ones
-
-_DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
@@ -41,7 +39,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> GraphBackend:
     facts = BackendFacts(
         name="onnx",
         device="cpu",
-        dtype=_DTYPES[precision],
+        dtype=DTYPES[precision],
         streams=options.streams or choose_wide_streams(threads),
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,

@@ -33,7 +33,7 @@ ONE_PLAN_BYTES = 400_000_000  # a model with a larger plan has no second one
 ONE_PLAN_GROUPS = 2  # its length groups: a 3rd gains 5 % and costs BGE-M3 50 MB, or 80 with 8,192 tokens
 NARROW_GROUPS = 4  # length groups of the narrow plan: 3 are 4 % slower; a 5th gains 1 % and costs 15 MB
 
-_DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
+DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "f32": "float32"}
 
 
 def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
@@ -53,7 +53,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> OpenvinoBackend:
     facts = BackendFacts(
         name="openvino",
         device="cpu",
-        dtype=_DTYPES[precision] if compiler.recipe is None else "int8",
+        dtype=DTYPES[precision] if compiler.recipe is None else "int8",
         streams=streams,
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
@@ -98,7 +98,7 @@ def choose_precision(dtype: str, core: ov.Core) -> Precision:
         has_bfloat16 = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     chosen: Precision = "bf16" if has_bfloat16 else "f32"
     if dtype == "float16" or (dtype == "bfloat16" and not has_bfloat16):
-        logger.warning("this processor does not compute in %s; using %s", dtype, _DTYPES[chosen])
+        logger.warning("this processor does not compute in %s; using %s", dtype, DTYPES[chosen])
     return chosen
 
 
@@ -113,9 +113,8 @@ def _check_device(device: str) -> None:
 def _largest_batch(spec: ModelSpec, facts: BackendFacts) -> TokenBatch:
     """A batch of the maximum number of tokens, in texts of the model's maximum length."""
     length = min(spec.max_tokens, facts.max_batch_tokens)
-    cu_seqlens = np.arange(0, facts.max_batch_tokens + 1, length, dtype=np.int32)
-    ids = np.zeros(int(cu_seqlens[-1]), np.int32)
-    return TokenBatch(texts=PackedTexts(ids=ids, type_ids=ids, cu_seqlens=cu_seqlens), outputs=spec.outputs)
+    texts = PackedTexts.of([np.zeros(length, np.int32)] * (facts.max_batch_tokens // length))
+    return TokenBatch(texts=texts, outputs=spec.outputs)
 
 
 class OpenvinoBackend:

@@ -192,51 +192,70 @@ def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Options in which the layers of Qwen and Mistral differ."""
+    """Options in which the layers of Qwen, Mistral and Gemma differ."""
 
-    qkv_bias: bool
-    out_bias: bool
-    head_norms: bool  # an RMS norm of each head's query and key
+    qkv_bias: bool = False
+    out_bias: bool = False
+    head_norms: bool = False  # an RMS norm of each head's query and key
     windows: tuple[int | None, ...]  # AttentionSpec.window of each layer
+    rotary: Rotary
+    sliding_rotary: Rotary | None = None  # of layers with a window; None: the same
+    outer_norms: bool = False  # norms also after each half of a layer
+    norm_offset: float = 0.0  # added to the stored weights of norms
 
 
-def load_decoder(
-    config: Mapping[str, Any], spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]
-) -> DecoderBody[T]:
+def load_decoder(spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Return a decoder with Llama's names. Raises ModelUnavailable."""
     weights = weights.after_prefix(PREFIXES, WORDS)
-    rotary = rotary_table(weights, read_decoder_rotary(config, spec), spec.head_size, spec.max_tokens)
+    full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
+    if family.sliding_rotary is not None:
+        sliding = rotary_table(weights, family.sliding_rotary, spec.head_size, spec.max_tokens)
     return DecoderBody(
         spec,
         DecoderWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
-            layers=tuple(_layer(spec, family, weights, rotary, i) for i in range(spec.layers)),
-            final_norm=weights.tensor("norm.weight", spec.hidden_size),
+            layers=tuple(
+                _layer(spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, window)
+                for i, window in enumerate(family.windows)
+            ),
+            final_norm=_norm(family, weights, "norm", spec.hidden_size),
         ),
         ops,
     )
 
 
 def _layer(
-    spec: DecoderSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], i: int
+    spec: DecoderSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], window: int | None
 ) -> DecoderLayer[T]:
-    width, inner, head = spec.hidden_size, spec.intermediate_size, spec.head_size
-    name, bias = f"layers.{i}", family.qkv_bias
+    width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
+
+    def norm(name: str, size: int = width) -> T:
+        return _norm(family, weights, name, size)
+
     return DecoderLayer(
-        attention_norm=weights.tensor(f"{name}.input_layernorm.weight", width),
-        query=weights.linear(f"{name}.self_attn.q_proj", width, spec.query_width, bias=bias),
-        key=weights.linear(f"{name}.self_attn.k_proj", width, spec.key_width, bias=bias),
-        value=weights.linear(f"{name}.self_attn.v_proj", width, spec.key_width, bias=bias),
-        query_norm=weights.tensor(f"{name}.self_attn.q_norm.weight", head) if family.head_norms else None,
-        key_norm=weights.tensor(f"{name}.self_attn.k_norm.weight", head) if family.head_norms else None,
-        attention_out=weights.linear(f"{name}.self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
-        between_norm=weights.tensor(f"{name}.post_attention_layernorm.weight", width),
-        gate=weights.linear(f"{name}.mlp.gate_proj", width, inner, bias=False),
-        up=weights.linear(f"{name}.mlp.up_proj", width, inner, bias=False),
-        down=weights.linear(f"{name}.mlp.down_proj", inner, width, bias=False),
+        attention_norm=norm("input_layernorm"),
+        query=weights.linear("self_attn.q_proj", width, spec.query_width, bias=bias),
+        key=weights.linear("self_attn.k_proj", width, spec.key_width, bias=bias),
+        value=weights.linear("self_attn.v_proj", width, spec.key_width, bias=bias),
+        query_norm=norm("self_attn.q_norm", spec.head_size) if family.head_norms else None,
+        key_norm=norm("self_attn.k_norm", spec.head_size) if family.head_norms else None,
+        attention_out=weights.linear("self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
+        attention_out_norm=norm("post_attention_layernorm") if family.outer_norms else None,
+        between_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
+        gate=weights.linear("mlp.gate_proj", width, inner, bias=False),
+        up=weights.linear("mlp.up_proj", width, inner, bias=False),
+        down=weights.linear("mlp.down_proj", inner, width, bias=False),
+        between_out_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
         rotary=rotary,
-        window=family.windows[i],
+        window=window,
     )
+
+
+def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> T:
+    name = f"{name}.weight"
+    if not family.norm_offset:
+        return weights.tensor(name, width)
+    return weights.constant(name, family.norm_offset + weights.array(name, width))
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:

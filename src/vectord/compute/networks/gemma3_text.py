@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import PREFIXES, WORDS, DecoderBody, DecoderLayer, DecoderSpec, DecoderWeights
-from vectord.compute.networks.rotary import Rotary, RotaryTable, read_rotary, rotary_table
+from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
+from vectord.compute.networks.rotary import Rotary, read_rotary
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -21,8 +21,19 @@ classifier = decoder.classifier
 
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Raises ModelUnavailable."""
-    spec = _spec(config)
-    return DecoderBody(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS)), ops)
+    spec, bias = _spec(config), facts.flag(config, "attention_bias", False)
+    rotary, sliding_rotary = _rotary(config, spec)
+    family = Family(
+        qkv_bias=bias,
+        out_bias=bias,
+        head_norms=True,
+        windows=_windows(config, spec),
+        rotary=rotary,
+        sliding_rotary=sliding_rotary,
+        outer_norms=True,
+        norm_offset=1.0,
+    )
+    return decoder.load_decoder(spec, family, weights, ops)
 
 
 def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], ids: Sequence[int]) -> T:
@@ -43,25 +54,14 @@ def _spec(config: Mapping[str, Any]) -> DecoderSpec:
     )
 
 
-def _weights(config: Mapping[str, Any], spec: DecoderSpec, weights: WeightReader[T]) -> DecoderWeights[T]:
+def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:
+    """AttentionSpec.window of each layer: as for others if causal; else half of sliding_window on each side."""
     usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
     sliding = decoder.read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
-    window = _window(config, spec) if any(sliding) else None
-    slow, quick = (rotary_table(weights, rotary, spec.head_size, spec.max_tokens) for rotary in _rotary(config, spec))
-    bias = facts.flag(config, "attention_bias", False)
-    return DecoderWeights(
-        words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
-        layers=tuple(
-            _layer(spec, weights, f"layers.{i}", bias, quick if slides else slow, window if slides else None)
-            for i, slides in enumerate(sliding)
-        ),
-        final_norm=_norm(weights, "norm", spec.hidden_size),
-    )
-
-
-def _window(config: Mapping[str, Any], spec: DecoderSpec) -> int:
-    """AttentionSpec.window: as for others if causal; else half of sliding_window on each side of a token."""
-    return decoder.read_window(config, causal=True) if spec.causal else facts.size(config, "sliding_window") // 2
+    if not any(sliding):
+        return (None,) * spec.layers
+    window = decoder.read_window(config, causal=True) if spec.causal else facts.size(config, "sliding_window") // 2
+    return tuple(window if slides else None for slides in sliding)
 
 
 def _rotary(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Rotary, Rotary]:
@@ -73,31 +73,3 @@ def _rotary(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Rotary, Rotar
         read_rotary(config, full, theta=theta, positions=spec.max_tokens),
         read_rotary(config, ("rope_parameters", "sliding_attention"), theta=local_theta, positions=spec.max_tokens),
     )
-
-
-def _layer(
-    spec: DecoderSpec, weights: WeightReader[T], name: str, bias: bool, rotary: RotaryTable[T], window: int | None
-) -> DecoderLayer[T]:
-    width, inner = spec.hidden_size, spec.intermediate_size
-    return DecoderLayer(
-        attention_norm=_norm(weights, f"{name}.input_layernorm", width),
-        query=weights.linear(f"{name}.self_attn.q_proj", width, spec.query_width, bias=bias),
-        key=weights.linear(f"{name}.self_attn.k_proj", width, spec.key_width, bias=bias),
-        value=weights.linear(f"{name}.self_attn.v_proj", width, spec.key_width, bias=bias),
-        query_norm=_norm(weights, f"{name}.self_attn.q_norm", spec.head_size),
-        key_norm=_norm(weights, f"{name}.self_attn.k_norm", spec.head_size),
-        attention_out=weights.linear(f"{name}.self_attn.o_proj", spec.query_width, width, bias=bias),
-        attention_out_norm=_norm(weights, f"{name}.post_attention_layernorm", width),
-        between_norm=_norm(weights, f"{name}.pre_feedforward_layernorm", width),
-        gate=weights.linear(f"{name}.mlp.gate_proj", width, inner, bias=False),
-        up=weights.linear(f"{name}.mlp.up_proj", width, inner, bias=False),
-        down=weights.linear(f"{name}.mlp.down_proj", inner, width, bias=False),
-        between_out_norm=_norm(weights, f"{name}.post_feedforward_layernorm", width),
-        rotary=rotary,
-        window=window,
-    )
-
-
-def _norm(weights: WeightReader[T], name: str, width: int) -> T:
-    """The checkpoint stores the difference from 1."""
-    return weights.constant(f"{name}.weight", 1 + weights.array(f"{name}.weight", width))

@@ -19,5 +19,5 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> De
     spec = decoder.read_spec(config)
     sliding = {"sliding_window": 4096, **config}  # null: no layer slides; absent: transformers' default
     window = None if sliding["sliding_window"] is None else decoder.read_window(sliding, causal=spec.causal)
-    family = Family(qkv_bias=False, out_bias=False, head_norms=False, windows=(window,) * spec.layers)
-    return decoder.load_decoder(config, spec, family, weights, ops)
+    family = Family(windows=(window,) * spec.layers, rotary=decoder.read_decoder_rotary(config, spec))
+    return decoder.load_decoder(spec, family, weights, ops)

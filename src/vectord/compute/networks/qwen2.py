@@ -17,8 +17,9 @@ head_rows = decoder.head_rows
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
     """Raises ModelUnavailable."""
     spec = decoder.read_spec(config)
-    family = Family(qkv_bias=True, out_bias=False, head_norms=False, windows=windows(config, spec))
-    return decoder.load_decoder(config, spec, family, weights, ops)
+    rotary = decoder.read_decoder_rotary(config, spec)
+    family = Family(qkv_bias=True, windows=windows(config, spec), rotary=rotary)
+    return decoder.load_decoder(spec, family, weights, ops)
 
 
 def windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:

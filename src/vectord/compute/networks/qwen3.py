@@ -19,5 +19,6 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> De
     """Raises ModelUnavailable."""
     spec = decoder.read_spec(config)
     bias = facts.flag(config, "attention_bias", False)
-    family = Family(qkv_bias=bias, out_bias=bias, head_norms=True, windows=windows(config, spec))
-    return decoder.load_decoder(config, spec, family, weights, ops)
+    rotary = decoder.read_decoder_rotary(config, spec)
+    family = Family(qkv_bias=bias, out_bias=bias, head_norms=True, windows=windows(config, spec), rotary=rotary)
+    return decoder.load_decoder(spec, family, weights, ops)

@@ -157,8 +157,6 @@ def _shape(tokens: int, texts: int, longest: int) -> FlatShape:
 def _sample(shape: FlatShape) -> Tensor:
     """As many whole texts of the maximum length as fit."""
     count = max(1, min(shape.texts, shape.tokens // shape.longest))
-    ends = np.arange(count + 1, dtype=np.int32) * shape.longest
-    ids = np.zeros(ends[-1], np.int32)
     numbers = np.empty(shape.size, np.int32)
-    fill(PackedTexts(ids=ids, type_ids=ids, cu_seqlens=ends), shape, numbers)
+    fill(PackedTexts.of([np.zeros(shape.longest, np.int32)] * count), shape, numbers)
     return torch.from_numpy(numbers)
