@@ -83,14 +83,6 @@ from vectord.schema import (
 )
 from vectord.text.sequence import Encoder
 
-RUNNING = (
-    EmbedRequest,
-    DocumentsRequest,
-    SimilarityRequest,
-    RerankRequest,
-    ClassifyRequest,
-)  # requests that need a forward
-
 
 class Engine:
     """Implements EngineClient. Every method is called on one event loop."""
@@ -206,7 +198,7 @@ class Engine:
     async def answer(self, request: Request, caller: Caller) -> Result:
         if self._config.request_timeout_s:
             caller = replace(caller, deadline_s=earliest(caller.deadline_s, self._config.request_timeout_s))
-        if isinstance(request, RUNNING) and _runs_at_once(request) and not passed(caller.deadline_s):
+        if _runs_at_once(request) and not passed(caller.deadline_s):
             self._check_wait(request, caller)
         return await before(caller.deadline_s, self._answer(request, caller))
 
@@ -352,7 +344,7 @@ class Engine:
     def _device(self) -> str:
         return next((runner.facts.device for runner in self._runners()), "unknown")
 
-    def _check_wait(self, request: ModelRequest, caller: Caller) -> None:
+    def _check_wait(self, request: Request, caller: Caller) -> None:
         """Raises Overloaded if every model is too busy for even one token.
 
         Under overload most requests end here, so this check comes before any other work.
@@ -403,9 +395,11 @@ class Engine:
         self._observe(report)
 
 
-def _runs_at_once(request: ModelRequest) -> bool:
+def _runs_at_once(request: Request) -> bool:
     """Whether it needs a forward immediately: not a patient request, nor one without outputs."""
-    return not isinstance(request, EmbedRequest) or (bool(request.outputs) and not request.waits)
+    if isinstance(request, EmbedRequest):
+        return bool(request.outputs) and not request.waits
+    return isinstance(request, DocumentsRequest | SimilarityRequest | RerankRequest | ClassifyRequest)
 
 
 def _embeds(target: ModelOrComposite, outputs: frozenset[VectorKind]) -> bool:
