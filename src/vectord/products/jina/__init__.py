@@ -246,7 +246,7 @@ def _chunks(body: EmbeddingsBody, kind: InputKind | None) -> Call:
         force_dimensions=read_switch(body.force_dimensions, "force_dimensions") is True,
         precisions=precisions_of(_listed(types)),
     )
-    return Call(request, partial(render_chunks, types))
+    return Call(request, partial(render_embeddings, types))
 
 
 def _only_multivectors(name: str | None, models: Sequence[ModelInfo]) -> bool:
@@ -289,17 +289,13 @@ def _listed(types: EmbeddingTypes) -> Sequence[EmbeddingType]:
     return [types] if isinstance(types, str) else types
 
 
-def render_embeddings(types: EmbeddingTypes, result: EmbedResult) -> Rendered:
-    """Bits are lists of numbers, which Jina's clients unpack: binary -128 to 127, ubinary 0 to 255."""
-    vectors = _in_types(types, partial(rows_of_type, result.dense))
-    return _list("embedding", vectors, result)
+def render_embeddings(types: EmbeddingTypes, result: EmbedResult | DocumentsResult) -> Rendered:
+    """One vector for each input, or with late chunking for each chunk of the one document.
 
-
-def render_chunks(types: EmbeddingTypes, result: DocumentsResult) -> Rendered:
-    """A vector for each chunk of the one document."""
-    (document,) = result.documents
-    vectors = _in_types(types, partial(rows_of_type, document.vectors))
-    return _list("embedding", vectors, result)
+    Bits are lists of numbers, which Jina's clients unpack: binary -128 to 127, ubinary 0 to 255.
+    """
+    dense = result.dense if isinstance(result, EmbedResult) else result.documents[0].vectors
+    return _list("embedding", _in_types(types, partial(rows_of_type, dense)), result)
 
 
 def render_multivectors(types: EmbeddingTypes, dimensions: int | None, result: EmbedResult) -> Rendered:
