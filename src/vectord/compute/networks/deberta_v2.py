@@ -1,44 +1,36 @@
 """`model_type: deberta-v2`: DeBERTa v2 and v3, and the rerankers and classifiers made of them.
 
-Names as in transformers/models/deberta_v2/modeling_deberta_v2.py. It has its own body: attention depends on the
-distance of two tokens through vectors of relative places, which are projected like tokens. Those projections are
-independent of the text, so they are made once, with the constants.
+Names as in transformers/models/deberta_v2/modeling_deberta_v2.py. Attention depends on the distance of two tokens
+through vectors of relative places, which are projected like tokens. Those projections are independent of the text, so
+they are made once, with the constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.networks import facts
+from vectord.compute.networks.encoder import WORDS, EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
-from vectord.compute.networks.weights import Linear, Norm, WeightReader
-from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+from vectord.compute.networks.weights import Linear, WeightReader
+from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
-WORDS = "embeddings.word_embeddings.weight"
 PREFIXES = ("", "deberta.")
 MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebertaSpec:
-    """Values of the config. H: hidden_size, F: intermediate_size, E: word_size."""
+class DebertaSpec(EncoderSpec):
+    """Further values of the config."""
 
-    vocab_size: int
-    max_tokens: int
     word_size: int
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    activation: Activation
-    norm_eps: float
     place_keys: bool  # "c2p": queries attend to places
     place_queries: bool  # "p2c": places attend to keys
     share_projections: bool  # places are projected by the layer's own query and key
@@ -46,87 +38,11 @@ class DebertaSpec:
     buckets: int | None  # None: one place a distance, up to the span
     far: int  # the distance at which the last bucket begins
 
-    @property
-    def attention(self) -> AttentionSpec:
-        head_size, terms = self.hidden_size // self.heads, 1 + self.place_keys + self.place_queries
-        return AttentionSpec(heads=self.heads, head_size=head_size, scale=(head_size * terms) ** -0.5)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebertaLayer(Generic[T]):
-    query: Linear[T]  # (H, H)
-    key: Linear[T]  # (H, H)
-    value: Linear[T]  # (H, H)
-    place_k: T | None  # (2 * span, H)
-    place_q: T | None  # (2 * span, H)
-    attention_out: Linear[T]  # (H, H)
-    attention_norm: Norm[T]
-    up: Linear[T]  # (F, H)
-    down: Linear[T]  # (H, F)
-    output_norm: Norm[T]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DebertaWeights(Generic[T]):
-    words: T  # (vocab_size, E)
-    positions: T | None  # (max_tokens, E)
-    types: T | None  # (types, E)
-    widen: Linear[T] | None  # (H, E)
-    norm: Norm[T]
-    buckets: T  # (2 * max_tokens - 1,) as Ops.disentangled_attention takes them
-    layers: tuple[DebertaLayer[T], ...]
-
-
-class Deberta(Generic[T]):
-    """Tokens to last hidden states."""
-
-    causal = False
-
-    def __init__(self, spec: DebertaSpec, weights: DebertaWeights[T], ops: Ops[T]) -> None:
-        self.hidden_size = spec.hidden_size
-        self.max_tokens = spec.max_tokens
-        self._spec = spec
-        self._weights = weights
-        self._ops = ops
-
-    def __call__(self, tokens: Tokens[T]) -> T:
-        """Returns (T, H)."""
-        ops = self._ops
-        x = self._embed(tokens)
-        for layer in self._weights.layers:
-            x = self._norm(ops.add(x, self._attend(layer, x, tokens)), layer.attention_norm)
-            h = ops.activation(self._linear(x, layer.up), self._spec.activation)  # (T, F)
-            x = self._norm(ops.add(x, self._linear(h, layer.down)), layer.output_norm)
-        return x
-
-    def _embed(self, tokens: Tokens[T]) -> T:
-        ops, weights = self._ops, self._weights
-        x = ops.embed(weights.words, tokens.ids)  # (T, E)
-        if weights.positions is not None:
-            x = ops.add(x, ops.embed(weights.positions, tokens.positions))
-        if weights.types is not None:
-            x = ops.add(x, ops.embed(weights.types, tokens.type_ids))
-        x = x if weights.widen is None else self._linear(x, weights.widen)
-        return self._norm(x, weights.norm)
-
-    def _attend(self, layer: DebertaLayer[T], x: T, tokens: Tokens[T]) -> T:
-        q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))  # (T, H) each
-        a = self._ops.disentangled_attention(
-            q, k, v, layer.place_k, layer.place_q, self._weights.buckets, tokens, self._spec.attention
-        )
-        return self._linear(a, layer.attention_out)
-
-    def _linear(self, x: T, linear: Linear[T]) -> T:
-        return self._ops.linear(x, linear.weight, linear.bias)
-
-    def _norm(self, x: T, norm: Norm[T]) -> T:
-        return self._ops.layer_norm(x, norm.weight, norm.bias, self._spec.norm_eps)
-
-
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Deberta[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
     spec = _spec(config)
-    return Deberta(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
+    return EncoderBody(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -158,6 +74,8 @@ def _spec(config: Mapping[str, Any]) -> DebertaSpec:
         heads=heads,
         activation=facts.activation(config, "hidden_act"),
         norm_eps=facts.epsilon(config, "layer_norm_eps"),
+        types=_positive(config, "type_vocab_size") or 0,
+        attention_scale=(hidden_size // heads * (1 + len(kinds))) ** -0.5,
         place_keys="c2p" in kinds,
         place_queries="p2c" in kinds,
         share_projections=facts.flag(config, "share_att_key", False),
@@ -184,11 +102,11 @@ def _place_kinds(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(kind.strip() for kind in kinds)
 
 
-def _weights(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> DebertaWeights[T]:
+def _weights(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> EncoderWeights[T]:
     width, wide = spec.word_size, spec.hidden_size
-    biased, types = facts.flag(config, "position_biased_input", True), _positive(config, "type_vocab_size")
+    biased, types = facts.flag(config, "position_biased_input", True), spec.types
     places = _places(config, spec, weights, ops)
-    return DebertaWeights(
+    return EncoderWeights(
         words=weights.tensor(WORDS, spec.vocab_size, width),
         positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
         types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
@@ -208,7 +126,7 @@ def _places(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[
     return ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
 
 
-def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> DebertaLayer[T]:
+def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> EncoderLayer[T]:
     width, inner = spec.hidden_size, spec.intermediate_size
     attention = f"{name}.attention.self"
     query = weights.linear(f"{attention}.query_proj", width, width)
@@ -218,7 +136,7 @@ def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, 
         linear = shared if spec.share_projections else weights.linear(f"{attention}.{own}", width, width)
         return ops.linear(places, linear.weight, linear.bias)
 
-    return DebertaLayer(
+    return EncoderLayer(
         query=query,
         key=key,
         value=weights.linear(f"{attention}.value_proj", width, width),

@@ -4,7 +4,7 @@ An architecture file fills in an EncoderSpec and EncoderWeights and returns an E
 worker threads or, for a graph, once. Every activation is (T, H). Differences of the family in positions, norms and
 the MLP are values of the spec, or weights that may be None.
 
-The second part reads configs and tensors: an architecture names its keys and tensors, in the order of BERT.
+The second part reads configs and tensors: an architecture gives its config keys and tensor names.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class EncoderSpec:
     norm_eps: float
     types: int = 0  # token types, such as first and second text of a pair
     norm_first: bool = False  # norms come before attention and MLP, not after the sum
+    attention_scale: float | None = None  # None: head_size ** -0.5
 
     @property
     def head_size(self) -> int:
@@ -56,19 +57,23 @@ class EncoderLayer(Generic[T]):
     output_norm: Norm[T]
     query_norm: Norm[T] | None = None
     key_norm: Norm[T] | None = None
+    place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
+    place_q: T | None = None  # (B, H)
     rotary: RotaryTable[T] | None = None
     window: int | None = None  # AttentionSpec.window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncoderWeights(Generic[T]):
-    words: T  # (vocab_size, H)
+    words: T  # (vocab_size, H), or (vocab_size, E) with `widen`; positions and types alike
     positions: T | None = None  # (max_tokens, H)
     types: T | None = None  # (types, H)
+    widen: Linear[T] | None = None  # (H, E) of their sum
     norm: Norm[T] | None  # of their sum
     layers: tuple[EncoderLayer[T], ...]
     final_norm: Norm[T] | None = None
     attention_bias: T | None = None  # (heads, 2 * max_tokens - 1) by distance, as Ops.attention takes it
+    buckets: T | None = None  # (2 * max_tokens - 1,) for disentangled attention; None: attention is not disentangled
 
 
 class EncoderBody(Generic[T]):
@@ -101,6 +106,7 @@ class EncoderBody(Generic[T]):
             # A model with one type gives it to every token: the table has no second row.
             only = self._spec.types == 1
             x = ops.add(x, weights.types if only else ops.embed(weights.types, tokens.type_ids))
+        x = x if weights.widen is None else self._linear(x, weights.widen)  # (T, H)
         return x if weights.norm is None else self._norm(x, weights.norm)
 
     def _layer(self, layer: EncoderLayer[T], x: T, tokens: Tokens[T], turned: Turns[T] | None) -> T:
@@ -120,8 +126,14 @@ class EncoderBody(Generic[T]):
         k = k if layer.key_norm is None else self._norm(k, layer.key_norm)
         if turned is not None:
             q, k = (ops.rotate(x, turned.cos, turned.sin, spec.head_size) for x in (q, k))
-        attention = AttentionSpec(heads=spec.heads, head_size=spec.head_size, window=layer.window)
-        a = ops.attention(q, k, v, tokens, attention, self._weights.attention_bias)
+        attention = AttentionSpec(
+            heads=spec.heads, head_size=spec.head_size, scale=spec.attention_scale, window=layer.window
+        )
+        buckets = self._weights.buckets
+        if buckets is None:
+            a = ops.attention(q, k, v, tokens, attention, self._weights.attention_bias)
+        else:
+            a = ops.disentangled_attention(q, k, v, layer.place_k, layer.place_q, buckets, tokens, attention)
         return self._linear(a, layer.attention_out)
 
     def _between(self, layer: EncoderLayer[T], x: T) -> T:
