@@ -9,13 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, console, fairness, large, overload, peers, run, wire
+from bench import bulk, console, fairness, large, overload, peers, precision, run, wire
 from bench.child import REPOSITORY
+from bench.corpus import make_corpus
 from bench.machine import conditions
 from bench.report import Report, Row, show
 from bench.soak import soak
 from bench.soak_texts import make_pool
 from bench.subject import Subject, make_subject
+from vectord.checkpoints.hub import resolve
 from vectord.config import DEFAULT_MODEL
 
 
@@ -28,6 +30,15 @@ def main() -> None:
             Report(title="vectord wire", conditions=conditions() | about, rows=wire.rows(costs), rounds=costs),
             options.json,
         )
+        return
+    if options.measure == "precision":
+        corpus = make_corpus(resolve(DEFAULT_MODEL, offline=True).folder / "tokenizer.json", options.texts)
+        compared = precision.measure(options.models, corpus.texts)
+        about = {"reference": "sentence-transformers in float32", "texts": f"{options.texts}, corpus {corpus.digest}"}
+        report = Report(title="vectord precision", conditions=conditions() | about, rows=(), rounds=compared)
+        show(report, options.json)
+        if not options.json:
+            print(precision.table(compared))
         return
     options.command = options.command.absolute()  # servers run in another folder
     if not options.command.exists():
@@ -93,12 +104,13 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk", "console"),
+        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk", "console", "precision"),
         help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "fairness: single requests during a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
-        "bulk: a file to a file; console: cost of the page",
+        "bulk: a file to a file; console: cost of the page; "
+        "precision: vectors and search results of each dtype",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
@@ -108,6 +120,13 @@ def _options() -> argparse.Namespace:
         type=Path,
         default=REPOSITORY / "models/bench",
         help="where large writes its random models, once, 5.6 GB (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--models",
+        type=Path,
+        nargs="+",
+        default=[resolve(DEFAULT_MODEL, offline=True).folder],
+        help="folders that precision compares (default: the default model)",
     )
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
     parser.add_argument("--minutes", type=float, help="of soak and overload (default: 20 and 1)")

@@ -88,6 +88,8 @@ def _print_table(report: Report) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     for name, value in report.conditions.items():
         console.print(f"{name:>12}  {value}", markup=False)
+    if not report.rows:
+        return
     table = Table(title=report.title, title_justify="left", pad_edge=False)
     table.add_column("", overflow="fold")
     for heading in ("", "requests/s", "tokens/s", "p50 ms", "p99 ms"):

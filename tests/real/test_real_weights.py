@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from bench.corpus import make_corpus
+from bench.precision import overlap, similarities, top
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from tests.answers.serving import serving
 from tests.real import weights
@@ -24,7 +25,6 @@ Matrix = npt.NDArray[np.float32]
 
 pytestmark = pytest.mark.real
 
-QUERIES = 100
 TIE = 1e-5  # passages whose reference scores are closer have no order
 DENSE = [weights.minilm, weights.mpnet]
 
@@ -92,25 +92,9 @@ def cosines(vectors: Matrix, reference: Matrix) -> Matrix:
     return np.sum(vectors * reference, axis=1) / lengths
 
 
-def top(vectors: Matrix, count: int) -> npt.NDArray[np.intp]:
-    """For each query the best passages in order: the first QUERIES rows are queries, the others passages."""
-    return np.argsort(-scores(vectors), axis=1, kind="stable")[:, :count]
-
-
-def scores(vectors: Matrix) -> Matrix:
-    return vectors[:QUERIES] @ vectors[QUERIES:].T
-
-
-def overlap(vectors: Matrix, reference: Matrix) -> float:
-    """The mean share of the reference's best ten passages that are among the best ten."""
-    return float(
-        np.mean([len(set(a) & set(b)) / 10 for a, b in zip(top(vectors, 10), top(reference, 10), strict=True)])
-    )
-
-
 def assert_same_order(vectors: Matrix, reference: Matrix) -> None:
     """The order of the best ten, except among passages that the reference scores within TIE of each other."""
-    wanted = scores(reference)
+    wanted = similarities(reference)
     got = np.take_along_axis(wanted, top(vectors, 10), axis=1)
     best = np.take_along_axis(wanted, top(reference, 10), axis=1)
     scale = np.abs(best).max()

@@ -1,0 +1,133 @@
+"""What a dtype changes: vectors, similarities of pairs and search results, next to float32 of sentence-transformers.
+
+Speed is measured elsewhere. Vectors come from the complete engine, without its cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig
+from vectord.engine.engine import Engine
+from vectord.engine.models import open_models
+from vectord.schema import Caller, EmbedRequest, TextOptions
+
+Matrix = npt.NDArray[np.float32]
+
+QUERIES = 100  # the first texts are the queries, the others the passages
+DTYPES = ("float32", "bfloat16", "float16", "int8")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Precision:
+    """dtype: the requested one; computed: the one that the device used. The figures compare with the reference."""
+
+    model: str
+    dtype: str
+    computed: str
+    min_cosine: float
+    mean_cosine: float
+    max_pair_error: float  # of a query's similarity with a passage
+    mean_pair_error: float
+    top1: float  # share of queries with the same best passage
+    top10: float  # mean share of the same passages among the best ten
+
+
+def measure(folders: Sequence[Path], texts: Sequence[str]) -> Mapping[str, Sequence[Precision]]:
+    """By model. float16 is computed by sentence-transformers on a processor, where vectord does not offer it."""
+    found = {}
+    for folder in folders:
+        reference = encode(folder, texts, "float32")
+        rows = []
+        for dtype in DTYPES:
+            computed, vectors = dtype, encode(folder, texts, dtype) if dtype == "float16" else None
+            if vectors is None:
+                computed, vectors = asyncio.run(_serve(folder, texts, dtype))
+            rows.append(compare(folder.name, dtype, computed, vectors, reference))
+        found[folder.name] = rows
+    return found
+
+
+def encode(folder: Path, texts: Sequence[str], dtype: str) -> Matrix:
+    """Unit vectors of sentence-transformers, of shape (texts, width)."""
+    from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - takes seconds
+
+    model = SentenceTransformer(str(folder), device="cpu", model_kwargs={"dtype": dtype})
+    vectors = np.asarray(model.encode(list(texts), batch_size=16), np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+async def _serve(folder: Path, texts: Sequence[str], dtype: str) -> tuple[str, Matrix]:
+    """The dtype that the device computes in, and unit vectors of the engine."""
+    config = Config(
+        model=ModelConfig(models=(str(folder),), offline=True),
+        device=DeviceConfig(dtype=dtype),
+        engine=EngineConfig(cache_bytes=0),
+    )
+    engine = Engine(open_models(config), config.engine)
+    await engine.start()
+    try:
+        await engine.loaded.wait()
+        result: Any = await engine.answer(
+            EmbedRequest(inputs=list(texts), normalize=True, text=TextOptions(truncate=True)), Caller()
+        )
+        (model,) = engine.models().models
+        return model.dtype, result.dense["float"]
+    finally:
+        await engine.close()
+
+
+def compare(model: str, dtype: str, computed: str, vectors: Matrix, reference: Matrix) -> Precision:
+    """Of unit vectors, row by row."""
+    cosines = np.sum(vectors * reference, axis=1)
+    errors = np.abs(similarities(vectors) - similarities(reference))
+    best, wanted = top(vectors, 10), top(reference, 10)
+    return Precision(
+        model=model,
+        dtype=dtype,
+        computed=computed,
+        min_cosine=float(cosines.min()),
+        mean_cosine=float(cosines.mean()),
+        max_pair_error=float(errors.max()),
+        mean_pair_error=float(errors.mean()),
+        top1=float(np.mean(best[:, 0] == wanted[:, 0])),
+        top10=overlap(vectors, reference),
+    )
+
+
+def similarities(vectors: Matrix) -> Matrix:
+    """Of shape (QUERIES, passages)."""
+    return vectors[:QUERIES] @ vectors[QUERIES:].T
+
+
+def top(vectors: Matrix, count: int) -> npt.NDArray[np.intp]:
+    """The best passages of each query in order, of shape (QUERIES, count)."""
+    return np.argsort(-similarities(vectors), axis=1, kind="stable")[:, :count]
+
+
+def overlap(vectors: Matrix, reference: Matrix) -> float:
+    """The mean share of the reference's best ten passages that are among the best ten."""
+    pairs = zip(top(vectors, 10), top(reference, 10), strict=True)
+    return float(np.mean([len(set(found) & set(wanted)) / 10 for found, wanted in pairs]))
+
+
+def table(found: Mapping[str, Sequence[Precision]]) -> str:
+    """In Markdown, for docs/tuning.md."""
+    lines = [
+        "| model | dtype | cosine: min, mean | pair similarity error: max, mean | same best passage | same ten |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in (row for precisions in found.values() for row in precisions):
+        dtype = row.dtype if row.dtype == row.computed else f"{row.dtype} (computed in {row.computed})"
+        lines.append(
+            f"| {row.model} | {dtype} | {row.min_cosine:.5f}, {row.mean_cosine:.5f} "
+            f"| {row.max_pair_error:.4f}, {row.mean_pair_error:.5f} | {row.top1:.2f} | {row.top10:.3f} |"
+        )
+    return "\n".join(lines)
