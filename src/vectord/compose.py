@@ -26,7 +26,8 @@ from vectord.engine.cache.shared import shared_secret
 from vectord.engine.engine import Engine
 from vectord.engine.events import Observer, discard
 from vectord.engine.models import open_composites, open_models
-from vectord.errors import ConfigError, ExitCode
+from vectord.errors import ConfigError, ExitCode, RateLimited
+from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.observability.tracing import open_tracing
 from vectord.products.common.dialect import all_dialects, load_dialects
@@ -71,6 +72,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     if metrics is not None:
         metrics.watch(engine.gauges, lambda: engine.models().models)
         metrics.watch_keys(gate.keys.names)
+        metrics.subscribe(Exchange, lambda exchange: _count_rate_limited(engine, exchange))
 
     @asynccontextmanager
     async def lifespan() -> AsyncIterator[None]:
@@ -90,6 +92,11 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
 
     app = create_app(engine, dialects, config.server, metrics, lifespan, gate, tracing)
     return Composition(app, engine, metrics, buckets)
+
+
+def _count_rate_limited(engine: Engine, exchange: Exchange) -> None:
+    if exchange.error == RateLimited.__name__:
+        engine.count_rate_limited()
 
 
 def _engine(config: Config, observer: Observer) -> Engine:

@@ -411,7 +411,7 @@ class ModelList:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
     """Counts since the start. `embed_` counts requests for vectors, `batches` those of embedding models; refused
-    requests of any kind met a full queue."""
+    requests, for vectors or scores, met a full queue or a rate limit."""
 
     uptime_s: float
     embed_requests: int
@@ -438,6 +438,7 @@ class Gauges:
     queued_tokens: Mapping[Lane, int]
     wait_s: float  # predicted for the longest queue of a model
     max_wait_s: float  # above which requests are rejected
+    queued_embeds: int  # requests for vectors with queued texts
     under_way: int  # requests in the engine
     places: int  # most requests in the engine
     cached_texts: int

@@ -152,7 +152,7 @@ async def test_batches_of_a_reranker_are_not_counted():
 
 
 async def test_refused_requests_are_counted():
-    """For any full queue."""
+    """For any full queue, and by the server's rate limits."""
     backend = FakeBackend()
     async with serving(backend, max_concurrent_requests=1) as engine:
         close_gate(backend)
@@ -162,6 +162,8 @@ async def test_refused_requests_are_counted():
             with pytest.raises(Overloaded):
                 await engine.answer(EmbedRequest(inputs=["b"]), ANYONE)
         assert (await show(engine)).refused_requests == 2  # answered by a full server
+        engine.count_rate_limited()
+        assert (await show(engine)).refused_requests == 3
         backend.gate.set()
         await first
 

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.engine.fakes import M3, FakeBackend, close_gate, entered, serving, serving_one, settle
+from tests.engine.fakes import (
+    CROSS_ENCODER,
+    M3,
+    FakeBackend,
+    backend_for,
+    close_gate,
+    entered,
+    serving,
+    serving_one,
+    settle,
+)
 
 from vectord.compute.backends.base import OwnMemory
-from vectord.schema import Caller, DeviceMemory, EmbedRequest
+from vectord.engine.models.registry import CompositeSource
+from vectord.schema import Caller, DeviceMemory, EmbedRequest, RerankRequest
 
 BULK = Caller(client="indexer", lane="bulk")
 
@@ -31,6 +42,34 @@ async def test_queued_tokens_are_counted_by_lane() -> None:
         shown = engine.gauges()
     assert (dict(shown.queued_tokens), shown.under_way) == ({"interactive": 0, "bulk": 0}, 0)
     assert (shown.cached_texts, shown.cache_bytes > 0) == (3, True)
+
+
+async def test_queued_requests_for_vectors_are_counted() -> None:
+    """One per request, whatever its texts and models; not running ones, nor pairs of a query and a passage."""
+    models = [M3, CROSS_ENCODER, M3]
+    backends = [backend_for(model) for model in models]
+    both = CompositeSource("both", {"dense": "m0", "sparse": "m2"})
+    async with serving(*backends, models=models, composites=[both], cache_bytes=0) as engine:
+        for backend in backends:
+            close_gate(backend)
+        work = [asyncio.create_task(engine.answer(EmbedRequest(inputs=["first"]), Caller()))]
+        work.append(asyncio.create_task(engine.answer(EmbedRequest(inputs=["first"], model="m2"), Caller())))
+        work.append(asyncio.create_task(engine.answer(RerankRequest(query="q", passages=["p"]), Caller())))
+        for backend in backends:
+            await entered(backend)
+        assert engine.gauges().queued_embeds == 0
+        for request in (
+            EmbedRequest(inputs=["a", "b", "c"]),
+            EmbedRequest(inputs=["d"], model="both", outputs=frozenset({"dense", "sparse"})),
+            RerankRequest(query="q", passages=["r", "s"]),
+        ):
+            work.append(asyncio.create_task(engine.answer(request, Caller())))
+        await settle()
+        assert engine.gauges().queued_embeds == 2
+        for backend in backends:
+            backend.gate.set()
+        await asyncio.gather(*work)
+        assert engine.gauges().queued_embeds == 0
 
 
 class OnItsOwnDevice(FakeBackend):

@@ -16,7 +16,12 @@ from vectord.schema import Caller, DeviceMemory, Gauges
 
 
 def gauges(**changes: Any) -> Gauges:
-    idle: dict[str, Any] = {"queued_tokens": {"interactive": 0, "bulk": 0}, "wait_s": 0.0, "under_way": 0}
+    idle: dict[str, Any] = {
+        "queued_tokens": {"interactive": 0, "bulk": 0},
+        "wait_s": 0.0,
+        "queued_embeds": 0,
+        "under_way": 0,
+    }
     fixed: dict[str, Any] = {"cached_texts": 0, "cache_bytes": 0, "memory_bytes": {}, "devices": {}}
     return Gauges(max_wait_s=10.0, places=8, **{**idle, **fixed, **changes})
 

@@ -75,6 +75,13 @@ def test_smart_embedders_memory_gauges_are_sums_under_two_names() -> None:
     }
 
 
+def test_smart_embedders_queue_counts_requests() -> None:
+    """Queued requests for vectors, as the engine counts them at the scrape."""
+    families = SmartEmbedderMetrics({})
+    families.look(snapshot({}))
+    assert families.queue.values[()] == 2
+
+
 def test_semantic_explorers_gauge_is_all_memory_in_use() -> None:
     """By any process. The GPU's busy share is shown only if there is a GPU."""
     families = SemanticExplorerMetrics()
@@ -88,6 +95,7 @@ def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:
     gauges = Gauges(
         queued_tokens={},
         wait_s=0.0,
+        queued_embeds=2,
         max_wait_s=10.0,
         under_way=0,
         places=8,

@@ -222,7 +222,8 @@ class EngineConfig:
     )
     max_concurrent_reranks: int | None = setting(
         None,
-        "Most rerank requests among them; further ones wait or are refused as if the server were full.",
+        "Most rerank requests at once, counted apart from all others. Default: they count among "
+        "max_concurrent_requests.",
         limits=(1, 1_000_000),
     )
     queue_timeout_s: float = setting(

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import cast
 
@@ -110,8 +111,9 @@ class Engine:
         self._admission = Admission(
             self._config.max_concurrent_requests, self._config.queue_timeout_s, self._config.max_queue_wait_s
         )
-        self._reranks = Admission(
-            self._config.max_concurrent_reranks or self._config.max_concurrent_requests, self._config.queue_timeout_s
+        reranks = self._config.max_concurrent_reranks
+        self._rerank_admission = (
+            self._admission if reranks is None else Admission(reranks, self._config.queue_timeout_s)
         )
         self._cache = AnswerCache(self._config.cache_bytes)
         self._shared = None if store is None else SharedCache(store, store_secret)
@@ -147,11 +149,14 @@ class Engine:
 
     async def drain(self) -> None:
         """Refuse new requests; return when every accepted one has been answered."""
+        self._rerank_admission.refuse()
         await self._admission.drain()
+        await self._rerank_admission.drain()
 
     async def close(self) -> None:
         """Fail waiting requests with Unavailable, end the threads, close the backends."""
         self._admission.refuse()
+        self._rerank_admission.refuse()
         await self._lifecycle.close()
         if self._shared is not None:
             await self._shared.close()
@@ -167,9 +172,14 @@ class Engine:
         """Every name that clients may use -> the served name."""
         return self._registry.names()
 
+    def count_rate_limited(self) -> None:
+        """The server has rejected a request by its rate limits, before the engine saw it."""
+        self._counter.rate_limited += 1
+
     def gauges(self) -> Gauges:
         """The present state, for a scrape of the metrics."""
         runners = self._runners()
+        admissions = {self._admission, self._rerank_admission}
         queued: Counter[Lane] = Counter({"interactive": 0, "bulk": 0})
         for runner in runners:
             queued.update(runner.queued_by_lane())
@@ -183,8 +193,9 @@ class Engine:
             queued_tokens=queued,
             wait_s=max((runner.wait_s() for runner in runners), default=0.0),
             max_wait_s=self._config.max_queue_wait_s,
-            under_way=self._admission.under_way,
-            places=self._admission.max_concurrent_requests,
+            queued_embeds=len(set().union(*(runner.queued_embeds() for runner in runners))),
+            under_way=sum(admission.under_way for admission in admissions),
+            places=sum(admission.max_concurrent_requests for admission in admissions),
             cached_texts=len(self._cache),
             cache_bytes=self._cache.bytes,
             memory_bytes={
@@ -210,19 +221,26 @@ class Engine:
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
-        try:
-            if isinstance(request, MultiRequest):
-                check_multi(request, task)
-            await self._admission.enter(patient=isinstance(request, EmbedRequest) and request.waits)
-        except BaseException as error:
-            self._report_failure("", request, task, error)
-            raise
-        try:
+        async with AsyncExitStack() as places:
+            try:
+                if isinstance(request, MultiRequest):
+                    check_multi(request, task)
+                for admission in self._admissions(request):
+                    await admission.enter(patient=isinstance(request, EmbedRequest) and request.waits)
+                    places.callback(admission.leave)
+            except BaseException as error:
+                self._report_failure("", request, task, error)
+                raise
             if isinstance(request, MultiRequest):
                 return await self._answer_multi(request, task)
             return await self._answer_one(request, task)
-        finally:
-            self._admission.leave()
+
+    def _admissions(self, request: ModelRequest | MultiRequest) -> Sequence[Admission]:
+        """Where it needs a place: requests to rerank may have places of their own, and a MultiRequest may need both."""
+        parts = request.requests if isinstance(request, MultiRequest) else (request,)
+        reranks = [isinstance(part, RerankRequest) for part in parts]
+        needed = (self._admission, not all(reranks)), (self._rerank_admission, any(reranks))
+        return list(dict.fromkeys(admission for admission, is_needed in needed if is_needed))
 
     async def _answer_multi(self, request: MultiRequest, task: Task) -> MultiResult:
         """Runs the parts concurrently. Each part has its own model and is one request to the observer."""
@@ -293,20 +311,14 @@ class Engine:
             case SimilarityRequest():
                 return await embedding.similarity(target.lead, target.name, request, task)
             case RerankRequest():
-                return await self._rerank(target, request, task)
+                work = rerank(target.lead, target.name, request, task)
+                return await within(self._config.rerank_timeout_s, work)
             case ClassifyRequest():
                 return await classify(target.lead, target.name, request, task)
             case TokenizeRequest():
                 return await tokenize(target.lead, target.name, request, task)
             case DecodeRequest():
                 return await decode(target.lead, target.name, request, task)
-
-    async def _rerank(self, target: ModelOrComposite, request: RerankRequest, task: Task) -> RerankResult:
-        await self._reranks.enter()
-        try:
-            return await within(self._config.rerank_timeout_s, rerank(target.lead, target.name, request, task))
-        finally:
-            self._reranks.leave()
 
     async def _manage(self, request: LoadModel | UnloadModel, caller: Caller) -> ModelList:
         served = self._registry.named(request.model, caller.models).lead

@@ -89,6 +89,7 @@ def discard(event: Event) -> None:
 
 
 EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
+QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
 
 
 class StatisticsCounter:
@@ -102,6 +103,7 @@ class StatisticsCounter:
         self._embed_texts = 0
         self._batches = 0
         self._refused_requests = 0
+        self.rate_limited = 0  # requests that the server rejected
         self._loading: set[str] = set()  # models whose batches are part of their self-test
 
     def statistics(self, device: str) -> Statistics:
@@ -110,7 +112,7 @@ class StatisticsCounter:
             embed_requests=self._embed_requests,
             embed_texts=self._embed_texts,
             batches=self._batches,
-            refused_requests=self._refused_requests,
+            refused_requests=self._refused_requests + self.rate_limited,
             device=device,
         )
 
@@ -119,7 +121,7 @@ class StatisticsCounter:
             case RequestEnded(error=None) if event.operation in EMBEDDING:
                 self._embed_requests += 1
                 self._embed_texts += event.texts
-            case RequestEnded(error=Overloaded.__name__):
+            case RequestEnded(error=Overloaded.__name__) if event.operation in QUEUED:
                 self._refused_requests += 1
             case BatchRan():
                 self._batches += event.model in self._embedders and event.model not in self._loading

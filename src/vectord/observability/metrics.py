@@ -39,12 +39,16 @@ class Metrics:
         self._handlers: dict[type, list[Callable[[Any], None]]] = {}
         for families in self._families:
             for kind, handle in families.handlers().items():
-                self._handlers.setdefault(kind, []).append(handle)
+                self.subscribe(kind, handle)
         self._gauges: Callable[[], Gauges] | None = None
         self._models: Callable[[], Sequence[ModelInfo]] = tuple
         self._keys: Callable[[], Iterable[str]] = tuple
         self._process: Collector | None = None
         self._writing = asyncio.Lock()
+
+    def subscribe(self, kind: type, handle: Callable[[Any], None]) -> None:
+        """Also call `handle` with each event of this type."""
+        self._handlers.setdefault(kind, []).append(handle)
 
     def watch(self, gauges: Callable[[], Gauges], models: Callable[[], Sequence[ModelInfo]]) -> None:
         """Set the sources that each scrape reads. The models are shown at zero from now on."""

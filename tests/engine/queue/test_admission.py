@@ -32,7 +32,7 @@ from vectord.engine.queue.admission import (
     within,
 )
 from vectord.errors import InferenceTimedOut, Overloaded, TimedOut, Unavailable
-from vectord.schema import Caller, EmbedRequest, RerankRequest
+from vectord.schema import Caller, EmbedRequest, MultiRequest, RerankRequest
 
 
 async def wait_for_place(admission: Admission) -> asyncio.Task[None]:
@@ -280,19 +280,58 @@ async def test_rerank_timeout_applies_to_reranking_only():
         backend.gate.set()
 
 
-async def test_rerank_requests_have_a_limit_of_their_own():
-    """With one place, a second rerank request is refused, and an embedding request is not."""
+def rank(passage):
+    return RerankRequest(query="q", passages=[passage])
+
+
+@pytest.mark.parametrize(
+    ("busy", "request_for", "other"), [(0, embed, rank), (1, rank, embed)], ids=["embed", "rerank"]
+)
+async def test_rerank_requests_have_a_limit_of_their_own(busy, request_for, other):
+    """With one place each, a second request of the same type is refused, and one of the other type is answered."""
     backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
-    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], max_concurrent_reranks=1) as engine:
-        close_gate(backends[1])
-        first = asyncio.create_task(engine.answer(RerankRequest(query="q", passages=["p"]), Caller()))
-        await entered(backends[1])
+    models = [spec(("dense",)), CROSS_ENCODER]
+    async with serving(*backends, models=models, max_concurrent_requests=1, max_concurrent_reranks=1) as engine:
+        close_gate(backends[busy])
+        first = asyncio.create_task(engine.answer(request_for("a"), Caller()))
+        await entered(backends[busy])
         with pytest.raises(Overloaded):
-            await engine.answer(RerankRequest(query="q", passages=["r"]), Caller())
-        await engine.answer(embed("a"), Caller())
-        backends[1].gate.set()
+            await engine.answer(request_for("b"), Caller())
+        await engine.answer(other("c"), Caller())
+        backends[busy].gate.set()
         await first
-        await engine.answer(RerankRequest(query="q", passages=["r"]), Caller())
+        await engine.answer(request_for("b"), Caller())
+
+
+async def test_a_multi_request_takes_a_place_of_each_type():
+    """Its embeddings and its reranks count; the places are free again afterwards."""
+    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
+    models = [spec(("dense",)), CROSS_ENCODER]
+    async with serving(*backends, models=models, max_concurrent_requests=1, max_concurrent_reranks=1) as engine:
+        close_gate(backends[0])
+        both = asyncio.create_task(engine.answer(MultiRequest(requests=[embed("a"), rank("p")]), Caller()))
+        await entered(backends[0])
+        for request in (embed("b"), rank("b")):
+            with pytest.raises(Overloaded):
+                await engine.answer(request, Caller())
+        backends[0].gate.set()
+        await both
+        for request in (embed("b"), rank("b")):
+            await engine.answer(request, Caller())
+        await engine.drain()
+
+
+async def test_without_their_own_limit_rerank_requests_share_that_of_all():
+    """The default."""
+    backends = [FakeBackend(), backend_for(CROSS_ENCODER)]
+    async with serving(*backends, models=[spec(("dense",)), CROSS_ENCODER], max_concurrent_requests=1) as engine:
+        close_gate(backends[0])
+        first = asyncio.create_task(engine.answer(embed("a"), Caller()))
+        await entered(backends[0])
+        with pytest.raises(Overloaded):
+            await engine.answer(rank("b"), Caller())
+        backends[0].gate.set()
+        await first
 
 
 async def test_after_a_hung_forward_the_next_request_is_answered():

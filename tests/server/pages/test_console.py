@@ -96,6 +96,7 @@ def _gauges() -> Gauges:
     return Gauges(
         queued_tokens={"interactive": 5, "bulk": 7},
         wait_s=0.0,
+        queued_embeds=2,
         max_wait_s=30.0,
         under_way=0,
         places=8,

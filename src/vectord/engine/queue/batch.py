@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from vectord.errors import VectordError
-from vectord.schema import Float32, Lane, Sparse
+from vectord.schema import Caller, Float32, Lane, Sparse
 from vectord.text.sequence import TokenSequence
 
 # The kinds of answers. dense (M, D), scores (M, L): one row per span, usually one; colbert and tokens (n, .): one row
@@ -67,8 +67,9 @@ class Job:
     One future for all texts: done when the last answer is in, or with the first error.
     """
 
-    def __init__(self, texts: int, now_s: float, *, partial: bool = False) -> None:
+    def __init__(self, texts: int, caller: Caller, now_s: float, *, partial: bool = False) -> None:
         """partial: a text's error is one of the answers, and does not end the job."""
+        self.caller = caller
         self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for: its own items and shared ones
         self.queue_s = 0.0  # sum over the texts since the start of the job, as inference_s

@@ -134,6 +134,13 @@ class ModelRunner:
         """The number of queued texts and tokens."""
         return self._worker.queued()
 
+    def queued_embeds(self) -> set[int]:
+        """The requests for vectors with queued texts. A composite's request has the same number in each runner."""
+        # A request's texts are taken in order, so its last one shows whether any is left.
+        jobs = [job for job in self._jobs if job.items and "scores" not in job.items[-1].kinds]
+        are_queued = self._worker.are_queued([job.items[-1] for job in jobs])
+        return {id(job.caller) for job, is_queued in zip(jobs, are_queued, strict=True) if is_queued}
+
     def queued_by_lane(self) -> dict[Lane, int]:
         """Queued tokens, by lane."""
         return self._worker.queued_by_lane()
@@ -172,7 +179,7 @@ class ModelRunner:
         """
         if self._stopped:
             raise Unavailable(SHUT_DOWN)
-        job = Job(len(texts), self._worker.now_s(), partial=partial)
+        job = Job(len(texts), caller, self._worker.now_s(), partial=partial)
         self._jobs.add(job)
         try:
             if fresh or not self._cache.covers(kinds):

@@ -166,6 +166,9 @@ class Scheduler:
         self._flow_of[item] = flow
         self.tokens += item.tokens
 
+    def __contains__(self, item: Item) -> bool:
+        return item in self._flow_of
+
     def cancel(self, item: Item) -> bool:
         """Remove an item; False if it is not queued."""
         flow = self._flow_of.get(item)

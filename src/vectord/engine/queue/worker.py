@@ -148,6 +148,11 @@ class Worker:
         with self._condition:
             return len(self._scheduler) + self._retries.texts, self._scheduler.tokens + self._retries.tokens
 
+    def are_queued(self, items: Sequence[Item]) -> list[bool]:
+        """Whether each item is in the queue, without retries."""
+        with self._condition:
+            return [item in self._scheduler for item in items]
+
     def queued_by_lane(self) -> dict[Lane, int]:
         """Queued tokens, without retries."""
         with self._condition:

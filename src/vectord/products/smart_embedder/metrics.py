@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from vectord import __version__
-from vectord.engine.events import ActiveRequestsChanged, BatchRan, QueueChanged, RequestEnded
+from vectord.engine.events import ActiveRequestsChanged, BatchRan, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
@@ -55,7 +55,7 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.forward_seconds = Histogram(
             "embedding_gpu_inference_duration_seconds", "Duration of a batch on the device", FORWARD_SECONDS
         )
-        self.queue = Gauge("embedding_queue_size", "Queued texts")
+        self.queue = Gauge("embedding_queue_size", "Queued requests for vectors")
         self.active = Gauge("embedding_active_requests", "Active requests for vectors")
         self.rerank_requests = Counter("rerank_requests", "Requests to rerank", ("status",))
         self.rerank_rejected = Counter("rerank_requests_rejected", "Rejected requests to rerank", ("reason",))
@@ -90,7 +90,6 @@ class SmartEmbedderMetrics(MetricFamilies):
             ActiveRequestsChanged: self.active_changed,
             RequestEnded: self.request_ended,
             BatchRan: self.batch_ran,
-            QueueChanged: lambda event: self.queue.set(event.texts),
         }
 
     def http_answered(self, exchange: Exchange) -> None:
@@ -133,6 +132,7 @@ class SmartEmbedderMetrics(MetricFamilies):
         self.forward_seconds.observe(event.seconds)
 
     def look(self, snapshot: Snapshot) -> None:
+        self.queue.set(snapshot.gauges.queued_embeds)
         self.show(snapshot.models, snapshot.gauges.devices)
 
     def show(self, models: Sequence[ModelInfo], devices: Mapping[str, DeviceMemory]) -> None:
