@@ -169,18 +169,6 @@ GETS = """
 /.well-known/ready      weaviate
 """
 
-# Fields of other products that openai reads, too. They select the other product if it is enabled.
-BORROWED = {
-    "openai": {
-        "embedding_type",
-        "normalized",
-        "output_dimension",
-        "output_dtype",
-        "task",
-        "truncate_prompt_tokens",
-    }
-}
-
 
 def table_of(order: Sequence[str]) -> Table:
     return build_table(FakeEngine(), load_dialects(order), Shutdown(), Metrics("0"))
@@ -284,7 +272,7 @@ def test_a_product_answers_its_own_bodies_in_its_profile(dialect: Dialect, route
     assert route.body is not None
     endpoint = first(dialect.name).find(route.method, route.path).endpoint
     assert endpoint.choose(json.dumps(route.example).encode()).route is route
-    fields = {field.encode_name for field in msgspec.structs.fields(route.body)} - BORROWED.get(dialect.name, set())
+    fields = {field.encode_name for field in msgspec.structs.fields(route.body)}
     strayed = {
         (key, field): other
         for key in route.keys
@@ -292,6 +280,21 @@ def test_a_product_answers_its_own_bodies_in_its_profile(dialect: Dialect, route
         if (other := answering(endpoint, {key, field})) != dialect.name
     }
     assert strayed == {}
+
+
+EVERY_KEY = frozenset().union(*(route.keys | route.signs for _, route in OWN))
+
+
+@pytest.mark.parametrize("profile", ORDERS)
+def test_no_further_key_selects_another_product_in_a_profile(profile: str) -> None:
+    """Keys and signs of all other products, one at a time, next to each key of the profile's product."""
+    name = ORDERS[profile][0]
+    for route in (route for dialect, route in OWN if dialect.name == name):
+        endpoint = table_of(ORDERS[profile]).find(route.method, route.path).endpoint
+        strayed = {
+            (key, other) for key in route.keys for other in EVERY_KEY if answering(endpoint, {key, other}) != name
+        }
+        assert strayed == set(), route.path
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

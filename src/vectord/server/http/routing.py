@@ -1,7 +1,8 @@
 """Finds the endpoint for a method and a path.
 
 app.py builds the table once from the products and the server's pages; handler.py reads it for every request, on the
-event loop. If several products have a path, the body's top-level keys select one, then the profile's order.
+event loop. If several products have a path, the first dialect answers every body with one of its keys; of the other
+dialects, the body's top-level keys select one, then their order.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class Endpoint:
     choices: tuple[Choice, ...] = ()  # the first owns the path
     page: Page | None = None
     error: NoSuchRoute | None = None
+    preferred: str = ""  # the product that answers every body with one of its keys; "": none
 
     @property
     def speaker(self) -> str:
@@ -87,7 +89,8 @@ class Endpoint:
         return bool(self.choices) and all(choice.route.public for choice in self.choices)
 
     def choose(self, body: bytes) -> Choice:
-        """The first route with one of its signs and one of its keys in the body, else the first with one of its keys.
+        """The preferred product's route if it has a key in the body: one more key never selects another product.
+        Else the first route with one of its signs and one of its keys in the body, else the first with one of its keys.
         If there is none, the owner parses the body, and its errors have the form of the path."""
         if len(self.choices) == 1:
             return self.choices[0]
@@ -95,6 +98,7 @@ class Endpoint:
         fitting = [choice for choice in self.choices if not keys.isdisjoint(choice.route.keys)]
         if not fitting:
             return replace(self.choices[0], fallback=self.render_error)
+        fitting = [choice for choice in fitting if choice.dialect.name == self.preferred] or fitting
         return next((choice for choice in fitting if not keys.isdisjoint(choice.route.signs)), fitting[0])
 
 
@@ -181,9 +185,11 @@ class Table:
         return Endpoint(method=method, path=owner.path, render_error=owner.render_error, error=error)
 
     def _with_first(self, endpoint: Endpoint, first: Dialect) -> Endpoint:
-        """Before the body selects a product, a shared path renders errors as the profile's first product if that has
-        the path, else in the plain form."""
-        if len({choice.dialect.name for choice in endpoint.choices}) == 1 or endpoint.choices[0].dialect is first:
+        """Before the body selects a product, a shared path renders errors as the first product if that has the path,
+        else in the plain form. The first product is preferred."""
+        if endpoint.choices[0].dialect is first:
+            return replace(endpoint, preferred=first.name)
+        if len({choice.dialect.name for choice in endpoint.choices}) == 1:
             return endpoint
         return replace(endpoint, render_error=self._speaker(endpoint.path))
 
