@@ -246,6 +246,7 @@ class Usage:
     characters: int  # of the inputs as sent, before truncation
     timings: Timings = Timings()
     further_tokens: int = 0  # beyond `lengths`: run by a second model, or a query's own
+    device: str = ""  # as in ModelInfo, of the model that ran `lengths`; "": none
 
     @property
     def tokens(self) -> int:

@@ -108,6 +108,7 @@ def test_billed_tokens_are_the_tokens_that_ran(texts):
             result = await engine.answer(embed(*texts, text=TextOptions(truncate=True)), ANYONE)
         assert result.usage.tokens == sum(len(batch.texts.ids) for batch in backend.batches)
         assert result.usage.characters == sum(map(len, texts))
+        assert result.usage.device == "cpu"
         assert [length.seen for length in result.usage.lengths] == [max(1, len(text)) for text in texts]
 
     asyncio.run(run())

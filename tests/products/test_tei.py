@@ -491,7 +491,7 @@ def test_one_suitable_model_is_enough(path, body, models):
 # --- answers --------------------------------------------------------------------------------------------------
 
 HEADERS = {
-    "x-compute-type": "gpu+optimized",
+    "x-compute-type": "cpu+optimized",
     "x-compute-time": "1234",
     "x-compute-characters": "40",
     "x-compute-tokens": "7",

@@ -78,6 +78,7 @@ async def test_usage_covers_all_parts():
     assert [length.kept for length in result.usage.lengths] == [2, 1, 4]
     assert (result.usage.tokens, result.usage.further_tokens) == (11, 4)
     assert result.usage.characters == 3 + 8
+    assert result.usage.device == "cpu"
     timings = result.usage.timings
     assert 0 < timings.inference_s <= timings.total_s
     assert timings.total_s >= max(one.usage.timings.inference_s for one in result.results)

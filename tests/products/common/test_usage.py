@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from tests.products.results import usage
 
 from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
@@ -33,7 +34,7 @@ def test_the_usage_fits_its_schema():
 def test_teis_headers_have_whole_milliseconds_and_processed_tokens():
     """Times are rounded down. A product may count characters in its own way; 0 is a count."""
     assert compute_headers(usage([(3, 3), (9, 4)])) == {
-        "x-compute-type": "gpu+optimized",
+        "x-compute-type": "cpu+optimized",
         "x-compute-time": "1234",
         "x-compute-characters": "40",
         "x-compute-tokens": "7",
@@ -43,3 +44,19 @@ def test_teis_headers_have_whole_milliseconds_and_processed_tokens():
         "x-inference-time": "35",
     }
     assert compute_headers(usage(), characters=0)["x-compute-characters"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("device", "compute_type"),
+    [
+        ("cpu", "cpu+optimized"),
+        ("cuda:0,cuda:1", "gpu+optimized"),
+        ("mps", "gpu+optimized"),
+        ("auto", None),
+        ("", None),
+    ],
+)
+def test_the_compute_type_names_what_computed(device, compute_type):
+    """TEI says gpu+optimized on every device. Absent if a handler class selects its device, and if nothing ran."""
+    counted = Usage(lengths=(), characters=0, device=device)
+    assert compute_headers(counted).get("x-compute-type") == compute_type

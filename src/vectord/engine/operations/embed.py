@@ -227,7 +227,7 @@ async def vectors_to_show(
             failures[place] = ran.failures[i].at(field="inputs", index=place)
         else:
             answers[place] = answer
-    whole = RunResult(answers, ran.queue_s, ran.inference_s)
+    whole = RunResult(answers, ran.queue_s, ran.inference_s, device=ran.device)
     ran_sequences = [None if i in failures else readable[i] for i in range(count)]
     colbert = _colbert(whole, ran_sequences) if "colbert" in kinds else None
     lengths = [readable[i].length if i in readable else TextLength(0, 0) for i in range(count)]

@@ -97,6 +97,7 @@ def usage_together(usages: Sequence[Usage], started_s: float) -> Usage:
             computing_s=max((usage.timings.computing_s for usage in usages), default=0.0),
         ),
         further_tokens=sum(usage.further_tokens for usage in usages),
+        device=",".join(dict.fromkeys(usage.device for usage in usages if usage.device)),
     )
 
 

@@ -191,6 +191,7 @@ def usage_of(
             computing_s=task.forwards_s[1] - task.forwards_s[0] if ran_any else 0.0,
         ),
         further_tokens=further_tokens,
+        device=ran.device,
     )
 
 

@@ -46,6 +46,7 @@ class RunResult:
     began_s: float = math.inf  # start of the wait; inf if every text hit the cache, as started_s
     started_s: float = math.inf  # start of the first forward
     ended_s: float = -math.inf  # end of the last forward
+    device: str = ""  # the devices of the model, each once: cuda:0,cuda:1
 
     def rows(self, kind: Kind) -> Float32:
         """The dense vectors or scores of all spans of all texts, in a new array: (M, D)."""
@@ -206,6 +207,7 @@ class ModelRunner:
             began_s=job.began_s if misses else math.inf,
             started_s=job.started_s,
             ended_s=job.ended_s,
+            device=self.facts.device,
         )
 
     def stop(self) -> None:

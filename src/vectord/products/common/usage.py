@@ -36,11 +36,15 @@ def token_usage(usage: Usage) -> dict[str, Any]:
 
 
 def compute_headers(usage: Usage, characters: int | None = None) -> dict[str, str]:
-    """TEI's headers, with times in whole milliseconds. characters: a product's own count; None: those of the inputs."""
+    """TEI's headers, with times in whole milliseconds. characters: a product's own count; None: those of the inputs.
+
+    x-compute-type is the constant gpu+optimized in TEI. Here it names what computed; a handler class with the device
+    `auto` selects that itself, and the header is absent.
+    """
     timings = usage.timings
     total = _ms(timings.total_s)
-    return {
-        "x-compute-type": "gpu+optimized",  # a constant in TEI, on every device
+    computed_on = {"cpu": "cpu", "cuda": "gpu", "mps": "gpu"}.get(usage.device.partition(":")[0])
+    return ({} if computed_on is None else {"x-compute-type": f"{computed_on}+optimized"}) | {
         "x-compute-time": total,
         "x-compute-characters": str(usage.characters if characters is None else characters),
         "x-compute-tokens": str(usage.tokens),
