@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from tests.checkpoints.reading import spec_of
 from tests.compute.networks.case import Texts, pad
 from tests.compute.networks.tiny_decoders import CONFIGS, VOCAB_SIZE, WINDOW, load_reference, reference, write
 from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
 
 from vectord.checkpoints.checkpoint import open_checkpoint
-from vectord.checkpoints.spec import ModelSpec, Output, YesNo
+from vectord.checkpoints.spec import ModelSpec, Output, Pooling, YesNo
 from vectord.compute.networks.network import Network
 from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
@@ -112,6 +114,16 @@ OLD_FORMS: dict[str, tuple[str, dict[str, Any], dict[str, Any], set[str]]] = {
             "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
         },
         {"rope_parameters", "layer_types"},
+    ),
+    "mistral by layer_types": ("mistral", {}, {"layer_types": ["sliding_attention"] * 3}, set()),
+    "gemma with a scaling in the new form": (
+        "gemma3_text",
+        {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000.0}}},
+        {
+            "rope_parameters": {"full_attention": {"rope_theta": 1000.0}},
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        },
+        set(),
     ),
     "mistral": ("mistral", {}, {"rope_theta": 10000.0, "rope_scaling": None}, {"rope_parameters"}),
     "gemma": (
@@ -269,6 +281,37 @@ def test_embedding_gemma_equals_sentence_transformers(tmp_path: Path) -> None:
     assert_same(got / np.linalg.norm(got, axis=1, keepdims=True), want)
 
 
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_voyage_is_bidirectional_and_projected(tmp_path: Path, pooling: Pooling) -> None:
+    """voyage-4-nano's own class over Qwen3: all tokens attend to all, `linear.weight` widens each, then the pooling."""
+    folder = write("qwen3", tmp_path, head="AutoModelForCausalLM")
+    for file in write_bert(tmp_path / "bert").glob("tokenizer*"):
+        shutil.copy(file, folder)
+    linear = torch.randn(80, 32, generator=torch.Generator().manual_seed(1)) * 0.3
+    weights = load_file(folder / "model.safetensors")
+    save_file({**weights, "linear.weight": linear}, folder / "model.safetensors", {"format": "pt"})
+    config = json.loads((folder / "config.json").read_text()) | {"is_causal": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    texts, model = random_texts(LENGTHS), load_reference(folder)
+    model.config.is_causal = False
+    ids, mask = pad(texts, VOCAB_SIZE - 1)
+    with torch.no_grad():
+        states = model(input_ids=ids, attention_mask=mask).last_hidden_state @ linear.double().mT
+    rows = [state[seen.bool()] for state, seen in zip(states, mask, strict=True)]
+    want = torch.stack([row.mean(0) if pooling == "mean" else row[-1] for row in rows]).numpy()
+
+    voyage = {
+        "architectures": ["VoyageQwen3BidirectionalEmbedModel"],
+        "use_bidirectional_attention": True,
+        "num_labels": 80,
+    }
+    del config["is_causal"]
+    (folder / "config.json").write_text(json.dumps(config | voyage))
+    spec = spec_of(folder, pooling=pooling)
+    assert spec.dimensions == 80
+    assert_same(run(spec, pack_texts(*texts), "dense")["dense"], want)
+
+
 CONFIG_FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "heads that share no keys": (
         "qwen3",
@@ -284,6 +327,27 @@ CONFIG_FAULTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a table without end": ("qwen3", {"max_position_embeddings": 2**24}, "times a head size of 16 is above the limit"),
     "a million layers": ("qwen2", {"num_hidden_layers": 10**6}, "num_hidden_layers must be a whole number from 1 to"),
     "an activation nobody knows": ("qwen2", {"hidden_act": "xielu"}, "hidden_act must be one of gelu, "),
+    "layers of several kinds": (
+        "mistral",
+        {"layer_types": ["sliding_attention", "full_attention", "full_attention"]},
+        "layer_types must agree with sliding_window",
+    ),
+    "layers without the window": ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types must agree with"),
+    "gemma's scaling under its oldest name": (
+        "gemma3_text",
+        {"rope_scaling": {"type": "linear", "factor": 8.0}},
+        "rope_scaling.type is read by transformers 4 and ignored by 5; name it rope_type",
+    ),
+    "one theta for two kinds of layers": (
+        "gemma3_text",
+        {"rope_parameters": {"rope_theta": 99.0, "full_attention": {}}},
+        "rope_parameters.rope_theta is not one of full_attention, sliding_attention",
+    ),
+    "bidirectional, perhaps": (
+        "qwen3",
+        {"use_bidirectional_attention": "all"},
+        "use_bidirectional_attention must be true or false; found 'all'",
+    ),
     "gemma's old activation key": ("gemma3_text", {"hidden_activation": None}, "hidden_activation must be one of"),
     "causal, perhaps": ("qwen2", {"is_causal": "no"}, "is_causal must be true or false; found 'no'"),
     "a window of nothing": ("mistral", {"sliding_window": 0}, "sliding_window must be a whole number from 1"),

@@ -42,6 +42,15 @@ def test_the_farthest_token_of_a_window_is_seen(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.flatnonzero(changed), np.arange(1, 8))
 
 
+def test_a_window_under_its_newer_key_is_read(tmp_path: Path) -> None:
+    """sliding_window counts one side, and has precedence over local_attention."""
+    folder = write_tiny(tmp_path, "ModernBert")
+    narrow = assert_like_transformers(change_config(folder, local_attention=6))
+    np.testing.assert_array_equal(
+        assert_like_transformers(change_config(folder, local_attention=64, sliding_window=3)), narrow
+    )
+
+
 def test_every_possible_bias_is_read(tmp_path: Path) -> None:
     """The flags of the config decide which layers and norms have one."""
     assert_like_transformers(write_tiny(tmp_path, "ModernBert", attention_bias=True, mlp_bias=True, norm_bias=True))

@@ -87,6 +87,41 @@ def test_base_and_gate_are_read(tmp_path: Path) -> None:
         np.testing.assert_allclose(numpy_answer(CASES["nomic_bert"].spec(folder, **facts), TEXTS), want, atol=1e-5)
 
 
+FORMS: dict[str, dict[str, Any]] = {
+    "theta alone": {"rope_theta": 50.0},
+    "old scaling": {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    "scaling with the default base": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    "new form": {"rope_parameters": {"rope_theta": 50.0, "rope_type": "linear", "factor": 4.0}},
+}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_positions_is_read(tmp_path: Path, folder: Path, form: dict[str, Any]) -> None:
+    """Each form changes the states as in transformers."""
+    changed = change_config(write_tiny(tmp_path, "NomicBert"), **{"rope_parameters": None, **form})
+    got = numpy_answer(CASES["nomic_bert"].spec(changed), TEXTS)
+    want = padded_states(reference_model(changed, "NomicBert"), TEXTS, filler=1)
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert not np.allclose(got, numpy_answer(CASES["nomic_bert"].spec(folder), TEXTS), atol=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_two_forms_that_disagree_are_refused(folder: Path, form: dict[str, Any]) -> None:
+    """transformers' class reads its own keys, the models' class theirs."""
+    with pytest.raises(
+        ModelUnavailable, match="rotary_emb_base contradicts rope_theta, rope_scaling or rope_parameters"
+    ):
+        numpy_answer(CASES["nomic_bert"].spec(folder, config={**PUBLISHED, **form}), TEXTS)
+
+
+def test_two_forms_that_agree_are_read(folder: Path) -> None:
+    """transformers 5 saves a published model with both."""
+    both = {**PUBLISHED, "rope_parameters": {"rope_type": "default", "rope_theta": 1000.0}}
+    case = CASES["nomic_bert"]
+    want = numpy_answer(case.spec(folder, config=PUBLISHED), TEXTS)
+    np.testing.assert_array_equal(numpy_answer(case.spec(folder, config=both), TEXTS), want)
+
+
 def test_names_of_transformers_are_read(folder: Path) -> None:
     """Tensors under transformers' names, and under a head, are the same network."""
     spec = CASES["nomic_bert"].spec(folder)

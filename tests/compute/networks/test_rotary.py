@@ -20,6 +20,8 @@ POSITIONS = 300
 SCALINGS: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 8.0},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
+    "linear and trained positions": {"rope_type": "linear", "factor": 8.0, "original_max_position_embeddings": 64},
+    "dynamic and trained positions": {"rope_type": "dynamic", "factor": 4.0, "original_max_position_embeddings": 64},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
     "yarn that shrinks": {"rope_type": "yarn", "factor": 0.5, "original_max_position_embeddings": 64},
     "yarn of its own edges": {"rope_type": "yarn", "factor": 4.0, "beta_fast": 8, "beta_slow": 2},

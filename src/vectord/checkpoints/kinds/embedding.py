@@ -35,7 +35,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
     Raises ModelUnavailable: modules in an unsupported order, an unknown pooling, widths that do not chain.
     """
     mode, include_prompt = (pooling, True) if pooling else _pooling(folder)
-    modules = _after_pooling(folder, mode)
+    modules = (*_own_projection(folder, spec, mode), *_after_pooling(folder, mode))
     dimensions = chain_width(spec.hidden_size, modules)
     spec = replace(
         spec,
@@ -97,6 +97,34 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
         raise wrong_order(folder.root, folder.modules, supported=_ORDER)
     over_sentences = (read_dense(module, over="sentence_embedding") for module in after)
     return (*_moved_after_pooling(before, pooling), *over_sentences)
+
+
+def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
+    """The layer over each token in voyage-4-nano's checkpoint, `linear.weight`, moved after the pooling.
+
+    Raises ModelUnavailable: pooling by the largest numbers, which would change, or another shape.
+    """
+    if not folder.config.get("use_bidirectional_attention"):  # only its kind of model has one
+        return ()
+    file = next((path for path in spec.weights if path.suffix != ".onnx" and tensor_shape(path, "linear.weight")), None)
+    if file is None:
+        return ()
+    shape, width = tensor_shape(file, "linear.weight"), folder.config.get("num_labels")
+    if shape != (width, spec.hidden_size) or pooling == "max":
+        raise ModelUnavailable(
+            f"{file}: linear.weight of shape {list(shape)} is supported as num_labels x hidden_size, "
+            f"[{str(width)[:20]}, {spec.hidden_size}], before cls, last or mean pooling"
+        )
+    return (
+        DenseModule(
+            folder=file.parent,
+            weights=file,
+            in_features=shape[1],
+            out_features=shape[0],
+            bias=False,
+            activation="identity",
+        ),
+    )
 
 
 def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[DenseModule, ...]:

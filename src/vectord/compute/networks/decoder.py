@@ -18,7 +18,15 @@ import numpy as np
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
-from vectord.compute.networks.rotary import Rotary, RotaryTable, Turns, read_rotary, rotary_table, turns
+from vectord.compute.networks.rotary import (
+    LAYER_KINDS,
+    Rotary,
+    RotaryTable,
+    Turns,
+    read_plain_rotary,
+    rotary_table,
+    turns,
+)
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 from vectord.errors import ModelUnavailable
@@ -152,7 +160,8 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         head_size=_head_size(config),
         activation=facts.activation(config, activation_key),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
-        causal=facts.flag(config, "is_causal", True),
+        # transformers reads the first; models trained from its decoders, such as voyage-4-nano, have the second.
+        causal=facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False),
     )
 
 
@@ -163,10 +172,8 @@ def _head_size(config: Mapping[str, Any]) -> int:
 
 
 def read_decoder_rotary(config: Mapping[str, Any], spec: DecoderSpec) -> Rotary:
-    """rope_theta next to rope_scaling or, since transformers 5, both in rope_parameters. Raises ModelUnavailable."""
-    section = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
-    theta = facts.number(config, "rope_theta", 10_000.0)
-    return read_rotary(config, (section,), theta=theta, positions=spec.max_tokens)
+    """The rotation of Qwen's and Mistral's layers. Raises ModelUnavailable."""
+    return read_plain_rotary(config, theta=10_000.0, positions=spec.max_tokens)
 
 
 def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
@@ -184,9 +191,8 @@ def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool
     kinds = config.get("layer_types")
     if kinds is None:
         return tuple(usual)
-    known = ("full_attention", "sliding_attention")
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in known for kind in kinds):
-        raise ModelUnavailable(f"config.json: layer_types must be {len(usual)} times one of {', '.join(known)}")
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in LAYER_KINDS for kind in kinds):
+        raise ModelUnavailable(f"config.json: layer_types must be {len(usual)} times one of {', '.join(LAYER_KINDS)}")
     return tuple(kind == "sliding_attention" for kind in kinds)
 
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
-from vectord.compute.networks.rotary import Rotary, read_rotary
+from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
+from vectord.errors import ModelUnavailable
 
 classifier = decoder.classifier
 
@@ -48,7 +49,6 @@ def _spec(config: Mapping[str, Any]) -> DecoderSpec:
     spec = decoder.read_spec(config, activation_key="hidden_activation")
     return replace(
         spec,
-        causal=not facts.flag(config, "use_bidirectional_attention", False),
         attention_scale=facts.number(config, "query_pre_attn_scalar", 256) ** -0.5,
         word_scale=spec.hidden_size**0.5,
     )
@@ -65,11 +65,18 @@ def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, 
 
 
 def _rotary(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Rotary, Rotary]:
-    """Of layers that attend to all, and to a window. Before transformers 5, rope_scaling applies to the former."""
-    full = ("rope_scaling",) if config.get("rope_scaling") else ("rope_parameters", "full_attention")
+    """Of layers that attend to all, and to a window. rope_scaling, from before transformers 5, changes the former."""
+    full, sliding = LAYER_KINDS
+    scaling = facts.section(config, "rope_scaling")
+    if scaling.get("type", "default") != "default" and "rope_type" not in scaling:
+        raise ModelUnavailable(
+            "config.json: rope_scaling.type is read by transformers 4 and ignored by 5; name it rope_type"
+        )
+    parameters = facts.section(config, "rope_parameters")
+    merged = {**config, "rope_parameters": {**parameters, full: {**facts.section(parameters, full), **scaling}}}
     theta = facts.number(config, "rope_theta", 1e6)
     local_theta = facts.number(config, "rope_local_base_freq", 1e4)
     return (
-        read_rotary(config, full, theta=theta, positions=spec.max_tokens),
-        read_rotary(config, ("rope_parameters", "sliding_attention"), theta=local_theta, positions=spec.max_tokens),
+        read_layer_rotary(merged, full, theta=theta, positions=spec.max_tokens),
+        read_layer_rotary(merged, sliding, theta=local_theta, positions=spec.max_tokens),
     )

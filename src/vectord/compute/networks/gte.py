@@ -21,7 +21,7 @@ from vectord.compute.networks.encoder import (
     read_spec,
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.rotary import Rotary, read_rotary, rotary_table
+from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -81,5 +81,4 @@ def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
         factor = facts.number(scaling, "factor", 1.0)
         # Fixed at every length: a larger base, and slightly lower frequencies.
         return Rotary(theta * factor, factor=factor ** (2 / spec.head_size))
-    section = "rope_scaling" if scaling else "rope_parameters"
-    return read_rotary(config, (section,), theta=theta, positions=spec.max_tokens)
+    return read_plain_rotary(config, theta=theta, positions=spec.max_tokens)

@@ -15,7 +15,7 @@ import numpy as np
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights, LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
-from vectord.compute.networks.rotary import RotaryTable, read_rotary, rotary_table
+from vectord.compute.networks.rotary import RotaryTable, read_layer_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -36,8 +36,9 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
     width, names = spec.hidden_size, _names(config)
     kinds = _layer_kinds(config, spec.layers)
     tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
-    # local_attention counts both sides; transformers' window is half of it, inclusive.
-    windows = {"full_attention": None, "sliding_attention": facts.size(config, "local_attention", 128) // 2}
+    # local_attention counts both sides; transformers' window is half of it, inclusive, and sliding_window replaces it.
+    window = facts.size(config, "sliding_window", facts.size(config, "local_attention", 128) // 2)
+    windows = {"full_attention": None, "sliding_attention": window}
     return EncoderBody(
         spec,
         EncoderWeights(
@@ -105,7 +106,7 @@ def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: LayerKind, weigh
     facts.require(config, "rope_scaling", None)
     key, default = THETAS[kind]
     theta = facts.number(config, key, default)
-    rotary = read_rotary(config, ("rope_parameters", kind), theta=theta, positions=spec.max_tokens)
+    rotary = read_layer_rotary(config, kind, theta=theta, positions=spec.max_tokens)
     return rotary_table(weights, rotary, spec.head_size, spec.max_tokens)
 
 

@@ -23,9 +23,10 @@ from vectord.compute.networks.encoder import (
     read_spec,
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
-from vectord.compute.networks.rotary import read_rotary, rotary_table
+from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
+from vectord.errors import ModelUnavailable
 
 # The models' own keys by transformers' keys.
 OWN_KEYS: Mapping[str, str] = {
@@ -71,8 +72,7 @@ HEAD = HeadNames(
 def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
-    theta = facts.number(config, "rotary_emb_base", 1000.0)
-    rotary = read_rotary(config, ("rope_parameters",), theta=theta, positions=spec.max_tokens)
+    rotary = _rotary(config, spec)
     names = NAMES
     if "layers.0.self_attn.q_proj.weight" in weights:
         names = replace(TRANSFORMERS_NAMES, attention_bias=False, down_bias=False)
@@ -100,6 +100,17 @@ def masked_lm(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) 
 
 def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "nomic_bert.", "bert."), WORDS)
+
+
+def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
+    """By the models' own rotary_emb_base, or transformers' keys; if a config has both, they must agree."""
+    own = Rotary(facts.number(config, "rotary_emb_base", 1000.0))
+    rotary = read_plain_rotary(config, theta=own.theta, positions=spec.max_tokens)
+    if config.get("rotary_emb_base") is not None and rotary != own:
+        raise ModelUnavailable(
+            "config.json: rotary_emb_base contradicts rope_theta, rope_scaling or rope_parameters; remove the wrong one"
+        )
+    return rotary
 
 
 def _spec(config: Mapping[str, Any]) -> EncoderSpec:

@@ -20,14 +20,15 @@ from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
+LAYER_KINDS = ("full_attention", "sliding_attention")  # transformers' names
 MAX_TABLE_SIZE = 2**25  # positions times head size: 262,144 positions of 128, 64 MB a table
 
 # The kinds of scaling, each with its further keys. "dynamic" changes nothing up to max_position_embeddings, and no
-# text is longer.
+# text is longer. Neither it nor "linear" uses original_max_position_embeddings, which many configs have.
 _SCALINGS: Mapping[str, frozenset[str]] = {
     "default": frozenset(),
-    "dynamic": frozenset({"factor"}),
-    "linear": frozenset({"factor"}),
+    "dynamic": frozenset({"factor", "original_max_position_embeddings"}),
+    "linear": frozenset({"factor", "original_max_position_embeddings"}),
     "yarn": frozenset({"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"}),
 }
 
@@ -64,6 +65,22 @@ class Turns(Generic[T]):
 
     cos: T  # (T, head_size / 2)
     sin: T
+
+
+def read_plain_rotary(config: Mapping[str, Any], *, theta: float, positions: int) -> Rotary:
+    """Read the rotation of a model whose layers share one: rope_theta next to rope_scaling or, since transformers 5,
+    both in rope_parameters. theta, positions: as in read_rotary. Raises ModelUnavailable."""
+    section = "rope_scaling" if config.get("rope_scaling") else "rope_parameters"
+    return read_rotary(config, (section,), theta=facts.number(config, "rope_theta", theta), positions=positions)
+
+
+def read_layer_rotary(config: Mapping[str, Any], kind: str, *, theta: float, positions: int) -> Rotary:
+    """Read rope_parameters of one kind of layers, for a model with several. Raises ModelUnavailable."""
+    if unknown := facts.section(config, "rope_parameters").keys() - set(LAYER_KINDS):
+        raise ModelUnavailable(
+            f"config.json: rope_parameters.{min(unknown)[:80]} is not one of {', '.join(LAYER_KINDS)}"
+        )
+    return read_rotary(config, ("rope_parameters", kind), theta=theta, positions=positions)
 
 
 def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
