@@ -273,6 +273,27 @@ def test_a_model_that_fails_to_load_does_not_stop_the_others(tmp_path: Path) -> 
         assert (ready.status_code, ready.json()["models"]) == (200, {DEFAULT_MODEL: "ready", "cut": "failed"})
 
 
+def test_a_model_that_fails_to_load_stops_the_start_if_all_are_required(tmp_path: Path) -> None:
+    """Simple Inference Server's promise. /health is never 200 before the exit: here the first model is ready long
+    before the second fails."""
+    folder = model_folder(tmp_path / "cut")
+    os.truncate(folder / "model.safetensors", 1_000_000)
+    profile = ["--profile", "simple-inference-server", "--backend", "openvino"]
+    command = ["vectord", "serve", DEFAULT_MODEL, str(folder), "--port", "0", "--log-format", "text", *profile]
+    with process(command, tmp_path) as running:
+        url = address(running)
+        statuses = set()
+        deadline_s = time.monotonic() + DEADLINE_S
+        with httpx.Client(base_url=url, timeout=DEADLINE_S) as client, suppress(httpx.TransportError):
+            while time.monotonic() < deadline_s:
+                statuses.add(client.get("/health").status_code)
+                time.sleep(0.01)  # leaves the processor to the server
+        output, _ = running.communicate(timeout=DEADLINE_S)
+    assert running.returncode == 1
+    assert "not every model could be loaded: stopping" in output
+    assert 200 not in statuses
+
+
 def address(running: subprocess.Popen[str]) -> str:
     assert running.stdout
     seen = []

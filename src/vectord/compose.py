@@ -78,7 +78,7 @@ def build(config: Config, around: Callable[[Observer], Observer] = lambda observ
     async def lifespan() -> AsyncIterator[None]:
         _log_settings(config)
         await engine.start()
-        watch = asyncio.create_task(_stop_if_nothing_loads(engine, app))
+        watch = asyncio.create_task(_stop_if_start_failed(engine, app))
         try:
             async with _further_ports(engine, config.server, app, metrics):
                 yield
@@ -131,7 +131,7 @@ async def running_engine(config: Config) -> AsyncIterator[Engine]:
 
 
 def serve(config: Config) -> int:
-    """Serve until a signal. Returns the exit code: 0, or 1 if no model could be loaded. Raises StartError."""
+    """Serve until a signal. Returns the exit code: 0, or 1 if the models could not be loaded. Raises StartError."""
     from vectord.server.http import run  # noqa: PLC0415 - uvicorn, which another ASGI server does not need
 
     check_server(config.server)
@@ -157,8 +157,8 @@ def check_server(config: ServerConfig) -> None:
 
 
 def exit_code(engine: Engine) -> int:
-    """The exit code of a process whose engine has served, or could not load any model."""
-    return ExitCode.NOTHING_SERVED if _nothing_loaded(engine) else 0
+    """The exit code of a process whose engine has served, or could not load its models."""
+    return ExitCode.NOTHING_SERVED if engine.start_failed else 0
 
 
 def run_without_preempting() -> None:
@@ -190,10 +190,12 @@ async def _further_ports(
         yield
 
 
-async def _stop_if_nothing_loads(engine: Engine, app: Starlette) -> None:
+async def _stop_if_start_failed(engine: Engine, app: Starlette) -> None:
     await engine.loaded.wait()
-    if _nothing_loaded(engine):
-        log.error("no model could be loaded: stopping")
+    if engine.start_failed:
+        states = engine.readiness()
+        failed = [name for name, state in states.items() if state == "failed"]
+        log.error("%s could be loaded: stopping", "no model" if len(failed) == len(states) else "not every model")
         app.state.shutdown.begin()
         return
     for dialect in all_dialects():
@@ -213,10 +215,6 @@ def _log_settings(config: Config) -> None:
         "dialects": ",".join(config.server.dialects),
     }
     log.info("runtime_config", extra={"fields": fields})
-
-
-def _nothing_loaded(engine: Engine) -> bool:
-    return set(engine.readiness().values()) == {"failed"}
 
 
 def warn_if_open(config: ServerConfig) -> None:

@@ -407,6 +407,7 @@ class ModelList:
     models: Sequence[ModelInfo]
     limits: Limits
     starting: bool = False  # models still load at the start, and reject requests
+    required: Literal["any", "first", "all"] = "any"  # models that must answer before the server is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -261,6 +261,10 @@ class EngineConfig:
         limits=(1, 2**40),
     )
     model_loading: Literal["start", "first-use"] = setting("start", "When models load, pinned ones aside.")
+    required_models: Literal["any", "first", "all"] = setting(
+        "any",
+        "Models that must answer before the server is ready; all: a model that cannot be loaded stops the start.",
+    )
     model_idle_s: float = setting(
         0.0, "Seconds without requests after which a model is unloaded; 0: never.", limits=(0, 10_000_000)
     )

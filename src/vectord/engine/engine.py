@@ -165,6 +165,12 @@ class Engine:
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
 
+    @property
+    def start_failed(self) -> bool:
+        """Whether no model could be loaded, or one that could not is required."""
+        states = set(self.readiness().values())
+        return states == {"failed"} or (self._config.required_models == "all" and "failed" in states)
+
     def models(self, caller: Caller = ANYONE) -> ModelList:
         return self._list_models(ListModels(), caller)
 
@@ -341,8 +347,12 @@ class Engine:
             tokenization_workers=self._pool.workers,
             truncates=self._config.auto_truncate,
         )
-        starting = not self.loaded.is_set()
-        return ModelList(models=[target.info() for target in targets], limits=limits, starting=starting)
+        return ModelList(
+            models=[target.info() for target in targets],
+            limits=limits,
+            starting=not self.loaded.is_set(),
+            required=self._config.required_models,
+        )
 
     # --- checks and reports -----------------------------------------------------------------------------------
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from tests.products.results import model_info, model_list
 
-from vectord.products.common.models import ListedModels, listed_models, model_item
+from vectord.products.common.models import ListedModels, listed_models, model_item, ready_models
 from vectord.products.common.vectors import dump_json
 
 RERANKER = {"outputs": frozenset(), "reranks": True, "labels": ("LABEL_0",), "dimensions": 0}
@@ -63,3 +65,29 @@ def test_the_list_fits_its_schema():
     """OpenAPI shows it."""
     body = dump_json(listed_models(model_list("a", model_info("b", **RERANKER))))
     assert [item.id for item in msgspec.json.decode(body, type=ListedModels).data] == ["a", "b"]
+
+
+# --- readiness ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("required", "starting", "states", "ready"),
+    [
+        ("any", False, ["failed", "ready"], True),
+        ("any", False, ["failed", "failed"], False),
+        ("any", True, ["ready", "loading"], False),
+        ("first", False, ["failed", "ready"], False),
+        ("first", False, ["stalled", "ready"], False),
+        ("first", False, ["unloaded", "failed"], True),
+        ("first", True, ["ready", "loading"], True),
+        ("first", True, ["loading", "ready"], False),
+        ("all", False, ["ready", "failed"], False),
+        ("all", False, ["ready", "unloaded"], True),
+        ("all", True, ["ready", "ready"], False),
+    ],
+)
+def test_required_models_decide_about_readiness(required, starting, states, ready):
+    """Any one, the default model, or all. An unloaded model answers, since its first request loads it."""
+    infos = [model_info(f"m{place}", state=state) for place, state in enumerate(states)]
+    served = replace(model_list(*infos), starting=starting, required=required)
+    assert bool(ready_models(served)) is ready

@@ -168,9 +168,16 @@ READY_STATES = frozenset({"ready", "unloaded", "loading"})  # of a model that an
 
 
 def ready_models(result: ModelList) -> list[ModelInfo]:
-    """The models that answer requests; none while the server starts. The server is ready if there is one.
+    """The models that answer requests; none if one that is required does not. The server is ready if there is one.
 
     An unloaded model answers: its first request loads it, and requests wait for that. So an orchestrator must not
-    remove the server. A failed or stalled model does not affect the others.
+    remove the server. While the server starts, no model counts as ready, except with `required` first: then the others
+    may still load. A failed or stalled model affects the others only if it is required.
     """
-    return [] if result.starting else [info for info in result.models if info.state in READY_STATES]
+    states = {"ready"} if result.starting else READY_STATES
+    answering = [info for info in result.models if info.state in states]
+    if result.required == "first":
+        return answering if result.models and result.models[0].state in states else []
+    if result.starting or (result.required == "all" and len(answering) < len(result.models)):
+        return []
+    return answering

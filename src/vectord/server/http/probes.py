@@ -5,8 +5,8 @@
 `/health/ready`  200 if requests will be answered, else 503; the state of each model in both cases
 `/ping`, `/`     as `/health`, without a body and with a small one; a browser gets the console at /
 
-Ready means `ready_models` is not empty and the server is not shutting down. Every body here, and the metric
-vectord_model_ready, has the state of each model.
+Ready means `ready_models` is not empty (required_models can demand more than one) and the server is not shutting down.
+Every body here, and the metric vectord_model_ready, has the state of each model.
 """
 
 from __future__ import annotations
