@@ -64,6 +64,7 @@ class TextOptions:
     # True: lists of ids are of the model's own vocabulary. False: only those between its special tokens; other ids are
     # rejected.
     own_ids: bool = False
+    count_all: bool = False  # TextLength.seen is exact for a text of any length; False: a lower bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

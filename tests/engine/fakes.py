@@ -93,6 +93,9 @@ class ByteEncoder:
             how = [Span(start, min(start + how.max_tokens, len(text))) for start in starts]
         return [Chunk(span.start, span.stop, span.start, span.stop - span.start) for span in how]
 
+    def count(self, texts: Sequence[str], part: range | None = None) -> Sequence[int]:
+        return [len(texts[i].encode()) for i in (range(len(texts)) if part is None else part)]
+
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
         return [[Token(id=ord(c), text=c, special=False, start=i, stop=i + 1) for i, c in enumerate(t)] for t in texts]
 

@@ -26,9 +26,10 @@ from tokenizers import models, pre_tokenizers, processors
 
 from vectord.errors import InputTooLong, InvalidField, ModelCannot, Untokenizable
 from vectord.schema import ChunkOptions, Span, TextOptions
-from vectord.text.chunks import PIECE_CHARACTERS, read_document, sentence_starts
+from vectord.text.chunks import read_document, sentence_starts
 from vectord.text.sequence import Chunk, TokenSequence
 from vectord.text.tokenizer import TextEncoder
+from vectord.text.truncation import PIECE_CHARACTERS
 
 PLAIN = TextOptions()
 

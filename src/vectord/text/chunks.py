@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,10 @@ from vectord.errors import InputTooLong, InvalidField
 from vectord.schema import ChunkOptions, Int32, Span
 from vectord.text.plain import PlainTokenizer, Source
 from vectord.text.sequence import Chunk
+from vectord.text.truncation import split_at_spaces
 
 # A book has 500 thousand. This many in Chinese, with a token each, take 6 s of one thread and 150 MB (MiniLM).
 DOCUMENT_LIMIT_CHARACTERS = 2_000_000
-PIECE_CHARACTERS = 32_768
 # One character can be 18 tokens (U+FDFA, under NFKC); a chunk shorter than a character could not be cut from the text.
 MIN_CHUNK_TOKENS = 20
 
@@ -60,7 +60,7 @@ def read_document(plain: PlainTokenizer, text: str, index: int | None = None) ->
             most=DOCUMENT_LIMIT_CHARACTERS,
             size=len(text),
         )
-    pieces = list(_pieces(text))
+    pieces = list(split_at_spaces(text))
     sources = [Source(index, text[start:stop]) for start, stop in pieces]
     columns: list[Int32] = [np.zeros((4, 0), np.int32)]
     for (start, _), encoding in zip(pieces, plain.encodings(sources, specials=False, offsets=True), strict=True):
@@ -75,21 +75,6 @@ def read_document(plain: PlainTokenizer, text: str, index: int | None = None) ->
     begins_character = (starts >= previous_stops) & (np.diff(starts, prepend=np.int32(-1)) > 0) & (starts < len(text))
     plain.check_known(ids, index)
     return TokenizedDocument(len(text), ids, starts, stops, begins_character, begins_character & (begins_word == 1))
-
-
-def _pieces(text: str) -> Iterator[tuple[int, int]]:
-    """Runs of characters of at most PIECE_CHARACTERS, end to end.
-
-    They end before a space, where tokenizers begin a word anyway, so that a seam changes no token. If half a piece has
-    no space, the seam changes one or two tokens.
-    """
-    start = 0
-    while len(text) - start > PIECE_CHARACTERS:
-        stop = start + PIECE_CHARACTERS
-        space = text.rfind(" ", start + PIECE_CHARACTERS // 2, stop)
-        yield start, stop if space == -1 else space
-        start = stop if space == -1 else space
-    yield start, len(text)
 
 
 # --- sentences ------------------------------------------------------------------------------------------------

@@ -107,6 +107,10 @@ class Encoder(Protocol):
         """The chunks of a document, in order. how: options to cut it by, or the chunks that the client has cut."""
         ...
 
+    def count(self, texts: Sequence[str], part: range | None = None) -> Sequence[int]:
+        """How many tokens each text has, without specials. part: only these texts."""
+        ...
+
     def tokenize(
         self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None
     ) -> Sequence[Sequence[Token]]: ...

@@ -209,6 +209,11 @@ class TextEncoder:
 
     # --- their own routes -------------------------------------------------------------------------------------
 
+    def count(self, texts: Sequence[str], part: range | None = None) -> list[int]:
+        """How many tokens each text has, without specials. part: only these texts. Raises Untokenizable."""
+        indexes = range(len(texts)) if part is None else part
+        return [len(ids) for ids in self._plain.contents([Source(i, texts[i]) for i in indexes])]
+
     def tokenize(self, texts: Sequence[str], *, add_special_tokens: bool, prompt_name: str | None) -> list[list[Token]]:
         """Each text's tokens, not limited by the model. Raises InputTooLong above 150,000 characters in all."""
         prompt = self._prompt(TextOptions(prompt_name=prompt_name))

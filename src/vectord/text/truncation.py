@@ -7,6 +7,7 @@ The special tokens around a text (CLS, SEP, end of text) always stay; tokens are
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ SHORT_TEXT_TOKENS = 512
 CHARACTERS_PER_FURTHER_TOKEN = 32
 # Characters that normalization makes of one: NFKC of U+FDFA, NFD of a Hangul syllable.
 LONGEST_EXPANSION, USUAL_EXPANSION = 18, 3
+PIECE_CHARACTERS = 32_768  # a piece of a text that is tokenized in pieces, so that memory follows a piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +95,17 @@ def fit_tokens(ids: Int32, specials: tuple[int, int], limit: Limit, index: int |
 def keep(ids: Int32, count: int, side: Side) -> Int32:
     """The `count` of `ids` (n,) that remain after a cut on this side."""
     return ids[:count] if side == "right" else ids[len(ids) - count :]
+
+
+def split_at_spaces(text: str, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Runs of characters of at most PIECE_CHARACTERS, end to end, from `start`.
+
+    They end before a space, where tokenizers begin a word anyway, so that a seam changes no token. If half a piece has
+    no space, the seam changes one or two tokens.
+    """
+    while len(text) - start > PIECE_CHARACTERS:
+        stop = start + PIECE_CHARACTERS
+        space = text.rfind(" ", start + PIECE_CHARACTERS // 2, stop)
+        yield start, stop if space == -1 else space
+        start = stop if space == -1 else space
+    yield start, len(text)

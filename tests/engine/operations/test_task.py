@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.engine.fakes import MAX_TOKENS, ByteEncoder
+from tests.text.makers import byte_level, make_encoder, read, unigram, varied_texts, wordpiece
+from tokenizers import Tokenizer
 
 from vectord.engine.operations.multi import PARTS_AT_ONCE, in_turns
 from vectord.engine.operations.task import (
@@ -19,14 +26,18 @@ from vectord.engine.operations.task import (
     PART_CHARACTERS,
     PART_INPUTS,
     EncoderPool,
+    Task,
+    Use,
     _parts,
     compute,
     placing_errors,
     together,
 )
-from vectord.errors import InferenceFailed, InputTooLong, Unavailable, VectordError
-from vectord.schema import TextLength, TextOptions, Usage
+from vectord.engine.queue.runner import ModelRunner
+from vectord.errors import InferenceFailed, InputTooLong, Unavailable, Untokenizable, VectordError
+from vectord.schema import Caller, TextLength, TextOptions, Usage
 from vectord.text.sequence import ReadRequest
+from vectord.text.truncation import PIECE_CHARACTERS
 
 
 async def give(value: int) -> int:
@@ -303,3 +314,22 @@ def test_parts_cover_every_input_once_and_stay_small(lengths):
         assert len(part) <= PART_INPUTS
         assert size == sum(lengths[i] + INPUT_CHARACTERS for i in part)
         assert sum(lengths[i] + INPUT_CHARACTERS for i in part[:-1]) < PART_CHARACTERS
+
+
+@pytest.mark.parametrize("make", [unigram, byte_level, wordpiece], ids=lambda make: make.__name__)
+async def test_the_tokens_of_a_text_of_any_length_are_counted(make: Callable[[], Tokenizer], tmp_path: Path) -> None:
+    """Also those of the characters that are cut before tokenization; the index of an error is that of the input."""
+    encoder = make_encoder(tmp_path, make(), max_tokens=64)
+    texts = ["a", " ".join(varied_texts(700, longest=60))]
+    assert len(texts[1]) > 3 * PIECE_CHARACTERS
+    lengths = [sequence.length for sequence in read(encoder, texts)]
+    assert lengths[1].characters_cut
+    runner = cast("ModelRunner", SimpleNamespace(encoder=encoder))
+    with closing(EncoderPool(2)) as pool:
+        task = Task(Caller(), pool, cast("Use", None), 10)
+        frame = lengths[0].seen - len(encoder._plain.content("a"))
+        want = TextLength(len(encoder._plain.content(texts[1])) + frame, 64)
+        assert await task.whole_lengths(runner, texts, lengths) == [lengths[0], want]
+        with pytest.raises(Untokenizable) as caught:
+            await task.whole_lengths(runner, [texts[0], texts[1][:-1] + "\ud800"], lengths)
+    assert caught.value.index == 1

@@ -199,9 +199,12 @@ async def vectors_of(
     """
     sequences = await task.read(runner, request_of(runner, inputs, options))
     _check_numbers(runner.spec, sequences, kinds, MAX_SHOWN_NUMBERS if shown else MAX_HELD_NUMBERS)
+    lengths = [sequence.length for sequence in sequences]
+    if options.count_all:
+        lengths = await task.whole_lengths(runner, inputs, lengths)
     ran = await task.run(runner, sequences, frozenset(kinds))
     colbert = _colbert(ran, sequences) if "colbert" in kinds else None
-    return ModelVectors(ran, [sequence.length for sequence in sequences], colbert)
+    return ModelVectors(ran, lengths, colbert)
 
 
 async def vectors_to_show(

@@ -183,9 +183,15 @@ async def _by_pairs(runner: ModelRunner, request: RerankRequest, pieces: Pieces,
         pairs = await task.read(runner, read)
         prefix = _shared_prefix(runner, pairs)
         ran = await task.run(runner, [replace(pair, prefix=prefix) for pair in pairs] if prefix else pairs, SCORES)
-    scores, kind = _activated(runner.spec, ran.rows("scores"), request.raw)
+        lengths = [pair.parts[1] for pair in pairs]
+        if request.text.count_all:
+            lengths = await task.whole_lengths(runner, pieces.texts, lengths)
     (query, _) = pairs[0].parts
-    return Scored(scores, kind, ran, query, [pair.parts[1] for pair in pairs], [pair.length for pair in pairs])
+    if request.text.count_all:
+        with placing_errors("query", 1):
+            (query,) = await task.whole_lengths(runner, [request.query], [query])
+    scores, kind = _activated(runner.spec, ran.rows("scores"), request.raw)
+    return Scored(scores, kind, ran, query, lengths, [pair.length for pair in pairs])
 
 
 def _shared_prefix(runner: ModelRunner, pairs: Sequence[TokenSequence]) -> Prefix | None:

@@ -22,6 +22,7 @@ from vectord.engine.queue.runner import ModelRunner, RunResult
 from vectord.errors import EmptyInput, InvalidRequest, TooManyInputs, Unavailable, VectordError
 from vectord.schema import Caller, ChunkOptions, Lane, Span, TextLength, Timings, Usage
 from vectord.text.sequence import Chunk, ReadRequest, TextOrPair, TokenSequence
+from vectord.text.truncation import PIECE_CHARACTERS, split_at_spaces
 
 T = TypeVar("T")
 Use: TypeAlias = Callable[[ServedModel], AbstractAsyncContextManager[ModelRunner]]
@@ -99,6 +100,25 @@ class Task:
         encoded = await self.pool.spread(inputs, encode, once=once, each=each)
         self.tokenized_s += time.perf_counter() - began_s
         return encoded
+
+    async def whole_lengths(
+        self, runner: ModelRunner, inputs: Sequence[TextOrPair], lengths: Sequence[TextLength]
+    ) -> list[TextLength]:
+        """`lengths` with the tokens of characters that were cut before the texts were tokenized."""
+        whole = list(lengths)
+        for index, (text, length) in enumerate(zip(inputs, lengths, strict=True)):
+            if not length.characters_cut or not isinstance(text, str):
+                continue
+            kept = len(text) - length.characters_cut
+            # A tokenizer begins a word at a space anyway, so both counts are exact from there.
+            space = max(text.rfind(" ", max(0, kept - PIECE_CHARACTERS), kept), 0)
+            pieces = [text[space:kept], *(text[start:stop] for start, stop in split_at_spaces(text, space))]
+            try:
+                kept_tokens, *tokens = await self.encode(pieces, partial(runner.encoder.count, pieces))
+            except VectordError as error:
+                raise error.at(index=index) from error.__cause__
+            whole[index] = TextLength(length.seen + sum(tokens) - kept_tokens, length.kept)
+        return whole
 
     async def chunk(
         self, runner: ModelRunner, texts: Sequence[str], how: ChunkOptions | Sequence[Sequence[Span]]

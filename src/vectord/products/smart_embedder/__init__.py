@@ -45,7 +45,7 @@ from vectord.schema import (
 
 ROUTES = Routes()
 
-TRUNCATED = TextOptions(truncate=True)
+TRUNCATED = TextOptions(truncate=True, count_all=True)
 KINDS: Sequence[VectorKind] = ("dense", "sparse", "colbert")
 
 # --- errors ---------------------------------------------------------------------------------------------------
