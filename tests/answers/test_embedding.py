@@ -6,9 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sentence_transformers import SentenceTransformer
 from tests.answers.serving import serving
-from tests.models import write_sentence_bert
+from tests.config.start import load
+from tests.models import MAX_TOKENS, write_sentence_bert
+from transformers import AutoModel, AutoTokenizer
 
 from vectord.config import EngineConfig
 from vectord.errors import InvalidField
@@ -35,6 +38,25 @@ async def test_vectors_equal_sentence_transformers(folder: Path, backend: str, s
         result = await server.ask(EmbedRequest(inputs=TEXTS, text=options))
     np.testing.assert_allclose(result.dense["float"], want, atol=1e-4)
     assert [length.truncated for length in result.usage.lengths] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+async def test_plain_mean_is_the_mean_of_the_last_hidden_states(tmp_path: Path, pooling: str, backend: str) -> None:
+    """The vectors of Simple Inference Server: not the pooling of bge-m3, nor the Dense modules of EmbeddingGemma."""
+    written = write_sentence_bert(tmp_path, pooling=pooling, dense=(24, 16))
+    folder = written.rename(tmp_path / "bge-m3")
+    tokenizer, network = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    rows = []
+    for text in TEXTS:
+        tokens = tokenizer(text, truncation=True, max_length=MAX_TOKENS, return_tensors="pt")
+        with torch.no_grad():
+            rows.append(network(**tokens).last_hidden_state.mean(dim=1)[0].numpy())
+    want = np.stack(rows) / np.linalg.norm(rows, axis=1, keepdims=True)
+    profile = load(["--profile", "simple-inference-server", "bge-m3"], {}, tmp_path).config.model
+    async with serving(folder, backend=backend, plain_mean=profile.plain_mean) as server:
+        result = await server.ask(EmbedRequest(inputs=TEXTS, text=TextOptions(truncate=True)))
+    np.testing.assert_allclose(result.dense["float"], want, atol=1e-4)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -110,6 +110,11 @@ class ModelConfig:
         "Pooling, in place of the model's own; splade works with SPLADE models only.",
         synonyms={"last-token": "last", "auto": None},
     )
+    plain_mean: tuple[str, ...] = setting(
+        (),
+        "Embedding models whose vector is the mean over all tokens of the last hidden states, instead of their own "
+        "pooling and Dense modules. pooling, and a pooling in model_catalogue, win. none: no model.",
+    )
     dense_path: str | None = setting(
         None, "Folder in the model's folder with the Dense module to use, such as 2_Dense_1024."
     )

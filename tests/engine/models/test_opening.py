@@ -224,6 +224,16 @@ def test_a_dense_module_is_chosen_by_its_folder(tmp_path: Path) -> None:
     assert usual.fingerprint != chosen.fingerprint
 
 
+def test_plain_mean_skips_the_dense_modules_of_the_named_models(tmp_path: Path) -> None:
+    """By the folder's name or the operator's. A pooling that the operator sets wins, and other models are unchanged."""
+    folder = two_widths(tmp_path / "mine")
+    usual, plain = read(folder), read(folder, plain_mean=("mine",))
+    assert (usual.dimensions, plain.dimensions, plain.pooling, plain.dense_modules) == (4, 8, "mean", ())
+    assert usual.fingerprint != plain.fingerprint
+    for unchanged in ({"plain_mean": ("other", "none")}, {"plain_mean": ("mine",), "pooling": "cls"}):
+        assert read(folder, **unchanged).dimensions == 4
+
+
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [

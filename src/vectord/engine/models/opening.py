@@ -38,7 +38,14 @@ from vectord.engine.models.backend import (
     with_graph,
 )
 from vectord.engine.models.registry import ModelSource
-from vectord.engine.models.requested import RequestedModel, further_names, pinned_names, requested_models, served_names
+from vectord.engine.models.requested import (
+    RequestedModel,
+    further_names,
+    hub_id_of,
+    pinned_names,
+    requested_models,
+    served_names,
+)
 from vectord.errors import ConfigError, ModelUnavailable, VectordError
 from vectord.schema import TextOptions
 from vectord.text.sequence import Encoder, ReadRequest
@@ -179,6 +186,8 @@ def read_facts(requested: RequestedModel, config: ModelConfig, graphs: Sequence[
         check_folder(located.folder, lock, (*spec.weights, spec.tokenizer, *chosen))
     if config.pooling == "splade" and "dense" in spec.outputs:
         raise ConfigError(f"pooling splade: {requested.model} is not a SPLADE model")
+    if pooling is None and _is_plain_mean(requested, spec, config.plain_mean):
+        spec = _with_pooling_alone(spec)
     if config.dense_path is not None and "dense" in spec.outputs:
         spec = _with_dense(spec, config.dense_path)
     if config.default_prompt is not None:
@@ -200,6 +209,27 @@ def _locked(requested: RequestedModel, path: Path) -> LockedModel:
             f"model {requested.name or requested.model} is not in the lock file {path}; vectord pull adds it"
         )
     return model
+
+
+def _is_plain_mean(requested: RequestedModel, spec: ModelSpec, plain_mean: Sequence[str]) -> bool:
+    """Whether one of these names is the model's: its hub id, or the name of its folder or of the operator."""
+    hub_ids = {hub_id_of(name) for name in plain_mean}
+    own = filter(None, (requested.model, requested.name, spec.model_id))
+    return "dense" in spec.outputs and requested.handler is None and not hub_ids.isdisjoint(map(hub_id_of, own))
+
+
+def _with_pooling_alone(spec: ModelSpec) -> ModelSpec:
+    """With the mean of the last hidden states as dense vector: transformers' AutoModel, without Dense modules."""
+    spec = replace(
+        spec,
+        pooling="mean",
+        include_prompt=True,
+        dense_modules=(),
+        dimensions=spec.hidden_size,
+        matryoshka=None,
+        known_cosines=(),
+    )
+    return replace(spec, fingerprint=fingerprint(spec))
 
 
 def _with_dense(spec: ModelSpec, dense_path: str) -> ModelSpec:

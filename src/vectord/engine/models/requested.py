@@ -35,7 +35,7 @@ def requested_models(config: ModelConfig) -> list[RequestedModel]:
     for name in config.in_order:
         one = _in_model_path(entries.get(name) or RequestedModel(name), config.model_path)
         # Equal for two names of one model: a catalogue name and its hub id.
-        requested.setdefault(replace(one, model=_hub_id(one.model)), one)
+        requested.setdefault(replace(one, model=hub_id_of(one.model)), one)
     return list(requested.values())
 
 
@@ -52,7 +52,7 @@ def _in_model_path(requested: RequestedModel, model_path: str | None) -> Request
     last part."""
     if model_path is None:
         return requested
-    hub_id = _hub_id(requested.model)
+    hub_id = hub_id_of(requested.model)
     for name in filter(None, (hub_id, hub_id.rpartition("/")[2])):
         folder = Path(model_path).expanduser() / name
         if (folder / "config.json").is_file() or (folder / "modules.json").is_file():
@@ -60,7 +60,8 @@ def _in_model_path(requested: RequestedModel, model_path: str | None) -> Request
     return requested
 
 
-def _hub_id(model: str) -> str:
+def hub_id_of(model: str) -> str:
+    """The hub id of a known model; other names unchanged."""
     entry = catalogue.find(model)
     return model if entry is None else entry.hub_id
 
