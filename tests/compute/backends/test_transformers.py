@@ -51,6 +51,13 @@ def llama() -> torch.nn.Module:
     return LlamaModel(LlamaConfig(**SIZES, intermediate_size=48, num_key_value_heads=2, rope_parameters=rope))
 
 
+def gpt2() -> torch.nn.Module:
+    """Its class takes token types and has no table of them."""
+    from transformers import GPT2Config, GPT2Model
+
+    return GPT2Model(GPT2Config(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64, pad_token_id=0))
+
+
 def t5_encoder() -> torch.nn.Module:
     """The encoder of a model that has a decoder too."""
     from transformers import T5Config, T5EncoderModel
@@ -60,7 +67,7 @@ def t5_encoder() -> torch.nn.Module:
     )
 
 
-MODELS = {"albert": albert, "electra": electra, "llama": llama, "t5": t5_encoder}
+MODELS = {"albert": albert, "electra": electra, "gpt2": gpt2, "llama": llama, "t5": t5_encoder}
 
 
 def spec_of(folder: Path, **facts: Any) -> ModelSpec:
@@ -97,6 +104,38 @@ def test_neighbours_do_not_change_a_text(name: str, tmp_path: Path) -> None:
     together = np.split(tokens_of(backend, TEXTS), STARTS[1:])
     for text, states in zip(TEXTS, together, strict=True):
         np.testing.assert_allclose(tokens_of(backend, [text]), states, atol=1e-5)
+
+
+@pytest.mark.parametrize("model_type", ["gemma2", "llama", "olmo2", "phi3", "stablelm", "starcoder2"])
+def test_a_decoder_that_is_not_causal_attends_both_ways(model_type: str, tmp_path: Path) -> None:
+    """As in transformers with padding, and without padding too, where some of its classes would be causal."""
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(model_type, **SIZES, intermediate_size=48, num_key_value_heads=2, head_dim=8)
+    folder = write(tmp_path, AutoModel.from_config(config))
+    causal = tokens_of(load(spec_of(folder), FLOAT32), TEXTS)
+    backend = load(spec_of(edit(folder, is_causal=False)), FLOAT32)
+    states = tokens_of(backend, TEXTS)
+    np.testing.assert_allclose(states, padded_states(AutoModel.from_pretrained(folder), TEXTS), atol=1e-4)
+    np.testing.assert_allclose(states[:9], tokens_of(backend, TEXTS[:1]), atol=1e-4)
+    assert np.abs(states - causal).max() > 0.1
+
+
+def test_a_class_that_is_always_causal_is_refused(tmp_path: Path) -> None:
+    """Its own causal mask ignores is_causal: it would return numbers of another model."""
+    from transformers import OpenAIGPTConfig, OpenAIGPTModel
+
+    model = OpenAIGPTModel(OpenAIGPTConfig(vocab_size=40, n_embd=32, n_layer=2, n_head=4, n_positions=64))
+    folder = edit(write(tmp_path, model), is_causal=False, pad_token_id=0)
+    with pytest.raises(ModelUnavailable, match="is_causal false is not supported with model_type 'openai-gpt'"):
+        load(spec_of(folder), FLOAT32)
+
+
+def test_an_unknown_key_for_bidirectional_attention_is_refused(tmp_path: Path) -> None:
+    """transformers' class would ignore it and be causal."""
+    folder = edit(write(tmp_path, llama()), use_bidirectional_attention=True)
+    with pytest.raises(ModelUnavailable, match="LlamaConfig does not know use_bidirectional_attention"):
+        load(spec_of(folder), FLOAT32)
 
 
 def test_heads_are_ours(tmp_path: Path) -> None:

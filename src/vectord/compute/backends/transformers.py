@@ -33,6 +33,7 @@ from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
 from vectord.compute.backends.torch import choose_device, choose_dtype
+from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.padding import pad, texts_of_spans
 from vectord.compute.ops.torch import TorchOps, pack
@@ -144,11 +145,15 @@ class TransformersModel:
             raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
         config = read_config(spec)
         model_class = _model_class(spec, config)
-        self._takes_types = "token_type_ids" in signature(model_class.forward).parameters
+        # GPT-2 and its relatives have no table of types: they would add the vector of word 0.
+        has_types = hasattr(config, "type_vocab_size") or spec.model_type == "xlnet"
+        self._takes_types = has_types and "token_type_ids" in signature(model_class.forward).parameters
         self._filler = int(config.pad_token_id or 0)
         self._device = device
         body = _load_body(model_class, config, open_checkpoint(spec.weights), ops, dtype)
         self._body = body.to(device)  # moves the computed tables; the tensors are there already
+        if not getattr(config, "is_causal", True):
+            _attend_both_ways(body, spec, device)
 
     def __call__(self, texts: PackedTexts, outputs: Collection[Output]) -> dict[Output, Tensor]:
         """Return the requested outputs, on the device."""
@@ -199,6 +204,12 @@ def read_config(spec: ModelSpec) -> PreTrainedConfig:
     if "scores" in spec.outputs and config.pad_token_id is None:
         raise ModelUnavailable("config.json: no pad_token_id, by which transformers' classifiers find a text's end")
     config.use_cache = False
+    if not flag(spec.config, "is_causal", True):
+        config.is_causal = False  # no field of any class, but transformers' masks depend on it
+    if flag(spec.config, "use_bidirectional_attention", False) and not hasattr(config, "use_bidirectional_attention"):
+        raise ModelUnavailable(
+            f"config.json: transformers' {config_class.__name__} does not know use_bidirectional_attention"
+        )
     return config
 
 
@@ -280,6 +291,29 @@ def _load_body(
         name, found, expected = wrong[0]
         raise ModelUnavailable(f"the checkpoint's tensor {name} is {[*found]}; by config.json it is {[*expected]}")
     return body
+
+
+def _attend_both_ways(body: torch.nn.Module, spec: ModelSpec, device: torch.device) -> None:
+    """Let every token attend to all. Raises ModelUnavailable if the class does not support it.
+
+    Masks follow the config, and attention without padding follows its own module. Some classes make causal masks of
+    their own, so this observes whether a first token's state depends on the second token, with and without padding.
+    """
+    for module in body.modules():
+        if getattr(module, "is_causal", False):
+            module.is_causal = False
+    bare = getattr(body, str(body.base_model_prefix), body)
+    plain = [[2, 3], [2, 4]], [[1, 1], [1, 1]]
+    padded = [[2, 3, 0], [2, 4, 0], [2, 3, 4]], [[1, 1, 0], [1, 1, 0], [1, 1, 1]]
+    for batch in (plain, padded):
+        ids, mask = (torch.tensor(rows, device=device) for rows in batch)
+        with torch.inference_mode():
+            states = bare(input_ids=ids, attention_mask=mask).last_hidden_state
+        if torch.equal(states[0, 0], states[1, 0]):
+            raise ModelUnavailable(
+                f"config.json: is_causal false is not supported with model_type {spec.model_type!r}, "
+                "whose tokens attend to earlier ones only"
+            )
 
 
 def _check_extent(model_class: ModelClass, config: PreTrainedConfig, checkpoint: Checkpoint) -> None:
