@@ -44,7 +44,9 @@ PRODUCTS = {
     "vectord": "vectord's own API, which covers all features: [api.md](api.md) explains every field.",
     "vllm": "vLLM's pooling models: embeddings, pooling, score, rerank, classify, tokenize.",
     "voyage": "Voyage's API: embeddings, contextualized chunks, rerank.",
-    "weaviate": "The inference container of Weaviate's module text2vec-transformers.",
+    "weaviate": "The inference containers of Weaviate's modules text2vec-transformers and reranker-transformers.",
+    "nvidia": "The reranking route of NVIDIA's inference microservices. Their embeddings route is OpenAI's.",
+    "mixedbread": "Mixedbread's reranking route. Its embeddings route is OpenAI's.",
 }
 
 

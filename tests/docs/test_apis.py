@@ -42,6 +42,7 @@ OTHERWISE = {
     ("jina", "/v1/rerank"): "another word under `object`",
     ("llamacpp", "/rerank"): "another word under `object`",
     ("llamacpp", "/v1/rerank"): "another word under `object`",
+    ("simple_inference_server", "/v1/embeddings"): "without `completion_tokens`",
     ("simple_inference_server", "/v1/rerank"): "`document` is an object, not a string",
     ("vllm", "/v1/models"): "without vLLM's `root`, `parent` and `permission`",
 }

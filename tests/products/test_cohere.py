@@ -80,6 +80,10 @@ def every_precision() -> EmbedResult:
     return EmbedResult(model="served", fingerprint="f00d", dense=dense, usage=usage([(3, 3), (4, 4)]))
 
 
+def read(tokens: int) -> dict[str, int]:
+    return {"input_tokens": tokens, "output_tokens": 0}
+
+
 # --- embed: requests ------------------------------------------------------------------------------------------
 
 
@@ -226,7 +230,7 @@ def test_v1_returns_floats_without_a_type():
         "response_type": "embeddings_floats",
         "embeddings": [json.loads("[0.1, -0.2, 0.33333334]"), json.loads("[1e-45, 3.4028235e38, -0.0]")],
         "texts": ["a", "b"],
-        "meta": {"api_version": {"version": "1"}, "billed_units": {"input_tokens": 7}},
+        "meta": {"api_version": {"version": "1"}, "billed_units": {"input_tokens": 7}, "tokens": read(7)},
     }
 
 
@@ -247,7 +251,7 @@ def test_embeddings_are_listed_by_type(path, version):
             "ubinary": [[1], [3]],
         },
         "texts": ["a", "b"],
-        "meta": {"api_version": {"version": version}, "billed_units": {"input_tokens": 7}},
+        "meta": {"api_version": {"version": version}, "billed_units": {"input_tokens": 7}, "tokens": read(7)},
     }
 
 
@@ -264,6 +268,7 @@ def test_truncated_texts_are_in_the_warnings():
     assert shown["meta"] == {
         "api_version": {"version": "2"},
         "billed_units": {"input_tokens": 11},
+        "tokens": read(11),
         "warnings": ["`texts` truncated: 0, 2."],
     }
 
@@ -375,8 +380,8 @@ def test_v1_returns_the_keys_of_every_product_that_shares_its_path():
             {"index": 1, "relevance_score": 0.5, "score": 0.5, "document": {"text": "b"}},
             {"index": 0, "relevance_score": 0.25, "score": 0.25, "document": {"text": "a"}},
         ],
-        "usage": {"prompt_tokens": 27, "total_tokens": 27},
-        "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}},
+        "usage": {"prompt_tokens": 27, "total_tokens": 27, "completion_tokens": 0},
+        "meta": {"api_version": {"version": "1"}, "billed_units": {"search_units": 1}, "tokens": read(27)},
     }
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.products.results import VECTORS, embed_result, got, model_list, parsed, route_of, usage
+from tests.products.results import VECTORS, embed_result, got, incoming, model_list, parsed, route_of, usage
 
 from vectord.errors import (
     EmptyInput,
@@ -259,7 +259,7 @@ def test_a_text_of_too_many_characters_is_rejected():
         pytest.param({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", id="cut to nothing"),
         pytest.param({"input": "a", "truncate_prompt_tokens": -2}, "truncate_prompt_tokens", id="cut to less"),
         pytest.param({"input": "a", "partial_results": "some"}, "partial_results", id="partial results' word"),
-        pytest.param({"input": "a", "truncate": "END"}, "truncate", id="truncate's word"),
+        pytest.param({"input": "a", "truncate": "MIDDLE"}, "truncate", id="truncate's word"),
         pytest.param({"input": "a", "normalized": 1}, "normalized", id="normalized's type"),
         pytest.param({"input": "a", "model": ["m"]}, "model", id="model's type"),
         pytest.param({"input": "a", "expect_fingerprint": "zq"}, "expect_fingerprint", id="no fingerprint"),
@@ -296,7 +296,7 @@ def test_the_answer_has_every_key():
             {"object": "embedding", "index": 1, "embedding": json.loads("[1e-45, 3.4028235e38, -0.0]")},
         ],
         "model": "served",
-        "usage": {"prompt_tokens": 7, "total_tokens": 7, "completion_tokens": None},
+        "usage": {"prompt_tokens": 7, "total_tokens": 7},
     }
     assert (rendered.status, rendered.content_type) == (200, "application/json")
 
@@ -322,7 +322,6 @@ def test_the_usage_has_truncated_inputs():
     assert answer(embed_result(used=usage([(3, 3), (9, 4), (5, 5), (7, 4)])))["usage"] == {
         "prompt_tokens": 16,
         "total_tokens": 16,
-        "completion_tokens": None,
         "truncated_inputs": [1, 3],
     }
 
@@ -394,7 +393,24 @@ def test_every_path_exists_with_and_without_v1():
         (method, prefix + path)
         for prefix in ("", "/v1")
         for method, path in (("POST", "/embeddings"), ("GET", "/models"), ("GET", "/models/{model:path}"))
-    }
+    } | {("POST", "/openai/deployments/{model:path}/embeddings")}
+
+
+@pytest.mark.parametrize(
+    ("word", "truncate", "side"),
+    [("NONE", False, "right"), ("START", True, "left"), ("END", True, "right"), ("end", True, "right")],
+)
+def test_nvidias_words_choose_the_end_that_is_cut_off(word: str, truncate: bool, side: str):
+    request = parse(input="a", truncate=word, input_type="passage")
+    assert (request.text.truncate, request.text.truncate_side, request.text.kind) == (truncate, side, "document")
+
+
+def test_azures_deployment_is_the_model():
+    body = {"input": "a", "model": "text-embedding-3-small"}
+    azure = route_of(DIALECT, "/openai/deployments/{model:path}/embeddings")
+    request = azure.parse(incoming(body, path={"model": "org/name"})).request
+    assert isinstance(request, EmbedRequest)
+    assert request.model == "org/name"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_bodies(path, body, request_):
             "return_documents",
             id="neither true nor false",
         ),
-        pytest.param("/api/rerank", {"query": "q", "documents": ["a"]}, WrongType, "documents", id="a bare text"),
+        pytest.param("/api/rerank", {"query": "q", "documents": [7]}, WrongType, "documents", id="a number"),
         pytest.param(
             "/api/rerank",
             {"query": "q", "documents": [{"text": "a", "id": 7}]},
@@ -227,6 +227,15 @@ def test_the_sources_ranking(options, results):
     body = {"query": "q", "documents": [{"text": "a", "id": "i"}, {"text": "b"}], **options}
     rendered = parse("/api/rerank", body).render(rerank_result(0.25, 0.5))
     assert json.loads(rendered.body) == {"results": results, "model": "served"}
+
+
+def test_documents_may_be_strings():
+    """As the clients of other APIs send them; they read `relevance_score`."""
+    rendered = parse("/api/rerank", {"query": "q", "documents": ["a", "b"]}).render(rerank_result(0.25, 0.5))
+    assert json.loads(rendered.body)["results"] == [
+        {"index": 1, "text": "b", "relevance_score": 0.5, "score": 0.5},
+        {"index": 0, "text": "a", "relevance_score": 0.25, "score": 0.25},
+    ]
 
 
 def test_no_documents_have_no_results():

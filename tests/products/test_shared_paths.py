@@ -84,6 +84,8 @@ POSTS = """
 /rerank                 query documents max_doc_length      jina
 /rerank                 query documents raw_scores          infinity
 /rerank                 query documents top_k               voyage
+/rerank                 query documents truncation          voyage
+/rerank                 query documents property            weaviate
 /rerank                 query documents use_activation      vllm
 /rerank                 query passages texts documents      smart_embedder
 /rerank                 query passages documents raw_scores smart_embedder
@@ -107,6 +109,8 @@ POSTS = """
 /reranking              query documents                     llamacpp
 /reranking              query texts                         llamacpp
 /v1/reranking           query documents                     llamacpp
+/v1/reranking           query input model                   mixedbread
+/v1/ranking             query passages model                nvidia
 
 /v1/embed               texts                               cohere
 /v2/embed               texts model input_type              cohere

@@ -1,4 +1,4 @@
-"""Weaviate's text2vec-transformers: the bodies of its Go client, and the keys that it reads."""
+"""Weaviate's text2vec-transformers and reranker-transformers: the bodies and keys of its Go client."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.products.results import embed_result, incoming, model_info, model_list
+from tests.products.results import embed_result, incoming, model_info, model_list, rerank_result
 
 from vectord import errors
 from vectord.errors import WrongType
@@ -110,6 +110,25 @@ def test_an_answer_fits_its_schema(key):
     result = embed_result(embed_result().dense["float"][:1])
     body = route_.parse(incoming(route_.example)).render(result).body
     assert msgspec.to_builtins(msgspec.json.decode(body, type=route_.answer)) == json.loads(body)
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+
+def test_scores_are_in_the_order_of_the_documents() -> None:
+    call = route("/rerank").parse(incoming({"query": "q", "documents": ["a", "b"], "property": ""}))
+    assert (call.request.query, call.request.passages, call.request.raw) == ("q", ["a", "b"], False)
+    assert json.loads(call.render(rerank_result(0.25, 0.5)).body) == {
+        "query": "q",
+        "scores": [{"document": "a", "score": 0.25}, {"document": "b", "score": 0.5}],
+    }
+
+
+def test_a_property_is_scored_alone() -> None:
+    """The body of older versions."""
+    call = route("/rerank").parse(incoming({"query": "q", "property": "a"}))
+    assert call.request.passages == ["a"]
+    assert json.loads(call.render(rerank_result(0.25)).body) == {"query": "q", "property": "a", "score": 0.25}
 
 
 # --- the model ------------------------------------------------------------------------------------------------

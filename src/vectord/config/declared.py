@@ -44,8 +44,8 @@ DIALECTS = (
     "vectord",
     "semantic_explorer",  # before all others that rank `documents` at /rerank: its answer has every key they read
     "cohere",
+    "voyage",  # before Jina, whose rerank bodies may have `truncation`, too
     "jina",
-    "voyage",
     "infinity",
     "simple_inference_server",
     "embedding_server",
@@ -53,6 +53,8 @@ DIALECTS = (
     "llamacpp",
     "ollama",
     "weaviate",
+    "nvidia",
+    "mixedbread",
 )
 
 

@@ -1,7 +1,7 @@
-"""The container of Weaviate's module text2vec-transformers, for Weaviate and for other clients of it.
+"""The containers of Weaviate's modules text2vec-transformers and reranker-transformers, for all their clients.
 
-Runs on the event loop. The container itself answers one text with `dim`. Weaviate reads `dims`, and sends lists of
-texts since 2026.
+Runs on the event loop. The first container itself answers one text with `dim`. Weaviate reads `dims`, and sends lists
+of texts since 2026.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, R
 from vectord.products.common.errors import STATUSES, error_response
 from vectord.products.common.inputs import read_kind
 from vectord.products.common.models import ready_models
-from vectord.products.common.vectors import dump_json
-from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, TextOptions
+from vectord.products.common.vectors import json_answer
+from vectord.schema import EmbedRequest, EmbedResult, ModelInfo, ModelList, RerankRequest, RerankResult, TextOptions
 
 ROUTES = Routes()
 ERRORS = STATUSES
@@ -114,12 +114,61 @@ def _embed(texts: list[str], config: Vectorizing | None) -> EmbedRequest:
 
 def render_vector(text: str, result: EmbedResult) -> Rendered:
     (vector,) = result.dense["float"]  # (D,)
-    return _answer(text=text, vector=vector, dim=len(vector), dims=len(vector))
+    return json_answer(text=text, vector=vector, dim=len(vector), dims=len(vector))
 
 
 def render_vectors(result: EmbedResult) -> Rendered:
     vectors = result.dense["float"]  # (N, D)
-    return _answer(vectors=vectors, dims=vectors.shape[1])
+    return json_answer(vectors=vectors, dims=vectors.shape[1])
+
+
+# --- rerank ---------------------------------------------------------------------------------------------------
+
+
+class RerankBody(msgspec.Struct):
+    """Weaviate sends `documents`; an older container takes one text as `property`."""
+
+    query: str
+    documents: list[str] | None = None
+    property: str | None = None
+
+
+class DocumentScore(msgspec.Struct):
+    document: str
+    score: float
+
+
+class ScoresAnswer(msgspec.Struct):
+    """`scores` is in the order of `documents`; for a body without them there is one score."""
+
+    query: str
+    scores: list[DocumentScore] | msgspec.UnsetType = msgspec.UNSET
+    property: str | msgspec.UnsetType = msgspec.UNSET
+    score: float | msgspec.UnsetType = msgspec.UNSET
+
+
+@ROUTES.post(
+    "/rerank",
+    body=RerankBody,
+    answer=ScoresAnswer,
+    summary="Score documents by how well they answer a query",
+    example={"query": "capital of France", "documents": ["Paris is the capital."], "property": ""},
+    keys=["documents", "property"],
+    signs=["property"],
+    names={"passages": "documents"},
+)
+def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
+    passages = body.documents if body.documents is not None else [body.property or ""]
+    request = RerankRequest(query=body.query, passages=passages, text=TextOptions(truncate_by_default=True), raw=False)
+    return Call(request, partial(render_scores, body))
+
+
+def render_scores(body: RerankBody, result: RerankResult) -> Rendered:
+    if body.documents is None:
+        return json_answer(query=body.query, property=body.property, score=result.scores[0])
+    pairs = zip(body.documents, result.scores, strict=True)
+    scores = [{"document": document, "score": score} for document, score in pairs]
+    return json_answer(query=body.query, scores=scores)
 
 
 # --- the model ------------------------------------------------------------------------------------------------
@@ -129,7 +178,7 @@ def render_vectors(result: EmbedResult) -> Rendered:
 def render_meta(result: ModelList) -> Rendered:
     info = _embedder(result)
     if info is None:
-        return _answer()
+        return json_answer()
     facts = {
         "model_name": info.name,
         "model_type": info.architecture,
@@ -137,7 +186,7 @@ def render_meta(result: ModelList) -> Rendered:
         "dimensions": info.dimensions,
         "max_input_tokens": info.max_input_tokens,
     }
-    return _answer(model=facts, model_path=info.model_id)
+    return json_answer(model=facts, model_path=info.model_id)
 
 
 @ROUTES.get("/.well-known/live", summary="Report by status, without a body, that the server is running", public=True)
@@ -159,17 +208,13 @@ def _embedder(result: ModelList) -> ModelInfo | None:
     return next((info for info in result.models if "dense" in info.outputs), None)
 
 
-def _answer(**shown: object) -> Rendered:
-    return Rendered(body=dump_json(shown))
-
-
 def render_error(error: VectordError) -> Rendered:
     return error_response(error, {"error": error.message}, ERRORS)
 
 
 DIALECT = Dialect(
     name="weaviate",
-    title="Weaviate's text2vec-transformers",
+    title="Weaviate's inference containers",
     routes=tuple(ROUTES),
     render_error=render_error,
 )

@@ -25,6 +25,7 @@ def test_an_item_has_the_keys_of_every_product():
         "max_model_len": 256,
         "backend": "openvino",
         "capabilities": ["embed"],
+        "model_type": "embedding",
         "stats": {"state": "ready"},
         "meta": {"n_ctx_train": 256, "n_embd": 384},
     }

@@ -170,11 +170,12 @@ async def test_only_reading_is_public(path: str) -> None:
         {"authorization": "BEARER  s\xc3\xa9cret "},
         {"authorization": "s\xc3\xa9cret"},
         {"x-api-key": "s\xc3\xa9cret"},
+        {"api-key": "s\xc3\xa9cret"},
     ],
-    ids=["bearer", "lower case", "blanks", "bare", "x-api-key"],
+    ids=["bearer", "lower case", "blanks", "bare", "x-api-key", "api-key"],
 )
 def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
-    """Bearer in any case, the bare value of llama-index, or x-api-key; headers are latin-1, keys UTF-8."""
+    """Bearer in any case, llama-index's bare value, x-api-key or Azure's api-key; headers are latin-1, keys UTF-8."""
     check(Keys(("s\xe9cret",)), headers)
 
 
@@ -191,7 +192,7 @@ def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
         {"authorization": "Bearer \xff"},
         {"x-api-key": ""},
         {"x-api-key": "SECRET"},
-        {"api-key": "secret"},
+        {"apikey": "secret"},
     ],
     ids=repr,
 )

@@ -198,6 +198,17 @@ def test_a_url_prefix_serves_every_path(path: str) -> None:
     assert prefixed.find(method, path.replace("/api/", "/apis/")).endpoint.error is not None or path == "/say"
 
 
+@pytest.mark.parametrize("path", ["/wild/say", "/wild/say/", "/api/wild/say"])
+def test_an_alias_stands_for_a_products_prefix(path: str) -> None:
+    """For the routes of every product below it, under the server's prefix, too."""
+    owner = replace(dialect("owl", route("owl", "/zoo/owls")), prefix="/zoo/", aliases=("/wild/", "/in/the/wild/"))
+    both = Table([owner, dialect("cat", route("cat", "/zoo/say"))], (), render_any, "/api")
+    found = both.find("POST", path).endpoint
+    assert (found.speaker, found.path) == ("cat", "/zoo/say")
+    assert both.find("POST", "/in/the/wild/owls").endpoint.speaker == "owl"
+    assert both.find("POST", "/wilder/say").endpoint.error is not None
+
+
 def test_pages_are_served_under_every_products_prefix() -> None:
     """A client with the base URL /dialects/cat looks for /health there."""
     page = Page(path="/health", show=lambda headers: Rendered(body=b""), summary="")

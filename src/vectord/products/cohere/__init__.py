@@ -7,7 +7,7 @@ v1 and v2 share the types of their bodies, so each version reads the few fields 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -33,6 +33,7 @@ from vectord.schema import (
     TextOptions,
     TokenizeRequest,
     TokenizeResult,
+    Usage,
 )
 
 ROUTES = Routes()
@@ -56,9 +57,15 @@ class BilledUnits(msgspec.Struct):
     search_units: int | UnsetType = UNSET
 
 
+class ReadTokens(msgspec.Struct):
+    input_tokens: int
+    output_tokens: Literal[0]
+
+
 class Meta(msgspec.Struct):
     api_version: ApiVersion
     billed_units: BilledUnits | UnsetType = UNSET  # not for tokenize and detokenize
+    tokens: ReadTokens | UnsetType = UNSET  # not for tokenize and detokenize
     warnings: list[str] | UnsetType = UNSET  # only if a text was truncated
 
 
@@ -203,7 +210,7 @@ def render_embed(
         response_type="embeddings_by_type" if types else "embeddings_floats",
         embeddings=rows if types else rows["float"],
         texts=texts,
-        meta=_meta(version, {"input_tokens": result.usage.tokens}, _truncated(field, result.usage.lengths)),
+        meta=_meta(version, result.usage, _truncated(field, result.usage.lengths), input_tokens=result.usage.tokens),
     )
 
 
@@ -238,6 +245,10 @@ class RankedDocument(RankedItem):
     document: dict[str, str] | UnsetType = UNSET
 
 
+class RankingUsage(TokenUsage, kw_only=True):
+    completion_tokens: Literal[0]  # Together's clients require it
+
+
 class RerankAnswer(msgspec.Struct):
     """`object`, `model`, `usage` and `score` are for the clients of other APIs that share the path."""
 
@@ -245,7 +256,7 @@ class RerankAnswer(msgspec.Struct):
     object: Literal["rerank"]
     model: str
     results: list[RankedDocument]
-    usage: TokenUsage
+    usage: RankingUsage
     meta: Meta
 
 
@@ -327,8 +338,8 @@ def render_rerank(
         object="rerank",
         model=result.model,
         results=results,
-        usage=token_usage(result.usage),
-        meta=_meta(version, {"search_units": 1}, warnings),
+        usage=token_usage(result.usage) | {"completion_tokens": 0},
+        meta=_meta(version, result.usage, warnings, search_units=1),
     )
 
 
@@ -406,10 +417,12 @@ def render_detokenize(result: DecodeResult) -> Rendered:
 # --- all responses --------------------------------------------------------------------------------------------
 
 
-def _meta(version: Version, billed_units: Mapping[str, int] | None = None, warnings: Sequence[str] = ()) -> Any:
+def _meta(version: Version, usage: Usage | None = None, warnings: Sequence[str] = (), **billed_units: int) -> Any:
+    """A body of Meta. usage: None for tokenize and detokenize."""
     meta: dict[str, Any] = {"api_version": {"version": version}}
-    if billed_units:
+    if usage is not None:
         meta["billed_units"] = billed_units
+        meta["tokens"] = {"input_tokens": usage.tokens, "output_tokens": 0}
     if warnings:
         meta["warnings"] = warnings
     return meta

@@ -232,6 +232,7 @@ class Dialect:
     render_error: RenderError
     rate: Rate | None = None  # the product's own limit, on its own routes
     prefix: str | None = None  # errors of unserved paths below it have this product's form
+    aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
     health: Health | None = None  # further keys of the server's /health
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name

@@ -133,6 +133,23 @@ def read_switch(value: Switch, field: str) -> bool | None:
     return word == "true"
 
 
+Truncate = Annotated[
+    Switch, msgspec.Meta(description='true or false, or NVIDIA NIM\'s "NONE", "START" and "END", the end to cut off')
+]
+
+_TRUNCATIONS: Mapping[str, tuple[bool, Side]] = {
+    "none": (False, "right"),
+    "start": (True, "left"),
+    "end": (True, "right"),
+}
+
+
+def read_truncate(value: Switch, field: str = "truncate") -> tuple[bool | None, Side]:
+    """Whether longer texts are cut (None: not said), and at which end. Raises InvalidField for an unknown word."""
+    known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
+    return known or (read_switch(value, field), "right")
+
+
 OnSwitch = Annotated[Switch, msgspec.Meta(description="null: yes")]
 Force = Annotated[Switch, msgspec.Meta(description="ours: cut vectors that were not trained to be cut, too")]
 Width = Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")]

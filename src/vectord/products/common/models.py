@@ -37,6 +37,7 @@ class ModelItem(msgspec.Struct):
     max_model_len: int
     backend: str
     capabilities: list[str]
+    model_type: Literal["embedding", "rerank", "classify"]
     stats: ModelStats
     meta: ModelMeta
 
@@ -73,6 +74,7 @@ def model_item(info: ModelInfo, *, owned_by: str = "local") -> dict[str, Any]:
         "embedding_dimensions": info.dimensions,  # Simple Inference Server
         "max_model_len": info.max_input_tokens,  # vLLM
         "backend": info.backend,
+        "model_type": _KINDS[tag_of(info)],  # Xinference
         "capabilities": [name for name, supported in operations.items() if supported],  # infinity
         # infinity's client requires the object. Its queue lengths are left out: a constant 0 would mean an idle server.
         "stats": {"state": info.state},
@@ -139,6 +141,9 @@ def render_info(truncates_by_default: bool, result: ModelList) -> Rendered:
         "docker_label": None,
     }
     return Rendered(body=dump_json(shown))
+
+
+_KINDS = {"embedding": "embedding", "reranker": "rerank", "classifier": "classify"}  # Xinference's words
 
 
 def tag_of(model: ModelInfo) -> str:

@@ -17,15 +17,6 @@ class TokenUsage(msgspec.Struct):
     truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
 
 
-class EmbeddingsUsage(msgspec.Struct):
-    """Processed tokens, with another key of OpenAI's and Simple Inference Server's responses."""
-
-    prompt_tokens: int
-    total_tokens: int
-    completion_tokens: None
-    truncated_inputs: list[int] | msgspec.UnsetType = msgspec.UNSET  # only if an input was truncated
-
-
 def token_usage(usage: Usage) -> dict[str, Any]:
     """`prompt_tokens` and `total_tokens`, and the indices of truncated inputs if there are any."""
     shown: dict[str, Any] = {"prompt_tokens": usage.tokens, "total_tokens": usage.tokens}

@@ -375,7 +375,7 @@ class Ranking(msgspec.Struct):
     summary="Rank documents by how well they answer a query",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_n": 1},
     keys=["documents"],
-    signs=["max_doc_length", "return_embeddings", "return_len"],  # the last one is Xinference's
+    signs=["max_doc_length", "return_embeddings", "return_len", "truncation"],  # return_len is Xinference's
     names={"passages": "documents", "max_passage_tokens": "max_doc_length"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

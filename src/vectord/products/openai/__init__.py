@@ -22,14 +22,16 @@ from vectord.products.common.errors import STATUSES, error_response, retry_after
 from vectord.products.common.inputs import (
     Switch,
     TextsIdsOrItems,
+    Truncate,
     check_characters,
     read_fingerprint,
     read_inputs,
     read_kind,
     read_switch,
+    read_truncate,
 )
 from vectord.products.common.models import ListedModels, ModelItem, listed_models, model_item
-from vectord.products.common.usage import EmbeddingsUsage, token_usage
+from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
@@ -58,7 +60,7 @@ class EmbeddingsBody(msgspec.Struct):
         Precision | Literal["base64"] | None, msgspec.Meta(description="of Jina: the type of the numbers, or base64")
     ] = None
     user: str | None = None
-    truncate: Switch = None
+    truncate: Truncate = None
     truncation: Switch = None
     truncate_prompt_tokens: Annotated[
         CutTo | None, msgspec.Meta(description="of vLLM: cut texts to this many tokens; -1: to those the model reads")
@@ -96,7 +98,7 @@ class Embeddings(msgspec.Struct):
     object: Literal["list"]
     data: list[EmbeddingItem | FailedItem]
     model: str
-    usage: EmbeddingsUsage
+    usage: TokenUsage
     id: str
     created: int
 
@@ -154,6 +156,7 @@ def error_object(error: VectordError) -> dict[str, str | None]:
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
+    "/openai/deployments/{model:path}/embeddings",  # Azure's
     body=EmbeddingsBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
@@ -173,7 +176,7 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
     check_characters(inputs, incoming.guards.max_text_chars)
     request = EmbedRequest(
         inputs=inputs,
-        model=body.model or None,
+        model=incoming.path.get("model") or body.model or None,
         text=_text_options(body),
         normalize=read_switch(body.normalized, "normalized") is not False,
         dimensions=body.dimensions or body.output_dimension or None,
@@ -193,11 +196,12 @@ def _text_options(body: EmbeddingsBody) -> TextOptions:
     tokens = body.truncate_prompt_tokens
     if tokens is not None and tokens != WHOLE_MODEL and tokens < 1:
         raise InvalidField("{field} must be -1 or at least 1.", field="truncate_prompt_tokens")
-    truncate = read_switch(body.truncate, "truncate")
+    truncate, side = read_truncate(body.truncate)
     if truncate is None:
         truncate = read_switch(body.truncation, "truncation")
     return TextOptions(
         truncate=truncate if tokens is None else True,
+        truncate_side=side,
         prompt_name=body.prompt_name,
         kind=read_kind(body.task, body.input_type),
         max_tokens=None if tokens == WHOLE_MODEL else tokens,
@@ -213,7 +217,7 @@ def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedRes
         "object": "list",
         "data": items,
         "model": result.model,
-        "usage": token_usage(result.usage) | {"completion_tokens": None},  # null, as in Simple Inference Server
+        "usage": token_usage(result.usage),
         "id": f"embd-{uuid.uuid4().hex}",
         "created": int(time.time()),
     }
@@ -234,4 +238,12 @@ def render_model(result: ModelList) -> Rendered:
     return Rendered(body=dump_json(model_item(info)))
 
 
-DIALECT = Dialect(name="openai", title="OpenAI", routes=tuple(ROUTES), render_error=render_error, prefix="/v1/")
+DIALECT = Dialect(
+    name="openai",
+    title="OpenAI",
+    routes=tuple(ROUTES),
+    render_error=render_error,
+    prefix="/v1/",
+    # Other servers and gateways, whose paths clients have built in.
+    aliases=("/openai/v1/", "/v1/openai/", "/v1-openai/", "/engines/v1/", "/api/v0/"),
+)

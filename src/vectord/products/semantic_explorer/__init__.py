@@ -289,7 +289,7 @@ class NamedDocument(msgspec.Struct):
 
 class RerankNamedBody(msgspec.Struct):
     query: str
-    documents: list[NamedDocument]
+    documents: list[str | NamedDocument]
     model: str | None = None
     top_k: Best = None
     return_scores: bool | None = None
@@ -299,6 +299,7 @@ class RankedNamed(msgspec.Struct):
     index: int
     text: str
     id: str | msgspec.UnsetType = msgspec.UNSET  # only if the document has one
+    relevance_score: float | msgspec.UnsetType = msgspec.UNSET  # only for a string: other APIs send those
     score: float | msgspec.UnsetType = msgspec.UNSET  # not with "return_scores": false
 
 
@@ -320,7 +321,7 @@ class RankingNamed(msgspec.Struct):
 def parse_rerank_named(body: RerankNamedBody, incoming: Incoming) -> Call:
     if not body.documents:
         return _empty(body.model, _reranks, results=[])
-    passages = [document.text for document in body.documents]
+    passages = [document if isinstance(document, str) else document.text for document in body.documents]
     return Call(_rerank_request(body.query, passages, body.model), partial(render_rerank_named, body))
 
 
@@ -328,9 +329,12 @@ def render_rerank_named(body: RerankNamedBody, result: RerankResult) -> Rendered
     results: list[dict[str, Any]] = []
     for index in best_first(result.scores)[: body.top_k or None]:
         document = body.documents[index]
-        results.append({"index": index, "text": document.text})
-        if document.id is not None:
-            results[-1]["id"] = document.id
+        if isinstance(document, str):
+            results.append({"index": index, "text": document, "relevance_score": result.scores[index]})
+        else:
+            results.append({"index": index, "text": document.text})
+            if document.id is not None:
+                results[-1]["id"] = document.id
         if body.return_scores is not False:
             results[-1]["score"] = result.scores[index]
     return json_answer(results=results, model=result.model)

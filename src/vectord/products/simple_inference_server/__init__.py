@@ -20,7 +20,7 @@ from vectord.products.common.errors import STATUSES, Statuses, error_response, f
 from vectord.products.common.inputs import TextsOrIds, check_characters, read_inputs
 from vectord.products.common.models import ListedModels, render_listed_models
 from vectord.products.common.ranking import RankedItem, ranked
-from vectord.products.common.usage import EmbeddingsUsage, TokenUsage, token_usage
+from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import EmbeddingItem, Encoding, embedding_items, json_answer
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
 from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, RerankResult, TextOptions
@@ -65,6 +65,10 @@ class EmbeddingsBody(msgspec.Struct):
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     user: str | None = None
+
+
+class EmbeddingsUsage(TokenUsage, kw_only=True):
+    completion_tokens: None
 
 
 class Embeddings(msgspec.Struct):

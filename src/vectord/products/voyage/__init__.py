@@ -300,7 +300,7 @@ class Ranking(msgspec.Struct):
     summary="Rank documents by how well they answer a query, as Voyage does",
     example={"model": EXAMPLE_MODEL, **EXAMPLE, "top_k": 1},
     keys=["documents"],
-    signs=["top_k"],
+    signs=["top_k", "truncation"],
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:

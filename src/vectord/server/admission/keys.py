@@ -35,7 +35,7 @@ from vectord.schema import Lane
 CHECK_INTERVAL_S = 1.0  # how often a file is checked for changes
 MAX_FILE_BYTES = 4 * 2**20
 
-KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY or as x-api-key."
+KEY_REQUIRED = "A key is required: send it as Authorization: Bearer KEY, x-api-key or api-key."
 KEY_UNKNOWN = "The key is not one of this server's."
 NOT_THE_ADMIN_KEY = "The key is not this server's admin key."
 KEY_NOT_ADMIN = "This key may not load or unload models; that takes the admin key."
@@ -124,10 +124,10 @@ def _digest(key: str) -> bytes:
 
 
 def _presented(headers: Mapping[str, str]) -> str | None:
-    """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, or `x-api-key: KEY`."""
+    """The key as sent: `Authorization: Bearer KEY`, `Authorization: KEY`, `x-api-key: KEY` or `api-key: KEY`."""
     authorization = headers.get("authorization")
     if authorization is None:
-        return headers.get("x-api-key")
+        return headers.get("x-api-key") or headers.get("api-key")
     scheme, _, value = authorization.partition(" ")
     return value.strip() if scheme.lower() == "bearer" and value else authorization.strip()
 

@@ -118,6 +118,7 @@ class Table:
         under which all paths are served, too."""
         self._prefix = url_prefix.rstrip("/")
         self._dialects = {dialect.name: dialect for dialect in dialects}
+        self._aliases = {alias: each.prefix for each in dialects if each.prefix for alias in each.aliases}
         self._plain = plain
         self._exact: dict[str, dict[str, Endpoint]] = {}
         self._patterns: list[tuple[re.Pattern[str], dict[str, Endpoint]]] = []
@@ -133,14 +134,22 @@ class Table:
         """The endpoint of `path`; one with NoSuchRoute or MethodNotAllowed if there is none."""
         needed = "GET" if method == "HEAD" else method
         methods, values = self._methods(needed, path.rstrip("/") or "/")
-        if not methods and self._prefix and path.startswith(f"{self._prefix}/"):
-            methods, values = self._methods(needed, path.removeprefix(self._prefix).rstrip("/") or "/")
+        if not methods and (other := self._other_form(path)):
+            methods, values = self._methods(needed, other.rstrip("/") or "/")
         if not methods and path.startswith("/dialects/"):
             methods, values = self._page_for(path), NO_VALUES
         endpoint = methods.get(method) or methods.get(needed)
         if endpoint is None:
             return Found(self._unserved(method, path, methods))
         return Found(endpoint, values)
+
+    def _other_form(self, path: str) -> str | None:
+        """`path` without the server's prefix, and with a product's own prefix instead of an alias."""
+        other = path.removeprefix(self._prefix) if path.startswith(f"{self._prefix}/") else path
+        for alias, prefix in self._aliases.items():
+            if other.startswith(alias):
+                return prefix + other.removeprefix(alias)
+        return other if other != path else None
 
     def _page_for(self, path: str) -> dict[str, Endpoint]:
         """The server's page below /dialects/NAME/: a client with that base URL looks for /health there."""

@@ -1,0 +1,101 @@
+"""Mixedbread's reranking route. Its embeddings route is OpenAI's.
+
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from vectord.errors import VectordError
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import UNPROCESSABLE, error_response
+from vectord.products.common.inputs import Switch, TopN, read_switch
+from vectord.products.common.ranking import best_first
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import json_answer
+from vectord.schema import RerankRequest, RerankResult, TextOptions
+
+ROUTES = Routes()
+ERRORS = UNPROCESSABLE
+
+
+class RerankingBody(msgspec.Struct):
+    query: str
+    input: list[str]
+    model: str | None = None
+    top_k: TopN = None
+    return_input: Switch = None
+
+
+class RankedInput(msgspec.Struct):
+    index: int
+    score: float
+    input: str | None
+    object: Literal["rank_result"]
+
+
+class Reranking(msgspec.Struct):
+    usage: TokenUsage
+    model: str
+    data: list[RankedInput]
+    object: Literal["list"]
+    top_k: int
+    return_input: bool
+
+
+@ROUTES.post(
+    "/v1/reranking",
+    body=RerankingBody,
+    answer=Reranking,
+    summary="Rank texts by how well they answer a query",
+    example={
+        "model": EXAMPLE_MODEL,
+        "query": "What is the capital of France?",
+        "input": ["Paris is the capital of France.", "Cats sleep most of the day."],
+        "return_input": True,
+    },
+    keys=["input"],
+    names={"passages": "input"},
+)
+def parse_reranking(body: RerankingBody, incoming: Incoming) -> Call:
+    request = RerankRequest(
+        query=body.query,
+        passages=body.input,
+        model=body.model or None,
+        text=TextOptions(truncate_by_default=True),
+        raw=False,
+    )
+    shown = read_switch(body.return_input, "return_input") is True
+    return Call(request, partial(render_reranking, body.input, body.top_k, shown))
+
+
+def render_reranking(texts: Sequence[str], top_k: int | None, shows_texts: bool, result: RerankResult) -> Rendered:
+    data: list[dict[str, Any]] = [
+        {
+            "index": index,
+            "score": result.scores[index],
+            "input": texts[index] if shows_texts else None,
+            "object": "rank_result",
+        }
+        for index in best_first(result.scores)[: top_k or None]
+    ]
+    return json_answer(
+        usage=token_usage(result.usage) | {"completion_tokens": 0},
+        model=result.model,
+        data=data,
+        object="list",
+        top_k=len(data),
+        return_input=shows_texts,
+    )
+
+
+def render_error(error: VectordError) -> Rendered:
+    return error_response(error, {"detail": error.message}, ERRORS)
+
+
+DIALECT = Dialect(name="mixedbread", title="Mixedbread", routes=tuple(ROUTES), render_error=render_error)

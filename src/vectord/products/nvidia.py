@@ -1,0 +1,82 @@
+"""NVIDIA NIM's reranking route. Its embeddings route is OpenAI's, with `input_type` and `truncate` (products/openai).
+
+Runs on the event loop; large bodies are parsed in a thread. null is the same as absent, and unknown keys are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from vectord.errors import VectordError
+from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
+from vectord.products.common.errors import UNPROCESSABLE, error_response
+from vectord.products.common.inputs import Truncate, read_truncate
+from vectord.products.common.ranking import TextDocument, best_first
+from vectord.products.common.usage import TokenUsage, token_usage
+from vectord.products.common.vectors import json_answer
+from vectord.schema import RerankRequest, RerankResult, TextOptions
+
+ROUTES = Routes()
+ERRORS = UNPROCESSABLE
+
+
+class RankingBody(msgspec.Struct):
+    query: TextDocument
+    passages: list[TextDocument]
+    model: Annotated[str | None, msgspec.Meta(description="a model in the path is not read")] = None
+    truncate: Truncate = None
+
+
+class RankedPassage(msgspec.Struct):
+    index: int
+    logit: float
+
+
+class Rankings(msgspec.Struct):
+    """Every passage, from the highest logit to the lowest."""
+
+    rankings: list[RankedPassage]
+    usage: TokenUsage
+
+
+@ROUTES.post(
+    "/v1/ranking",
+    "/v1/retrieval/{model:path}/reranking",
+    body=RankingBody,
+    answer=Rankings,
+    summary="Rank passages by how well they answer a query",
+    example={
+        "model": EXAMPLE_MODEL,
+        "query": {"text": "What is the capital of France?"},
+        "passages": [{"text": "Paris is the capital of France."}, {"text": "Cats sleep most of the day."}],
+        "truncate": "END",
+    },
+    keys=["passages"],
+    names={"query": "query.text"},
+)
+def parse_ranking(body: RankingBody, incoming: Incoming) -> Call:
+    truncate, side = read_truncate(body.truncate)
+    request = RerankRequest(
+        query=body.query.text,
+        passages=[passage.text for passage in body.passages],
+        model=body.model or None,
+        text=TextOptions(truncate=truncate, truncate_side=side),
+        raw=True,
+    )
+    return Call(request, render_rankings)
+
+
+def render_rankings(result: RerankResult) -> Rendered:
+    rankings = [{"index": index, "logit": result.scores[index]} for index in best_first(result.scores)]
+    return json_answer(rankings=rankings, usage=token_usage(result.usage))
+
+
+def render_error(error: VectordError) -> Rendered:
+    """The body that NIM documents for its errors."""
+    body = {"object": "error", "message": error.message, "detail": {}, "type": "invalid_request_error"}
+    return error_response(error, body, ERRORS)
+
+
+DIALECT = Dialect(name="nvidia", title="NVIDIA NIM", routes=tuple(ROUTES), render_error=render_error)
