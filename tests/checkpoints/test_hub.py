@@ -298,6 +298,14 @@ def test_the_cache_folder_is_that_of_huggingface_hub(tmp_path: Path) -> None:
     assert cache_folder("/set", {"HF_HUB_CACHE": "/c", "HF_HOME": "/h"}) == Path("/c")
 
 
+def test_a_home_with_models_directly_inside_is_the_cache(tmp_path: Path) -> None:
+    """As Simple Inference Server uses HF_HOME; models in its hub/ come first."""
+    (tmp_path / "models--BAAI--bge-m3").mkdir()
+    assert cache_folder(None, {"HF_HOME": str(tmp_path)}) == tmp_path
+    (tmp_path / "hub" / "models--BAAI--bge-m3").mkdir(parents=True)
+    assert cache_folder(None, {"HF_HOME": str(tmp_path)}) == tmp_path / "hub"
+
+
 def test_the_default_model_needs_no_huggingface_hub(nowhere: Path) -> None:
     """Its import takes longer than reading the model; neither it nor torch is needed for the package."""
     code = (

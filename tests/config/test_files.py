@@ -114,7 +114,7 @@ def test_an_unknown_profile_lists_them_all(tmp_path: Path) -> None:
         ("default", "127.0.0.1", 8000),
         ("embedding-server", "0.0.0.0", 8080),
         ("smart-embedder", "127.0.0.1", 8000),
-        ("simple-inference-server", "127.0.0.1", 8000),
+        ("simple-inference-server", "0.0.0.0", 8000),
         ("semantic-explorer", "0.0.0.0", 8090),
         ("tei", "0.0.0.0", 3000),
         ("infinity", "0.0.0.0", 7997),

@@ -86,14 +86,22 @@ def _has_any(folder: Path, graphs: Sequence[str]) -> bool:
 
 
 def cache_folder(hf_home: str | None, environ: Mapping[str, str]) -> Path:
-    """Return huggingface_hub's cache folder by its own rules, without its import."""
+    """Return huggingface_hub's cache folder by its own rules, without its import.
+
+    A home that holds models itself, and none in hub/, is the cache: Simple Inference Server's HF_HOME.
+    """
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(key):
             return Path(environ[key]).expanduser()
     home = hf_home or environ.get("HF_HOME")
     if home:
-        return Path(home).expanduser() / "hub"
+        folder = Path(home).expanduser()
+        return folder if _holds_models(folder) and not _holds_models(folder / "hub") else folder / "hub"
     return Path(environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "huggingface" / "hub"
+
+
+def _holds_models(folder: Path) -> bool:
+    return next(folder.glob("models--*"), None) is not None
 
 
 def _local_folder(name: str) -> Path | None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.checkpoints.folders import write_sentence_model
 from tests.checkpoints.small_hub import COMMIT, MODEL, Hub, small_hub
+from tests.config.start import load
 
 from vectord.checkpoints.lock import LockedFile, LockedModel, check_folder, read_lock, write_lock
 from vectord.config import ModelConfig
@@ -182,19 +183,39 @@ def test_an_unknown_model_is_one_line(hub: Hub, tmp_path: Path) -> None:
     assert "nobody/nothing" in ended.stderr
 
 
-def test_the_script_of_simple_inference_server_is_pull(hub: Hub, tmp_path: Path) -> None:
-    """scripts/download_models.py reads MODELS."""
-    ended = subprocess.run(
+def download(hub: Hub, tmp_path: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+    """scripts/download_models.py in `tmp_path`, without HF_HOME."""
+    known = {name: text for name, text in environ_of(hub, tmp_path).items() if name != "HF_HOME"}
+    return subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "download_models.py"), "--json"],
-        env=environ_of(hub, tmp_path) | {"MODELS": MODEL},
+        env=known | environ,
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
         timeout=120,
     )
+
+
+def test_the_script_of_simple_inference_server_stores_models_where_its_profile_looks(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In ./models, although the profile is offline. `vectord serve` with the profile finds them there."""
+    ended = download(hub, tmp_path, MODELS=MODEL)
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["models"][0]["model"] == MODEL
+    config = load(["--profile", "simple-inference-server"], {"MODELS": MODEL}, tmp_path).config.model
+    assert (config.offline, config.hub_cache) == (True, "models")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", "models")
+    assert read_facts(RequestedModel(MODEL), config).revision == COMMIT
+
+
+def test_the_script_of_simple_inference_server_requires_models(hub: Hub, tmp_path: Path) -> None:
+    """It names the variable and downloads nothing."""
+    ended = download(hub, tmp_path)
+    assert ended.returncode == 2
+    assert "MODELS is not set" in ended.stderr
 
 
 # --- serve --lock-file ----------------------------------------------------------------------------------------
