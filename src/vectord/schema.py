@@ -446,6 +446,7 @@ class Gauges:
     places: int  # most requests in the engine
     cached_texts: int
     cache_bytes: int
+    cache_limit_bytes: int  # 0: no cache
     memory_bytes: Mapping[str, int]  # by model, estimated; 0: not loaded
     devices: Mapping[str, DeviceMemory]  # with their own memory, by name
 

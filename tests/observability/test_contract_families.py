@@ -124,6 +124,7 @@ OWN: dict[str, Family] = {
     "vectord_cache_hits_total": ("counter", {"model"}),
     "vectord_cache_misses_total": ("counter", {"model"}),
     "vectord_cache_bytes": ("gauge", set()),
+    "vectord_cache_limit_bytes": ("gauge", set()),
     "vectord_cache_texts": ("gauge", set()),
     "vectord_model_ready": ("gauge", {"model"}),
     "vectord_model_failed": ("gauge", {"model"}),

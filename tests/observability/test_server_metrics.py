@@ -22,7 +22,13 @@ def gauges(**changes: Any) -> Gauges:
         "queued_embeds": 0,
         "under_way": 0,
     }
-    fixed: dict[str, Any] = {"cached_texts": 0, "cache_bytes": 0, "memory_bytes": {}, "devices": {}}
+    fixed: dict[str, Any] = {
+        "cached_texts": 0,
+        "cache_bytes": 0,
+        "cache_limit_bytes": 0,
+        "memory_bytes": {},
+        "devices": {},
+    }
     return Gauges(max_wait_s=10.0, places=8, **{**idle, **fixed, **changes})
 
 
@@ -80,6 +86,7 @@ def watched() -> Metrics:
         under_way=2,
         cached_texts=3,
         cache_bytes=4,
+        cache_limit_bytes=64,
         memory_bytes={"secret-model": 100, "other": 20},
         devices={"cuda:0": DeviceMemory(allocated=1, reserved=2, free=30, total=100)},
     )

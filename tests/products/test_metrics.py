@@ -101,6 +101,7 @@ def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:
         places=8,
         cached_texts=0,
         cache_bytes=0,
+        cache_limit_bytes=0,
         memory_bytes={},
         devices=devices,
     )

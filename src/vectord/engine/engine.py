@@ -204,6 +204,7 @@ class Engine:
             places=sum(admission.max_concurrent_requests for admission in admissions),
             cached_texts=len(self._cache),
             cache_bytes=self._cache.bytes,
+            cache_limit_bytes=self._config.cache_bytes,
             memory_bytes={
                 served.name: served.source.memory_bytes if served.runner else 0 for served in self._registry.models
             },

@@ -85,6 +85,7 @@ class ServerMetrics(MetricFamilies):
             ("model",),
         )
         self.cache_bytes = Gauge("vectord_cache_bytes", "Size of the cache")
+        self.cache_limit_bytes = Gauge("vectord_cache_limit_bytes", "Largest size of the cache; 0: no cache")
         self.cache_texts = Gauge("vectord_cache_texts", "Texts in the cache")
         self.ready = Gauge("vectord_model_ready", "1 when the model answers, else 0", ("model",))
         self.model_failed = Gauge("vectord_model_failed", "1 when the model could not be loaded, else 0", ("model",))
@@ -197,6 +198,7 @@ class ServerMetrics(MetricFamilies):
         self.wait_seconds.set(gauges.wait_s)
         self.under_way.set(gauges.under_way)
         self.cache_bytes.set(gauges.cache_bytes)
+        self.cache_limit_bytes.set(gauges.cache_limit_bytes)
         self.cache_texts.set(gauges.cached_texts)
         waiting = gauges.wait_s / gauges.max_wait_s
         self.saturation.set(min(1.0, max(self._busy.share(), waiting, gauges.under_way / gauges.places)))

@@ -1,6 +1,6 @@
 """The load generator: `put_load` sends concurrent requests to a server, on an event loop of its own.
 
-It writes prepared bytes to raw sockets and reads only the status and the end of each response. A client library would
+It writes bytes to raw sockets and reads only the status and the end of each response. A client library would
 cost 0.3 ms a request on cores that the server may need.
 """
 
@@ -11,9 +11,8 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import cycle
 from typing import Any, cast
 from urllib.parse import urlsplit
 
@@ -114,7 +113,7 @@ class Tally:
 def put_load(
     scenario: str,
     at: LoadTarget,
-    bodies: Sequence[object],
+    bodies: Iterator[object],
     *,
     requests: int,
     concurrency: int,
@@ -123,11 +122,12 @@ def put_load(
     units_per_request: int,
     report: Callable[[int], None] = lambda done: None,
 ) -> Figures:
-    """Send `requests` requests with the bodies in rotation, after `warmup` uncounted ones.
+    """Send `requests` requests, each with the next body, after `warmup` uncounted ones.
 
-    timeout_s: for one request; 0: none. report: receives the number of finished requests, five times a second.
+    bodies: at least warmup + requests. timeout_s: for one request; 0: none. report: receives the number of finished
+    requests, five times a second.
     """
-    payloads = [at.request(body) for body in bodies]
+    payloads = map(at.request, bodies)
     factory = None
     if sys.platform != "win32":
         import uvloop  # noqa: PLC0415 - does not exist for Windows
@@ -151,7 +151,7 @@ def put_load(
 
 async def _run(
     at: LoadTarget,
-    payloads: Sequence[bytes],
+    payloads: Iterator[bytes],
     tally: Tally,
     concurrency: int,
     timeout_s: float,
@@ -162,9 +162,8 @@ async def _run(
             await asyncio.sleep(0.2)
             report(len(tally.latencies_ms) + sum(tally.failures.values()))
 
-    rotation = cycle(payloads)
     workers = [
-        asyncio.create_task(_worker(at, rotation, tally, timeout_s)) for _ in range(min(concurrency, tally.unsent))
+        asyncio.create_task(_worker(at, payloads, tally, timeout_s)) for _ in range(min(concurrency, tally.unsent))
     ]
     watcher = asyncio.create_task(watch())
     try:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 from urllib.parse import urlsplit
@@ -25,6 +26,7 @@ Vectors: TypeAlias = "np.ndarray[Any, np.dtype[np.float64]]"  # (texts, D)
 
 HELLO = ("Hello, world", "A second text")
 QUERY = "What is machine learning?"
+MAX_TEXTS_AT_ONCE = 16
 PASSAGES = (
     "The weather is nice today.",
     "Machine learning is a subset of artificial intelligence that learns from data.",
@@ -68,6 +70,17 @@ def check_url(url: str, option: str) -> str:
     return url.rstrip("/")
 
 
+@dataclass(frozen=True, slots=True)
+class CacheState:
+    """The cache of vectors of a vectord server, from its metrics."""
+
+    limit_bytes: int  # 0: no cache
+    hits: int  # texts so far, from the shared cache too
+
+    def summary(self) -> str:
+        return f"{self.limit_bytes / 2**20:.1f} MiB" if self.limit_bytes else "off"
+
+
 class ProbedServer:
     """A server by its URL (see check_url). A context manager."""
 
@@ -103,6 +116,21 @@ class ProbedServer:
         answer = self.get("/info").json()
         name = answer.get("model_id") if isinstance(answer, dict) else None
         return name if isinstance(name, str) else None
+
+    def read_cache(self) -> CacheState | None:
+        """None for a server that does not report its cache."""
+        sums: dict[str, float] = {}
+        for line in self.get("/metrics").body.decode(errors="replace").splitlines():
+            if line.startswith(("vectord_cache_", "vectord_shared_cache_")):
+                series, _, value = line.rpartition(" ")
+                name = series.partition("{")[0]
+                try:
+                    sums[name] = sums.get(name, 0.0) + float(value)
+                except ValueError:
+                    continue
+        limit = sums.get("vectord_cache_limit_bytes", math.inf)
+        hits = sums.get("vectord_cache_hits_total", 0.0) + sums.get("vectord_shared_cache_hits_total", 0.0)
+        return CacheState(int(limit), int(hits)) if math.isfinite(limit) and math.isfinite(hits) else None
 
     def get(self, path: str) -> ProbeReply:
         return self.send("GET", path, None)
@@ -174,6 +202,7 @@ _COHERE = {"input_type": "search_document", "embedding_types": ["float"]}
 EMBED_FORMS = (
     Form("OpenAI", "/v1/embeddings", "input", _openai_rows),
     Form("text-embeddings-inference", "/embed", "inputs", list, names_model=False),
+    Form("embedding-server", "/api/v1/embed", "inputs", _openai_rows, names_model=False),
     Form("Smart Embedder", "/embeddings/", "sentences", _smart_rows, names_model=False, options=_SMART),
     Form("infinity", "/embeddings", "input", _openai_rows),
     Form("Embedding Inference API", "/embed", "input", _ollama_rows),
@@ -199,6 +228,7 @@ class ProbedRoute:
     server: ProbedServer
     form: Form
     model: str | None
+    texts_at_once: int = MAX_TEXTS_AT_ONCE  # of `embed`, in one request
 
     def body(self, texts: object, query: str | None = None) -> dict[str, Any]:
         return self.form.body(texts, self.model, query)
@@ -207,9 +237,16 @@ class ProbedRoute:
         return self.server.post(self.form.path, body)
 
     def embed(self, texts: Sequence[str]) -> tuple[ProbeReply, Vectors | None]:
-        """The reply, and its vectors if it has a finite vector for each text, all of one width."""
-        reply = self.post(self.body(texts))
-        return reply, self.read_vectors(reply, len(texts))
+        """The last reply, and the vectors if there is a finite vector for each text, all of one width."""
+        parts: list[Vectors] = []
+        for start in range(0, len(texts), self.texts_at_once):
+            some = texts[start : start + self.texts_at_once]
+            reply = self.post(self.body(some))
+            vectors = self.read_vectors(reply, len(some))
+            if vectors is None or vectors.shape[1] != (parts or [vectors])[0].shape[1]:
+                return reply, None
+            parts.append(vectors)
+        return reply, np.concatenate(parts)
 
     def read_vectors(self, reply: ProbeReply, texts: int) -> Vectors | None:
         if reply.status != 200:
@@ -240,7 +277,10 @@ def find_embed_route(server: ProbedServer, model: str | None, like: ProbedRoute 
     """The first form that the server answers with vectors; the form of `like` is tried before the others."""
     forms = sorted(EMBED_FORMS, key=lambda form: like is None or form is not like.form)
     routes = (ProbedRoute(server, form, model) for form in forms)
-    return next((route for route in routes if route.embed(HELLO)[1] is not None), None)
+    found = next((route for route in routes if route.embed(HELLO)[1] is not None), None)
+    if found is None or found.embed(HELLO * (MAX_TEXTS_AT_ONCE // len(HELLO)))[1] is not None:
+        return found
+    return replace(found, texts_at_once=len(HELLO))  # some servers accept two texts only
 
 
 def find_rerank_route(server: ProbedServer, model: str | None, like: ProbedRoute | None = None) -> ProbedRoute | None:

@@ -20,8 +20,11 @@ class StandIn:
     url: str
     token: str | None = None
     status: int = 200  # of responses with vectors
-    fault: str = ""  # swapped: vectors in reverse order; html: errors as HTML; nan, slow, unhealthy, chunked
+    fault: str = ""  # swapped: vectors in reverse order; html: errors as HTML; nan, slow, unhealthy, chunked;
+    # plain: errors as plain text
     most_texts: int = 100
+    embeds_at: str = "/v1/embeddings"  # or embedding-server's /api/v1/embed
+    reranks_at: str = "/rerank"
     turned: float = 0.0  # distance of the vectors from those of another stand-in
     bodies: list[dict[str, Any]] = field(default_factory=list)
     release: threading.Event = field(default_factory=threading.Event)
@@ -76,13 +79,14 @@ class _Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         options = self.server.stand_in
         content = self.rfile.read(int(self.headers["content-length"]))
-        if self.path not in ("/v1/embeddings", "/rerank"):
+        if self.path not in (options.embeds_at, options.reranks_at):
             return self._send({"error": "not found"}, 404)
         if options.token is not None and self.headers.get("authorization") != f"Bearer {options.token}":
             return self._send({"error": "no key"}, 401)
         try:
             body = json.loads(content)
-            texts = body["input"] if self.path == "/v1/embeddings" else body["documents"]
+            field = {"/v1/embeddings": "input", "/api/v1/embed": "inputs"}.get(self.path, "documents")
+            texts = body[field]
             texts = [texts] if isinstance(texts, str) else list(texts)
         except (ValueError, KeyError, TypeError):
             return self._refuse()
@@ -91,7 +95,7 @@ class _Answers(BaseHTTPRequestHandler):
         options.bodies.append(body)
         if options.fault == "slow":
             options.release.wait()
-        if self.path == "/rerank":
+        if self.path == options.reranks_at:
             return self._rank(body["query"], texts)
         rows = [vector(text, options.turned) for text in texts]
         if options.fault == "nan" and rows:
@@ -110,14 +114,17 @@ class _Answers(BaseHTTPRequestHandler):
     def _refuse(self) -> None:
         if self.server.stand_in.fault == "html":
             self._bytes(b"<h1>Internal error</h1>", 500)
+        elif self.server.stand_in.fault == "plain":
+            self._bytes(b"Failed to parse the request body as JSON", 400, "text/plain; charset=utf-8")
         else:
             self._send({"error": "bad request"}, 400)
 
     def _send(self, body: object, status: int = 200) -> None:
         self._bytes(json.dumps(body).encode(), status)
 
-    def _bytes(self, content: bytes, status: int) -> None:
+    def _bytes(self, content: bytes, status: int, content_type: str = "application/json") -> None:
         self.send_response(status)
+        self.send_header("content-type", content_type)
         if self.server.stand_in.fault == "chunked":
             self.send_header("transfer-encoding", "chunked")
             self.end_headers()

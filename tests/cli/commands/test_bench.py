@@ -16,15 +16,35 @@ SMALL = ("--requests", "12", "--concurrency", "3", "--warmup", "2", "--batch-siz
 
 
 def test_every_request_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """The warm-up is sent and not counted. Batches have the given size, and bodies differ."""
+    """The warm-up is sent and not counted. Batches have the given size, and no text is sent twice, in no run."""
     with stand_in() as server:
-        assert run(["bench", "--url", server.url, "--json", "--scenarios", "embed_dense", *SMALL]) == 0
+        words = ["bench", "--url", server.url, "--json", "--scenarios", "embed_dense", *SMALL]
+        assert run(words) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert run(words) == 0
         sent = [body for body in server.bodies if len(body["input"]) == 2 and "report number" in body["input"][0]]
-    (row,) = json.loads(capsys.readouterr().out)["scenarios"]
+    (row,) = report["scenarios"]
     assert (row["requests"], row["ok"], row["failed"], row["concurrency"]) == (12, 12, 0, 3)
     assert row["min_ms"] <= row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] <= row["max_ms"]
-    assert len(sent) == 14
-    assert len({json.dumps(body) for body in sent}) == 12
+    assert len(sent) == 2 * 14
+    assert len({text for body in sent for text in body["input"]}) == 2 * 14 * 2
+
+
+def test_the_cache_of_a_server_is_not_measured(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second run hits the cache of vectors as little as the first one. Only --repeat measures the cache."""
+    words = ["bench", "--url", vectord_url, "--json", "--scenarios", "embed_dense", *SMALL]
+    caches = []
+    for further in ([], [], ["--repeat"]):
+        assert run([*words, *further]) == 0
+        caches.append(json.loads(capsys.readouterr().out)["cache"])
+    assert caches[:2] == [{"limit_bytes": 64 * 2**20, "hits": 0}] * 2
+    assert caches[2]["hits"] >= 12
+
+
+def test_the_cache_of_another_product_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    with stand_in() as server:
+        assert run(["bench", "--url", server.url, "--scenarios", "embed_dense", *SMALL]) == 0
+    assert "cache of the server: unknown" in capsys.readouterr().err
 
 
 def test_a_real_server_runs_each_scenario_that_it_supports(
@@ -38,6 +58,7 @@ def test_a_real_server_runs_each_scenario_that_it_supports(
     assert heading.split()[8:] == ["Avg", "P50", "P95", "P99", "Min", "Max"]
     assert [row.split()[0] for row in rows] == ["embed_dense", "rerank"]
     assert "embed_full left out" in captured.err
+    assert "cache of the server: 64.0 MiB, which answered 0 texts" in captured.err
     assert "\x1b" not in captured.out
 
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.commands.stand_in import stand_in
+from tests.real_server import running
 
 from vectord.cli.main import run
+from vectord.products.common.profiles import profiles
+
+# Profiles with settings of their own. The others only order the APIs.
+PROFILES = [name for name, path in profiles().items() if re.search(r"^\[", path.read_text("utf-8"), re.MULTILINE)]
+MODEL = "sentence-transformers/all-MiniLM-L6-v2"
+# The settings of the models, in profiles that have several.
+ROLES = {
+    "semantic-explorer": ("default-embedding-model", "reranker-model"),
+    "smart-embedder": ("model-id", "reranker-model"),
+}
 
 
 def checked(capsys: pytest.CaptureFixture[str], url: str, *words: str) -> tuple[int, dict[str, Any]]:
@@ -56,9 +69,8 @@ def test_a_missing_feature_is_not_offered(capsys: pytest.CaptureFixture[str]) ->
     ("fault", "name"),
     [
         ({"fault": "swapped"}, "results keep the order of the texts"),
-        ({"fault": "html"}, "truncated JSON gets a 4xx error in JSON"),
+        ({"fault": "html"}, "truncated JSON gets a 4xx error"),
         ({"fault": "unhealthy"}, "healthy"),
-        ({"most_texts": 3}, "16 concurrent clients get their own results"),
     ],
     ids=str,
 )
@@ -69,6 +81,25 @@ def test_a_faulty_server_fails(fault: dict[str, Any], name: str, capsys: pytest.
     assert code == 1
     assert name in names(report, "failed")
     assert all(one["why"] for one in report["checks"] if one["verdict"] == "failed")
+
+
+@pytest.mark.parametrize("habit", [{"most_texts": 2}, {"fault": "plain"}], ids=str)
+def test_a_products_own_habits_are_no_fault(habit: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """embedding-server accepts two texts in a request; text-embeddings-inference answers bad JSON with plain text."""
+    with stand_in(**habit) as server:
+        code, report = checked(capsys, server.url, "--backpressure-requests", "0")
+    assert (code, names(report, "failed")) == (0, [])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_vectord_passes_with_the_defaults_of_each_profile(
+    profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The profile's own limits of texts, concurrency, and form of errors. Its models are replaced by a small one."""
+    models = [f"--{name}={MODEL}" for name in ROLES.get(profile, ())] or [MODEL]
+    with running(tmp_path / "log", "--profile", profile, "--host", "127.0.0.1", *models) as (url, _):
+        code, report = checked(capsys, url)
+    assert (code, names(report, "failed")) == (0, [])
 
 
 def test_a_server_without_finite_vectors_offers_none(capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,6 +86,7 @@ def test_two_servers_of_one_model_are_interchangeable(vectord_url: str, capsys: 
     lines = {line["what"]: line for line in found["lines"]}
     assert lines["dimensions"] == {"what": "dimensions", "here": "384", "there": "384", "verdict": "same"}
     assert lines["33 texts in a request"]["verdict"] == "differs"  # TEI accepts 32, the default profile 2,048
+    assert (lines["vector cache"]["here"], lines["vector cache"]["there"]) == ("64.0 MiB", "64.0 MiB")
 
 
 def test_other_vectors_are_not_interchangeable(capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +95,7 @@ def test_other_vectors_are_not_interchangeable(capsys: pytest.CaptureFixture[str
         code, found = compared(capsys, "--against", there.url, "--url", here.url)
     assert (code, found["interchangeable"]) == (1, False)
     assert found["least_cosine"] < found["mean_cosine"] < 0.99
+    assert found["reasons"] == ["the least cosine is below 0.99"]
     verdicts = {line["what"]: line["verdict"] for line in found["lines"]}
     assert verdicts["64 texts in a request"] == "differs"
     assert verdicts["ranking of 'What is machine learning?'"] == "same"
@@ -105,6 +107,49 @@ def test_the_comparison_is_a_table_with_a_last_line(capsys: pytest.CaptureFixtur
     printed = capsys.readouterr().out
     assert printed.strip().splitlines()[-1].startswith("Interchangeable: least cosine 1.000000")
     assert "\x1b" not in printed
+
+
+def test_the_last_line_has_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    with stand_in() as here, stand_in(turned=2.0) as there:
+        assert run(["doctor", "--against", there.url, "--url", here.url]) == 1
+    last = capsys.readouterr().out.strip().splitlines()[-1]
+    assert last.startswith("NOT interchangeable: least cosine 0.")
+    assert last.endswith("; the least cosine is below 0.99.")
+
+
+def test_the_speed_is_measured_with_new_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """No server answers from its cache, or from a cache that both share."""
+    with stand_in() as here, stand_in() as there:
+        compared(capsys, "--against", there.url, "--url", here.url)
+        sent = [
+            text
+            for server in (here, there)
+            for body in server.bodies
+            for text in body.get("input", ())
+            if "report number" in text
+        ]
+    assert len(sent) > 400
+    assert len(set(sent)) == len(sent)
+
+
+def test_embedding_servers_route_is_compared(vectord_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its route /api/v1/embed, with two texts in a request, as in its default settings."""
+    with stand_in(embeds_at="/api/v1/embed", most_texts=2) as there:
+        code, found = compared(capsys, "--against", there.url, "--url", vectord_url)
+    lines = {line["what"]: line for line in found["lines"]}
+    assert lines["API for vectors"]["there"] == "embedding-server, POST /api/v1/embed"
+    assert lines["API for vectors"]["here"] == "embedding-server, POST /api/v1/embed"
+    assert (code, lines["dimensions"]["verdict"]) == (1, "differs")
+    assert "dimensions: 384 here, 256 there" in found["reasons"]
+
+
+def test_a_comparison_of_nothing_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither vectors nor rankings of both servers."""
+    with stand_in() as here, stand_in(embeds_at="/elsewhere", reranks_at="/elsewhere") as there:
+        assert run(["doctor", "--json", "--against", there.url, "--url", here.url]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["compared"] is False
+    assert "--against: nothing was compared" in captured.err
 
 
 def test_a_server_without_results_is_not_interchangeable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,6 +102,7 @@ def _gauges() -> Gauges:
         places=8,
         cached_texts=0,
         cache_bytes=0,
+        cache_limit_bytes=0,
         memory_bytes={},
         devices={},
     )

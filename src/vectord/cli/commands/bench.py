@@ -39,6 +39,9 @@ Units/s counts sentences or passages per second. Avg to Max are milliseconds fro
 response's last byte, for requests that succeeded. Wall is seconds. A scenario that the server does not support is left
 out, unless --scenarios names it.
 
+Every text is new, so no cache answers it. A last line reports the server's cache of vectors, and how many texts it
+answered, for a server of vectord.
+
 \b
 Exit codes:
   0    every request got status 200
@@ -72,7 +75,7 @@ Examples:
             default=128,
         ),
         value("--sleep-between", "S", "Seconds between scenarios.", kind=click.FloatRange(0, 3600), default=0.0),
-        flag("--repeat", help="Send the same texts in every request.  [default: 64 different requests]"),
+        flag("--repeat", help="Send the same texts in every request, which measures a cache.  [default: new texts]"),
         flag("--no-progress", help="Show no progress bar."),
         JSON,
     ],
@@ -107,14 +110,17 @@ def command(
     with ProbedServer(check_url(url, "--url"), token, timeout or 3600) as server:
         server.check_reachable("--url")
         model = model or server.find_model()
+        cache = server.read_cache()
+        hits = 0  # during the measurements; finding the API repeats texts
         for name in dict.fromkeys(names):
             try:
-                chosen = scenario(server, name, model=model, batch_size=batch_size, repeat=repeat)
+                chosen = scenario(server, name, model=model, batch_size=batch_size, repeated=repeat)
             except Unsupported as why:
                 unsupported[name] = str(why)
                 continue
             if found:
                 time.sleep(sleep_between)
+            before = server.read_cache()
             with _progress(name, requests, hidden=as_json or no_progress) as report:
                 figures = put_load(
                     name,
@@ -128,12 +134,17 @@ def command(
                     report=report,
                 )
             found.append((figures, chosen.form))
+            after = server.read_cache()
+            hits += after.hits - before.hits if before is not None and after is not None else 0
     if as_json:
         rows = [{**asdict(figures), "api": form} for figures, form in found]
         given = {"url": server.url, "batch_size": batch_size, "warmup": warmup, "repeat": repeat}
-        print_json({**given, "scenarios": rows, "not_asked": unsupported})
+        shown = None if cache is None else {"limit_bytes": cache.limit_bytes, "hits": hits}
+        print_json({**given, "cache": shown, "scenarios": rows, "not_asked": unsupported})
     else:
         _print(found, unsupported)
+        shown_cache = "unknown" if cache is None else f"{cache.summary()}, which answered {hits} texts"
+        sys.stderr.write(f"vectord: cache of the server: {shown_cache}\n")
     failed = any(figures.failed for figures, _ in found) or not found or (scenarios is not None and bool(unsupported))
     return ExitCode.FAILED if failed else 0
 

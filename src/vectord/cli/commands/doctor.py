@@ -38,7 +38,7 @@ Accepts MODELs and the options of `vectord serve`.
 Exit codes:
   0    no problem; with --against: vectors and rankings are interchangeable
   1    a problem; with --against: vectors with a cosine below 0.99, or another ranking
-  2    a bad option, a missing model, or no server at the URL
+  2    a bad option, a missing model, or no server at the URL; with --against: nothing could be compared
   130  Ctrl-C
 
 \b
@@ -95,9 +95,12 @@ def command(
             here.check_reachable("--url")  # results of a server that stopped meanwhile mean nothing
             there.check_reachable("--against")
     if as_json:
-        print_json({**dataclasses.asdict(found), "interchangeable": found.interchangeable})
+        verdict = {"compared": found.compared, "interchangeable": found.interchangeable, "reasons": found.reasons}
+        print_json({**dataclasses.asdict(found), **verdict})
     else:
         _print_comparison(found)
+    if not found.compared:
+        raise ConfigError("--against: nothing was compared, because no API returns vectors or scores on both servers")
     return 0 if found.interchangeable else ExitCode.FAILED
 
 
@@ -231,8 +234,9 @@ def _print_comparison(found: Comparison) -> None:
         for one in found.lines
     ]
     print_table(rows, ("", f"here, {found.here}", f"there, {found.there}", ""))
-    if found.least_cosine is None:
-        print_text("\nNo vectors could be compared." if found.interchangeable else "\nRankings differ.")
-    else:
+    if found.compared:
+        cosines = "no vectors were compared, only rankings"
+        if found.least_cosine is not None:
+            cosines = f"least cosine {found.least_cosine:.6f}, mean {found.mean_cosine:.6f}"
         verdict = "Interchangeable" if found.interchangeable else "NOT interchangeable"
-        print_text(f"\n{verdict}: least cosine {found.least_cosine:.6f}, mean {found.mean_cosine:.6f}.")
+        print_text(f"\n{verdict}: {'; '.join([cosines, *found.reasons])}.")

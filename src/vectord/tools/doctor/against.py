@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from vectord.errors import ConfigError
-from vectord.tools.bench import sentences
+from vectord.tools.bench import unseen_batches
 from vectord.tools.load import Figures, LoadTarget, put_load
 from vectord.tools.probe import ProbedRoute, ProbedServer, Vectors, find_embed_route, find_rerank_route
 
@@ -85,10 +85,24 @@ class Comparison:
     mean_cosine: float | None
 
     @property
+    def compared(self) -> bool:
+        """Vectors or rankings of both servers were compared."""
+        return any(line.what.startswith(("dimensions", "ranking of")) for line in self.lines)
+
+    @property
     def interchangeable(self) -> bool:
-        """At least one decisive line was compared, and all of them are the same."""
-        decisive = [line for line in self.lines if line.what.startswith(DECISIVE)]
-        return any(line.verdict == "same" for line in decisive) and all(line.verdict != "differs" for line in decisive)
+        return self.compared and not self.reasons
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why stored vectors or rankings of one server do not serve the other: the decisive lines that differ."""
+        found = [line for line in self.lines if line.what.startswith(DECISIVE) and line.verdict == "differs"]
+        return [
+            f"the least cosine is below {SAME_COSINE}"
+            if line.what.startswith("cosine")
+            else f"{line.what}: {line.here} here, {line.there} there"
+            for line in found
+        ]
 
 
 def compare(here: ProbedServer, there: ProbedServer, *, model_there: str | None = None) -> Comparison:
@@ -211,13 +225,14 @@ def _errors(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
 
 
 def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
-    """The same load on both servers, one after the other. Other load on their machines counts."""
+    """The same load of new texts on both servers, one after the other. Other load on their machines counts."""
 
     def load(route: ProbedRoute, texts: int, requests: int, concurrency: int) -> Figures:
+        batches = unseen_batches(texts)  # no server has them in its cache, nor in one that both share
         return put_load(
             "doctor",
             LoadTarget(route.server.url, route.form.path, route.server.token),
-            [route.body(sentences(number, texts)) for number in range(requests)],
+            map(route.body, batches),
             requests=requests,
             concurrency=concurrency,
             warmup=2,
@@ -228,11 +243,14 @@ def _speed(own: ProbedRoute, other: ProbedRoute) -> Iterator[Line]:
     def ms(value: float | None) -> str:
         return "-" if value is None else f"{value:.1f}"
 
-    busy = [load(route, SPEED_TEXTS, SPEED_REQUESTS, SPEED_CONCURRENCY) for route in (own, other)]
+    texts = min(SPEED_TEXTS, own.texts_at_once, other.texts_at_once)
+    busy = [load(route, texts, SPEED_REQUESTS, SPEED_CONCURRENCY) for route in (own, other)]
     single = [load(route, 1, 10, 1) for route in (own, other)]
     yield _line(f"texts/s, {SPEED_CONCURRENCY} clients", *(f"{one.units_per_s:.1f}" for one in busy), same=None)
     yield _line("p50 of them, ms", *(ms(one.p50_ms) for one in busy), same=None)
     yield _line("p50 of a single text, ms", *(ms(one.p50_ms) for one in single), same=None)
+    caches = [route.server.read_cache() for route in (own, other)]
+    yield _line("vector cache", *("unknown" if cache is None else cache.summary() for cache in caches), same=None)
 
 
 # --- a server of this machine ---------------------------------------------------------------------------------
