@@ -119,3 +119,18 @@ def test_one_bad_text_fails_alone_on_request(client, own):
     good, bad, fine = answer.data
     assert_same_vectors([good.embedding, fine.embedding], own.embed(TEXTS[:2]))
     assert (bad.object, bad.index, bad.error["code"]) == ("error", 1, "context_length_exceeded")
+
+
+@pytest.mark.parametrize("prefix", ["openai/v1", "v1/openai", "v1-openai", "engines/v1", "api/v0"])
+def test_paths_of_other_servers_are_answered(server, own, prefix):
+    with openai.OpenAI(base_url=f"{server}/{prefix}", api_key="none is needed") as client:
+        assert_same_vectors(vectors(client.embeddings.create(model=MODEL, input=TEXTS[:2])), own.embed(TEXTS[:2]))
+        assert client.models.list().data[0].id == MODEL
+
+
+def test_azures_client_names_the_model_in_the_path(guarded_server, key):
+    """It sends the key as `api-key`."""
+    with openai.AzureOpenAI(azure_endpoint=guarded_server, api_version="2024-10-21", api_key=key) as client:
+        answer = client.embeddings.create(model=MODEL, input=TEXTS[:2])
+    assert answer.model == MODEL
+    assert len(vectors(answer)) == 2
