@@ -366,6 +366,18 @@ class DecodeResult:
     texts: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """The hardware behind a device such as cuda:0."""
+
+    name: str  # NVIDIA H100 80GB HBM3
+    memory_bytes: int
+
+    @property
+    def memory_gb(self) -> float:
+        return round(self.memory_bytes / 2**30, 2)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """The facts of a served model, for `/info` and `/v1/models`; limits are the enforced ones."""
@@ -391,6 +403,7 @@ class ModelInfo:
     prompts: Mapping[str, str] = field(default_factory=dict)
     devices: Mapping[str, DeviceState] = field(default_factory=dict)  # each device or replica that runs it
     sources: Mapping[VectorKind, str] = field(default_factory=dict)  # of a composite: the served model for each kind
+    gpu: Gpu | None = None  # that runs it, the first of several; None: the processor, or unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -422,6 +435,7 @@ class Statistics:
     batches: int
     refused_requests: int
     device: str
+    gpu: Gpu | None = None  # of that device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,9 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     engine, server = config.engine, config.server
     assert engine.max_concurrent_reranks == 32
     assert (engine.request_timeout_s, engine.rerank_timeout_s, engine.forward_timeout_s) == (90, 60, 30)
+    assert engine.gpu_forward_timeout_s == 15
+    assert (server.max_sentence_chars, server.max_rerank_total_chars) == (None, None)
+    assert server.health_of == "smart_embedder"
     assert (server.max_sentences_per_request, server.max_rerank_passages) == (128, 128)
     assert config.device.batch_sizes == "smart-embedder"
 

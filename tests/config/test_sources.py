@@ -155,3 +155,22 @@ def test_the_cache_folder_of_the_first_source_counts(
     environ = {**environ, "MODELS": "bge-m3"}
     model = load(["--profile", "simple-inference-server", *argv], environ, tmp_path).config.model
     assert (model.hf_home, model.hub_cache) == (hf_home, hub_cache)
+
+
+@pytest.mark.parametrize(
+    ("profile", "environ", "seconds"),
+    [
+        ("smart-embedder", {}, (30, 15)),
+        ("smart-embedder", {"GPU_PROCESS_TIMEOUT": "60"}, (60, None)),
+        ("smart-embedder", {"GPU_FORWARD_TIMEOUT_S": "20"}, (30, 20)),
+        ("smart-embedder", {"GPU_PROCESS_TIMEOUT": "60", "GPU_FORWARD_TIMEOUT_S": "20"}, (60, 20)),
+        ("default", {}, (300, None)),
+    ],
+    ids=str,
+)
+def test_a_gpu_has_its_own_timeout(
+    tmp_path: Path, profile: str, environ: dict[str, str], seconds: tuple[float, float | None]
+) -> None:
+    """Unless the operator sets one for every device."""
+    engine = load(["--profile", profile], environ, tmp_path).config.engine
+    assert (engine.forward_timeout_s, engine.gpu_forward_timeout_s) == seconds

@@ -16,7 +16,7 @@ from vectord.products import smart_embedder
 from vectord.products.common.dialect import Guards, Rendered
 from vectord.products.smart_embedder import TRUNCATED
 from vectord.products.smart_embedder.metrics import health
-from vectord.schema import EmbedRequest, EmbedResult, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength
+from vectord.schema import EmbedRequest, EmbedResult, Gpu, RerankRequest, ShowStatistics, Sparse, Statistics, TextLength
 
 ALL = frozenset({"dense", "sparse", "colbert"})
 BGE = model_info("BAAI/bge-m3", outputs=ALL | {"tokens"})
@@ -118,9 +118,34 @@ def test_a_composite_takes_precedence_over_its_members(kinds):
     assert call("/embeddings", body, (QWEN, BGE, BOTH)).request.model == "both"
 
 
-def test_vectors_that_no_model_makes_are_left_to_the_engine():
-    """The engine has the error for them."""
-    assert call("/embeddings", {"sentences": ["a"]}, (QWEN,)).request.model is None
+def test_the_default_body_gets_the_vectors_that_the_model_makes():
+    """null and a warning for each other kind."""
+    parsed = call("/embeddings", {"sentences": ["a"]}, (QWEN, RERANKER))
+    assert (parsed.request.outputs, parsed.request.model) == ({"dense"}, QWEN.name)
+    result = embedded(dense={"float": np.array([[0.5, -0.25]], np.float32)})
+    shown = answer("/embeddings", {"sentences": ["a"]}, result, (QWEN, RERANKER))
+    assert shown["data"][0]["embeddings"] == {"dense": [0.5, -0.25], "sparse": None, "colbert": None}
+    assert shown["warnings"] == [
+        {
+            "code": "vectors_unavailable",
+            "severity": "warning",
+            "message": f"The model makes no {kind} vectors.",
+            "target": {"field": f"return_{kind}", "index": None, "pointer": f"/return_{kind}"},
+            "details": {"model": QWEN.name},
+        }
+        for kind in ("sparse", "colbert")
+    ]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{"return_sparse": True}, {"return_dense": False}, {"return_dense": False, "return_sparse": True}],
+    ids=str,
+)
+def test_demanded_vectors_that_no_model_makes_are_left_to_the_engine(body):
+    """The engine has the error for them, and for a request without any vectors that a model makes."""
+    request = call("/embeddings", {"sentences": ["a"], **body}, (QWEN,)).request
+    assert request.model is None and not request.outputs <= QWEN.outputs
 
 
 def embedded(**facts):
@@ -326,6 +351,50 @@ def test_a_guard_counts_items(path, body):
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "guards", "place", "words"),
+    [
+        (
+            "/embeddings",
+            {"sentences": ["ab", "abc"]},
+            {"max_sentence_chars": 2},
+            ["sentences", 1],
+            "2 characters; got 3",
+        ),
+        (
+            "/embeddings",
+            {"sentences": ["ab", "c"]},
+            {"max_total_chars": 2},
+            ["sentences"],
+            "2 characters in all; got 3",
+        ),
+        (
+            "/rerank",
+            {"query": "abc", "passages": ["a"]},
+            {"max_rerank_text_chars": 2},
+            ["query"],
+            "2 characters; got 3",
+        ),
+        (
+            "/rerank",
+            {"query": "a", "passages": ["a", "abc"]},
+            {"max_rerank_text_chars": 2},
+            ["passages", 1],
+            "2 characters; got 3",
+        ),
+        ("/rerank", {"query": "ab", "passages": ["c"]}, {"max_rerank_total_chars": 2}, ["passages"], "in all; got 3"),
+    ],
+)
+def test_a_guard_counts_characters(path, body, guards, place, words):
+    """Version 1.1's limits, only if they are set: 422 with the place."""
+    call(path, body)
+    call(path, body, guards=Guards(**dict.fromkeys(guards, 3)))
+    rendered = refused(path, body, Guards(**guards))
+    (fault,) = json.loads(rendered.body)["detail"]
+    assert (rendered.status, fault["loc"]) == (422, ["body", *place])
+    assert words in fault["msg"]
+
+
+@pytest.mark.parametrize(
     ("error", "status", "detail"),
     [
         (errors.Unauthorized("No key."), 401, "Invalid or missing bearer token."),
@@ -359,6 +428,40 @@ def test_health_reports_the_batch_limits(limits: Any, longest: int, batch_size: 
     served = model_list(model_info(max_input_tokens=longest))
     facts = health(replace(served, limits=replace(served.limits, **limits)), True)
     assert (facts["batch_size"], facts["max_requests_in_batch"]) == (batch_size, max_requests)
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("gpu", "longest", "sizes"),
+    [
+        (None, 8192, (1, 8)),
+        (None, 512, (1, 8)),
+        *((Gpu("RTX", int(gb * GIB)), 8192, sizes) for gb, sizes in ((4, (3, 16)), (8, (6, 16)), (8.1, (12, 16)))),
+        *(
+            (Gpu("RTX", gb * GIB), 512, sizes)
+            for gb, sizes in ((4, (16, 16)), (6, (32, 16)), (8, (64, 32)), (9, (128, 64)))
+        ),
+    ],
+    ids=str,
+)
+def test_the_original_health_has_its_version_and_batch_sizes(gpu, longest, sizes):
+    """By the table of its document."""
+    shown = smart_embedder.DIALECT.original_health(model_list(model_info(max_input_tokens=longest, gpu=gpu)))
+    assert shown == {"version": "1.2.0", "batch_size": sizes[0], "max_requests_in_batch": sizes[1]}
+
+
+def test_health_and_stats_describe_the_gpu():
+    """By its name and memory."""
+    gpu = Gpu("NVIDIA GeForce RTX 4060 Laptop GPU", 8_585_216_000)
+    facts = health(model_list(model_info(device="cuda:0", gpu=gpu)), True)["gpu"]
+    assert (facts["device_info"], facts["memory_gb"]) == (gpu.name, 8.0)
+    figures = Statistics(
+        uptime_s=1, embed_requests=0, embed_texts=0, batches=0, refused_requests=0, device="cuda:0", gpu=gpu
+    )
+    shown = route("/stats", "GET").parse(incoming({})).render(figures)
+    assert json.loads(shown.body)["hardware"] == "NVIDIA GeForce RTX 4060 Laptop GPU (8.00 GB)"
 
 
 def test_health_names_devices_of_loaded_models_only() -> None:

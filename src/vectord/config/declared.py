@@ -256,6 +256,15 @@ class EngineConfig:
         "Seconds until a forward counts as hung: its texts fail and a new thread replaces its thread; 0: never.",
         limits=(0, 86_400),
     )
+    gpu_forward_timeout_s: float | None = setting(
+        None,
+        "The same on a GPU; it wins there, unless forward_timeout_s comes from a source of higher priority. Default: "
+        "forward_timeout_s.",
+        limits=(0, 86_400),
+    )
+    qwen_rerank_batch_size: int | None = setting(
+        None, "Most pairs in a forward of a reranker that is a language model.", limits=(1, 65_536)
+    )
     batch_window_ms: float = setting(
         0.0, "Milliseconds that an idle stream waits for more texts; 0: it starts at once.", limits=(0, 1000)
     )
@@ -394,6 +403,25 @@ class ServerConfig:
     )
     max_rerank_passages: int | None = setting(
         None, "Most passages in a request on smart_embedder's routes; 422 above.", limits=(1, 200_000)
+    )
+    max_sentence_chars: int | None = setting(
+        None, "Most characters in a sentence on smart_embedder's routes; 422 above.", limits=(1, 2**40)
+    )
+    max_total_chars_per_request: int | None = setting(
+        None, "Most characters in all sentences of a request on smart_embedder's routes; 422 above.", limits=(1, 2**40)
+    )
+    max_rerank_text_chars: int | None = setting(
+        None, "Most characters in a query or a passage on smart_embedder's routes; 422 above.", limits=(1, 2**40)
+    )
+    max_rerank_total_chars: int | None = setting(
+        None,
+        "Most characters in a query and its passages together on smart_embedder's routes; 422 above.",
+        limits=(1, 2**40),
+    )
+    health_of: str | None = setting(
+        None,
+        "API whose version and figures /health reports, for clients that compare them. Default: those of this server.",
+        choices=DIALECTS,
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 

@@ -186,6 +186,7 @@ LENIENT = frozenset(
         "QWEN_EMBED_MAX_LENGTH",
         "BGE_RERANK_MAX_LENGTH",
         "QWEN_RERANK_MAX_LENGTH",
+        "QWEN_RERANK_BATCH_SIZE",
         "MAX_QUEUE_SIZE",
         "RERANK_MAX_QUEUE",
         "REQUEST_TIMEOUT",
@@ -194,7 +195,11 @@ LENIENT = frozenset(
         "RATE_LIMIT_REQUESTS_PER_MINUTE",
         "RATE_LIMIT_BURST_SIZE",
         "MAX_SENTENCES_PER_REQUEST",
+        "MAX_SENTENCE_CHARS",
+        "MAX_TOTAL_CHARS_PER_REQUEST",
         "MAX_RERANK_PASSAGES",
+        "MAX_RERANK_TEXT_CHARS",
+        "MAX_RERANK_TOTAL_CHARS",
     ]
 )
 
@@ -247,16 +252,12 @@ IGNORED: tuple[Ignored, ...] = (
         "ONNX Runtime's memory grows as needed and is returned.",
     ),
     Ignored(
-        ("MAX_RERANKING_BATCH_SIZE", "QWEN_RERANK_BATCH_SIZE"),
+        ("MAX_RERANKING_BATCH_SIZE",),
         "Pairs are batched like texts, by tokens; see max_batch_tokens and max_batch_requests.",
     ),
     Ignored(
         ("INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),
         "All requests share one limit; see max_concurrent_requests and max_queue_wait_s.",
-    ),
-    Ignored(
-        ("MAX_SENTENCE_CHARS", "MAX_TOTAL_CHARS_PER_REQUEST", "MAX_RERANK_TEXT_CHARS", "MAX_RERANK_TOTAL_CHARS"),
-        "Smart Embedder has dropped them; payload_limit bounds a body.",
     ),
 )
 IGNORED_NAMES = {name: ignored for ignored in IGNORED for name in ignored.names}

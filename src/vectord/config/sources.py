@@ -93,7 +93,7 @@ def load(
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
     profile = read_profile(name or "default", cwd, profiles or {})
     layers = (command_line.layer, environment, dotted, file, profile.layer)
-    config, origins = _merged(_one_hub_cache(layers))
+    config, origins = _merged(_without_outranked(layers))
     for setting in SETTINGS:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
             raise ConfigError(
@@ -108,14 +108,18 @@ def load(
     return Loaded(config=config, origins=origins, profile=profile.name, notes=tuple(notes))
 
 
-def _one_hub_cache(layers: Sequence[Layer]) -> Sequence[Layer]:
-    """Drop hub_cache from the layers after the first with hf_home.
+# A setting -> another that wins over it, unless the first comes from a source of higher priority: --hf-home beats
+# HF_HUB_CACHE; HF_HUB_CACHE beats HF_HOME in the same source, as in huggingface_hub.
+_OUTRANKED = {"hf_home": "hub_cache", "forward_timeout_s": "gpu_forward_timeout_s"}
 
-    --hf-home beats HF_HUB_CACHE; HF_HUB_CACHE beats HF_HOME in the same source, as in huggingface_hub.
-    """
-    first = next((place for place, layer in enumerate(layers) if "hf_home" in layer), len(layers))
-    later = [{name: value for name, value in layer.items() if name != "hub_cache"} for layer in layers[first + 1 :]]
-    return [*layers[: first + 1], *later]
+
+def _without_outranked(layers: Sequence[Layer]) -> Sequence[Layer]:
+    """Drop the second setting of _OUTRANKED from the layers after the first one with the first setting."""
+    for outranks, name in _OUTRANKED.items():
+        first = next((place for place, layer in enumerate(layers) if outranks in layer), len(layers))
+        later = [{key: value for key, value in layer.items() if key != name} for layer in layers[first + 1 :]]
+        layers = [*layers[: first + 1], *later]
+    return layers
 
 
 def _merged(layers: Sequence[Layer]) -> tuple[Config, Mapping[str, Origin]]:

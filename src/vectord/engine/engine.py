@@ -224,7 +224,8 @@ class Engine:
         if isinstance(request, ListModels):
             return self._list_models(request, caller)
         if isinstance(request, ShowStatistics):
-            return self._counter.statistics(self._device())
+            facts = next((runner.facts for runner in self._runners()), None)
+            return self._counter.statistics(facts.device if facts else "unknown", facts.gpu if facts else None)
         if isinstance(request, LoadModel | UnloadModel):
             return await self._manage(request, caller)
         task = Task(caller, self._pool, self._lifecycle.use, self._config.max_client_batch_size)
@@ -363,9 +364,6 @@ class Engine:
 
     def _runners(self) -> list[ModelRunner]:
         return [served.runner for served in self._registry.models if served.runner is not None]
-
-    def _device(self) -> str:
-        return next((runner.facts.device for runner in self._runners()), "unknown")
 
     def _check_wait(self, request: Request, caller: Caller) -> None:
         """Raises Overloaded if every model is too busy for even one token.

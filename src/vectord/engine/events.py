@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from vectord.errors import Overloaded
-from vectord.schema import Caller, Statistics, TextLength, Timings
+from vectord.schema import Caller, Gpu, Statistics, TextLength, Timings
 
 NO_TIMINGS = Timings()
 
@@ -106,7 +106,7 @@ class StatisticsCounter:
         self.rate_limited = 0  # requests that the server rejected
         self._loading: set[str] = set()  # models whose batches are part of their self-test
 
-    def statistics(self, device: str) -> Statistics:
+    def statistics(self, device: str, gpu: Gpu | None) -> Statistics:
         return Statistics(
             uptime_s=time.monotonic() - self._started_s,
             embed_requests=self._embed_requests,
@@ -114,6 +114,7 @@ class StatisticsCounter:
             batches=self._batches,
             refused_requests=self._refused_requests + self.rate_limited,
             device=device,
+            gpu=gpu,
         )
 
     def observe(self, event: Event) -> None:

@@ -349,6 +349,22 @@ async def test_after_a_hung_forward_the_next_request_is_answered():
     assert backend.renewed == 1
 
 
+@pytest.mark.parametrize(("device", "hangs"), [("cpu", False), ("cuda:0", True)])
+async def test_a_gpu_may_have_a_shorter_timeout(device, hangs):
+    """The processor keeps its own."""
+    backend = FakeBackend(device=device)
+    async with serving(backend, forward_timeout_s=3600, gpu_forward_timeout_s=SOON_S) as engine:
+        gate = backend.gate
+        close_gate(backend)
+        answer = asyncio.create_task(engine.answer(embed("a"), Caller()))
+        await entered(backend)
+        if hangs:
+            with pytest.raises(InferenceTimedOut):
+                await answer
+        gate.set()
+        assert hangs or (await answer).dense
+
+
 async def test_without_a_deadline_there_is_no_timer():
     """And a TimeoutError of the work itself passes through."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import numpy as np
 import pytest
 from tests.engine.fakes import (
+    CROSS_ENCODER,
     JUDGE,
     ByteEncoder,
     FakeBackend,
@@ -43,13 +45,15 @@ async def running(
     cache: AnswerCache | None = None,
     max_batch_texts: int | None = None,
     model: ModelSpec = DENSE_MODEL,
+    **settings: Any,
 ) -> AsyncIterator[ModelRunner]:
+    """settings: EngineConfig's."""
     runner = ModelRunner(
         "m",
         model,
         ByteEncoder(),
         [backend],
-        config=EngineConfig(),
+        config=EngineConfig(**settings),
         max_batch_texts=max_batch_texts,
         cache=ModelCache("m", model, "float32", AnswerCache(0) if cache is None else cache, None, discard),
         observer=discard,
@@ -92,6 +96,15 @@ async def test_a_batch_respects_the_operators_and_the_devices_limit(configured, 
     """A device that returns a whole vocabulary per text has memory for few texts."""
     backend = FakeBackend(max_batch_texts=largest)
     async with running(backend, max_batch_texts=configured) as runner:
+        await run(runner, *[text("x" * n) for n in range(1, 13)])
+    assert max(len(sizes(batch)) for batch in backend.batches) == most
+
+
+@pytest.mark.parametrize(("model", "most"), [(JUDGE, 2), (CROSS_ENCODER, 12)], ids=["language model", "cross-encoder"])
+async def test_pairs_of_a_language_model_have_a_limit(model, most):
+    """Smart Embedder's QWEN_RERANK_BATCH_SIZE: other rerankers do not have it."""
+    backend = backend_for(model)
+    async with running(backend, model=model, qwen_rerank_batch_size=2) as runner:
         await run(runner, *[text("x" * n) for n in range(1, 13)])
     assert max(len(sizes(batch)) for batch in backend.batches) == most
 

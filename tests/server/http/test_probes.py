@@ -93,3 +93,12 @@ async def test_ping_has_no_body() -> None:
     """As in TEI and SageMaker."""
     reply = await call(app(a="ready"), "GET", "/ping")
     assert (reply.body, reply.headers["content-length"]) == (b"", "0")
+
+
+@pytest.mark.parametrize("health_of", [None, "smart_embedder"])
+async def test_health_reports_the_figures_of_one_product(health_of: str | None) -> None:
+    """Its version and batch sizes if the setting names it, else those of this server."""
+    served = create_app(FakeEngine(), load_dialects(DIALECTS), ServerConfig(health_of=health_of))
+    body = (await call(served, "GET", "/health")).json
+    assert (body["version"] == "1.2.0") is (health_of is not None)
+    assert ((body["batch_size"], body["max_requests_in_batch"]) == (1, 8)) is (health_of is not None)

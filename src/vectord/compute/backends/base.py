@@ -15,7 +15,7 @@ from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.calibration.texts import Sample
 from vectord.compute.networks.facts import size
 from vectord.compute.ops.base import PackedTexts
-from vectord.schema import DeviceMemory, Float32
+from vectord.schema import DeviceMemory, Float32, Gpu
 
 __all__ = ["Answers", "Backend", "BackendFacts", "BackendOptions", "LoadBackend", "PackedTexts", "TokenBatch"]
 
@@ -52,6 +52,7 @@ class BackendFacts:
     max_batch_tokens: int  # in that unit
     max_batch_texts: int | None = None  # None: any number; see max_batch_texts below
     pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
+    gpu: Gpu | None = None  # behind the device; None: none, or unknown
     int8_cosine: float | None = None  # mean, of int8 outputs to those of the same model without int8; None: not in int8
 
 

@@ -32,7 +32,7 @@ from transformers.utils import logging as transformers_logging
 from vectord.checkpoints.checkpoint import Checkpoint, open_checkpoint
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, PackedTexts, TokenBatch
-from vectord.compute.backends.torch import choose_device, choose_dtype
+from vectord.compute.backends.torch import choose_device, choose_dtype, gpu_of
 from vectord.compute.networks.facts import flag
 from vectord.compute.networks.heads import heads_of
 from vectord.compute.ops.padding import pad, texts_of_spans
@@ -83,6 +83,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TransformersBackend:
         streams=1,
         cost="padded",
         max_batch_tokens=options.max_batch_tokens or default_batch_tokens,
+        gpu=gpu_of(device),
     )
     return TransformersBackend(
         facts, TransformersModel(spec, device, dtype), partial(TransformersModel, spec, device, torch.float32)

@@ -115,6 +115,7 @@ class ServedModel:
             pinned=self.source.pinned,
             created_unix_s=self.created_unix_s,
             prompts=spec.prompts,
+            gpu=facts.gpu if facts else None,
         )
 
 

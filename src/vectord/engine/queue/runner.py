@@ -93,8 +93,12 @@ class ModelRunner:
         self._stopped = False
         self._stalled_changed = stalled_changed
         self._speed = Speed(self.facts.streams)
+        pairs = config.qwen_rerank_batch_size if spec.yes_no is not None else None
+        forward_timeout_s = config.forward_timeout_s
+        if config.gpu_forward_timeout_s is not None and self.facts.device != "cpu":
+            forward_timeout_s = config.gpu_forward_timeout_s
         scheduler = Scheduler(
-            [_limits(backend.facts, max_batch_texts) for backend in backends],
+            [_limits(backend.facts, _least(max_batch_texts, pairs)) for backend in backends],
             max_age_s=config.max_age_s,
             batch_window_s=config.batch_window_ms / 1000,
         )
@@ -114,13 +118,13 @@ class ModelRunner:
             ],
             scheduler,
             loop,
-            forward_timeout_s=config.forward_timeout_s,
+            forward_timeout_s=forward_timeout_s,
             deliver=self._deliver,
             stalled_changed=self._devices_changed,
         )
         self._worker.start()
-        self._watch_s = min(WATCH_S, config.forward_timeout_s / 4)
-        self._watching = loop.call_later(self._watch_s, self._watch) if config.forward_timeout_s else None
+        self._watch_s = min(WATCH_S, forward_timeout_s / 4)
+        self._watching = loop.call_later(self._watch_s, self._watch) if forward_timeout_s else None
 
     @property
     def stalled(self) -> bool:

@@ -34,8 +34,13 @@ class Guards:
 
     max_inputs: int | None = None  # the engine's limit, for products that check it before any other fault
     max_text_chars: int | None = None  # Simple Inference Server's and OpenAI's routes
-    max_sentences: int | None = None  # Smart Embedder's
-    max_passages: int | None = None  # Smart Embedder's
+    # Smart Embedder's:
+    max_sentences: int | None = None
+    max_sentence_chars: int | None = None
+    max_total_chars: int | None = None
+    max_passages: int | None = None
+    max_rerank_text_chars: int | None = None
+    max_rerank_total_chars: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -234,6 +239,8 @@ class Dialect:
     prefix: str | None = None  # errors of unserved paths below it have this product's form
     aliases: tuple[str, ...] = ()  # other prefixes of the paths below `prefix`, of every product
     health: Health | None = None  # further keys of the server's /health
+    # Keys of /health where the product's own values differ from the facts, for `ServerConfig.health_of`.
+    original_health: Callable[[ModelList], Mapping[str, Any]] | None = None
     ready_lines: Callable[[Sequence[ModelInfo]], Sequence[str]] | None = None  # logged once models answer
     metrics: Callable[[Mapping[str, Any]], MetricFamilies] | None = None  # takes the settings of [model] by name
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from vectord import errors
 from vectord.errors import (
@@ -19,6 +20,7 @@ from vectord.errors import (
     InferenceTimedOut,
     InvalidRequest,
     RateLimited,
+    TooManyCharacters,
     TooManyInputs,
     VectordError,
     WrongType,
@@ -27,7 +29,7 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rende
 from vectord.products.common.errors import STATUSES, Statuses, error_response, faults, row_of
 from vectord.products.common.ranking import best_first
 from vectord.products.common.vectors import dump_json, json_answer
-from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, health, ready_lines
+from vectord.products.smart_embedder.metrics import SmartEmbedderMetrics, hardware, health, original_health, ready_lines
 from vectord.schema import (
     EmbedRequest,
     EmbedResult,
@@ -121,20 +123,22 @@ class Target(msgspec.Struct):
     pointer: str  # a JSON Pointer into the request
 
 
-class Cut(msgspec.Struct):
+class Details(msgspec.Struct):
+    """`model` alone for vectors that the model does not make."""
+
     model: str
-    max_tokens: int
-    original_tokens: int
-    truncated_tokens: int
-    truncation_side: Literal["end"]
+    max_tokens: int | UnsetType = UNSET
+    original_tokens: int | UnsetType = UNSET
+    truncated_tokens: int | UnsetType = UNSET
+    truncation_side: Literal["end"] | UnsetType = UNSET
 
 
 class Warned(msgspec.Struct):
-    code: Literal["input_truncated", "query_truncated", "passage_truncated"]
+    code: Literal["input_truncated", "query_truncated", "passage_truncated", "vectors_unavailable"]
     severity: Literal["warning"]
     message: str
     target: Target
-    details: Cut
+    details: Details
 
 
 _SUBJECTS = {"input_truncated": "Input text", "query_truncated": "Query", "passage_truncated": "Passage"}
@@ -144,35 +148,38 @@ def _warning(
     code: str, field: str, index: int | None, model: str, length: TextLength, max_tokens: int
 ) -> dict[str, Any]:
     """max_tokens: the tokens that had room; for a query or passage, next to the other text of the pair."""
-    return {
-        "code": code,
-        "severity": "warning",
-        "message": f"{_SUBJECTS[code]} was truncated to the model token limit.",
-        "target": {
-            "field": field,
-            "index": index,
-            "pointer": f"/{field}" if index is None else f"/{field}/{index}",
-        },
-        "details": {
-            "model": model,
-            "max_tokens": max_tokens,
-            "original_tokens": length.seen,
-            "truncated_tokens": length.seen - length.kept,
-            "truncation_side": "end",
-        },
+    details = {
+        "max_tokens": max_tokens,
+        "original_tokens": length.seen,
+        "truncated_tokens": length.seen - length.kept,
+        "truncation_side": "end",
     }
+    message = f"{_SUBJECTS[code]} was truncated to the model token limit."
+    return _any_warning(code, message, field, index, {"model": model, **details})
+
+
+def _any_warning(
+    code: str, message: str, field: str, index: int | None, details: Mapping[str, object]
+) -> dict[str, Any]:
+    pointer = f"/{field}" if index is None else f"/{field}/{index}"
+    target = {"field": field, "index": index, "pointer": pointer}
+    return {"code": code, "severity": "warning", "message": message, "target": target, "details": details}
 
 
 # --- vectors --------------------------------------------------------------------------------------------------
 
 
+Return: TypeAlias = Annotated[Flag, msgspec.Meta(extra_json_schema={"default": True})]
+
+
 class EmbeddingsBody(msgspec.Struct):
-    """The default is all three kinds of vectors. A null flag equals an absent one."""
+    """The default is all kinds of vectors that the model makes, with a warning for each other kind; true demands a
+    kind. A null flag equals an absent one."""
 
     sentences: list[str]
-    return_dense: Flag = True
-    return_sparse: Flag = True
-    return_colbert: Flag = True
+    return_dense: Return = None
+    return_sparse: Return = None
+    return_colbert: Return = None
     normalize_dense: Flag = False
     sparse_as_indices: Flag = False
 
@@ -213,12 +220,22 @@ class EmbeddingsAnswer(msgspec.Struct):
     names={"inputs": "sentences"},
 )
 def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
-    _check_count(body.sentences, incoming.guards.max_sentences, "inputs", "sentences")
-    flags = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
-    outputs = frozenset(kind for kind in KINDS if read_flag(flags[kind], f"return_{kind}") is not False)
+    guards = incoming.guards
+    _check_count(body.sentences, guards.max_sentences, "inputs", "sentences")
+    _check_characters(body.sentences, guards.max_sentence_chars, "inputs")
+    _check_total(body.sentences, guards.max_total_chars, "inputs", "sentences")
+    given = {"dense": body.return_dense, "sparse": body.return_sparse, "colbert": body.return_colbert}
+    flags = {kind: read_flag(given[kind], f"return_{kind}") for kind in KINDS}
+    outputs = frozenset(kind for kind in KINDS if flags[kind] is not False)
     as_lists = read_flag(body.sparse_as_indices, "sparse_as_indices") is True
     normalize = read_flag(body.normalize_dense, "normalize_dense") is True
     model = _model(incoming.models, outputs)
+    missing: Sequence[VectorKind] = ()
+    if model is None:
+        demanded = frozenset(kind for kind in KINDS if flags[kind])
+        model = _model_of_some(incoming.models, outputs, demanded)
+        missing = [kind for kind in KINDS if model and kind in outputs - model.outputs]
+        outputs -= frozenset(missing)
     request = EmbedRequest(
         inputs=body.sentences,
         model=model.name if model else None,
@@ -227,7 +244,17 @@ def parse_embeddings(body: EmbeddingsBody, incoming: Incoming) -> Call:
         normalize=normalize or _always_normalizes(model, incoming.models),
     )
     makers = [model.sources.get(kind, model.name) if model else "" for kind in KINDS]
-    return Call(request, partial(render_embeddings, body.sentences, makers, as_lists))
+    warnings = [
+        _any_warning(
+            "vectors_unavailable",
+            f"The model makes no {kind} vectors.",
+            f"return_{kind}",
+            None,
+            {"model": model.name if model else ""},
+        )
+        for kind in missing
+    ]
+    return Call(request, partial(render_embeddings, body.sentences, makers, as_lists, warnings))
 
 
 def _check_count(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
@@ -236,6 +263,21 @@ def _check_count(texts: Sequence[str], limit: int | None, field: str, name: str)
     if limit is not None and len(texts) > limit:
         template = "The '{name}' list may contain at most {limit} items; got {given}."
         raise TooManyInputs(template, field=field, limit=limit, given=len(texts), name=name)
+
+
+def _check_characters(texts: Sequence[str], limit: int | None, field: str) -> None:
+    """Raises TooManyCharacters for the first text that is too long."""
+    for index, text in enumerate(texts):
+        if limit is not None and len(text) > limit:
+            template = "{field} may contain at most {limit} characters; got {given}."
+            raise TooManyCharacters(template, field=field, index=index, limit=limit, given=len(text))
+
+
+def _check_total(texts: Sequence[str], limit: int | None, field: str, name: str) -> None:
+    total = sum(map(len, texts))
+    if limit is not None and total > limit:
+        template = "'{name}' may contain at most {limit} characters in all; got {given}."
+        raise TooManyCharacters(template, field=field, limit=limit, given=total, name=name)
 
 
 def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> ModelInfo | None:
@@ -247,6 +289,14 @@ def _model(models: Sequence[ModelInfo], outputs: frozenset[VectorKind]) -> Model
     return next((model for model in able if model.sources), able[0] if able else None)
 
 
+def _model_of_some(
+    models: Sequence[ModelInfo], outputs: frozenset[VectorKind], demanded: frozenset[VectorKind]
+) -> ModelInfo | None:
+    """The model that makes most of these vectors, the demanded ones included; None if no model makes any."""
+    able = [model for model in models if demanded <= model.outputs and outputs & model.outputs]
+    return max(able, key=lambda model: len(outputs & model.outputs), default=None)
+
+
 def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> bool:
     """Whether the dense vectors are BGE-M3's, which FlagEmbedding always normalizes."""
     if model is None:
@@ -256,8 +306,15 @@ def _always_normalizes(model: ModelInfo | None, models: Sequence[ModelInfo]) -> 
     return dense.outputs >= frozenset(KINDS) and not dense.sources
 
 
-def render_embeddings(sentences: Sequence[str], makers: Sequence[str], as_lists: bool, result: EmbedResult) -> Rendered:
-    """makers: the names of the models that make KINDS. as_lists: sparse vectors in Qdrant's form."""
+def render_embeddings(
+    sentences: Sequence[str],
+    makers: Sequence[str],
+    as_lists: bool,
+    warnings: Sequence[Mapping[str, Any]],
+    result: EmbedResult,
+) -> Rendered:
+    """makers: the names of the models that make KINDS. as_lists: sparse vectors in Qdrant's form. warnings: those that
+    follow from the request alone."""
     dense, sparse, colbert = makers
     return json_answer(
         data=[
@@ -270,10 +327,13 @@ def render_embeddings(sentences: Sequence[str], makers: Sequence[str], as_lists:
         colbert_model_name=colbert,
         processing_time_ms=_ms(result.usage.timings),
         warnings=[
-            _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
-            for index in range(len(result.usage.lengths))
-            for model, lengths in result.lengths.items()
-            if lengths[index].truncated
+            *warnings,
+            *(
+                _warning("input_truncated", "sentences", index, model, lengths[index], result.limits[model])
+                for index in range(len(result.usage.lengths))
+                for model, lengths in result.lengths.items()
+                if lengths[index].truncated
+            ),
         ],
     )
 
@@ -332,7 +392,14 @@ class RerankAnswer(msgspec.Struct):
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     if not body.query.strip():
         raise EmptyInput("The 'query' field cannot be empty.", field="query")
-    _check_count(body.passages, incoming.guards.max_passages, "passages", "passages")
+    guards = incoming.guards
+    _check_count(body.passages, guards.max_passages, "passages", "passages")
+    if guards.max_rerank_text_chars is not None and len(body.query) > guards.max_rerank_text_chars:
+        template = "{field} may contain at most {limit} characters; got {given}."
+        raise TooManyCharacters(template, field="query", limit=guards.max_rerank_text_chars, given=len(body.query))
+    _check_characters(body.passages, guards.max_rerank_text_chars, "passages")
+    texts = [body.query, *body.passages]
+    _check_total(texts, guards.max_rerank_total_chars, "passages", "query and passages")
     normalize = read_flag(body.normalize, "normalize")
     # A language model that reranks has no labels and scores by probabilities only, so `normalize` has no effect.
     reranker = next((model for model in incoming.models if model.reranks), None)
@@ -397,7 +464,7 @@ def render_stats(result: Statistics) -> Rendered:
         "total_sentences": result.embed_texts,
         "total_batches": result.batches,
         "rejected_requests": result.refused_requests,
-        "hardware": "CPU" if result.device == "cpu" else result.device,
+        "hardware": "CPU" if result.device == "cpu" else result.device if result.gpu is None else hardware(result.gpu),
     }
     return Rendered(body=dump_json(shown), headers={"cache-control": "no-store"})
 
@@ -413,6 +480,7 @@ DIALECT = Dialect(
     render_error=render_error,
     rate=Rate(3600, period_s=60, burst=120),
     health=health,
+    original_health=original_health,
     ready_lines=ready_lines,
     metrics=SmartEmbedderMetrics,
 )

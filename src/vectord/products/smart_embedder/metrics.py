@@ -14,7 +14,7 @@ from vectord.engine.events import ActiveRequestsChanged, BatchRan, RequestEnded
 from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import BACKPRESSURE, CANCELLED, EMBEDS, INVALID, SECONDS, TIMED_OUT
-from vectord.schema import DeviceMemory, ModelInfo, ModelList
+from vectord.schema import DeviceMemory, Gpu, ModelInfo, ModelList
 
 FORWARD_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5)
 TEXTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -169,6 +169,33 @@ def device_names(models: Sequence[ModelInfo]) -> list[str]:
     return sorted({name for model in models for name in model.device.split(",")} - {"unknown"})
 
 
+VERSION = "1.2.0"  # of the product whose document this package follows
+CPU_SIZES = (1, 8)
+# Its sizes by the GPU's memory: (GB exceeded, batch_size, max_requests_in_batch), for texts of at most SHORT_TOKENS
+# and for longer ones.
+SHORT_TOKENS = 512
+SHORT_SIZES = ((8, 128, 64), (6, 64, 32), (4, 32, 16), (0, 16, 16))
+LONG_SIZES = ((8, 12, 16), (4, 6, 16), (0, 3, 16))
+
+
+def original_health(served: ModelList) -> dict[str, Any]:
+    """The version and batch sizes that the product reports on this hardware."""
+    models = [model for model in embedding_models(served.models) if model is not None]
+    gpu = next((model.gpu for model in served.models if model.gpu is not None), None)
+    longest = max((model.max_input_tokens for model in models), default=0)
+    batch_size, max_requests = CPU_SIZES
+    if gpu is not None:
+        table = SHORT_SIZES if longest <= SHORT_TOKENS else LONG_SIZES
+        batch_size, max_requests = next(
+            (sizes for above_gb, *sizes in table if gpu.memory_gb > above_gb), table[-1][1:]
+        )
+    return {"version": VERSION, "batch_size": batch_size, "max_requests_in_batch": max_requests}
+
+
+def hardware(gpu: Gpu) -> str:
+    return f"{gpu.name} ({gpu.memory_gb:.2f} GB)"
+
+
 def health(served: ModelList, ready: bool) -> dict[str, Any]:
     """Models and device; 0 and "unknown" before a model is loaded.
 
@@ -179,14 +206,15 @@ def health(served: ModelList, ready: bool) -> dict[str, Any]:
     reranker = next((model for model in served.models if model.reranks), None)
     devices = device_names(served.models)
     gpus = [device for device in devices if device != "cpu"]
+    gpu = next((model.gpu for model in served.models if model.gpu is not None), None)
     longest = embedder.max_input_tokens if embedder else 0
     tokens = served.limits.max_batch_tokens
     texts = min(tokens, served.limits.max_batch_texts or tokens)
     return {
         "gpu": {
             "available": bool(gpus),
-            "device_info": ", ".join(gpus) or ("CPU" if devices else "unknown"),
-            "memory_gb": 0,
+            "device_info": gpu.name if gpu else ", ".join(gpus) or ("CPU" if devices else "unknown"),
+            "memory_gb": gpu.memory_gb if gpu else 0,
             "device_count": len(gpus),
             "multi_gpu_enabled": len(gpus) > 1,
             "configured_devices": devices,

@@ -98,7 +98,7 @@ def create_app(
     gate = gate or Gate(config, dialects)
     pipeline = RequestPipeline(gate, shutdown, None if metrics is None else metrics.observe, tracer)
     backpressure = WriteBackpressure(config.payload_limit)
-    table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "")
+    table = build_table(engine, dialects, shutdown, metrics, config.url_prefix or "", config.health_of)
 
     @asynccontextmanager
     async def live(app: Starlette) -> AsyncIterator[None]:
@@ -138,8 +138,9 @@ def build_table(
     shutdown: Shutdown,
     metrics: MetricsSource | None,
     url_prefix: str = "",
+    health_of: str | None = None,
 ) -> Table:
-    pages = [*probe_pages(engine, shutdown, __version__), *docs_pages()]
+    pages = [*probe_pages(engine, shutdown, __version__, health_of), *docs_pages()]
     if metrics is not None:
         pages.append(metrics_page(metrics))
     pages += console_pages(None if metrics is None else metrics.live, lambda: examples(dialects, table))

@@ -69,7 +69,11 @@ class HttpHandler:
             max_inputs=engine.models().limits.max_inputs_per_request,
             max_text_chars=config.max_text_chars,
             max_sentences=config.max_sentences_per_request,
+            max_sentence_chars=config.max_sentence_chars,
+            max_total_chars=config.max_total_chars_per_request,
             max_passages=config.max_rerank_passages,
+            max_rerank_text_chars=config.max_rerank_text_chars,
+            max_rerank_total_chars=config.max_rerank_total_chars,
         )
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:

@@ -26,8 +26,9 @@ from vectord.server.pages.console import console, prefers_html
 from vectord.server.pipeline import Shutdown
 
 
-def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Sequence[Page]:
-    probes = Probes(engine, shutdown, version)
+def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str, health_of: str | None = None) -> Sequence[Page]:
+    """health_of: the dialect whose version and figures /health reports."""
+    probes = Probes(engine, shutdown, version, health_of)
     return (
         Page(path="/health", show=probes.health, summary="Show whether the server accepts requests, and the models"),
         Page(path="/health/live", show=probes.live, summary="Whether the process answers"),
@@ -42,10 +43,11 @@ def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str) -> Seque
 
 
 class Probes:
-    def __init__(self, engine: EngineClient, shutdown: Shutdown, version: str) -> None:
+    def __init__(self, engine: EngineClient, shutdown: Shutdown, version: str, health_of: str | None) -> None:
         self._engine = engine
         self._shutdown = shutdown
         self._version = version
+        self._health_of = health_of
 
     def health(self, headers: Mapping[str, str]) -> Rendered:
         served = self._engine.models()
@@ -61,6 +63,9 @@ class Probes:
         for dialect in all_dialects():
             if dialect.health is not None:
                 body |= dialect.health(served, ready)
+        for dialect in all_dialects():
+            if dialect.name == self._health_of and dialect.original_health is not None:
+                body |= dialect.original_health(served)
         return _json(body, 200 if ready else 503)
 
     def live(self, headers: Mapping[str, str]) -> Rendered:

@@ -5,7 +5,7 @@ batches in and answers out (slot.py, backend.py), and finds out what the device 
 """
 
 from vectord.compute.backends.torch.backend import TorchBackend
-from vectord.compute.backends.torch.device import choose_device, choose_dtype
+from vectord.compute.backends.torch.device import choose_device, choose_dtype, gpu_of
 from vectord.compute.backends.torch.loading import load
 
-__all__ = ["TorchBackend", "choose_device", "choose_dtype", "load"]
+__all__ = ["TorchBackend", "choose_device", "choose_dtype", "gpu_of", "load"]

@@ -13,7 +13,7 @@ import torch
 
 from vectord.checkpoints.spec import NEVER_FLOAT16
 from vectord.errors import ConfigError
-from vectord.schema import DeviceMemory
+from vectord.schema import DeviceMemory, Gpu
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,14 @@ def memory_of(device: torch.device) -> DeviceMemory:
         free=free,
         total=total,
     )
+
+
+def gpu_of(device: torch.device) -> Gpu | None:
+    """Return the name and memory of a CUDA device."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    return Gpu(properties.name, properties.total_memory)
 
 
 def room_bytes(memory: DeviceMemory, cap_mib: int | None) -> int:

@@ -26,6 +26,7 @@ from vectord.compute.backends.torch.device import (
     cap_memory,
     choose_device,
     choose_dtype,
+    gpu_of,
     memory_of,
     name_of,
     room_bytes,
@@ -84,6 +85,7 @@ def load(spec: ModelSpec, options: BackendOptions) -> TorchBackend:
         cost="packed",
         max_batch_tokens=options.max_batch_tokens or (CPU_BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS),
         max_batch_texts=max_batch_texts(spec),
+        gpu=gpu_of(device),
         int8_cosine=cosine,
     )
     make_exact = None if dtype == torch.float32 and not int8 else partial(make_network, torch.float32)
