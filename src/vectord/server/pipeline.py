@@ -1,6 +1,6 @@
 """The steps of every request that do not depend on its transport. http/handler.py and grpc/services.py call them.
 
-    begin -> admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
+    begin -> identify -> admit -> (read and parse) -> (engine) -> account -> (render and send) -> end
 
 Runs on the event loop. `failed` replaces the later steps: it turns any exception into the error that the client gets.
 """
@@ -75,8 +75,8 @@ class RequestRecord:
     dialect: str
     headers: Mapping[str, str]  # names in lower case
     request_id: str
-    address: str
-    key: Key | None  # None: no key, or an unknown one
+    address: str = ""
+    key: Key | None = None  # None: no key, or an unknown one
     began_s: float = field(default_factory=time.perf_counter)
     span: TraceSpan | None = None
     error: str | None = None  # the name of its class
@@ -115,32 +115,28 @@ class RequestPipeline:
         self._observer = observer
         self._tracer = tracer
 
-    def begin(
+    def begin(self, method: str, route: str, dialect: str, headers: Mapping[str, str]) -> RequestRecord:
+        """The record of a new request. Everything that can fail comes later, so that every failure has a record."""
+        return RequestRecord(method, route, dialect, headers, request_id(headers))
+
+    def identify(
         self,
-        method: str,
-        route: str,
-        dialect: str,
-        headers: Mapping[str, str],
+        record: RequestRecord,
         peer: str,
         forwarded: Iterable[str],
         *,
         reads_key: bool = True,
         span: tuple[str, str] | None,
-    ) -> RequestRecord:
-        """peer: the connection's address; forwarded: values of X-Forwarded-For; span: its method and name, None for no
-        span."""
-        record = RequestRecord(
-            method=method,
-            route=route,
-            dialect=dialect,
-            headers=headers,
-            request_id=request_id(headers),
-            address=self.gate.address(peer, forwarded),
-            key=self.gate.keys.lookup(headers) if reads_key else None,
-        )
+    ) -> None:
+        """Add the client's address and key, and begin the span.
+
+        peer: the connection's address; forwarded: values of X-Forwarded-For; span: its method and name, None for no
+        span.
+        """
         if self._tracer is not None and span is not None:
-            record.span = self._tracer.begin(*span, headers, record.began_s)
-        return record
+            record.span = self._tracer.begin(*span, record.headers, record.began_s)
+        record.address = self.gate.address(peer, forwarded)
+        record.key = self.gate.keys.lookup(record.headers) if reads_key else None
 
     async def admit(self, record: RequestRecord, dialect: str | None, *, admin: bool = False) -> None:
         """dialect: None if the body decides it. Raises RateLimited, Unauthorized, Forbidden, NoSuchRoute."""

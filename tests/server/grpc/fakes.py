@@ -151,13 +151,13 @@ _KINDS = {
 
 
 @asynccontextmanager
-async def live(engine: FakeEngine | None = None, **settings: Any) -> AsyncIterator[Live]:
+async def live(engine: FakeEngine | None = None, tracer: Any = None, **settings: Any) -> AsyncIterator[Live]:
     """settings: fields of ServerConfig. Fails after PATIENCE_S."""
     config = ServerConfig(grpc_port=0, **settings)
     shutdown = Shutdown()
     async with (
         asyncio.timeout(PATIENCE_S),
-        serve_grpc(engine or FakeEngine(), config, pipeline(config, shutdown)) as port,
+        serve_grpc(engine or FakeEngine(), config, pipeline(config, shutdown, tracer=tracer)) as port,
         grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
     ):
         yield Live(channel, port, shutdown)

@@ -167,6 +167,21 @@ async def test_an_unexpected_exception_stays_in_the_log(caplog):
     assert "secret" in str(logged.exc_info[1])
 
 
+class BrokenTracer:
+    def begin(self, *details):
+        raise RuntimeError("secret")
+
+
+async def test_a_call_that_fails_before_its_handler_is_internal(caplog):
+    """With its id in the log and in the response, like later failures."""
+    async with live(tracer=BrokenTracer()) as running:
+        error = await failed(answers(running, EMBED, metadata=(("x-request-id", "mine"),)))
+    assert error.code() is StatusCode.INTERNAL
+    assert "secret" not in error.details()
+    assert dict([*error.trailing_metadata()])["x-request-id"] == "mine"
+    assert [r.fields["id"] for r in caplog.records if r.name == "vectord.failures"] == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("content", "code"),
     [

@@ -136,6 +136,22 @@ async def test_an_unexpected_exception_is_500_and_logged_with_the_request_id(cap
     assert record.exc_info[1] is engine.error
 
 
+async def test_a_failure_before_admission_is_a_500_in_the_products_form(caplog: pytest.LogCaptureFixture) -> None:
+    class BrokenTracer:
+        def begin(self, *details: object) -> Any:
+            raise RuntimeError("secret")
+
+        def end(self, *details: object) -> None:
+            raise AssertionError("no span was begun")
+
+    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), tracer=BrokenTracer())
+    reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}', headers={"x-request-id": "me-2"})
+    assert (reply.status, reply.json["dialect"]) == (500, "first")
+    assert reply.headers["x-request-id"] == "me-2"
+    assert b"secret" not in reply.body
+    assert [record.fields["id"] for record in caplog.records if record.name == "vectord.failures"] == ["me-2"]  # type: ignore[attr-defined]
+
+
 async def test_a_failing_renderer_is_a_500() -> None:
     """In the product's form."""
     broken = replace(route("first", "/v1/embed"), parse=lambda _: Call(EmbedRequest(inputs=["a"]), lambda _: 1 / 0))

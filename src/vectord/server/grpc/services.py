@@ -74,7 +74,7 @@ class Services:
         try:
             keys.require(keys.lookup(headers), headers)
             self._pipeline.check_running()
-        except VectordError as error:
+        except Exception as error:
             return self._refusing(path, error)
         return self._handlers.get(path)
 
@@ -84,7 +84,7 @@ class Services:
             return grpc.stream_stream_rpc_method_handler(self._answering(method.path, partial(self._stream, method)))
         return grpc.stream_unary_rpc_method_handler(self._answering(method.path, partial(self._unary, method)))
 
-    def _refusing(self, path: str, error: VectordError) -> Any:
+    def _refusing(self, path: str, error: Exception) -> Any:
         """A handler that fails without reading a message."""
 
         async def refuse(messages: Messages, call: GrpcCall) -> None:
@@ -99,17 +99,11 @@ class Services:
 
         async def answer(messages: Any, context: Context) -> T:
             metadata = context.invocation_metadata()
-            record = self._pipeline.begin(
-                "gRPC",
-                path,
-                DIALECT,
-                headers_of(metadata),
-                address_of(context.peer()),
-                forwarded_of(metadata),
-                span=("", path.removeprefix("/")),  # OpenTelemetry's form for calls
-            )
+            record = self._pipeline.begin("gRPC", path, DIALECT, headers_of(metadata))
             call = GrpcCall(context, record)
             try:
+                span = ("", path.removeprefix("/"))  # OpenTelemetry's form for calls
+                self._pipeline.identify(record, address_of(context.peer()), forwarded_of(metadata), span=span)
                 call.caller = record.caller()
                 answered = await work(messages, call)
                 call.code = grpc.StatusCode.OK

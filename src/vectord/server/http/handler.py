@@ -82,9 +82,12 @@ class HttpHandler:
             return
         found = self._table.find(scope["method"], scope["path"].removeprefix(scope.get("root_path", "")))
         endpoint = found.endpoint
-        record = self._begin(scope, endpoint)
+        # Latin-1 decodes every byte. Of a repeated header the last one counts.
+        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
+        record = self._pipeline.begin(scope["method"], endpoint.path, endpoint.speaker, dict(decoded))
         body = Body(receive, record.headers)
-        work = self._respond(found, record, body, receive)
+        forwarded = [value for name, value in decoded if name == "x-forwarded-for"]
+        work = self._respond(scope, forwarded, found, record, body, receive)
         outcome = await self._or_error(work, record, endpoint.speaker, endpoint.render_error)
         body.release()
         rendered, result = outcome.rendered, outcome.result
@@ -99,22 +102,6 @@ class HttpHandler:
         # Probes and scrapes come every few seconds, so successful ones are logged at debug level.
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
 
-    def _begin(self, scope: Mapping[str, Any], endpoint: Endpoint) -> RequestRecord:
-        # Latin-1 decodes every byte. Of a repeated header the last one counts.
-        decoded = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]]
-        client = scope.get("client")
-        return self._pipeline.begin(
-            scope["method"],
-            endpoint.path,
-            endpoint.speaker,
-            dict(decoded),
-            client[0] if client else "",
-            (value for name, value in decoded if name == "x-forwarded-for"),
-            reads_key=endpoint.open_page is None,
-            # Pages have no span: most traces would be probes and scrapes.
-            span=None if endpoint.page is not None else (scope["method"], endpoint.path),
-        )
-
     async def _or_error(
         self, work: Awaitable[Outcome], record: RequestRecord, dialect: str, render: RenderError
     ) -> Outcome:
@@ -128,9 +115,26 @@ class HttpHandler:
             record.dialect = dialect
             return Outcome(render(self._pipeline.failed(record, cause)))
 
-    async def _respond(self, found: Found, record: RequestRecord, body: Body, receive: Receive) -> Outcome:
+    async def _respond(
+        self,
+        scope: Mapping[str, Any],
+        forwarded: Sequence[str],
+        found: Found,
+        record: RequestRecord,
+        body: Body,
+        receive: Receive,
+    ) -> Outcome:
         """Everything before the product is known."""
         endpoint = found.endpoint
+        peer = scope.get("client")
+        self._pipeline.identify(
+            record,
+            peer[0] if peer else "",
+            forwarded,
+            reads_key=endpoint.open_page is None,
+            # Pages have no span: most traces would be probes and scrapes.
+            span=None if endpoint.page is not None else (record.method, record.route),
+        )
         if endpoint.open_page is None and not endpoint.public:
             await self._pipeline.admit(record, endpoint.dialect, admin=endpoint.admin)
         if endpoint.page is not None:
