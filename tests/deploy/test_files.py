@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -189,3 +190,20 @@ def copied(site: Path) -> None:
 
 def size_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def test_run_dev_serves_with_the_profile_of_simple_inference_server(tmp_path: Path) -> None:
+    """Its --config is the catalogue of models, and it listens on all addresses."""
+    words = ["--config", "models.yaml", "--models", "bge-m3", "--device", "cpu", "--print-config", "--json"]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "run_dev.py"), *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    shown = json.loads(done.stdout)
+    assert (shown["profile"], shown["model"]["model_catalogue"]["value"]) == ("simple-inference-server", "models.yaml")
+    assert (shown["model"]["models"]["value"], shown["device"]["device"]["value"]) == (["bge-m3"], "cpu")
+    assert (shown["server"]["host"]["value"], shown["server"]["port"]["value"]) == ("0.0.0.0", 8000)
