@@ -193,9 +193,10 @@ async def _further_ports(
 async def _stop_if_start_failed(engine: Engine, app: Starlette) -> None:
     await engine.loaded.wait()
     if engine.start_failed:
-        states = engine.readiness()
-        failed = [name for name, state in states.items() if state == "failed"]
-        log.error("%s could be loaded: stopping", "no model" if len(failed) == len(states) else "not every model")
+        only_failures = set(engine.readiness().values()) == {"failed"}
+        log.error(
+            "no model could be loaded: stopping" if only_failures else "not every model could be loaded: stopping"
+        )
         app.state.shutdown.begin()
         return
     for dialect in all_dialects():

@@ -23,6 +23,7 @@
     ├── NoSuchRoute               no route has that path
     │   └── MethodNotAllowed          a route has that path, with another method
     ├── Overloaded                rejected early; retry_after_s predicts when a retry would be accepted
+    │   ├── QueueTimedOut             no place became free in time
     │   └── RateLimited               the client exceeds its rate limit
     ├── Unavailable               not ready yet
     │   └── ShuttingDown              the server accepts no new requests
@@ -249,6 +250,10 @@ class Overloaded(VectordError):
     def __init__(self, template: str, *, retry_after_s: float, **data: Any) -> None:
         super().__init__(template, **data)
         self.retry_after_s = retry_after_s
+
+
+class QueueTimedOut(Overloaded):
+    pass
 
 
 class RateLimited(Overloaded):

@@ -227,6 +227,12 @@ class EngineConfig:
         "Most requests in the server at once, queued ones included; further ones are refused.",
         limits=(1, 1_000_000),
     )
+    max_running_requests: int | None = setting(
+        None,
+        "Most requests that run at once; further ones wait for queue_timeout_s, then get 429. Default: "
+        "max_concurrent_requests.",
+        limits=(1, 1_000_000),
+    )
     max_concurrent_reranks: int | None = setting(
         None,
         "Most rerank requests at once, counted apart from all others. Default: they count among "

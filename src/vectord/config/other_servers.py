@@ -132,6 +132,7 @@ NAMES = {
     "MAX_EMBEDDING_BATCH_SIZE INFINITY_BATCH_SIZE INFERENCE_GPU_BATCH_SIZE",
     "max_client_batch_size": "INFINITY_MAX_CLIENT_BATCH_SIZE MAX_BATCH_SIZE INFERENCE_MAX_BATCH_SIZE",
     "max_concurrent_requests": "MAX_QUEUE_SIZE INFERENCE_MAX_CONCURRENT_REQUESTS",
+    "max_running_requests": "MAX_CONCURRENT",
     "max_concurrent_reranks": "RERANK_MAX_QUEUE",
     "queue_timeout_s": "QUEUE_TIMEOUT_SEC INFERENCE_QUEUE_TIMEOUT_MS",
     "request_timeout_s": "REQUEST_TIMEOUT",
@@ -216,9 +217,6 @@ class Ignored:
 IGNORED: tuple[Ignored, ...] = (
     Ignored(("UDS_PATH",), "The socket between TEI and its Python backend; there is no second process here."),
     Ignored(("API_WORKERS",), "One event loop serves HTTP; num_threads and tokenization_workers count the threads."),
-    Ignored(
-        ("MAX_CONCURRENT",), "num_threads decides how many forwards run at once; more on the same cores are slower."
-    ),
     Ignored(("INFINITY_REDIRECT_SLASH",), "`GET /` has an answer of its own; the API's page is at /docs."),
     Ignored(("HF_MODEL_CACHE_VOLUME",), "The volume of a compose file; the folder is hf_home."),
     Ignored(

@@ -109,7 +109,10 @@ class Engine:
         self._counter = StatisticsCounter(embedders)
         self._observer = observer
         self._admission = Admission(
-            self._config.max_concurrent_requests, self._config.queue_timeout_s, self._config.max_queue_wait_s
+            self._config.max_concurrent_requests,
+            self._config.queue_timeout_s,
+            self._config.max_queue_wait_s,
+            self._config.max_running_requests,
         )
         reranks = self._config.max_concurrent_reranks
         self._rerank_admission = (

@@ -31,7 +31,7 @@ from vectord.engine.queue.admission import (
     check_wait,
     within,
 )
-from vectord.errors import InferenceTimedOut, Overloaded, TimedOut, Unavailable
+from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, TimedOut, Unavailable
 from vectord.schema import Caller, EmbedRequest, MultiRequest, RerankRequest
 
 
@@ -375,3 +375,25 @@ async def test_without_a_deadline_there_is_no_timer():
         await before(time.monotonic() + 60, fail())
     with pytest.raises(TimeoutError, match="a disk's"):
         await within(0, fail())
+
+
+async def test_few_requests_run_and_the_others_wait_within_the_limit_of_all() -> None:
+    """Simple Inference Server's MAX_CONCURRENT and MAX_QUEUE_SIZE: one runs, one waits, the third is refused."""
+    admission = Admission(2, queue_timeout_s=60.0, max_running_requests=1)
+    await admission.enter()
+    waiter = await wait_for_place(admission)
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter()
+    assert not isinstance(refused.value, QueueTimedOut)
+    admission.leave()
+    await waiter
+    admission.leave()
+
+
+async def test_a_request_that_waits_too_long_for_a_place_is_refused() -> None:
+    """After queue_timeout_s, which is also the time to retry, and with an error of its own class."""
+    admission = Admission(2, queue_timeout_s=0.01, max_running_requests=1)
+    await admission.enter()
+    with pytest.raises(QueueTimedOut) as late:
+        await admission.enter()
+    assert (late.value.limit, late.value.retry_after_s) == (0.01, 1.0)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from vectord.errors import InferenceTimedOut, Overloaded, ShuttingDown, TimedOut, VectordError
+from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, ShuttingDown, TimedOut, VectordError
 
 T = TypeVar("T")
 
@@ -27,10 +27,19 @@ SHUT_DOWN = "The server has shut down."
 class Admission:
     """Places for active requests, and a waiting list. First come, first served."""
 
-    def __init__(self, max_concurrent_requests: int, queue_timeout_s: float = 0.0, patience_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        max_concurrent_requests: int,
+        queue_timeout_s: float = 0.0,
+        patience_s: float = 0.0,
+        max_running_requests: int | None = None,
+    ) -> None:
         """queue_timeout_s: how long a request waits for a place; 0: not at all. No more wait than there are places:
-        each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do."""
-        self.max_concurrent_requests = max_concurrent_requests
+        each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do.
+        max_running_requests: the places; further requests wait, and max_concurrent_requests bounds all of them."""
+        places = min(max_running_requests or max_concurrent_requests, max_concurrent_requests)
+        self.max_concurrent_requests = places
+        self._room = places if max_running_requests is None else max_concurrent_requests - places
         self.under_way = 0
         self._queue_timeout_s = queue_timeout_s
         self._patience_s = patience_s
@@ -42,7 +51,7 @@ class Admission:
     async def enter(self, *, patient: bool = False) -> None:
         """Takes a place; `leave` returns it. Raises ShuttingDown while draining, Overloaded if no place is free."""
         timeout_s = self._patience_s if patient else self._queue_timeout_s
-        room = max(self.max_concurrent_requests, MAX_PATIENT) if patient else self.max_concurrent_requests
+        room = max(self._room, MAX_PATIENT) if patient else self._room
         if self._draining:
             raise ShuttingDown()
         if self.under_way < self.max_concurrent_requests:
@@ -77,7 +86,7 @@ class Admission:
         loop = asyncio.get_running_loop()
         place = loop.create_future()
         self._waiting[place] = None
-        timer = loop.call_later(timeout_s, self._give_up, place)
+        timer = loop.call_later(timeout_s, self._give_up, place, timeout_s)
         try:
             await place
         except asyncio.CancelledError:
@@ -90,10 +99,17 @@ class Admission:
         finally:
             timer.cancel()
 
-    def _give_up(self, place: asyncio.Future[None]) -> None:
+    def _give_up(self, place: asyncio.Future[None], waited_s: float) -> None:
         self._waiting.pop(place, None)
         if not place.done():
-            place.set_exception(self._full())
+            place.set_exception(
+                QueueTimedOut(
+                    "The request waited {limit} s for one of the {places} that may run at once.",
+                    limit=waited_s,
+                    places=self.max_concurrent_requests,
+                    retry_after_s=max(MIN_RETRY_AFTER_S, self._queue_timeout_s),
+                )
+            )
 
     def _next_waiting(self) -> asyncio.Future[None] | None:
         while self._waiting:

@@ -55,6 +55,7 @@ STATUSES: Statuses = MappingProxyType(
         errors.NoSuchRoute: 404,
         errors.MethodNotAllowed: 405,
         errors.Overloaded: 429,
+        errors.QueueTimedOut: 429,
         errors.RateLimited: 429,
         errors.Unavailable: 503,
         errors.ShuttingDown: 503,

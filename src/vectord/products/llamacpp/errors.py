@@ -10,7 +10,7 @@ from vectord.errors import InputTooLong, ModelCannot, Unauthorized, VectordError
 from vectord.products.common.dialect import Rendered
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.QueueTimedOut: 503, errors.RateLimited: 429}
 
 _TYPES: Mapping[int, str] = {
     401: "authentication_error",

@@ -306,7 +306,7 @@ def _answer(**shown: object) -> Rendered:
 
 # --- errors ---------------------------------------------------------------------------------------------------
 
-ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.RateLimited: 429}
+ERRORS: Statuses = {**STATUSES, errors.Overloaded: 503, errors.QueueTimedOut: 503, errors.RateLimited: 429}
 
 # Clients look for these beginnings of the message.
 _BEGINNINGS: Mapping[type[VectordError], str] = {

@@ -77,7 +77,13 @@ def _empty(model: str | None, suitable: Callable[[ModelInfo], bool], **shown: ob
 
 ErrorForm: TypeAlias = tuple[str, str]  # the code, and the beginning of the message
 
-ERRORS: Statuses = {**STATUSES, errors.ModelNotFound: 400, errors.Overloaded: 503, errors.RateLimited: 429}
+ERRORS: Statuses = {
+    **STATUSES,
+    errors.ModelNotFound: 400,
+    errors.Overloaded: 503,
+    errors.QueueTimedOut: 503,
+    errors.RateLimited: 429,
+}
 
 INTERNAL: ErrorForm = ("INTERNAL_ERROR", "Internal error")
 

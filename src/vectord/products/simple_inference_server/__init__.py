@@ -39,6 +39,7 @@ SENTENCES: Mapping[type[VectordError], str | None] = {
     errors.ModelNotFound: "Model not found",
     errors.ShuttingDown: "Service is shutting down",
     errors.Overloaded: "Request queue full",
+    errors.QueueTimedOut: "Timed out waiting for worker",
     errors.RateLimited: None,
     errors.InferenceFailed: "Embedding generation failed",
 }

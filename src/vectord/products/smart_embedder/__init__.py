@@ -61,6 +61,7 @@ ERRORS: Statuses = {
     errors.TooManyInputs: 422,
     errors.TooManyCharacters: 422,
     errors.Overloaded: 503,
+    errors.QueueTimedOut: 503,
     errors.RateLimited: 429,
 }
 
