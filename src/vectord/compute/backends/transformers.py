@@ -141,7 +141,7 @@ class TransformersModel:
         """Raises ModelUnavailable: a type that transformers lacks, or a config or tensors that do not fit it."""
         ops = TorchOps(device, dtype)
         self._classifies = "scores" in spec.outputs
-        self._heads = heads_of(spec, ops)
+        self._heads = heads_of(spec, ops.heads)
         if missing := spec.outputs - self._heads.keys() - (set() if spec.scores_by_words else {"scores"}):
             raise ModelUnavailable(f"model_type {spec.model_type!r}: {', '.join(missing)} need a network of our own")
         config = read_config(spec)

@@ -43,7 +43,7 @@ class Network(Generic[T]):
         reader = WeightReader(weights, ops)
         self._body: NetworkBody[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
-        self._heads = heads_of(spec, ops) | _own_heads(module, spec, reader, ops)
+        self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, weights, ops)
 
     def __call__(self, tokens: Tokens[T], outputs: Collection[Output]) -> dict[Output, T]:
         """Return the requested outputs; `Output` in checkpoints/spec.py lists their shapes."""
@@ -81,13 +81,16 @@ def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
         )
 
 
-def _own_heads(module: ModuleType, spec: ModelSpec, weights: WeightReader[T], ops: Ops[T]) -> dict[Output, Head[T]]:
-    """The heads whose weights have other names in each architecture."""
+def _own_heads(
+    module: ModuleType, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]
+) -> dict[Output, Head[T]]:
+    """The heads whose weights have other names in each architecture. A product with all words is no small head."""
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
-        heads["splade"] = splade_head(_part(module, "masked_lm", spec)(spec.config, weights, ops), ops)
+        masked_lm = _part(module, "masked_lm", spec)(spec.config, WeightReader(weights, ops), ops)
+        heads["splade"] = splade_head(masked_lm, ops)
     if "scores" in spec.outputs:
-        heads["scores"] = _scores_head(module, spec, weights, ops)
+        heads["scores"] = _scores_head(module, spec, WeightReader(weights, ops.heads), ops.heads)
     return heads
 
 

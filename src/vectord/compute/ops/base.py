@@ -89,6 +89,11 @@ class Ops(Protocol[T]):
     ops/numpy.py defines each op exactly.
     """
 
+    @property
+    def heads(self) -> Ops[T]:
+        """The op set for heads: it computes in float32 where this one has fewer bits, and takes this one's states."""
+        ...
+
     def constant(self, weight: Weight) -> T: ...
     def matrix(self, weight: Weight) -> T: ...  # a constant that only `linear` reads: it may be stored in fewer bits
     def embed(self, table: T, ids: T) -> T: ...  # (V, H), (T,) -> (T, H)

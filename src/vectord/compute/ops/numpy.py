@@ -82,6 +82,10 @@ def _parent(texts: PackedTexts, rows: Sequence[slice], i: int) -> slice | None:
 class NumpyOps:
     """Ops over float64 arrays. Shapes: ops/base.py."""
 
+    @property
+    def heads(self) -> NumpyOps:
+        return self
+
     def constant(self, weight: Weight) -> Array:
         return weight.array.astype(np.int64) if weight.dtype == "I32" else weight.as_float32().astype(np.float64)
 

@@ -297,6 +297,10 @@ class OpenvinoOps:
     def __init__(self) -> None:
         self._weights: dict[str, Weight] = {}  # by node's name; OpenVINO does not keep the memory it shares
 
+    @property
+    def heads(self) -> OpenvinoOps:
+        return self
+
     def constant(self, weight: Weight) -> ov.Node:
         node = op.constant(ov.Tensor(weight.array, weight.array.shape, _TYPES[weight.dtype]), shared_memory=True)
         if weight.dtype in {"F16", "BF16"}:

@@ -124,8 +124,8 @@ class FlatLayout:
         return True
 
     def mean(self, x: Tensor) -> Tensor:
-        """Sums in float32: bfloat16 would lose the small terms of a long text."""
-        return (self._reduce(x.float(), "sum") / self._counts[:, None]).to(x.dtype)
+        """In float32: sums of bfloat16 would lose the small terms of a long text."""
+        return self._reduce(x.float(), "sum") / self._counts[:, None]
 
     def max(self, x: Tensor) -> Tensor:
         return self._reduce(x, "max")

@@ -167,7 +167,7 @@ def _send(array: npt.NDArray[np.generic], device: torch.device) -> Tensor:
 
 
 def _mean(x: Tensor, rectangle: DeviceRectangle) -> Tensor:
-    """(T, H) to (n, H). Sums in float32: bfloat16 would lose the small terms of a long text."""
+    """(T, H) to (n, H) in float32: sums of bfloat16 would lose the small terms of a long text."""
     total = gather(x, rectangle).float().masked_fill(~rectangle.valid[:, :, None], 0).sum(dim=1)
     means: Tensor = total / rectangle.valid.sum(dim=1, keepdim=True)
-    return means.to(x.dtype)
+    return means

@@ -47,6 +47,10 @@ class TorchOps:
         self._int8 = int8
         self._scales: dict[Tensor, Tensor] = {}  # of each matrix stored in int8
 
+    @property
+    def heads(self) -> TorchOps:
+        return _HeadOps(self._device)
+
     def constant(self, weight: Weight) -> Tensor:
         """On the CPU and in the checkpoint's own dtype the constant is the map, not a copy."""
         return self._read(weight).to(self._device, torch.int32 if weight.dtype == "I32" else self._dtype)
@@ -148,7 +152,7 @@ class TorchOps:
 
     def mean(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         layout: Layout = tokens.layout
-        return layout.mean(x)
+        return layout.mean(x).to(x.dtype)
 
     def max(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
         layout: Layout = tokens.layout
@@ -162,6 +166,32 @@ class TorchOps:
     def _read(weight: Weight) -> Tensor:
         tensor = torch.from_numpy(weight.array)
         return tensor.view(torch.bfloat16) if weight.dtype == "BF16" else tensor
+
+
+class _HeadOps(TorchOps):
+    """In float32. Takes states in any dtype: as the input of a pooling or, token by token, of a linear layer.
+
+    Products of 16 bits return 16 bits: logits of "yes" and "no" would have steps of 0.1.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, torch.float32)
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return super().linear(x.float(), weight, bias)
+
+    def first(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        return super().first(x, tokens).float()
+
+    def last(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        return super().last(x, tokens).float()
+
+    def mean(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        layout: Layout = tokens.layout
+        return layout.mean(x)
+
+    def max(self, x: Tensor, tokens: Tokens[Tensor]) -> Tensor:
+        return super().max(x, tokens).float()
 
 
 def _in_groups(layout: Layout) -> GroupedLayout:
