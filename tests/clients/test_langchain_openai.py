@@ -1,4 +1,4 @@
-"""langchain-openai, which sends token ids of OpenAI's vocabulary by default."""
+"""langchain-openai, which sends token ids of OpenAI's vocabulary cl100k_base by default."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ def aliased_server(serve) -> str:
     return serve(MODEL, "--model-aliases", f"{LANGCHAIN_DEFAULT}={MODEL}")
 
 
-def test_the_error_for_token_ids_names_the_setting(connect, server):
-    """Ids of another vocabulary are never embedded as if they were the model's own."""
-    with pytest.raises(openai.BadRequestError, match="check_embedding_ctx_length=False") as refused:
-        connect(server, model=MODEL).embed_documents(TEXTS)
-    assert refused.value.code == "foreign_token_ids"
+@pytest.mark.parametrize("options", [{}, {"model": MODEL}], ids=["LangChain's own model", "ours"])
+def test_token_ids_are_read_as_their_texts(connect, aliased_server, options):
+    """With the extra vectord[cl100k] on the server, and without any setting."""
+    embeddings = connect(aliased_server, **options)
+    own = OwnApi(aliased_server)
+    assert_same_vectors(embeddings.embed_documents(["", *TEXTS]), own.embed(["", *TEXTS]))
+    assert_same_vectors([embeddings.embed_query(TEXTS[4])], own.embed(TEXTS[4:5]))
 
 
 @pytest.mark.parametrize("options", [{}, {"model": MODEL}], ids=["LangChain's own model", "ours"])
-def test_with_that_setting_the_texts_are_embedded(connect, aliased_server, options):
-    """LangChain then sends texts, of any script, and the empty one."""
+def test_texts_are_embedded(connect, aliased_server, options):
+    """With this setting LangChain sends texts, of any script, and the empty one."""
     embeddings = connect(aliased_server, check_embedding_ctx_length=False, **options)
     own = OwnApi(aliased_server)
     assert_same_vectors(embeddings.embed_documents(["", *TEXTS]), own.embed(["", *TEXTS]))

@@ -12,7 +12,14 @@ from tokenizers import AddedToken
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
 from vectord.schema import TextOptions
+from vectord.text import cl100k
 from vectord.text.tokenizer import TextEncoder
+
+
+@pytest.fixture(autouse=True)
+def no_other_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without the extra vectord[cl100k]."""
+    monkeypatch.setattr(cl100k, "decode", lambda ids: None)
 
 
 def ids_of(encoder: TextEncoder, *inputs: Any, options: TextOptions = PLAIN) -> list[list[int]]:

@@ -66,8 +66,10 @@ class ColbertEncoder:
         form = self._forms[kind]
         limit = limit_of(request, form.max_tokens, self._least(form), "right")
         prompt = prompt.removeprefix(form.prefix)
-        texts = ((i, self._plain.text_of(inputs[i], limit, i, own_ids=options.own_ids)) for i in part)
-        sources = [cut_source(text, limit, i, prompt) for i, text in texts]
+        sources = []
+        for i in part:
+            value = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
+            sources.append(cut_source(self._plain.text_of(value, limit, i), limit, i, prompt))
         for source, encoding in zip(sources, self._plain.encodings(sources, specials=True), strict=True):
             if not encoding.ids:
                 raise Untokenizable("{field} has no tokens", index=source.index)

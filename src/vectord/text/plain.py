@@ -15,6 +15,7 @@ from tokenizers import Encoding
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import EmptyInput, ForeignIds, InputTooLong, Untokenizable
 from vectord.schema import Input, Int32
+from vectord.text import cl100k
 from vectord.text.tokenizer_file import (
     check_rows,
     count_ids,
@@ -107,29 +108,31 @@ class PlainTokenizer:
             raise self._outside(index)
         return ids.astype(np.int32)
 
-    def check_own(self, ids: Sequence[int], limit: Limit, index: int) -> None:
-        """Raises ForeignIds for ids that cannot be this tokenizer's, such as those that OpenAI's clients send.
+    def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> Input:
+        """A text as it is; token ids as they are if they can be this tokenizer's, else the text that they stand for.
 
         Ids of another vocabulary would give a meaningless vector. This tokenizer puts special tokens around every text,
         so its own ids have them; without special tokens, its ids are those that it makes again of the decoded text.
+        Other ids are read as cl100k_base's, if the extra is installed. own_ids: all ids are known to be this
+        tokenizer's. Raises ForeignIds and InputTooLong.
         """
-        if len(ids) and not self._are_own(ids, limit, index):
+        if isinstance(value, str) or own_ids or not len(value) or self._are_own(value, limit, index):
+            return value
+        _check_count(value, limit, index)
+        text = cl100k.decode(value)
+        if text is None:
             raise ForeignIds(
                 "{field} has token ids that are not this model's: they are not between its special tokens. Send texts "
-                "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), or ids of this model's own "
-                "tokenizer, special tokens included",
+                "(LangChain: OpenAIEmbeddings(check_embedding_ctx_length=False)), ids of this model's own tokenizer, "
+                "special tokens included, or ids of cl100k_base with vectord[cl100k] installed on the server",
                 index=index,
             )
+        return text
 
-    def text_of(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> str:
-        """The text of an input. own_ids: token ids are known to be this tokenizer's.
-
-        Raises EmptyInput, ForeignIds, InputTooLong, Untokenizable for token ids.
-        """
+    def text_of(self, value: Input, limit: Limit, index: int) -> str:
+        """The text of an input; its token ids are this tokenizer's. Raises EmptyInput, InputTooLong, Untokenizable."""
         if isinstance(value, str):
             return value
-        if not own_ids:
-            self.check_own(value, limit, index)
         _check_count(value, limit, index)
         text: str = self.tokenizer.decode(self.check_ids(value, index).tolist(), skip_special_tokens=True)
         return text

@@ -105,12 +105,12 @@ class TextEncoder:
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
-            value = inputs[i]
+            value = self._plain.own_or_text(inputs[i], limit, i, own_ids=options.own_ids)
             if isinstance(value, str) or prompt:
-                text = self._plain.text_of(value, limit, i, own_ids=options.own_ids)
+                text = self._plain.text_of(value, limit, i)
                 sources.append(cut_source(text, limit, i, prompt))
             else:
-                given[i] = self._take_ids(value, specials, limit, i, own_ids=options.own_ids)
+                given[i] = self._take_ids(value, specials, limit, i)
         encodings = self._plain.encodings(sources, specials=options.add_special_tokens)
         tokenized = (
             self._sequence(source, encoding, specials, limit, prompt_tokens)
@@ -119,12 +119,8 @@ class TextEncoder:
         for i in indexes:
             yield given[i] if i in given else next(tokenized)
 
-    def _take_ids(
-        self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int, *, own_ids: bool
-    ) -> TokenSequence:
-        """A client's own ids, unchanged unless there are too many."""
-        if not own_ids:
-            self._plain.check_own(value, limit, index)
+    def _take_ids(self, value: Sequence[int], specials: tuple[int, int], limit: Limit, index: int) -> TokenSequence:
+        """Ids of this tokenizer, unchanged unless there are too many."""
         ids = self._plain.check_ids(value, index)
         kept = fit_tokens(ids, specials if self._frame.holds(value) else (0, 0), limit, index)
         return TokenSequence(
