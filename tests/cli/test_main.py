@@ -235,13 +235,13 @@ def test_a_port_in_use_is_one_line_and_exit_code_2() -> None:
 
 def test_variables_without_effect_are_one_line_of_the_log() -> None:
     """The log has its configured format, also before a failed start."""
-    environ = {"API_WORKERS": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
+    environ = {"UDS_PATH": "4", "HF_MODEL_CACHE_VOLUME": "v", "LOG_FORMAT": "json"}
     ended = vectord("serve", "./nowhere", environ=environ)
     assert ended.returncode == 2
     logged, refusal = ended.stderr.splitlines()
     line = json.loads(logged)
     assert (line["level"], line["logger"]) == ("warning", "vectord.config")
-    assert line["event"].startswith("set for other servers, without effect here: API_WORKERS, HF_MODEL_CACHE_VOLUME (")
+    assert line["event"].startswith("set for other servers, without effect here: UDS_PATH, HF_MODEL_CACHE_VOLUME (")
     assert refusal.startswith("vectord: model ./nowhere")
 
 

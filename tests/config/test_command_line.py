@@ -61,19 +61,23 @@ def test_options_of_other_servers_are_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "limit"),
+    ("argv", "joins"),
     [
-        (["--enable-batching", "false"], 1),
-        (["--no-enable-batching"], 1),
-        (["--enable-batching"], None),
-        (["--enable-batching", "--batch-size", "8"], 8),
-        (["--batch-size", "8;16"], 16),
+        (["--enable-batching", "false"], "never"),
+        (["--no-enable-batching"], "never"),
+        (["--enable-batching"], "always"),
+        (["--enable-batching", "--join-requests", "window"], "window"),
     ],
     ids=str,
 )
-def test_an_option_is_read_like_its_variable(tmp_path: Path, argv: list[str], limit: int | None) -> None:
-    """--no-enable-batching sets a limit, and --enable-batching sets none."""
-    assert load(argv, NOTHING, tmp_path).config.device.max_batch_requests == limit
+def test_an_option_is_read_like_its_variable(tmp_path: Path, argv: list[str], joins: str) -> None:
+    """--no-enable-batching sets a value, and --enable-batching sets none."""
+    assert load(argv, NOTHING, tmp_path).config.engine.join_requests == joins
+
+
+def test_of_several_batch_sizes_the_largest_counts(tmp_path: Path) -> None:
+    """infinity's option has one for each model."""
+    assert load(["--batch-size", "8;16"], NOTHING, tmp_path).config.device.max_batch_requests == 16
 
 
 def test_a_host_name_on_the_command_line_counts(tmp_path: Path) -> None:

@@ -68,6 +68,7 @@ def test_every_variable_is_an_option_too() -> None:
 
 # Properties that other code reads in place of some settings.
 READ_AS = {
+    "join_requests": "joins_requests",
     **dict.fromkeys(("api_key", "api_token"), "accepted_keys"),
     **dict.fromkeys(("models", "default_embedding_model", "reranker_model", "rerankers"), "in_order"),
 }

@@ -54,13 +54,16 @@ MEANT = [
     ("MAX_CONCURRENT", "1", {"max_running_requests": 1}),
     ("MAX_BATCH_SIZE", "32", {"max_client_batch_size": 32}),
     ("MAX_TEXT_CHARS", "20000", {"max_text_chars": 20_000}),
-    ("ENABLE_BATCHING", "0", {"max_batch_requests": 1}),
+    ("ENABLE_BATCHING", "0", {"join_requests": "never"}),
+    ("ENABLE_WARMUP", "0", {"warmup_batches": 0}),
+    ("WARMUP_STEPS", "2", {"warmup_batches": 2}),
+    ("WARMUP_BATCH_SIZE", "8", {"warmup_batch_size": 8}),
     ("BATCH_WINDOW_MS", "6", {"batch_window_ms": 6.0}),
     ("BATCH_WINDOW_MAX_SIZE", "16", {"max_batch_requests": 16}),
     ("BATCH_MAX_SIZE", "16", {"max_batch_requests": 16}),
     ("QUEUE_TIMEOUT_SEC", "2.0", {"queue_timeout_s": 2.0}),
-    ("EMBEDDING_CACHE_SIZE", "0", {"cache_bytes": 0}),
-    ("EMBEDDING_CACHE_SIZE", "256", {"cache_bytes": 256 * 8192}),
+    ("EMBEDDING_CACHE_SIZE", "0", {"cache_texts": 0}),
+    ("EMBEDDING_CACHE_SIZE", "256", {"cache_texts": 256}),
     ("ENABLE_METRICS", "0", {"enable_metrics": False}),
     ("LOG_LEVEL", "WARNING", {"log_level": "warning"}),
     ("MULTI_GPU_DEVICES", "['cuda:0', 'cuda:1']", {"device": "cuda:0,cuda:1"}),
@@ -74,6 +77,8 @@ MEANT = [
     ("HUGGING_FACE_HUB_TOKEN", "hush", {"hf_token": "hush"}),
     ("ORT_EXECUTION_PROVIDER", "cuda", {"device": "cuda-or-cpu"}),
     ("ORT_EXECUTION_PROVIDER", "cpu", {"device": "cpu"}),
+    ("API_WORKERS", "4", {"front_ends": 4}),
+    ("MAX_RERANKING_BATCH_SIZE", "64", {"max_reranking_batch_size": 64}),
     ("ORT_NUM_THREADS", "4", {"num_threads": 4}),
     ("MAX_EMBEDDING_BATCH_SIZE", "256", {"max_batch_requests": 256}),
     ("RUST_LOG", "debug,embedding_inference_api=trace", {"log_level": "debug"}),
@@ -159,13 +164,13 @@ MEANT = [
 ]
 
 WITHOUT_EFFECT = """
-    API_WORKERS UDS_PATH INFINITY_REDIRECT_SLASH HF_MODEL_CACHE_VOLUME TRUST_REMOTE_CODE INFINITY_TRUST_REMOTE_CODE
-    ENABLE_WARMUP WARMUP_BATCH_SIZE WARMUP_STEPS INFINITY_MODEL_WARMUP INFINITY_ENGINE INFINITY_COMPILE
+    UDS_PATH INFINITY_REDIRECT_SLASH HF_MODEL_CACHE_VOLUME TRUST_REMOTE_CODE INFINITY_TRUST_REMOTE_CODE
+    INFINITY_MODEL_WARMUP INFINITY_ENGINE INFINITY_COMPILE
     INFINITY_BETTERTRANSFORMER
     INFINITY_VECTOR_DISK_CACHE INFINITY_EMBEDDING_DTYPE INFINITY_LENGTHS_VIA_TOKENIZE INFINITY_PRELOAD_ONLY
     INFINITY_ONNX_DISABLE_OPTIMIZE INFINITY_ONNX_DO_NOT_PREFER_QUANTIZED INFINITY_CALIBRATION_DATASET_URL
     INFINITY_ANONYMOUS_USAGE_STATS DO_NOT_TRACK CUDA_ARENA_SIZE CUDA_ARENA_EXTEND_STRATEGY
-    GPU_PRESSURE_THRESHOLD MAX_RERANKING_BATCH_SIZE
+    GPU_PRESSURE_THRESHOLD
     INFINITY_QUEUE_SIZE INFERENCE_MAX_QUEUE_DEPTH
 """
 
@@ -203,11 +208,22 @@ def test_a_named_device_beats_the_cuda_provider(tmp_path: Path) -> None:
     assert load((), environ, tmp_path).config.device.device == "cpu"
 
 
-def test_batching_switched_off_beats_the_size_of_a_window(tmp_path: Path) -> None:
-    """Simple Inference Server's .env has both. With batching on, the size counts."""
-    sizes = {"BATCH_WINDOW_MAX_SIZE": "16", "MAX_BATCH_SIZE": "32"}
-    assert load((), {"ENABLE_BATCHING": "0", **sizes}, tmp_path).config.device.max_batch_requests == 1
-    assert load((), {"ENABLE_BATCHING": "1", **sizes}, tmp_path).config.device.max_batch_requests == 16
+def test_batching_switched_off_leaves_the_size_of_a_window(tmp_path: Path) -> None:
+    """Simple Inference Server's .env has both. Off means one forward for each request; a window of 0 means the same
+    under its profile, and batching is on by default."""
+    sizes = {"MODELS": "bge-m3", "BATCH_WINDOW_MAX_SIZE": "16", "MAX_BATCH_SIZE": "32"}
+    argv = ["--profile", "simple-inference-server"]
+    for environ, joins in (({}, True), ({"ENABLE_BATCHING": "0"}, False), ({"BATCH_WINDOW_MS": "0"}, False)):
+        config = load(argv, {**sizes, **environ}, tmp_path).config
+        assert (config.device.max_batch_requests, config.engine.joins_requests) == (16, joins)
+    assert load((), {"BATCH_WINDOW_MS": "0"}, tmp_path).config.engine.joins_requests
+
+
+def test_the_warm_up_of_simple_inference_server_counts(tmp_path: Path) -> None:
+    """One batch of one text by default. ENABLE_WARMUP=0 wins over WARMUP_STEPS."""
+    argv, models = ["--profile", "simple-inference-server"], {"MODELS": "bge-m3"}
+    for environ, batches in (({}, 1), ({"WARMUP_STEPS": "2"}, 2), ({"WARMUP_STEPS": "2", "ENABLE_WARMUP": "0"}, 0)):
+        assert load(argv, {**models, **environ}, tmp_path).config.engine.warmup_batches == batches
 
 
 @pytest.mark.parametrize("text", ["1", "true", "T", "yes", "Y", "on"])
@@ -264,12 +280,10 @@ READ: dict[str, tuple[Reader, str, str | None]] = {
     "one GPU": (readers.cpu_if_none_visible, "0", None),
     "a provider": (readers.cuda_if_there, "CUDA", "cuda-or-cpu"),
     "another provider": (readers.cuda_if_there, "cpu", "cpu"),
-    "batching off": (readers.one_text_if_off, "0", "1"),
-    "batching on": (readers.one_text_if_off, "1", None),
-    "batching perhaps": (readers.one_text_if_off, "perhaps", "perhaps"),
-    "texts": (readers.texts_as_bytes, "256", str(256 * 8192)),
-    "no texts": (readers.texts_as_bytes, "0", "0"),
-    "fewer texts": (readers.texts_as_bytes, "-1", "-1"),
+    "batching off": (readers.never_if_off, "0", "never"),
+    "batching on": (readers.never_if_off, "1", None),
+    "warm-up off": (readers.none_if_off, "0", "0"),
+    "warm-up on": (readers.none_if_off, "1", None),
     "milliseconds": (readers.milliseconds, "1500", "1.5"),
     "no milliseconds": (readers.milliseconds, "1.5", "1.5"),
 }

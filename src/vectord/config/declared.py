@@ -271,6 +271,11 @@ class EngineConfig:
     qwen_rerank_batch_size: int | None = setting(
         None, "Most pairs in a forward of a reranker that is a language model.", limits=(1, 65_536)
     )
+    max_reranking_batch_size: int | None = setting(None, "Most pairs in a forward of any reranker.", limits=(1, 65_536))
+    join_requests: Literal["always", "window", "never"] = setting(
+        "always",
+        "Whether a forward may have texts of several requests; window: if batch_window_ms is not 0.",
+    )
     batch_window_ms: float = setting(
         0.0, "Milliseconds that an idle stream waits for more texts; 0: it starts at once.", limits=(0, 1000)
     )
@@ -296,6 +301,13 @@ class EngineConfig:
         limits=(1, 2**50),
     )
     cache_bytes: int = setting(64 * 2**20, "Bytes for vectors of earlier texts; 0: no cache.", limits=(0, 2**50))
+    cache_texts: int | None = setting(
+        None, "Most cached texts of each model, in place of cache_bytes; 0: no cache.", limits=(0, 2**40)
+    )
+    warmup_batches: int = setting(
+        0, "Batches that each stream of a model runs before it is ready, besides the self-test.", limits=(0, 1000)
+    )
+    warmup_batch_size: int = setting(1, "Texts in such a batch.", limits=(1, 65_536))
     shared_cache: str | None = setting(
         None,
         "Redis in which replicas share cached vectors, such as redis://host:6379/0. Trust it as you trust them.",
@@ -319,6 +331,11 @@ class EngineConfig:
     auto_truncate: bool | None = setting(
         None, "Truncate texts that are too long (true) or refuse them (false). Default: as each API does."
     )
+
+    @property
+    def joins_requests(self) -> bool:
+        """Whether a forward may have texts of several requests."""
+        return self.join_requests == "always" or (self.join_requests == "window" and self.batch_window_ms > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,9 +18,6 @@ Reader: TypeAlias = Callable[[str], str | None]
 TRUE = frozenset({"true", "t", "1", "yes", "y", "on"})
 FALSE = frozenset({"false", "f", "0", "no", "n", "off"})
 
-# A dense and a sparse vector of BGE-M3, the tokens of the key, and the entry's overhead.
-CACHED_TEXT_BYTES = 8192
-
 
 def address_only(text: str) -> str | None:
     """An address or localhost. Other values are ignored: shells and containers set it to the machine's name."""
@@ -85,11 +82,14 @@ def cuda_if_there(text: str) -> str:
     return "cuda-or-cpu" if text.lower() == "cuda" else text
 
 
-def one_text_if_off(text: str) -> str | None:
-    """A switch: off means 1, one text in each batch."""
-    if text.lower() in FALSE:
-        return "1"
-    return None if text.lower() in TRUE else text
+def never_if_off(text: str) -> str | None:
+    """A switch: off means never."""
+    return "never" if text.lower() in FALSE else None
+
+
+def none_if_off(text: str) -> str | None:
+    """A switch: off means 0."""
+    return "0" if text.lower() in FALSE else None
 
 
 def all_if_on(text: str) -> str | None:
@@ -97,11 +97,6 @@ def all_if_on(text: str) -> str | None:
     if text.lower() in TRUE:
         return "*"
     return None if text.lower() in FALSE else text
-
-
-def texts_as_bytes(text: str) -> str:
-    """A number of texts, at 8 KiB each."""
-    return str(int(text) * CACHED_TEXT_BYTES) if re.fullmatch("[0-9]{1,12}", text) else text
 
 
 def milliseconds(text: str) -> str:
@@ -128,7 +123,7 @@ NAMES = {
     "CUDA_VISIBLE_DEVICES",
     "dtype": "INFINITY_DTYPE",
     "num_threads": "ORT_NUM_THREADS",
-    "max_batch_requests": "BATCH_MAX_ITEMS ENABLE_BATCHING BATCH_WINDOW_MAX_SIZE BATCH_MAX_SIZE "
+    "max_batch_requests": "BATCH_MAX_ITEMS BATCH_WINDOW_MAX_SIZE BATCH_MAX_SIZE "
     "MAX_EMBEDDING_BATCH_SIZE INFINITY_BATCH_SIZE INFERENCE_GPU_BATCH_SIZE",
     "max_client_batch_size": "INFINITY_MAX_CLIENT_BATCH_SIZE MAX_BATCH_SIZE INFERENCE_MAX_BATCH_SIZE",
     "max_concurrent_requests": "MAX_QUEUE_SIZE INFERENCE_MAX_CONCURRENT_REQUESTS",
@@ -138,7 +133,10 @@ NAMES = {
     "request_timeout_s": "REQUEST_TIMEOUT",
     "rerank_timeout_s": "RERANK_GPU_TIMEOUT",
     "forward_timeout_s": "GPU_PROCESS_TIMEOUT",
-    "cache_bytes": "EMBEDDING_CACHE_SIZE",
+    "join_requests": "ENABLE_BATCHING",
+    "warmup_batches": "ENABLE_WARMUP WARMUP_STEPS",
+    "cache_texts": "EMBEDDING_CACHE_SIZE",
+    "front_ends": "API_WORKERS",
     "host": "INFINITY_HOST API_HOST INFERENCE_HOSTNAME HOSTNAME",
     "port": "INFINITY_PORT API_PORT INFERENCE_PORT",
     "url_prefix": "INFINITY_URL_PREFIX INFINITY_PROXY_ROOT_PATH PROXY_ROOT_PATH",
@@ -168,17 +166,17 @@ READERS: Mapping[str, Reader] = {
     "INFINITY_DEVICE_ID": cuda_numbers,
     "ORT_EXECUTION_PROVIDER": cuda_if_there,
     "CUDA_VISIBLE_DEVICES": cpu_if_none_visible,
-    "ENABLE_BATCHING": one_text_if_off,
+    "ENABLE_BATCHING": never_if_off,
+    "ENABLE_WARMUP": none_if_off,
     "INFINITY_BATCH_SIZE": largest,
     "INFERENCE_QUEUE_TIMEOUT_MS": milliseconds,
-    "EMBEDDING_CACHE_SIZE": texts_as_bytes,
     "HOSTNAME": address_only,
     "INFINITY_PERMISSIVE_CORS": all_if_on,
     "RUST_LOG": first_bare_level,
     "JSON_OUTPUT": json_lines,
 }
 # Options that need no value although their setting is not a boolean.
-SWITCHES = frozenset({"--enable-batching", "--permissive-cors", "--json-output"})
+SWITCHES = frozenset({"--enable-batching", "--enable-warmup", "--permissive-cors", "--json-output"})
 # Variables whose bad value is logged and skipped, as Smart Embedder does.
 LENIENT = frozenset(
     [
@@ -216,18 +214,16 @@ class Ignored:
 
 IGNORED: tuple[Ignored, ...] = (
     Ignored(("UDS_PATH",), "The socket between TEI and its Python backend; there is no second process here."),
-    Ignored(("API_WORKERS",), "One event loop serves HTTP; num_threads and tokenization_workers count the threads."),
     Ignored(("INFINITY_REDIRECT_SLASH",), "`GET /` has an answer of its own; the API's page is at /docs."),
     Ignored(("HF_MODEL_CACHE_VOLUME",), "The volume of a compose file; the folder is hf_home."),
     Ignored(
         ("TRUST_REMOTE_CODE", "INFINITY_TRUST_REMOTE_CODE"), "Code from a model's repository never runs.", switch=True
     ),
     Ignored(
-        ("ENABLE_WARMUP", "INFINITY_MODEL_WARMUP"),
+        ("INFINITY_MODEL_WARMUP",),
         "Every model passes a self-test before it is ready, which also warms it up.",
         switch=True,
     ),
-    Ignored(("WARMUP_BATCH_SIZE", "WARMUP_STEPS"), "As ENABLE_WARMUP."),
     Ignored(("INFINITY_ENGINE",), "Names of other engines; see backend."),
     Ignored(
         ("INFINITY_COMPILE", "INFINITY_BETTERTRANSFORMER"),
@@ -248,10 +244,6 @@ IGNORED: tuple[Ignored, ...] = (
     Ignored(
         ("CUDA_ARENA_SIZE", "CUDA_ARENA_EXTEND_STRATEGY", "GPU_PRESSURE_THRESHOLD"),
         "ONNX Runtime's memory grows as needed and is returned.",
-    ),
-    Ignored(
-        ("MAX_RERANKING_BATCH_SIZE",),
-        "Pairs are batched like texts, by tokens; see max_batch_tokens and max_batch_requests.",
     ),
     Ignored(
         ("INFINITY_QUEUE_SIZE", "INFERENCE_MAX_QUEUE_DEPTH"),

@@ -118,7 +118,7 @@ class Engine:
         self._rerank_admission = (
             self._admission if reranks is None else Admission(reranks, self._config.queue_timeout_s)
         )
-        self._cache = AnswerCache(self._config.cache_bytes)
+        self._cache = AnswerCache(self._config.cache_bytes, self._config.cache_texts)
         self._shared = None if store is None else SharedCache(store, store_secret)
         self._pool = EncoderPool(self._config.tokenization_workers or thread_budget())
         self._lifecycle = Lifecycle(self._registry.models, self._config, self._make_runner, self._observe)

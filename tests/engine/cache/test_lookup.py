@@ -101,3 +101,18 @@ def test_the_bytes_counted_cover_the_memory_used(make):
     finally:
         tracemalloc.stop()
     assert used <= cache.bytes <= 1.7 * used
+
+
+def test_a_number_of_texts_bounds_each_model():
+    """EMBEDDING_CACHE_SIZE: the least recently used text of that model goes, and no other model's."""
+    cache = AnswerCache(1, max_texts=2)
+    other = cache_key("other", ids(1), ids(0), b"", DENSE)
+    cache.keep(other, dense(4))
+    for n in (1, 2):
+        cache.keep(key_of(n), dense(4))
+    assert cache.get(key_of(1)) is not None
+    cache.keep(key_of(3), dense(4))
+    held = [cache.get(key) is not None for key in (other, key_of(1), key_of(2), key_of(3))]
+    assert held == [True, True, False, True]
+    assert cache.bytes == 3 * (ENTRY_BYTES + 4 + 16)
+    assert not AnswerCache(2**20, max_texts=0).enabled

@@ -12,6 +12,7 @@ import pytest
 from tests.engine.fakes import ByteEncoder, FakeBackend, Recorder, source, spec
 
 from vectord.compute.backends.base import Answers, TokenBatch
+from vectord.config import EngineConfig
 from vectord.engine.engine import Engine
 from vectord.engine.models.registry import ModelSource
 from vectord.errors import ModelUnavailable, Unavailable
@@ -137,3 +138,17 @@ async def test_closing_while_a_model_loads_does_not_wait_for_it():
     await asyncio.wait_for(engine.close(), 5)
     assert engine.readiness() == {"m": "unloaded"}
     gate.set()
+
+
+async def test_a_model_runs_the_configured_warm_up_before_it_is_ready(caplog):
+    """WARMUP_STEPS batches of WARMUP_BATCH_SIZE texts on each stream, each step logged as `warmup_ok`."""
+    caplog.set_level("INFO")
+    backend = FakeBackend()
+    config = EngineConfig(warmup_batches=2, warmup_batch_size=3)
+    engine = Engine([ModelSource("m", (), spec(), lambda: (ByteEncoder(), [backend]))], config)
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), 10)
+    await engine.close()
+    steps = [record.fields for record in caplog.records if "step" in getattr(record, "fields", {})]
+    assert [(step["step"], step["batch_size"], step["workers"]) for step in steps] == [(1, 3, 1), (2, 3, 1)]
+    assert [batch.texts.cu_seqlens.size - 1 for batch in backend.batches][-2:] == [3, 3]

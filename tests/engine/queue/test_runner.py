@@ -109,6 +109,23 @@ async def test_pairs_of_a_language_model_have_a_limit(model, most):
     assert max(len(sizes(batch)) for batch in backend.batches) == most
 
 
+async def test_pairs_of_every_reranker_have_the_operators_limit():
+    """MAX_RERANKING_BATCH_SIZE."""
+    backend = backend_for(CROSS_ENCODER)
+    async with running(backend, model=CROSS_ENCODER, max_reranking_batch_size=3) as runner:
+        await run(runner, *[text("x" * n) for n in range(1, 13)])
+    assert max(len(sizes(batch)) for batch in backend.batches) == 3
+
+
+@pytest.mark.parametrize(("joins", "batches"), [("always", 1), ("never", 2)])
+async def test_requests_share_a_forward_unless_batching_is_off(joins, batches):
+    """Two requests that are queued together."""
+    backend = FakeBackend()
+    async with running(backend, join_requests=joins, batch_window_ms=20.0) as runner:
+        await asyncio.gather(run(runner, text("ab"), text("cd")), run(runner, text("ef"), text("gh")))
+    assert [len(sizes(batch)) for batch in backend.batches] == [4 // batches] * batches
+
+
 async def test_spans_and_keys_are_counted_after_the_prefix():
     """The prefix is not part of the text in the batch."""
     begun = Prefix(ids_of("begun "))

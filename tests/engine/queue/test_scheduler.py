@@ -430,3 +430,17 @@ def test_a_hundred_thousand_tiny_texts_are_queued_and_drained_quickly(clients):
     ran = sum(len(batch.items) for batch in drain(scheduler, idle_streams=2))
     assert ran == 100_000
     assert time.thread_time() - started_s < 10  # processor time; usually 0.4 s
+
+
+def test_requests_that_run_alone_get_a_batch_each() -> None:
+    """ENABLE_BATCHING=0: all texts of one request, also with a second idle stream, and none of another request."""
+    scheduler = queue(max_batch_tokens=BUDGET)
+    requests: list[Any] = [object(), object()]
+    queued = []
+    for request in requests:
+        for _ in range(3):
+            one = item(4)
+            one.request = request
+            queued.append(one)
+            scheduler.add(one, 0.0)
+    assert [batch.items for batch in drain(scheduler, idle_streams=2)] == [queued[:3], queued[3:]]

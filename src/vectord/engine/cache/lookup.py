@@ -34,16 +34,19 @@ def cache_key(fingerprint: str, ids: Int32, type_ids: Int32, layout: bytes, kind
 
 
 class AnswerCache:
-    """Evicts the least recently used answers above `max_bytes`. max_bytes=0: keeps nothing.
+    """Evicts the least recently used answers above `max_bytes`, or above `max_texts` of one model. 0: keeps nothing.
 
     A dense row is kept raw: the model's float32 output before `dimensions` and normalization, so that every request can
     use it.
     """
 
-    def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
+    def __init__(self, max_bytes: int, max_texts: int | None = None) -> None:
+        """max_texts: of each model; replaces max_bytes, unless that is 0."""
+        self.max_bytes = max_bytes if max_texts is None else 2**62 if max_bytes and max_texts else 0
         self.bytes = 0
+        self._max_texts = max_texts
         self._answers: OrderedDict[Key, Answer] = OrderedDict()
+        self._of_model: dict[str, OrderedDict[Key, None]] = {}  # by fingerprint; with max_texts only
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -57,6 +60,8 @@ class AnswerCache:
         answer = self._answers.get(key)
         if answer is not None:
             self._answers.move_to_end(key)
+            if self._max_texts is not None:
+                self._of_model[key[0]].move_to_end(key)
         return answer
 
     def keep(self, key: Key, answer: Answer) -> None:
@@ -66,6 +71,12 @@ class AnswerCache:
             return
         self._answers[key] = answer
         self.bytes += size
+        if self._max_texts is not None:
+            of_model = self._of_model.setdefault(key[0], OrderedDict())
+            of_model[key] = None
+            if len(of_model) > self._max_texts:
+                oldest, _ = of_model.popitem(last=False)
+                self.bytes -= _entry_bytes(oldest, self._answers.pop(oldest))
         while self.bytes > self.max_bytes:
             self.bytes -= _entry_bytes(*self._answers.popitem(last=False))
 

@@ -152,7 +152,8 @@ class Lifecycle:
             await self._find_room(served, makes_room)
             served.state = "loading"
             try:
-                await loading.load(served, self._make_runner, self._observer)
+                batches, size = self._config.warmup_batches, self._config.warmup_batch_size
+                await loading.load(served, self._make_runner, self._observer, batches, size)
             except asyncio.CancelledError:
                 served.state = "unloaded"
                 raise

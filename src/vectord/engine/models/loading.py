@@ -35,7 +35,13 @@ KNOWN_TOLERANCE = 0.01  # bfloat16 stays within 0.002
 MAX_SPREAD = 0.1  # between a pair's logits alone and in a batch, relative to their size
 
 
-async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer) -> None:
+async def load(
+    served: ServedModel,
+    make_runner: MakeRunner,
+    observer: Observer,
+    warmup_batches: int = 0,
+    warmup_batch_size: int = 1,
+) -> None:
     """Load and test one model; `served.state` is ready or failed when this returns."""
     observer(ModelStateChanged(served.name, "loading"))
     started_s = time.monotonic()
@@ -44,6 +50,7 @@ async def load(served: ServedModel, make_runner: MakeRunner, observer: Observer)
         served.runner = make_runner(served, encoder, backends)
         tested_s = time.monotonic()
         await self_test(served.runner)
+        await _warm_up(served.runner, served.name, warmup_batches, warmup_batch_size)
     except Exception as cause:  # files and device libraries may raise anything; the other models continue
         await _failed(served, cause)
         observer(ModelStateChanged(served.name, "failed", time.monotonic() - started_s))
@@ -74,6 +81,24 @@ async def self_test(runner: ModelRunner) -> None:
         for answer in answers:
             _check_same(kind, alone[kind], answer[kind])
     await _check_known(runner)
+
+
+async def _warm_up(runner: ModelRunner, name: str, batches: int, batch_size: int) -> None:
+    """Runs `batches` batches on every stream. An error fails the load."""
+    texts = list(_texts(runner, [SELF_TEST_TEXT])) * batch_size
+    streams = runner.facts.streams
+    for step in range(1, batches + 1):
+        started_s = time.monotonic()
+        await asyncio.gather(*(runner.run(texts, runner.kinds, Caller(), fresh=True) for _ in range(streams)))
+        milliseconds = round((time.monotonic() - started_s) * 1000, 2)
+        fields = {
+            "model": name,
+            "step": step,
+            "latency_ms": milliseconds,
+            "batch_size": batch_size,
+            "workers": streams,
+        }
+        logger.info("warmup_ok", extra={"fields": fields})
 
 
 async def _run_together(runner: ModelRunner, text: TokenSequence) -> list[Answer]:

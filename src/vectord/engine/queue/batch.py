@@ -41,6 +41,7 @@ class Item:
     client: str
     lane: Lane
     key: Key | None = None  # None: neither cached nor shared with other requests
+    request: Job | None = None  # None: it may share a batch with other requests
     waiters: list[tuple[Job, int]] = field(default_factory=list)  # on the event loop only
     tokens: int = field(init=False)
 

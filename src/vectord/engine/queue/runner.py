@@ -93,7 +93,9 @@ class ModelRunner:
         self._stopped = False
         self._stalled_changed = stalled_changed
         self._speed = Speed(self.facts.streams)
-        pairs = config.qwen_rerank_batch_size if spec.yes_no is not None else None
+        pairs = config.max_reranking_batch_size if spec.reranks else None
+        if spec.yes_no is not None:
+            pairs = _least(pairs, config.qwen_rerank_batch_size)
         forward_timeout_s = config.forward_timeout_s
         if config.gpu_forward_timeout_s is not None and self.facts.device != "cpu":
             forward_timeout_s = config.gpu_forward_timeout_s
@@ -281,7 +283,7 @@ class ModelRunner:
             for index, sequence, key in misses[start : start + TEXTS_PER_STEP]:
                 item = self._cache.running(key)
                 if item is None:
-                    item = Item(sequence, kinds, client, lane, key)
+                    item = Item(sequence, kinds, client, lane, key, None if self._config.joins_requests else job)
                     items.append(item)
                     self._cache.started(item)
                 elif item.lane == "bulk" and lane == "interactive":

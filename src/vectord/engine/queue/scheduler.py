@@ -244,9 +244,13 @@ class Scheduler:
             item = flow.head
             longest = max(longest, item.tokens)
             # Stop at the first item that does not fit: skipping it would starve long texts.
-            room = min(share, self._room(limits, items[0] if items else item, item, now_s))
+            room = self._room(limits, items[0] if items else item, item, now_s)
+            if item.request is None:  # a request that runs alone is not divided among streams
+                room = min(share, room)
             more = tokens + item.tokens
             if items and (more > room or not limits.fit(len(items) + 1, more, longest)):
+                break
+            if items and item.request is not items[0].request:
                 break
             self._take(item, flow, now_s)
             items.append(item)
