@@ -67,6 +67,9 @@ call :has torch && goto serve
 echo Installing torch into .venv (once; some minutes) ...
 %INSTALL% --editable .[torch] || exit /b 1
 :serve
+rem As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
+call :setting HOST
+if not defined PRESENT call :set_default VECTORD_HOST 0.0.0.0
 "%VENV_PYTHON%" -m vectord serve --device %USE%
 exit /b %ERRORLEVEL%
 
@@ -101,9 +104,11 @@ rem ask QUESTION NAME BGE_MODEL QWEN_MODEL: an empty answer keeps the present va
 call :setting %~2
 if not defined PRESENT set "PRESENT=%~3"
 set "ANSWER="
-set /p "ANSWER=%~1: BGE or QWEN? [%PRESENT%] "
+set /p "ANSWER=%~1: BGE or QWEN? (1 or 2) [%PRESENT%] "
 if not defined ANSWER set "%~2=%PRESENT%" & exit /b 0
 if /i "%ANSWER%"=="bge" set "%~2=%~3" & exit /b 0
+if "%ANSWER%"=="1" set "%~2=%~3" & exit /b 0
+if "%ANSWER%"=="2" set "%~2=%~4" & exit /b 0
 if /i "%ANSWER%"=="qwen" set "%~2=%~4" & exit /b 0
 echo start_server.bat: expected BGE or QWEN 1>&2
 exit /b 1

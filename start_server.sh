@@ -33,13 +33,13 @@ ask() {
   present=$(setting "$2")
   present=${present:-$3}
   while true; do
-    printf '%s: BGE or QWEN? [%s] ' "$1" "$present"
+    printf '%s: BGE or QWEN? (1 or 2) [%s] ' "$1" "$present"
     answer=
     read -r answer || echo
     case $(lower "$answer") in
       '') export "$2=$present" && return ;;
-      bge) export "$2=$3" && return ;;
-      qwen) export "$2=$4" && return ;;
+      bge | 1) export "$2=$3" && return ;;
+      qwen | 2) export "$2=$4" && return ;;
     esac
     [ -t 0 ] || fail "expected BGE or QWEN, got $answer"
   done
@@ -115,6 +115,8 @@ serve_local() {
     export CUDA_VISIBLE_DEVICES=-1
     use=cpu
   fi
+  # As Smart Embedder: reachable from other machines. The server logs a warning if it needs no API_TOKEN.
+  [ -n "$(setting HOST)" ] || set_default VECTORD_HOST 0.0.0.0
   exec "$python" -m vectord serve --device "$use"
 }
 

@@ -26,6 +26,11 @@ from vectord.products.common.profiles import profiles
 
 ROOT = Path(__file__).resolve().parent.parent
 LENIENT = [name for setting in SETTINGS for name in setting.env if name in setting.lenient]
+OF_COMPOSE = {
+    "HF_MODEL_CACHE_VOLUME": "smart-embedder-hf-cache",
+    "EMBEDDER_USER": "1000:1000",
+    "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+}
 
 
 def env_example() -> str:
@@ -39,6 +44,10 @@ def env_example() -> str:
         for setting in _of(section):
             lines += ["", *textwrap.wrap(_meaning(setting), 118, initial_indent="# ", subsequent_indent="# ")]
             lines.append(f"#{setting.env[1]}={_default(setting)}")
+            if setting.env[2:]:
+                lines += ["# The same under other names:", *(f"#{name}=" for name in setting.env[2:])]
+    lines += ["", "# --- Read by docker-compose.gpu.yml and by torch ---", ""]
+    lines += [f"#{name}={text}" for name, text in OF_COMPOSE.items()]
     return "\n".join(lines) + "\n"
 
 

@@ -42,6 +42,6 @@ mkdir -p "$root/etc/ssl/certs"
 for file in /etc/ssl/certs/ca-certificates.crt /etc/ssl/openssl.cnf /etc/os-release; do
   cp -L "$file" "$root$file"
 done
-printf 'root:x:0:0::/:/sbin/nologin\nvectord:x:10001:10001::/app:/sbin/nologin\n' >"$root/etc/passwd"
+printf 'root:x:0:0::/:/sbin/nologin\nvectord:x:10001:10001::/app:/sbin/nologin\nembedder:x:1000:1000::/app:/sbin/nologin\n' >"$root/etc/passwd"
 printf 'root:x:0:\nvectord:x:10001:\n' >"$root/etc/group"
 printf 'hosts: files dns\n' >"$root/etc/nsswitch.conf"

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,39 @@ def test_compose_keeps_the_names_of_smart_embedder() -> None:
     assert gpu["volumes"] == ["model-cache:/app/model_cache"]
     assert gpu["ports"] == ["127.0.0.1:${PORT:-8000}:8000"]
     assert gpu["healthcheck"]["start_period"] == "300s"
+
+
+def test_compose_reuses_smart_embedders_volume() -> None:
+    """Its files belong to user 1000, who may also write to a new volume: that has the folder's mode in the image."""
+    assert service("docker-compose.gpu.yml")["user"] == "${EMBEDDER_USER:-1000:1000}"
+    for dockerfile in DOCKERFILES:
+        assert "chmod 777 /app/model_cache" in (ROOT / dockerfile).read_text()
+    assert "embedder:x:1000:1000:" in (ROOT / "deploy/image/root.sh").read_text()
+
+
+NAMES_OF_SMART_EMBEDDER = """
+    API_TOKEN BGE_EMBED_MAX_LENGTH BGE_RERANK_MAX_LENGTH DENSE_EMBEDDING_MODEL HF_MODEL_CACHE_VOLUME MAX_INPUT_LENGTH
+    MAX_QUEUE_SIZE MAX_RERANK_PASSAGES MAX_RERANK_TEXT_CHARS MAX_RERANK_TOTAL_CHARS MAX_SENTENCES_PER_REQUEST
+    MAX_SENTENCE_CHARS MAX_TOTAL_CHARS_PER_REQUEST PORT PYTORCH_CUDA_ALLOC_CONF QWEN_EMBED_MAX_LENGTH
+    QWEN_RERANK_BATCH_SIZE QWEN_RERANK_MAX_LENGTH RATE_LIMIT_BURST_SIZE RATE_LIMIT_REQUESTS_PER_MINUTE REQUEST_TIMEOUT
+    RERANKER_MODEL RERANK_GPU_TIMEOUT RERANK_MAX_QUEUE
+"""
+
+
+def test_the_example_of_env_has_every_name_of_smart_embedder() -> None:
+    """Each once, commented out, so that an operator finds the names of an existing .env."""
+    names = re.findall(r"(?m)^#([A-Z_0-9]+)=", (ROOT / ".env.example").read_text())
+    assert set(NAMES_OF_SMART_EMBEDDER.split()) <= set(names)
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(("name", "extra"), [("requirements-cpu.txt", "."), ("requirements-gpu.txt", ".[torch]")])
+def test_smart_embedders_requirements_install_this_folder(name: str, extra: str) -> None:
+    """pip reads the file; the extra exists."""
+    lines = [line for line in (ROOT / name).read_text().splitlines() if not line.startswith("#")]
+    assert lines == [f"--editable {extra}"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extra == "." or extra[2:-1] in extras
 
 
 def test_compose_makes_everything_but_the_models_read_only() -> None:

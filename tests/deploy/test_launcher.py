@@ -20,7 +20,7 @@ from tests.reference.reference_models import write_bge_m3, write_bge_reranker
 TOLD = ("DENSE_EMBEDDING_MODEL", "RERANKER_MODEL", "QWEN_RERANK_BATCH_SIZE", "QWEN_RERANK_MAX_LENGTH")
 RECORDS = f"""#!/bin/sh
 echo "$(basename "$0") $*" >>"$CALLS"
-for name in {" ".join(TOLD)} CUDA_VISIBLE_DEVICES VECTORD_PROFILE; do
+for name in {" ".join(TOLD)} CUDA_VISIBLE_DEVICES VECTORD_PROFILE VECTORD_HOST; do
   eval "echo \\"$name=\\$$name\\"" >>"$CALLS"
 done
 """
@@ -137,13 +137,15 @@ def _tools(launcher: Launcher) -> str:
         ("qwen\nQwen", "Qwen/Qwen3-Embedding-0.6B", "Qwen/Qwen3-Reranker-0.6B"),
         ("\nQWEN\n", "BAAI/bge-m3", "Qwen/Qwen3-Reranker-0.6B"),
         ("", "BAAI/bge-m3", "BAAI/bge-reranker-v2-m3"),
+        ("1\n2\n", "BAAI/bge-m3", "Qwen/Qwen3-Reranker-0.6B"),
+        ("2\n1\n", "Qwen/Qwen3-Embedding-0.6B", "BAAI/bge-reranker-v2-m3"),
     ],
-    ids=["both BGE", "both Qwen", "one each", "nobody answers"],
+    ids=["both BGE", "both Qwen", "one each", "nobody answers", "1 and 2", "2 and 1"],
 )
 def test_two_questions_choose_the_models(launcher: Launcher, answers: str, dense: str, reranker: str) -> None:
     """Embedding and reranking are separate; the default is BGE."""
     done = launcher.start("docker", "cpu", answers=answers)
-    assert done.stdout.count("BGE or QWEN?") == 2
+    assert done.stdout.count("BGE or QWEN? (1 or 2)") == 2
     assert launcher.told()["DENSE_EMBEDDING_MODEL"] == dense
     assert launcher.told()["RERANKER_MODEL"] == reranker
 
@@ -224,6 +226,24 @@ def test_local_mode_selects_the_device(launcher: Launcher, word: str, memory_mib
     assert launcher.told()["VECTORD_PROFILE"] == "smart-embedder"
 
 
+@pytest.mark.parametrize(
+    ("said", "dotenv", "host"),
+    [
+        ({}, "", "0.0.0.0"),
+        ({"HOST": "127.0.0.1"}, "", ""),
+        ({}, "HOST=127.0.0.1\n", ""),
+        ({"VECTORD_HOST": "10.0.0.1"}, "", "10.0.0.1"),
+    ],
+    ids=str,
+)
+def test_local_mode_listens_as_the_original(launcher: Launcher, said: dict[str, str], dotenv: str, host: str) -> None:
+    """On every address, unless the operator sets one."""
+    (launcher.folder / ".env").write_text(dotenv)
+    launcher.stub("python", RECORDS, under=launcher.folder / ".venv/bin")
+    assert launcher.start("local", "cpu", **said).returncode == 0
+    assert launcher.told()["VECTORD_HOST"] == host
+
+
 def test_local_mode_creates_its_environment_once(launcher: Launcher) -> None:
     """It installs the lock files with hashes, then vectord; the second start installs nothing."""
     launcher.stub("python3.13", MAKES_VENV)
@@ -279,7 +299,8 @@ def test_local_mode_serves(launcher: Launcher, tmp_path: Path) -> None:
     ):
         try:
             wait_for(lambda: "Server ready to accept requests" in log.read_text(), process, timeout_s=120)
-            url = re.search(r"http://127\.0\.0\.1:\d+", log.read_text())[0]  # type: ignore[index]
+            port = re.search(r"http://0\.0\.0\.0:(\d+)", log.read_text())[1]  # type: ignore[index]
+            url = f"http://127.0.0.1:{port}"
             embedded = httpx.post(f"{url}/embeddings/", json={"sentences": ["fox"]}, timeout=60)
             ranked = httpx.post(f"{url}/rerank", json={"query": "fox", "passages": ["a fox", "rain"]}, timeout=60)
         finally:

@@ -17,9 +17,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from vectord.tools.probe import (
+    EMBED_FORMS,
     PASSAGES,
     QUERY,
+    RERANK_FORMS,
     WRONG_SHAPE,
+    Form,
     ProbedRoute,
     ProbedServer,
     ProbeReply,
@@ -42,6 +45,28 @@ LISTS = ("/v1/models", "/models", "/info", "/api/tags", "/vectord/models")
 MAX_EXAMPLES = 1000
 # Statuses of an example that needs another type of model, or the operator's key.
 _NOT_OFFERED = (401, 403, 404, 405, 409, 415, 422, 424, 501)
+# The promises that Smart Embedder's test_server.py tests, on its routes: 17, and with a token one more.
+SMART_EMBEDDER = (
+    "healthy",
+    "metrics for Prometheus",
+    "a number for texts gets a 4xx error",
+    "no texts get 200 or a 4xx error",
+    "a request without the token is refused",
+    "one finite vector for each text",
+    "the same text gets the same vector",
+    "a text alone gets the vector that it gets in a batch",
+    "results keep the order of the texts",
+    "similar texts are closer than dissimilar ones",
+    "texts in several scripts",
+    "20,000 words are truncated or refused",
+    "dense, sparse and ColBERT vectors of a text",
+    "sparse vectors as indices and values",
+    "the relevant passage ranks first",
+    "scores are in descending order",
+    "no passages get 200 or a 4xx error",
+    "concurrent requests are answered or refused",
+)
+SUITES: Mapping[str, tuple[str, Sequence[str]]] = {"smart-embedder": ("Smart Embedder", SMART_EMBEDDER)}  # API, checks
 Verdict: TypeAlias = Literal["passed", "failed", "not offered"]
 
 
@@ -108,13 +133,27 @@ def demand(holds: object, why: str) -> None:
 
 
 def open_subject(
-    server: ProbedServer, *, model: str | None, limits: Mapping[str, int | None], backpressure_requests: int
+    server: ProbedServer,
+    *,
+    model: str | None,
+    limits: Mapping[str, int | None],
+    backpressure_requests: int,
+    suite: str | None = None,
 ) -> Subject:
-    """The server and the forms that it accepts. Raises ConfigError if no server answers."""
+    """The server and the forms that it accepts. suite: its API is tried first.
+
+    Raises ConfigError if no server answers.
+    """
     server.check_reachable("--url")
     model = model or server.find_model()
     openapi = server.get("/openapi.json").json()
-    embeds, reranks = find_embed_route(server, model), find_rerank_route(server, model)
+
+    def preferred(forms: Sequence[Form]) -> ProbedRoute | None:
+        api = suite and SUITES[suite][0]
+        return next((ProbedRoute(server, form, model) for form in forms if form.name == api), None)
+
+    embeds = find_embed_route(server, model, like=preferred(EMBED_FORMS))
+    reranks = find_rerank_route(server, model, like=preferred(RERANK_FORMS))
     return Subject(server, openapi, embeds, reranks, limits, backpressure_requests)
 
 
@@ -128,10 +167,13 @@ def check(name: str) -> Callable[[Callable[[Subject], None]], Callable[[Subject]
     return add
 
 
-def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Run all checks; yields each finding as soon as its check ends."""
+def run_checks(subject: Subject, suite: str | None = None) -> Iterator[Finding]:
+    """Run all checks, or those of a suite and of the given limits; yields each finding as soon as its check ends."""
     last = (Check("concurrent requests are answered or refused", _backpressure), Check("healthy at the end", healthy))
-    for one in (*CHECKS, *_limit_checks(subject), *_example_checks(subject), *last):
+    checks = [*CHECKS, *_example_checks(subject), *last]
+    if suite is not None:
+        checks = [one for one in checks if one.name in SUITES[suite][1]]
+    for one in (*_limit_checks(subject), *checks):
         began_s = time.perf_counter()
         verdict: Verdict = "passed"
         why = ""

@@ -54,6 +54,9 @@ _LIMIT = click.IntRange(1, 100_000_000)
         value("--max-rerank-passages", "N", "The same for passages in a rerank request.", kind=_LIMIT),
         value("--max-rerank-text-chars", "N", "The same for characters in a passage.", kind=_LIMIT),
         value("--max-rerank-total-chars", "N", "The same for characters in all passages.", kind=_LIMIT),
+        value(
+            "--suite", "NAME", "Only the tests of that product's test_server.py.", kind=click.Choice(["smart-embedder"])
+        ),
         flag("--all", "show_all", help="Also print tests that are not offered."),
         JSON,
     ],
@@ -64,6 +67,7 @@ def command(
     model: str | None,
     timeout: float,
     backpressure_requests: int,
+    suite: str | None,
     show_all: bool,
     as_json: bool,
     **limits: int | None,
@@ -72,8 +76,11 @@ def command(
     from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
 
     with ProbedServer(check_url(url, "--url"), token, timeout) as server:
-        subject = open_subject(server, model=model, limits=limits, backpressure_requests=backpressure_requests)
-        findings = list(run_checks(subject) if as_json else _printed(run_checks(subject), show_all))
+        subject = open_subject(
+            server, model=model, limits=limits, backpressure_requests=backpressure_requests, suite=suite
+        )
+        found = run_checks(subject, suite)
+        findings = list(found if as_json else _printed(found, show_all))
         return _summary(server.url, findings, as_json)
 
 
