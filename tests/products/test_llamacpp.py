@@ -97,10 +97,9 @@ def models(*names: str):
     ],
 )
 def test_content_is_texts_or_ids(parse, key, value, inputs):
-    """One grammar for both keys. Over-long text is an error. Ids are the model's own, except on OpenAI's route."""
+    """One grammar for both keys. Over-long text is an error. Ids are the model's own, as its /tokenize returns them."""
     request = parse(incoming({key: value})).request
-    own_ids = parse is parse_native or key == "content"
-    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=own_ids))
+    assert request == EmbedRequest(inputs=request.inputs, text=TextOptions(own_ids=True))
     assert list(request.inputs) == inputs
 
 
@@ -427,6 +426,7 @@ def test_health_while_a_model_answers(states):
     """One ready model is enough, and an unloaded one counts."""
     listed = model_list(*(model_info(state, state=state) for state in states))
     assert answer("/v1/health", None, listed, "GET") == {"status": "ok"}
+    assert DIALECT.original_health(listed) == {"status": "ok"}
 
 
 @pytest.mark.parametrize(
@@ -446,6 +446,7 @@ def test_health_while_none_answers(starting, states, message):
     assert rendered.status == 503
     assert json.loads(rendered.body) == {"error": {"code": 503, "message": message, "type": "unavailable_error"}}
     assert rendered.headers["retry-after"] == "1"
+    assert DIALECT.original_health(listed) == json.loads(rendered.body)
 
 
 def test_props_are_facts_of_the_first_model():

@@ -36,6 +36,13 @@ def get(path: str, result: object) -> Any:
 # --- requests -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("dimensions", "kept"), [(383, 383), (384, 384), (385, None), (10**6, None)])
+@pytest.mark.parametrize("names", [{}, {"model": SERVED[0].name}], ids=["no model", "a model"])
+def test_more_dimensions_than_the_model_has_are_all(dimensions: int, kept: int | None, names: dict[str, str]):
+    """As in Ollama."""
+    assert parse("/api/embed", {"input": "a", "dimensions": dimensions, **names}).request.dimensions == kept
+
+
 @pytest.mark.parametrize(
     ("body", "request_"),
     [

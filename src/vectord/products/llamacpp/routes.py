@@ -11,6 +11,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
+import orjson
 
 from vectord import __version__
 from vectord.errors import EmptyInput, InvalidField, MissingField, Unavailable, WrongType
@@ -123,14 +124,14 @@ def parse_native(body: EmbeddingBody, incoming: Incoming) -> Call:
     signs=SIGNS,
 )
 def parse_openai(body: EmbeddingBody, incoming: Incoming) -> Call:
-    """`content` is not a key of OpenAI's, so it gets the native array on this path too."""
+    """`content` is not a key of OpenAI's, so it gets the native array on this path too. Ids are the model's own."""
     if body.input is None:
         return parse_native(body, incoming)
     render = partial(render_openai, body.model or None, _norm(body), read_encoding(body.encoding_format))
-    return _embed_call(body, incoming, render, own_ids=False)  # OpenAI's clients send ids of OpenAI's models
+    return _embed_call(body, incoming, render)
 
 
-def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render, *, own_ids: bool = True) -> Call:
+def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call:
     field = "content" if body.input is None else "input"
     prompts = body.content if body.input is None else body.input
     if prompts is None:
@@ -138,7 +139,7 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render, *, own_
     request = EmbedRequest(
         inputs=_inputs(prompts, field),
         model=_model(body.model, incoming),
-        text=TextOptions(own_ids=own_ids),
+        text=TextOptions(own_ids=True),
         normalize=_norm(body) == norms.EUCLIDEAN,
     )
     return Call(request, render, {"inputs": field}, binary=_norm(body) in (norms.EUCLIDEAN, norms.RAW))
@@ -360,6 +361,12 @@ def render_health(result: ModelList) -> Rendered:
     if ready_models(result):
         return Rendered(body=dump_json({"status": "ok"}))
     return render_error(Unavailable("Loading model" if result.starting else "No model could be loaded"))
+
+
+def original_health(result: ModelList) -> dict[str, Any]:
+    """The keys of llama.cpp's /health, while a model answers and while none does."""
+    body: dict[str, Any] = orjson.loads(render_health(result).body)
+    return body
 
 
 class GenerationSettings(msgspec.Struct):

@@ -77,10 +77,16 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
         inputs=[body.input] if isinstance(body.input, str) else body.input,
         model=model,
         text=_text_options(body.options, body.truncate),
-        dimensions=body.dimensions or None,
+        dimensions=_width(body.dimensions, model, incoming.models),
         force_dimensions=body.force_dimensions is True,
     )
     return Call(request, render_embeddings)
+
+
+def _width(dimensions: int | None, name: str | None, models: Sequence[ModelInfo]) -> int | None:
+    """As many numbers as the client wants; None, which is all, for more than the model has, as in Ollama."""
+    served = next((info for info in models if (info.name == name if name else "dense" in info.outputs)), None)
+    return dimensions if dimensions and not (served and dimensions > served.dimensions) else None
 
 
 def render_embeddings(result: EmbedResult) -> Rendered:
