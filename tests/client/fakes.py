@@ -46,8 +46,7 @@ from vectord.schema import (
     TokenizeResult,
     Usage,
 )
-from vectord.server.http.negotiation import negotiated
-from vectord.server.http.result_headers import result_headers
+from vectord.server.http.answer import negotiated, result_headers
 
 MODEL = "fake-model"
 FINGERPRINT = "0123456789abcdef"

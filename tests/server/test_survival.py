@@ -14,7 +14,7 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
 from vectord.products.common.dialect import load_dialects
-from vectord.server.http import disconnect, response
+from vectord.server.http import answer, disconnect
 from vectord.server.http.hardening.body import MAX_BODIES
 
 DIALECTS = load_dialects(("openai", "tei"))
@@ -122,7 +122,7 @@ async def test_a_refused_upload_gets_its_response_before_the_connection_closes(v
 
 async def test_an_endless_upload_is_413(monkeypatch: pytest.MonkeyPatch) -> None:
     """And the connection closes after a short time."""
-    monkeypatch.setattr(response, "LINGER_S", 0.1)
+    monkeypatch.setattr(answer, "LINGER_S", 0.1)
     async with with_another_request() as running, connected(running) as client:
         client.send(post(b"", "/v1/embeddings", {"content-length": "", "transfer-encoding": "chunked"}))
         flood = asyncio.create_task(_flood(client))

@@ -31,9 +31,9 @@ from vectord.server.grpc.call import Context, GrpcCall, address_of, code_of, for
 from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREAM, Method, ParsedMessage
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
 from vectord.server.grpc.writing import Writing
+from vectord.server.http.answer import result_headers
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.http.result_headers import result_headers
 from vectord.server.pipeline import RequestPipeline
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from vectord.errors import Overloaded
 from vectord.schema import Result, TokenizeResult
 from vectord.server.grpc.requests import ParsedMessage
+from vectord.server.http.answer import SMALL_NUMBERS, THREADS, count_numbers
 from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
-from vectord.server.http.rendering import SMALL_NUMBERS, THREADS, count_numbers
 
 BYTES_PER_NUMBER = 4
 SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -22,6 +21,7 @@ from vectord.errors import VectordError
 from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import ANYONE, Caller, ModelInfo, Result
+from vectord.server.http.answer import Responder, Send, negotiated
 from vectord.server.http.disconnect import cancel_on_disconnect
 from vectord.server.http.hardening.body import (
     Body,
@@ -32,9 +32,6 @@ from vectord.server.http.hardening.body import (
     check_shape,
 )
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
-from vectord.server.http.negotiation import negotiated
-from vectord.server.http.rendering import Rendering
-from vectord.server.http.response import Responder, Send
 from vectord.server.http.routing import Choice, Endpoint, Found, Table
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestPipeline, RequestRecord
 
@@ -57,14 +54,13 @@ class HttpHandler:
         table: Table,
         config: ServerConfig,
         pipeline: RequestPipeline,
-        backpressure: WriteBackpressure | None = None,
+        backpressure: WriteBackpressure,
     ) -> None:
         self._engine = engine
         self._table = table
         self._pipeline = pipeline
         self._room = BodyRoom(config.payload_limit)
-        self._rendering = Rendering(backpressure or WriteBackpressure(config.payload_limit))
-        self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown)
+        self._responder = Responder(config.compress_min_bytes, config.payload_limit, pipeline.shutdown, backpressure)
         self._guards = Guards(
             max_inputs=engine.models().limits.max_inputs_per_request,
             max_text_chars=config.max_text_chars,
@@ -92,12 +88,7 @@ class HttpHandler:
         body.release()
         rendered, result = outcome.rendered, outcome.result
         if rendered is not None:
-            try:
-                with suppress(OSError):  # the client disconnected while the response was sent
-                    await self._responder.send(scope, record, rendered, result, body, send)
-            finally:
-                if result is not None:
-                    self._rendering.sent(result, rendered)
+            await self._responder.send(scope, record, rendered, result, body, send)
         status = CLIENT_LEFT_STATUS if rendered is None else rendered.status
         # Probes and scrapes come every few seconds, so successful ones are logged at debug level.
         self._pipeline.end(record, status, quiet=endpoint.page is not None and status < 400)
@@ -178,7 +169,7 @@ class HttpHandler:
             raise call.named(error) from error.__cause__
         await self._pipeline.account(record, result)
         answered_s = time.perf_counter()
-        rendered = await self._rendering.render(call, result)
+        rendered = await self._responder.render(call, result)
         record.steps = Steps(body_read_s, parsed_s, answered_s, time.perf_counter())
         return Outcome(rendered, result)
 

@@ -15,7 +15,7 @@ import orjson
 
 from vectord.errors import NoSuchRoute
 from vectord.products.common.dialect import Rendered
-from vectord.server.http.negotiation import MAX_ACCEPT_LENGTH, quality_of
+from vectord.server.http.answer import quality_of
 from vectord.server.http.routing import Page
 from vectord.server.pages.static import SAFETY_HEADERS, policy, serve_file
 
@@ -63,7 +63,7 @@ def console(headers: Mapping[str, str]) -> Rendered:
 
 def prefers_html(headers: Mapping[str, str]) -> bool:
     """Whether a browser sent the request: text/html by name, at least as high as JSON. Programs send */*."""
-    accept = headers.get("accept", "")[:MAX_ACCEPT_LENGTH]
+    accept = headers.get("accept")
     html = quality_of("text/html", accept)
     return html > 0 and html >= quality_of("application/json", accept)
 

@@ -20,8 +20,7 @@ from vectord.products.common.dialect import Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE, REQUEST_ID
-from vectord.server.http import result_headers
-from vectord.server.http.negotiation import negotiated
+from vectord.server.http import answer
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.possible_errors import engine_errors, example_errors
 
@@ -34,13 +33,13 @@ _PARAMETERS: Mapping[str, Json] = {
 }
 _RESULT_HEADERS: Mapping[str, str] = {
     REQUEST_ID: "The id of the request in the log",
-    result_headers.TOKENS_SEEN: "Tokens of the inputs",
-    result_headers.TOKENS_KEPT: "Tokens that the model read",
-    result_headers.TRUNCATED: "Number of truncated inputs",
-    result_headers.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {result_headers.MAX_INDICES}",
-    result_headers.FINGERPRINT: "The space of the vectors",
-    result_headers.SCORE_KIND: "The kind of the scores",
-    result_headers.QUERY_TRUNCATED: "Whether the query was truncated",
+    answer.TOKENS_SEEN: "Tokens of the inputs",
+    answer.TOKENS_KEPT: "Tokens that the model read",
+    answer.TRUNCATED: "Number of truncated inputs",
+    answer.TRUNCATED_INPUTS: f"Indexes of truncated inputs, the first {answer.MAX_INDICES}",
+    answer.FINGERPRINT: "The space of the vectors",
+    answer.SCORE_KIND: "The kind of the scores",
+    answer.QUERY_TRUNCATED: "Whether the query was truncated",
 }
 _OCTETS_HEADERS: Mapping[str, str] = {
     "x-vectord-dtype": f"For {OCTETS}: float32, float16, int8 or ubinary, as requested by the dtype in Accept",
@@ -175,7 +174,7 @@ def _binary_forms(route: Route) -> Sequence[str]:
 def _supports(route: Route, incoming: Incoming, form: str) -> bool:
     try:
         call = route.parse(incoming)
-        return negotiated(call, {"accept": form}) is not call
+        return answer.negotiated(call, {"accept": form}) is not call
     except VectordError:
         return False
 

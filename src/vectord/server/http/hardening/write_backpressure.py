@@ -1,6 +1,6 @@
 """Bounds the bytes of responses that wait in this process until clients read them.
 
-rendering.py reserves room before it renders a large response and releases it once the connection has the bytes. run.py
+answer.py reserves room before it renders a large response and releases it once the connection has the bytes. run.py
 provides the connections, whose buffers are counted, and once per second aborts the slowest ones if the room is full.
 On the event loop. Under another ASGI server there is always room.
 """
