@@ -14,7 +14,8 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import Client, Live, Reply, ask, connected, get, live, post, until
 
 from vectord.products.common.dialect import load_dialects
-from vectord.server.http import answer, disconnect
+from vectord.server.http import answer
+from vectord.server.http.hardening import body as module
 from vectord.server.http.hardening.body import MAX_BODIES
 
 DIALECTS = load_dialects(("openai", "tei"))
@@ -188,7 +189,7 @@ async def test_a_disconnect_within_a_body_leaves_nothing() -> None:
 
 
 async def test_a_disconnect_cancels_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.0)
+    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.0)
     engine = FakeEngine()
     async with with_another_request(engine) as running:
         engine.gate.clear()
@@ -203,7 +204,7 @@ async def test_a_disconnect_cancels_the_work(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_an_early_disconnect_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the watch begins."""
-    monkeypatch.setattr(disconnect, "WATCH_AFTER_S", 0.05)
+    monkeypatch.setattr(module, "WATCH_AFTER_S", 0.05)
     engine = FakeEngine()
     async with live(engine, DIALECTS) as running:
         engine.gate.clear()

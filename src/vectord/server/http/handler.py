@@ -22,12 +22,12 @@ from vectord.observability.exchange import Steps
 from vectord.products.common.dialect import Call, Guards, Incoming, Rendered, RenderError, Route
 from vectord.schema import ANYONE, Caller, ModelInfo, Result
 from vectord.server.http.answer import Responder, Send, negotiated
-from vectord.server.http.disconnect import cancel_on_disconnect
 from vectord.server.http.hardening.body import (
     Body,
     BodyRoom,
     ClientDisconnected,
     Receive,
+    cancel_on_disconnect,
     check_media_type,
     check_shape,
 )
