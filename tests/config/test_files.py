@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pkgutil
 from pathlib import Path
 
 import pytest
 from tests.config.start import NOTHING, load, refused
 
-from vectord.config import DEFAULT_MODEL, Config
+from vectord.config import DEFAULT_MODEL, Config, sources
 from vectord.config.declared import DIALECTS
 from vectord.config.sources import Loaded
 from vectord.products.common.profiles import profiles
@@ -200,3 +201,17 @@ def test_a_profiles_folders_count_if_they_exist(tmp_path: Path) -> None:
     (tmp_path / "configs" / "model_config.yaml").write_text("models: []")
     model = started("simple-inference-server", tmp_path).config.model
     assert (model.model_catalogue, model.hub_cache) == ("configs/model_config.yaml", "models")
+
+
+@pytest.mark.parametrize("state", ["writable", "not writable", "absent"])
+def test_a_profiles_cache_counts_if_it_is_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+    """Semantic Explorer's volume. A folder of another user is not used, and a note says how to mount it."""
+    volume, profile = tmp_path / "volume", tmp_path / "profile.toml"
+    profile.write_text(f"[model]\nhf_home = '{volume}'\n")
+    if state != "absent":
+        volume.mkdir()
+    if state == "not writable":  # os.access is true for root, who runs some test machines
+        monkeypatch.setattr("vectord.config.sources.os.access", lambda path, mode: mode == os.F_OK)
+    loaded = sources.load(sources.CommandLine(profile="own"), NOTHING, tmp_path, {"own": profile})
+    assert loaded.config.model.hf_home == (str(volume) if state == "writable" else None)
+    assert ["cannot write there" in note for note in loaded.notes] == ([True] if state == "not writable" else [])

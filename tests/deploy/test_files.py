@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from tests.config.start import load
 from tests.deploy.chart import ROOT
 from tests.real_server import wait_for
 
@@ -66,7 +71,7 @@ def test_images_run_unprivileged_and_have_a_health_check(dockerfile: str) -> Non
     assert "\nARG PYTHON=python:3.11.16-slim-bookworm\n" in text
     assert set(re.findall(r"(?m)^FROM (\S+)", text)) <= {"${PYTHON}", "scratch"}
     assert "--require-hashes" in text
-    assert "/health/ready" in text[text.index("HEALTHCHECK") :]
+    assert '"vectord.tools.healthy"' in text[text.index("HEALTHCHECK") :]
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
@@ -241,3 +246,67 @@ def test_run_dev_serves_with_the_profile_of_simple_inference_server(tmp_path: Pa
     assert (shown["profile"], shown["model"]["model_catalogue"]["value"]) == ("simple-inference-server", "models.yaml")
     assert (shown["model"]["models"]["value"], shown["device"]["device"]["value"]) == (["bge-m3"], "cpu")
     assert (shown["server"]["host"]["value"], shown["server"]["port"]["value"]) == ("0.0.0.0", 8000)
+
+
+# --- Semantic Explorer's deployments, with another image ------------------------------------------------------
+
+
+def image_environment(dockerfile: str, profile: str) -> dict[str, str]:
+    """The variables of an image that was built with --build-arg PROFILE=..."""
+    text = (ROOT / dockerfile).read_text()
+    block = re.search(r"(?m)^ENV ((?:.*\\\n)*.*)$", text)
+    assert block is not None
+    pairs = (word.split("=", 1) for word in block[1].replace("\\\n", " ").split())
+    return {name: value.replace("${PROFILE}", profile) for name, value in pairs}
+
+
+# Source: its document's commands for a container, its compose file and its Kubernetes manifest.
+DEPLOYMENTS = {
+    "docker run": {"DEFAULT_EMBEDDING_MODEL": "BAAI/bge-small-en-v1.5"},
+    "compose": {
+        "DEFAULT_EMBEDDING_MODEL": "BAAI/bge-small-en-v1.5",
+        "ORT_EXECUTION_PROVIDER": "cuda",
+        "RUST_LOG": "info",
+    },
+    "Kubernetes": {
+        "DEFAULT_EMBEDDING_MODEL": "BAAI/bge-small-en-v1.5",
+        "ORT_EXECUTION_PROVIDER": "cuda",
+        "EMBEDDING_INFERENCE_API_PORT": "tcp://10.0.0.7:8090",  # of its Service
+    },
+}
+
+
+@pytest.mark.parametrize("deployment", DEPLOYMENTS)
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_the_deployments_of_semantic_explorer_need_only_another_image(
+    dockerfile: str, deployment: str, tmp_path: Path
+) -> None:
+    """The image's own variables leave port 8090 and the cache to the profile; API_PORT works."""
+    environ = image_environment(dockerfile, "semantic-explorer") | DEPLOYMENTS[deployment]
+    loaded = load([], environ, tmp_path)
+    assert loaded.profile == "semantic-explorer"
+    assert (loaded.config.server.host, loaded.config.server.port) == ("0.0.0.0", 8090)
+    assert loaded.config.model.in_order == ("BAAI/bge-small-en-v1.5", "BAAI/bge-reranker-base")
+    assert load([], environ | {"API_PORT": "9000"}, tmp_path).config.server.port == 9000
+    plain = load([], image_environment(dockerfile, ""), tmp_path)
+    assert (plain.profile, plain.config.server.port, plain.config.model.hf_home) == ("default", 8000, None)
+
+
+def test_the_health_check_of_the_images_asks_the_port_of_the_profile(tmp_path: Path) -> None:
+    """Exit code 0 if /health/ready answers there, else 1 with the port."""
+    with HTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as server:
+        environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
+        port = str(server.server_port)
+        (tmp_path / "health").mkdir()
+        (tmp_path / "health" / "ready").write_text("")
+        server.RequestHandlerClass = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))  # type: ignore[assignment]
+        Thread(target=server.serve_forever, daemon=True).start()
+        codes = {}
+        for variable in ("API_PORT", "INFERENCE_PORT"):
+            environ_of_check = environ | {"VECTORD_PROFILE": "semantic-explorer", variable: port}
+            command = [sys.executable, "-m", "vectord.tools.healthy"]
+            done = subprocess.run(command, cwd=tmp_path, env=environ_of_check, capture_output=True, check=False)
+            codes[variable] = done.returncode
+            (tmp_path / "health" / "ready").unlink(missing_ok=True)
+        server.shutdown()
+    assert codes == {"API_PORT": 0, "INFERENCE_PORT": 1}

@@ -9,6 +9,7 @@ asgi.py call `load` once, before anything starts; all other code receives the Co
 from __future__ import annotations
 
 import logging
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
@@ -93,6 +94,8 @@ def load(
     name = command_line.profile or environ.get("VECTORD_PROFILE") or dotenv.get("VECTORD_PROFILE") or file_profile
     profile = read_profile(name or "default", cwd, profiles or {})
     layers = (command_line.layer, environment, dotted, file, profile.layer)
+    if not any({"hf_home", "hub_cache"} & layer.keys() for layer in layers):
+        notes += profile.notes
     config, origins = _merged(_without_outranked(layers))
     for setting in SETTINGS:
         if setting.name in profile.required and not getattr(getattr(config, setting.section), setting.name):
@@ -221,6 +224,7 @@ class Profile:
     name: str
     layer: Layer
     required: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
@@ -241,7 +245,19 @@ def read_profile(name: str, cwd: Path, profiles: Mapping[str, Path]) -> Profile:
     for place in ("model_catalogue", "hub_cache"):  # places in the working folder, which count if they exist
         if place in layer and not (cwd / str(layer[place][0])).exists():
             del layer[place]
-    return Profile(known, layer, required)
+    return Profile(known, layer, required, tuple(_without_unwritable_home(layer)))
+
+
+def _without_unwritable_home(layer: Layer) -> Iterator[str]:
+    """Drop an hf_home that this user cannot write to, and yield a note about it if it exists."""
+    home = str(layer["hf_home"][0]) if "hf_home" in layer else ""
+    if home and not os.access(home, os.R_OK | os.W_OK | os.X_OK):
+        del layer["hf_home"]
+        if os.access(home, os.F_OK):  # Path.exists raises for a folder in another user's home
+            yield (
+                f"{home} is not used: this user cannot write there, so models are stored in the default cache; run the "
+                "container as the folder's owner (--user), or give the volume to this user (chown, or fsGroup)"
+            )
 
 
 def _read_config_file(cwd: Path, named: str | None) -> tuple[Layer, str | None]:
