@@ -24,8 +24,7 @@ from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import load_dialects
 from vectord.products.common.errors import render_any
-from vectord.server.admission.caller import caller_of, request_id
-from vectord.server.admission.gate import Gate
+from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import new_key
 from vectord.server.http.routing import Table
 

@@ -25,7 +25,7 @@ from vectord.client.requests import (
     split,
     text_size,
 )
-from vectord.server.admission.caller import request_id
+from vectord.server.admission.gate import request_id
 
 TEMPLATE = RequestTemplate(path="/vectord/embed", key="inputs", body={"model": "m"})
 TEXTS = st.lists(st.text(max_size=20), max_size=30)

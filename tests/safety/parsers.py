@@ -36,7 +36,7 @@ from vectord.checkpoints.vocabulary import find_ids, wordpiece_json
 from vectord.errors import VectordError
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, dialect_names, load_dialects
 from vectord.schema import EmbedRequest, TextOptions
-from vectord.server.admission.caller import TrustedProxies, caller_of, request_id
+from vectord.server.admission.gate import TrustedProxies, caller_of, request_id
 from vectord.server.admission.keys import Keys, read_keys
 from vectord.server.grpc.requests import METHODS, Method
 from vectord.server.grpc.streams import RankStream

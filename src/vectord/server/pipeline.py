@@ -19,8 +19,7 @@ from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
 from vectord.observability.tracing import sampled_trace_id
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
-from vectord.server.admission.caller import caller_of, request_id
-from vectord.server.admission.gate import Gate
+from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import Key
 
 Observer: TypeAlias = Callable[[Exchange], None]

@@ -1,4 +1,4 @@
-"""The keys file: its contents, and changes while the server runs."""
+"""Keys in requests, and the keys file: its contents, and changes while the server runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,96 @@ from vectord.errors import ConfigError, NoSuchRoute, Unauthorized
 from vectord.server.admission import keys
 from vectord.server.admission.keys import Key, Keys, KeysFile, new_key, read_keys
 from vectord.server.http.app import create_app
+
+# --- keys ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer s\xc3\xa9cret"},
+        {"authorization": "bearer s\xc3\xa9cret"},
+        {"authorization": "BEARER  s\xc3\xa9cret "},
+        {"authorization": "s\xc3\xa9cret"},
+        {"x-api-key": "s\xc3\xa9cret"},
+        {"api-key": "s\xc3\xa9cret"},
+    ],
+    ids=["bearer", "lower case", "blanks", "bare", "x-api-key", "api-key"],
+)
+def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
+    """Bearer in any case, llama-index's bare value, x-api-key or Azure's api-key; headers are latin-1, keys UTF-8."""
+    check(Keys(("s\xe9cret",)), headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer secre"},
+        {"authorization": "Bearer secret2"},
+        {"authorization": "Basic secret"},
+        {"authorization": "Bearer \xff"},
+        {"x-api-key": ""},
+        {"x-api-key": "SECRET"},
+        {"apikey": "secret"},
+    ],
+    ids=repr,
+)
+def test_other_values_are_refused(headers: dict[str, str]) -> None:
+    """No prefix, other case, other scheme or other header."""
+    with pytest.raises(Unauthorized):
+        check(Keys(("secret",)), headers)
+
+
+def test_the_admin_key_opens_ordinary_routes() -> None:
+    """Without an ordinary key the server stays open, with or without an admin key."""
+    known = Keys(("secret",), "admin")
+    check(known, {"x-api-key": "secret"})
+    check(known, {"x-api-key": "admin"})
+    with pytest.raises(Unauthorized):
+        check(known, {"x-api-key": ""})
+    check(Keys((), "admin"), {})
+
+
+@pytest.mark.parametrize("admin_key", [None, ""])
+def test_an_empty_admin_key_counts_as_unset(admin_key: str | None) -> None:
+    """An empty key in a request opens nothing."""
+    with pytest.raises(NoSuchRoute):
+        check_admin(Keys((), admin_key), {"x-api-key": ""})
+
+
+@pytest.mark.parametrize("key", [None, ""])
+def test_without_configured_keys_the_server_is_open(key: str | None) -> None:
+    """A key in a request has no effect."""
+    check(Keys([key] if key else []), {})
+    check(Keys([key] if key else []), {"authorization": "Bearer whatever"})
+
+
+def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index differs between processes, and matches are compared in constant time."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare_digest(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr(keys.hmac, "compare_digest", compare_digest)
+    one, other = Keys(["secret"]), Keys(["secret"])
+    assert not set(one._index) & set(other._index)
+    assert one.lookup({"x-api-key": "secret"}) is not None
+    assert compared == [(sha256(b"secret").digest(),) * 2]
+
+
+def test_keys_are_stored_as_digests() -> None:
+    """The object's attributes contain no key."""
+    shown = repr(vars(Keys(("secret",), "admin-key")))
+    assert "secret" not in shown and "admin-key" not in shown
+
+
+# --- the keys file ---------------------------------------------------------------------------------------------
 
 
 def stanza(name: str, key: str = "", **further: object) -> str:

@@ -291,9 +291,7 @@ async def test_draws_stop_at_the_first_failure() -> None:
 
 async def test_buckets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses can be forged, so the least recently used bucket is evicted."""
-    from vectord.server.admission import local_buckets as module
-
-    monkeypatch.setattr(module, "MAX_BUCKETS", 100)
+    monkeypatch.setattr("vectord.server.admission.buckets.MAX_BUCKETS", 100)
     buckets, rate = Buckets(), Rate(1, period_s=60, burst=1)
     for number in range(1000):
         assert await refused_for_s(buckets, rate, str(number)) == 0

@@ -8,7 +8,7 @@ pytest.importorskip("grpc")
 
 from vectord.errors import InvalidField
 from vectord.schema import Caller
-from vectord.server.admission.caller import caller_of
+from vectord.server.admission.gate import caller_of
 from vectord.server.grpc.call import address_of, headers_of
 
 

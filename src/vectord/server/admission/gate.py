@@ -1,19 +1,45 @@
 """Admits or refuses a request before its body is read: client address, rate limits, key.
 
-Created once per process, by compose.py; server/pipeline.py calls it on the event loop. Rate limits come first, so that
-a flood costs no key lookups and key guessing is limited, too.
+The Gate is created once per process, by compose.py; server/pipeline.py calls it on the event loop. Rate limits come
+first, so that a flood costs no key lookups and key guessing is limited, too.
+
+Also reads the client of a request: its id, its address, and the options in its headers or gRPC metadata.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TypeAlias, cast
 
 from vectord.config import ServerConfig
+from vectord.errors import ConfigError, InvalidField
 from vectord.products.common.dialect import Dialect
+from vectord.products.common.inputs import read_fingerprint
+from vectord.schema import Caller, Lane
 from vectord.server.admission.buckets import TokenBuckets
-from vectord.server.admission.caller import TrustedProxies
 from vectord.server.admission.keys import Key, Keys, KeysFile
 from vectord.server.admission.rate_limit import RateLimits
+
+Network: TypeAlias = IPv4Network | IPv6Network
+Address: TypeAlias = IPv4Address | IPv6Address
+
+REQUEST_ID = "x-request-id"
+LANE = "x-vectord-lane"
+EXPECT_FINGERPRINT = "x-vectord-expect-fingerprint"
+TIMEOUT_MS = "x-vectord-timeout-ms"
+ENVOY_TIMEOUT_MS = "x-envoy-expected-rq-timeout-ms"  # set by that proxy, which gives up after this time
+
+INVALID_LANE = "{header} must be interactive or bulk."
+INVALID_TIMEOUT = "{header} must be a whole number of milliseconds."
+
+MAX_HOPS = 32  # addresses of X-Forwarded-For that are read, from its end
+_MAX_TIMEOUT_DIGITS = 9
+_safe_id = re.compile(r"[A-Za-z0-9._:/+=@~-]{1,128}")
 
 
 class Gate:
@@ -45,3 +71,101 @@ class Gate:
             self.keys.require_admin(key, headers)
         else:
             self.keys.require(key, headers)
+
+
+def request_id(headers: Mapping[str, str]) -> str:
+    """The client's own id if it has 1 to 128 letters, digits or ._:/+=@~- ; else 32 random hexadecimal digits."""
+    given = headers.get(REQUEST_ID)
+    if given is not None and _safe_id.fullmatch(given):
+        return given
+    return os.urandom(16).hex()
+
+
+def caller_of(
+    headers: Mapping[str, str], address: str, key: Key | None = None, name: str | None = None, route: str = ""
+) -> Caller:
+    """headers: names in lower case; name: the request's id, None reads it from the headers; route: the template of the
+    path, or the name of the gRPC method.
+
+    A key of one client identifies it, otherwise its address does. A key's lane overrides the header's. Raises
+    InvalidField for an invalid lane, fingerprint or timeout.
+    """
+    lane = headers.get(LANE)
+    if lane not in (None, "interactive", "bulk"):
+        raise InvalidField(INVALID_LANE, field=LANE, header=LANE)
+    return Caller(
+        client=address if key is None or key.shared else key.name,
+        named=key is not None and not key.shared,
+        lane=(key.lane if key is not None else None) or cast("Lane | None", lane),
+        request_id=name or request_id(headers),
+        route=route,
+        models=None if key is None else key.models,
+        deadline_s=_deadline_s(headers),
+        expect_fingerprint=read_fingerprint(headers.get(EXPECT_FINGERPRINT), EXPECT_FINGERPRINT),
+    )
+
+
+def _deadline_s(headers: Mapping[str, str]) -> float | None:
+    """By time.monotonic(); None: no deadline."""
+    name = TIMEOUT_MS if TIMEOUT_MS in headers else ENVOY_TIMEOUT_MS
+    text = headers.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_TIMEOUT_DIGITS):
+        raise InvalidField(INVALID_TIMEOUT, field=name, header=name)
+    return time.monotonic() + int(text) / 1000
+
+
+class TrustedProxies:
+    """Proxies whose X-Forwarded-For is trusted; without any the header is ignored."""
+
+    def __init__(self, trusted: Sequence[str]) -> None:
+        """trusted: addresses and networks. Raises ConfigError for anything else."""
+        self._networks = tuple(map(_network, trusted))
+        self._is_trusted = lru_cache(maxsize=4096)(self._is_in_a_network)
+
+    def client_of(self, peer: str, forwarded: Iterable[str]) -> str:
+        """The last address that is not a trusted proxy's, of X-Forwarded-For followed by `peer`.
+
+        peer: the address of the connection; forwarded: the header's values, in order. The search stops at text that is
+        not an address: the proxy that sent it counts as the client. If all are trusted, the first address does.
+        """
+        if not self._networks:
+            return peer
+        client = peer
+        for hop in _hops(forwarded):
+            if not self._is_trusted(client) or (address := _address(hop)) is None:
+                break
+            client = str(address)
+        return client
+
+    def _is_in_a_network(self, address: str) -> bool:
+        parsed = _address(address)
+        return parsed is not None and any(parsed in network for network in self._networks)
+
+
+def _hops(forwarded: Iterable[str]) -> Iterator[str]:
+    """Last to first. The header may be repeated, and each value may contain several."""
+    return reversed(",".join(forwarded).split(",")[-MAX_HOPS:])
+
+
+def _address(text: str) -> Address | None:
+    """Parses an address with or without a port. An IPv4-mapped IPv6 address becomes IPv4."""
+    bare = text.strip()
+    if bare.startswith("["):
+        bare = bare[1:].partition("]")[0]
+    elif bare.count(":") == 1:
+        bare = bare.partition(":")[0]
+    try:
+        parsed = ip_address(bare)
+    except ValueError:
+        return None
+    mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
+    return mapped or parsed
+
+
+def _network(text: str) -> Network:
+    try:
+        return ip_network(text)
+    except ValueError as problem:
+        raise ConfigError(f"--trusted-proxies: expected addresses and networks, got {problem}") from None

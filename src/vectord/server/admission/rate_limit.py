@@ -23,11 +23,10 @@ from vectord.config import ServerConfig
 from vectord.errors import RateLimited
 from vectord.products.common.dialect import Dialect, Rate
 from vectord.schema import Result, Usage
-from vectord.server.admission.buckets import Draw, Refusal, TokenBuckets, with_debt
+from vectord.server.admission.buckets import Draw, LocalBuckets, Refusal, TokenBuckets, with_debt
 from vectord.server.admission.keys import Key
 
 if TYPE_CHECKING:
-    from vectord.server.admission.local_buckets import LocalBuckets
     from vectord.server.admission.redis_buckets import RedisBuckets
 
 PERIODS = {1: "second", 60: "minute"}
@@ -176,8 +175,7 @@ class Buckets:
             _log.warning("Redis answers again: limits are shared")
 
     async def _open(self) -> None:
-        module = await asyncio.to_thread(import_module, "vectord.server.admission.local_buckets")
-        local: LocalBuckets = module.LocalBuckets()
+        local = await asyncio.to_thread(LocalBuckets)
         if self._redis_url is not None:
             redis = await asyncio.to_thread(import_module, "vectord.server.admission.redis_buckets")
             self._redis = redis.RedisBuckets(self._redis_url, local.draw)

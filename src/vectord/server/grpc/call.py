@@ -15,7 +15,7 @@ from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.errors import STATUSES, retry_after_s, row_of
 from vectord.schema import ANYONE, Caller
-from vectord.server.admission.caller import REQUEST_ID
+from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestRecord
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc has no types

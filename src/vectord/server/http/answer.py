@@ -70,7 +70,7 @@ from vectord.schema import (
     TextLength,
     Timings,
 )
-from vectord.server.admission.caller import REQUEST_ID
+from vectord.server.admission.gate import REQUEST_ID
 from vectord.server.http.hardening.body import Body
 from vectord.server.http.hardening.decompression import GZIP
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure

@@ -19,7 +19,7 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
-from vectord.server.admission.caller import EXPECT_FINGERPRINT, LANE, REQUEST_ID
+from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
 from vectord.server.http import answer
 from vectord.server.http.routing import Choice, Endpoint, Page, Table
 from vectord.server.pages.possible_errors import engine_errors, example_errors

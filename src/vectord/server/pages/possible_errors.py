@@ -27,7 +27,7 @@ from vectord.errors import (
 )
 from vectord.products.common.dialect import Incoming, Rate, Route
 from vectord.server.admission.buckets import Draw
-from vectord.server.admission.caller import LANE, caller_of
+from vectord.server.admission.gate import LANE, caller_of
 from vectord.server.admission.keys import KEY_NOT_ADMIN, KEY_UNKNOWN, NO_SUCH_PATH, NOT_THE_ADMIN_KEY
 from vectord.server.admission.rate_limit import rate_limited
 from vectord.server.http.answer import UNKNOWN_DTYPE

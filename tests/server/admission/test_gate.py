@@ -1,22 +1,28 @@
-"""Which routes need a key, and which keys open them."""
+"""Which routes need a key; the client of a request: its id, its address behind proxies, its deadline."""
 
 from __future__ import annotations
 
 import re
-from hashlib import sha256
+import time
 from importlib.resources import files
 
 import pytest
-from tests.server.admission.checks import check, check_admin
 from tests.server.asgi import call
-from tests.server.fakes import FakeEngine
+from tests.server.fakes import EMBED, FakeEngine
+from tests.server.live import ask, live, post
 
 from vectord.config import ServerConfig
-from vectord.errors import NoSuchRoute, Unauthorized
+from vectord.errors import ConfigError, InvalidField
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import dialect_names, load_dialects
-from vectord.server.admission import keys as module
-from vectord.server.admission.keys import Keys
+from vectord.server.admission.gate import (
+    ENVOY_TIMEOUT_MS,
+    MAX_HOPS,
+    TIMEOUT_MS,
+    TrustedProxies,
+    caller_of,
+    request_id,
+)
 from vectord.server.http.app import build_table, create_app
 from vectord.server.http.routing import Endpoint
 from vectord.server.pipeline import Shutdown
@@ -162,86 +168,108 @@ async def test_only_reading_is_public(path: str) -> None:
     assert (await call(app, "POST", path, b"{}")).status == 401
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"authorization": "Bearer s\xc3\xa9cret"},
-        {"authorization": "bearer s\xc3\xa9cret"},
-        {"authorization": "BEARER  s\xc3\xa9cret "},
-        {"authorization": "s\xc3\xa9cret"},
-        {"x-api-key": "s\xc3\xa9cret"},
-        {"api-key": "s\xc3\xa9cret"},
-    ],
-    ids=["bearer", "lower case", "blanks", "bare", "x-api-key", "api-key"],
-)
-def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
-    """Bearer in any case, llama-index's bare value, x-api-key or Azure's api-key; headers are latin-1, keys UTF-8."""
-    check(Keys(("s\xe9cret",)), headers)
+# --- the client ------------------------------------------------------------------------------------------------
+
+
+TRUSTED = ("10.0.0.0/8", "192.168.1.1", "fd00::/8")
+
+
+@pytest.mark.parametrize("given", ["a", "req-1/2:3", "~" * 128])
+def test_a_clients_own_id_is_kept(given: str) -> None:
+    """1 to 128 letters, digits and the marks of common ids."""
+    assert request_id({"x-request-id": given}) == given
+
+
+@pytest.mark.parametrize("given", ["", "a b", "x" * 129, "\xe9", "a\tb", "a\n", 'x"status=200'], ids=repr)
+def test_any_other_id_is_replaced(given: str) -> None:
+    """Text that could break a log line or a header."""
+    assert re.fullmatch("[0-9a-f]{32}", request_id({"x-request-id": given}))
+
+
+def test_generated_ids_differ() -> None:
+    assert len({request_id({}) for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize(
-    "headers",
+    ("peer", "forwarded", "client"),
     [
-        {},
-        {"authorization": ""},
-        {"authorization": "Bearer"},
-        {"authorization": "Bearer "},
-        {"authorization": "Bearer secre"},
-        {"authorization": "Bearer secret2"},
-        {"authorization": "Basic secret"},
-        {"authorization": "Bearer \xff"},
-        {"x-api-key": ""},
-        {"x-api-key": "SECRET"},
-        {"apikey": "secret"},
+        pytest.param("203.0.113.9", ["1.2.3.4"], "203.0.113.9", id="a stranger's word"),
+        pytest.param("10.0.0.1", ["1.2.3.4"], "1.2.3.4", id="one proxy"),
+        pytest.param("10.0.0.1", ["6.6.6.6, 1.2.3.4"], "1.2.3.4", id="a client that lies"),
+        pytest.param("10.0.0.1", ["6.6.6.6, 1.2.3.4, 10.0.0.2"], "1.2.3.4", id="two proxies"),
+        pytest.param("10.0.0.1", ["6.6.6.6", "1.2.3.4", "192.168.1.1"], "1.2.3.4", id="a line for each"),
+        pytest.param("10.0.0.1", ["6.6.6.6", "1.2.3.4,10.0.0.2"], "1.2.3.4", id="lines and lists"),
+        pytest.param("10.0.0.1", ["10.0.0.3, 10.0.0.2"], "10.0.0.3", id="trusted all the way"),
+        pytest.param("10.0.0.1", [], "10.0.0.1", id="no header"),
+        pytest.param("10.0.0.1", [""], "10.0.0.1", id="an empty header"),
+        pytest.param("10.0.0.1", ["unknown"], "10.0.0.1", id="no address"),
+        pytest.param("10.0.0.1", ["1.2.3.4, unknown, 10.0.0.2"], "10.0.0.2", id="no address in between"),
+        pytest.param("10.0.0.1", ["1.2.3.4:5678"], "1.2.3.4", id="with a port"),
+        pytest.param("10.0.0.1", ["[2001:db8::1]:5678"], "2001:db8::1", id="IPv6 with a port"),
+        pytest.param("10.0.0.1", ["2001:DB8:0::1"], "2001:db8::1", id="IPv6, written at length"),
+        pytest.param("fd00::1", ["1.2.3.4"], "1.2.3.4", id="an IPv6 proxy"),
+        pytest.param("::ffff:10.0.0.1", ["::ffff:1.2.3.4"], "1.2.3.4", id="IPv4 as IPv6 writes it"),
+        pytest.param("", ["1.2.3.4"], "", id="a Unix socket"),
     ],
-    ids=repr,
 )
-def test_other_values_are_refused(headers: dict[str, str]) -> None:
-    """No prefix, other case, other scheme or other header."""
-    with pytest.raises(Unauthorized):
-        check(Keys(("secret",)), headers)
+def test_the_client_is_the_last_untrusted_address(peer: str, forwarded: list[str], client: str) -> None:
+    """Any client can forge the addresses before it."""
+    assert TrustedProxies(TRUSTED).client_of(peer, forwarded) == client
 
 
-def test_the_admin_key_opens_ordinary_routes() -> None:
-    """Without an ordinary key the server stays open, with or without an admin key."""
-    keys = Keys(("secret",), "admin")
-    check(keys, {"x-api-key": "secret"})
-    check(keys, {"x-api-key": "admin"})
-    with pytest.raises(Unauthorized):
-        check(keys, {"x-api-key": ""})
-    check(Keys((), "admin"), {})
+@pytest.mark.parametrize("peer", ["10.0.0.1", "127.0.0.1"])
+def test_without_trusted_proxies_the_header_is_ignored(peer: str) -> None:
+    """Also from this machine."""
+    assert TrustedProxies(()).client_of(peer, ["1.2.3.4"]) == peer
 
 
-@pytest.mark.parametrize("admin_key", [None, ""])
-def test_an_empty_admin_key_counts_as_unset(admin_key: str | None) -> None:
-    """An empty key in a request opens nothing."""
-    with pytest.raises(NoSuchRoute):
-        check_admin(Keys((), admin_key), {"x-api-key": ""})
+def test_the_number_of_hops_is_bounded() -> None:
+    """A header of 60,000 proxies costs no more than one of 32."""
+    hops = ["10.0.0.2"] * 60_000
+    assert TrustedProxies(TRUSTED).client_of("10.0.0.1", ["1.2.3.4", *hops]) == "10.0.0.2"
+    assert TrustedProxies(TRUSTED).client_of("10.0.0.1", ["1.2.3.4", *hops[: MAX_HOPS - 1]]) == "1.2.3.4"
 
 
-@pytest.mark.parametrize("key", [None, ""])
-def test_without_configured_keys_the_server_is_open(key: str | None) -> None:
-    """A key in a request has no effect."""
-    check(Keys([key] if key else []), {})
-    check(Keys([key] if key else []), {"authorization": "Bearer whatever"})
+@pytest.mark.parametrize("trusted", ["nginx", "10.0.0.1/8", "10.0.0.0/99", "*"])
+def test_an_invalid_proxy_is_a_one_line_error(trusted: str) -> None:
+    """At start, with the option's name."""
+    with pytest.raises(ConfigError, match="--trusted-proxies") as caught:
+        create_app(FakeEngine(), [EMBED], ServerConfig(trusted_proxies=(trusted,)))
+    assert "\n" not in caught.value.message
 
 
-def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index differs between processes, and matches are compared in constant time."""
-    compared: list[tuple[bytes, bytes]] = []
-
-    def compare_digest(one: bytes, other: bytes) -> bool:
-        compared.append((one, other))
-        return one == other
-
-    monkeypatch.setattr(module.hmac, "compare_digest", compare_digest)
-    one, other = Keys(["secret"]), Keys(["secret"])
-    assert not set(one._index) & set(other._index)
-    assert one.lookup({"x-api-key": "secret"}) is not None
-    assert compared == [(sha256(b"secret").digest(),) * 2]
+async def test_the_engine_receives_the_clients_address() -> None:
+    """Also if the header is repeated."""
+    engine = FakeEngine()
+    async with live(engine, trusted_proxies=("127.0.0.0/8",)) as running:
+        request = post({"input": "x"}, headers={"x-forwarded-for": "6.6.6.6, 1.2.3.4\r\nx-forwarded-for: 127.0.0.2"})
+        assert (await ask(running, request)).status == 200
+    assert [caller.client for caller in engine.callers] == ["1.2.3.4"]
 
 
-def test_keys_are_stored_as_digests() -> None:
-    """The object's attributes contain no key."""
-    shown = repr(vars(Keys(("secret",), "admin-key")))
-    assert "secret" not in shown and "admin-key" not in shown
+@pytest.mark.parametrize("header", [TIMEOUT_MS, ENVOY_TIMEOUT_MS])
+def test_a_timeout_is_a_deadline(header: str) -> None:
+    """Our header or Envoy's, counted from the arrival of the request."""
+    before_s = time.monotonic()
+    deadline_s = caller_of({header: "1500"}, "10.0.0.1").deadline_s
+    assert deadline_s is not None
+    assert before_s + 1.5 <= deadline_s <= time.monotonic() + 1.5
+
+
+def test_the_callers_timeout_overrides_the_proxys() -> None:
+    deadline_s = caller_of({TIMEOUT_MS: "1000", ENVOY_TIMEOUT_MS: "15000"}, "").deadline_s
+    assert deadline_s is not None
+    assert deadline_s <= time.monotonic() + 1
+
+
+def test_without_a_timeout_there_is_no_deadline() -> None:
+    """The server may have its own (request_timeout_s)."""
+    assert caller_of({}, "").deadline_s is None
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "soon", "1e3", "9" * 10, "\u0663"])
+def test_an_invalid_timeout_is_refused_by_name(text: str) -> None:
+    """The error does not contain the value."""
+    with pytest.raises(InvalidField) as caught:
+        caller_of({TIMEOUT_MS: text}, "")
+    assert caught.value.field == TIMEOUT_MS
