@@ -20,7 +20,7 @@ from tests.engine.fakes import (
 )
 
 from vectord.engine.engine import Engine
-from vectord.errors import InputTooLong, ModelNotFound, Overloaded, TimedOut
+from vectord.errors import InputTooLong, ModelNotFound, Overloaded, QueueTimedOut, TimedOut
 from vectord.schema import (
     Caller,
     ChunkOptions,
@@ -149,6 +149,27 @@ async def test_batches_of_a_reranker_are_not_counted():
         assert len(backends[1].batches) == 1
         await engine.answer(EmbedRequest(inputs=["a"]), ANYONE)
         assert (await show(engine)).batches == 1
+
+
+async def test_requests_that_wait_too_long_are_refused_ones():
+    """Each type of request for its own place."""
+    models = [M3, CROSS_ENCODER]
+    backends = [backend_for(model) for model in models]
+    limits = {"max_concurrent_requests": 1, "max_concurrent_reranks": 1, "queue_timeout_s": 0.01}
+    async with serving(*backends, models=models, **limits) as engine:
+        for backend in backends:
+            close_gate(backend)
+        rank = RerankRequest(query="q", passages=["a"])
+        running = [asyncio.create_task(engine.answer(one, ANYONE)) for one in (EmbedRequest(inputs=["a"]), rank)]
+        for backend in backends:
+            await entered(backend)
+        for request in (EmbedRequest(inputs=["b"]), rank):
+            with pytest.raises(QueueTimedOut):
+                await engine.answer(request, ANYONE)
+        assert (await show(engine)).refused_requests == 2
+        for backend in backends:
+            backend.gate.set()
+        await asyncio.gather(*running)
 
 
 async def test_refused_requests_are_counted():

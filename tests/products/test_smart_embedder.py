@@ -399,6 +399,7 @@ def test_a_guard_counts_characters(path, body, guards, place, words):
     [
         (errors.Unauthorized("No key."), 401, "Invalid or missing bearer token."),
         (errors.Overloaded("Full.", retry_after_s=1), 503, "Server is overloaded. Please retry later."),
+        (errors.QueueTimedOut("Late.", retry_after_s=1), 503, "Server is overloaded. Please retry later."),
         (errors.ShuttingDown(), 503, "Server is shutting down"),
         (errors.Unavailable("The model is still loading."), 503, "The model is still loading."),
         (errors.InferenceFailed("It broke."), 500, "Internal server error."),

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from vectord.errors import Overloaded
+from vectord.errors import Overloaded, QueueTimedOut
 from vectord.schema import Caller, Gpu, Statistics, TextLength, Timings
 
 NO_TIMINGS = Timings()
@@ -90,6 +90,7 @@ def discard(event: Event) -> None:
 
 EMBEDDING = frozenset({"embed", "documents"})  # operations whose results are vectors
 QUEUED = EMBEDDING | {"similarity", "rerank"}  # operations whose refusals are counted
+REFUSED = frozenset({Overloaded.__name__, QueueTimedOut.__name__})
 
 
 class StatisticsCounter:
@@ -122,7 +123,7 @@ class StatisticsCounter:
             case RequestEnded(error=None) if event.operation in EMBEDDING:
                 self._embed_requests += 1
                 self._embed_texts += event.texts
-            case RequestEnded(error=Overloaded.__name__) if event.operation in QUEUED:
+            case RequestEnded() if event.error in REFUSED and event.operation in QUEUED:
                 self._refused_requests += 1
             case BatchRan():
                 self._batches += event.model in self._embedders and event.model not in self._loading

@@ -69,6 +69,7 @@ ERRORS: Statuses = {
 SENTENCES: Mapping[type[VectordError], str] = {
     errors.Unauthorized: "Invalid or missing bearer token.",
     errors.Overloaded: "Server is overloaded. Please retry later.",
+    errors.QueueTimedOut: "Server is overloaded. Please retry later.",
     errors.ShuttingDown: "Server is shutting down",
     errors.InferenceFailed: "Internal server error.",
     errors.OutOfMemory: "Internal server error.",
