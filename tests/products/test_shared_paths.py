@@ -137,6 +137,8 @@ POSTS = """
 /                       inputs                              tei
 /                       query texts                         tei
 /invocations            inputs                              tei
+/invocations            input                               vllm
+/invocations            query documents                     vllm
 /vertex                 instances                           tei
 /vectors                text                                weaviate
 /vectors                texts                               weaviate

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 from tests.products.results import (
     VECTORS,
     classify_result,
@@ -40,6 +41,7 @@ from vectord.errors import (
     WrongType,
 )
 from vectord.products.vllm import DIALECT, ERRORS, render_error
+from vectord.products.vllm.numbers import Numbers
 from vectord.schema import (
     ClassifyRequest,
     DecodeRequest,
@@ -55,6 +57,8 @@ from vectord.schema import (
     TokenizeRequest,
     TokenizeResult,
 )
+from vectord.server.http.app import build_table
+from vectord.server.pipeline import Shutdown
 
 PARSE = parsers(DIALECT)
 PLAIN = TextOptions(own_ids=True)
@@ -284,20 +288,93 @@ def test_base64_has_the_requested_type_and_byte_order(options, dtype):
     ]
 
 
-def test_numbers_too_large_for_float16_are_rejected():
+@pytest.mark.parametrize(
+    ("name", "dtype", "bits"),
+    [
+        ("bfloat16", torch.bfloat16, torch.int16),
+        ("fp8_e4m3", torch.float8_e4m3fn, torch.uint8),
+        ("fp8_e5m2", torch.float8_e5m2, torch.uint8),
+    ],
+)
+def test_small_types_are_rounded_as_torch_rounds(name, dtype, bits):
+    """Every size, both signs, zeros, subnormal numbers, and numbers halfway between two."""
+    steps = torch.arange(-(2**7), 2**7, dtype=torch.int16).to(torch.uint8).view(torch.float8_e5m2).float()
+    known = steps[torch.isfinite(steps) & (steps.abs() <= 400)].numpy()
+    middles = (np.sort(known)[1:] + np.sort(known)[:-1]) / 2
+    random = np.random.default_rng(0).normal(0, 0.1, 2000)
+    numbers = np.concatenate([known, middles, random, [1 / 3, 2**-10 * 3, 2**-17]]).astype(np.float32)
+    want = torch.from_numpy(numbers).to(dtype).view(bits).numpy().tobytes()
+    assert Numbers("base64", name, "little").packed(numbers) == want
+
+
+@pytest.mark.parametrize(
+    ("dtype", "largest"),
+    [("float16", 65504.0), ("bfloat16", 3.3895314e38), ("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)],
+)
+def test_numbers_too_large_for_the_type_are_rejected(dtype, largest):
     """The answer would contain infinities."""
-    call = PARSE["/embeddings"](incoming({"input": "a", "encoding_format": "base64", "embed_dtype": "float16"}))
-    with pytest.raises(InvalidField) as raised:
-        call.render(embed_result())
+    numbers = Numbers("base64", dtype, "native")
+    assert numbers.packed(np.array([largest, -largest], np.float32))
+    with pytest.raises(InvalidField) as raised, np.errstate(over="ignore"):
+        numbers.packed(np.array([0, min(largest * 1.1, 3.4028235e38)], np.float32))
     assert raised.value.field_name == "embed_dtype"
+
+
+@pytest.mark.parametrize("path", ["/embeddings", "/pooling"])
+def test_bytes_are_described_by_a_header(path):
+    """bytes_only leaves it out."""
+    body = {"input": ["a", "b"], "encoding_format": "bytes", "embed_dtype": "float16", "request_id": "mine"}
+    rows = np.array([[0.5, -1.0, 0.25], [1.0, 0.0, 2.0]], np.float32)
+    rendered = PARSE[path](incoming(body)).render(embed_result(rows))
+    assert rendered.content_type == "application/octet-stream"
+    assert rendered.body == rows.astype("<f2").tobytes()
+    metadata = json.loads(rendered.headers["metadata"])
+    described = {"embed_dtype": "float16", "endianness": "native", "shape": [3]}
+    assert metadata["data"] == [
+        {"index": 0, "start": 0, "end": 6, **described},
+        {"index": 1, "start": 6, "end": 12, **described},
+    ]
+    assert metadata["usage"]["total_tokens"] == 7
+    bare = PARSE[path](incoming(body | {"encoding_format": "bytes_only"})).render(embed_result(rows))
+    assert (bare.body, dict(bare.headers)) == (rendered.body, {})
+
+
+def test_a_header_that_clients_would_refuse_is_not_sent():
+    rows = np.zeros((700, 2), np.float32)
+    call = PARSE["/embeddings"](incoming({"input": ["a"] * 700, "encoding_format": "bytes"}))
+    with pytest.raises(InvalidField, match="bytes_only"):
+        call.render(embed_result(rows))
+
+
+def test_a_document_may_be_limited_to_some_tokens():
+    body = {"query": "q", "documents": ["a"], "max_tokens_per_doc": 7}
+    assert PARSE["/rerank"](incoming(body)).request.max_passage_tokens == 7
+    assert PARSE["/rerank"](incoming(body | {"max_tokens_per_doc": 0})).request.max_passage_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ({"input": "a"}, EmbedRequest),
+        ({"query": "q", "documents": ["a"]}, RerankRequest),
+        ({"text_1": "q", "text_2": "a"}, RerankRequest),
+    ],
+)
+def test_invocations_take_every_kind_of_body(body, kind):
+    table = build_table(None, [DIALECT], Shutdown(), None)
+    choice = table.find("POST", "/invocations").endpoint.choose(json.dumps(body).encode())
+    assert isinstance(choice.route.parse(incoming(body)).request, kind)
 
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("encoding_format", "bytes", "`encoding_format` must be 'float' or 'base64'."),
-        ("embed_dtype", "bfloat16", "`embed_dtype` must be 'float32' or 'float16'."),
-        ("embed_dtype", "fp8_e4m3", "`embed_dtype` must be 'float32' or 'float16'."),
+        ("encoding_format", "hex", "`encoding_format` must be 'float', 'base64', 'bytes' or 'bytes_only'."),
+        (
+            "embed_dtype",
+            "float64",
+            "`embed_dtype` must be 'float32', 'float16', 'bfloat16', 'fp8_e4m3' or 'fp8_e5m2'.",
+        ),
         ("endianness", "middle", "`endianness` must be 'native', 'little' or 'big'."),
     ],
 )

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -60,6 +61,8 @@ SIGNS = frozenset(
         *("embed_dtype", "endianness", "messages", "mm_processor_kwargs", "cache_salt", "chat_template"),
     }
 )
+
+MAX_METADATA_BYTES = 60_000  # common clients accept header lines of 64 KiB
 
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
 Tokens = Annotated[
@@ -160,9 +163,20 @@ def _id(prefix: str, body: Options) -> str:
 
 class EmbeddingBody(InputBody, kw_only=True):
     dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep")] = None
-    encoding_format: Annotated[str | None, msgspec.Meta(description='"float" or "base64"')] = None
-    embed_dtype: Annotated[str | None, msgspec.Meta(description='of base64: "float32" or "float16"')] = None
-    endianness: Annotated[str | None, msgspec.Meta(description='of base64: "native", "little" or "big"')] = None
+    encoding_format: Annotated[
+        str | None,
+        msgspec.Meta(
+            description='"float", "base64", "bytes" (with the header `metadata`) or "bytes_only"; the last two answer '
+            "with the bytes of all vectors"
+        ),
+    ] = None
+    embed_dtype: Annotated[
+        str | None,
+        msgspec.Meta(description='of base64 and bytes: "float32", "float16", "bfloat16", "fp8_e4m3" or "fp8_e5m2"'),
+    ] = None
+    endianness: Annotated[str | None, msgspec.Meta(description='of base64 and bytes: "native", "little" or "big"')] = (
+        None
+    )
 
 
 class Embeddings(Answer):
@@ -172,6 +186,7 @@ class Embeddings(Answer):
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
+    "/invocations",  # SageMaker's path, for every kind of body
     body=EmbeddingBody,
     answer=Embeddings,
     summary="Embed texts or token ids",
@@ -184,15 +199,11 @@ def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
     request = _embed_request(body, "dense")
     request = replace(request, text=replace(request.text, own_ids=False))  # OpenAI's clients send their models' ids
-    return Call(request, partial(render_embeddings, body, numbers))
+    return Call(request, partial(render_embeddings, body, numbers), binary=not numbers.as_bytes)
 
 
 def render_embeddings(body: EmbeddingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    data = [
-        {"index": index, "object": "embedding", "embedding": vector}
-        for index, vector in enumerate(_vectors(numbers, result))
-    ]
-    return _listed("embd", body, result.model, data, result.usage)
+    return _shown("embd", "embedding", "embedding", body, numbers, result.model, _rows(result), result.usage)
 
 
 class PoolingBody(EmbeddingBody, kw_only=True):
@@ -230,7 +241,8 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     model = next((model for model in incoming.models if not body.model or model.name == body.model), None)
     match body.task or _usual_task(model):
         case "embed":
-            return Call(_embed_request(body, "dense"), partial(render_pooled, body, numbers))
+            render = partial(render_pooled, body, numbers)
+            return Call(_embed_request(body, "dense"), render, binary=not numbers.as_bytes)
         case "token_embed":
             return _token_call(body, numbers, model)
         case "classify":
@@ -261,7 +273,7 @@ def _token_call(body: PoolingBody, numbers: Numbers, model: ModelInfo | None) ->
         raise InvalidField(template, field="use_activation")
     request = _embed_request(body, "colbert" if colbert else "tokens")
     unit = not colbert and body.use_activation is not False
-    return Call(request, partial(render_pooled_tokens, body, numbers, unit), binary=not unit)
+    return Call(request, partial(render_pooled_tokens, body, numbers, unit), binary=not (unit or numbers.as_bytes))
 
 
 def _usual_task(model: ModelInfo | None) -> str:
@@ -271,24 +283,23 @@ def _usual_task(model: ModelInfo | None) -> str:
 
 
 def render_pooled(body: PoolingBody, numbers: Numbers, result: EmbedResult) -> Rendered:
-    return _pooling(body, result.model, _vectors(numbers, result), result.usage)
+    return _pooling(body, numbers, result.model, _rows(result), result.usage)
 
 
 def render_pooled_tokens(body: PoolingBody, numbers: Numbers, unit: bool, result: EmbedResult) -> Rendered:
     """unit: scale each token's vector to a length of 1, as vLLM's activation does."""
     each = result.tokens if result.colbert is None else result.colbert
     assert each is not None
-    data = [numbers.shown(_unit(rows) if unit else rows) for rows in each]
-    return _pooling(body, result.model, data, result.usage)
+    return _pooling(body, numbers, result.model, [_unit(rows) if unit else rows for rows in each], result.usage)
 
 
 def render_pooled_scores(body: PoolingBody, numbers: Numbers, result: ClassifyResult) -> Rendered:
-    return _pooling(body, result.model, [numbers.shown(scores) for scores in result.scores], result.usage)
+    return _pooling(body, numbers, result.model, list(result.scores), result.usage)
 
 
-def _vectors(numbers: Numbers, result: EmbedResult) -> list[Any]:
+def _rows(result: EmbedResult) -> list[Float32]:
     rows: Any = result.dense["float"]  # (N, D) float32: no other precision was requested
-    return [numbers.shown(row) for row in rows]
+    return list(rows)
 
 
 def _unit(rows: Float32) -> Float32:
@@ -297,9 +308,47 @@ def _unit(rows: Float32) -> Float32:
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
 
 
-def _pooling(body: PoolingBody, model: str, shown: Sequence[Any], usage: UsedTokens) -> Rendered:
-    data = [{"index": index, "object": "pooling", "data": one} for index, one in enumerate(shown)]
-    return _listed("pool", body, model, data, usage)
+def _pooling(body: PoolingBody, numbers: Numbers, model: str, arrays: Sequence[Float32], usage: UsedTokens) -> Rendered:
+    return _shown("pool", "pooling", "data", body, numbers, model, arrays, usage)
+
+
+def _shown(
+    prefix: str,
+    item: str,
+    key: str,
+    body: EmbeddingBody,
+    numbers: Numbers,
+    model: str,
+    arrays: Sequence[Float32],
+    usage: UsedTokens,
+) -> Rendered:
+    """Each array under `key` of an `item`, or the bytes of all, which the header `metadata` describes."""
+    if not numbers.as_bytes:
+        data: list[dict[str, Any]] = [
+            {"index": index, "object": item, key: numbers.shown(array)} for index, array in enumerate(arrays)
+        ]
+        return _listed(prefix, body, model, data, usage)
+    packed = [numbers.packed(array) for array in arrays]
+    content = Rendered(body=b"".join(packed), content_type="application/octet-stream")
+    if numbers.encoding == "bytes_only":
+        return content
+    ends = list(accumulate(map(len, packed)))
+    parts = [
+        {
+            "index": index,
+            "embed_dtype": numbers.embed_dtype,
+            "endianness": numbers.endianness,
+            "start": end - len(packed[index]),
+            "end": end,
+            "shape": arrays[index].shape,
+        }
+        for index, end in enumerate(ends)
+    ]
+    metadata = _listed(prefix, body, model, parts, usage).body
+    if len(metadata) > MAX_METADATA_BYTES:
+        template = "{field}: the header with the places of {given} inputs is too long; use `bytes_only`."
+        raise InvalidField(template, field="encoding_format", given=len(arrays))
+    return replace(content, headers={"metadata": metadata.decode()})
 
 
 # --- classes --------------------------------------------------------------------------------------------------
@@ -393,6 +442,7 @@ class Scores(Answer):
 @ROUTES.post(
     "/score",
     "/v1/score",
+    "/invocations",
     body=ScoreBody,
     answer=Scores,
     summary="Score pairs of texts, in order",
@@ -454,6 +504,9 @@ class RerankBody(Options, kw_only=True):
     query: str
     documents: str | Documents
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
+    max_tokens_per_doc: Annotated[
+        Count | None, msgspec.Meta(description="tokens to read of a document; null and 0: those that the model reads")
+    ] = None
 
 
 class RankedDocument(msgspec.Struct):
@@ -478,17 +531,19 @@ class Reranked(msgspec.Struct):
     "/rerank",
     "/v1/rerank",
     "/v2/rerank",
+    "/invocations",
     body=RerankBody,
     answer=Reranked,
     summary="Rank documents by how well they answer a query",
     example={"query": "Where do pandas live?", "documents": ["In China.", "In a can."], "use_activation": True},
     keys=["documents"],
     signs=SIGNS,
-    names={**NAMES, "passages": "documents"},
+    names={**NAMES, "passages": "documents", "max_passage_tokens": "max_tokens_per_doc"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
-    return Call(_score_request(body, body.query, documents), partial(render_reranked, body, documents))
+    request = replace(_score_request(body, body.query, documents), max_passage_tokens=body.max_tokens_per_doc or None)
+    return Call(request, partial(render_reranked, body, documents))
 
 
 def render_reranked(body: RerankBody, documents: Sequence[str], result: RerankResult) -> Rendered:
