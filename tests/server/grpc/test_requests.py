@@ -1,4 +1,4 @@
-"""Messages of tei.v1 as requests."""
+"""Messages of tei.v1 as requests, with a bounded number of fields."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vectord.errors import EmptyInput, InvalidField, MalformedBody, PayloadTooLarge, TooManyInputs, VectordError
 from vectord.schema import (
     ClassifyRequest,
     DecodeRequest,
@@ -18,6 +21,7 @@ from vectord.schema import (
 )
 from vectord.server.grpc import requests
 from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.requests import OTHER_FIELDS, check_fields
 
 AS_SENT = TextOptions(truncate=False)
 LEFT = pb.TRUNCATION_DIRECTION_LEFT
@@ -196,3 +200,22 @@ def test_an_invalid_message_is_refused(content):
         requests.decode_message(pb.EmbedRequest, content)
     assert caught.value.message == "The message is not a valid tei.v1.EmbedRequest."
     assert caught.value.__cause__ is None
+
+
+# --- fields ----------------------------------------------------------------------------------------------------
+
+
+def test_too_many_fields_are_refused() -> None:
+    """Empty texts count; messages within the limit pass with their other fields."""
+    check_fields(pb.RerankRequest(query="q", texts=["a" * 300] * 10, truncate=True).SerializeToString(), 10, "texts")
+    with pytest.raises(TooManyInputs, match="may have at most 10 inputs"):
+        check_fields(pb.RerankRequest(texts=[""] * (11 + OTHER_FIELDS)).SerializeToString(), 10, "texts")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_counted_or_refused(content: bytes) -> None:
+    """Invalid bytes are left to the decoder or refused here."""
+    try:
+        check_fields(content, 10, "texts")
+    except VectordError as error:
+        assert isinstance(error, MalformedBody)

@@ -1,17 +1,22 @@
-"""The order and the bounds of streams."""
+"""The order and the bounds of streams, the messages read at once, and rankings over a stream."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
 pytest.importorskip("grpc")
 
+from tests.products.results import rerank_result, usage
 from tests.server.grpc.fakes import PATIENCE_S
 
-from vectord.server.grpc.streams import in_order
+from vectord.errors import EmptyInput, MalformedBody, PayloadTooLarge, UploadTooSlow
+from vectord.schema import RerankRequest, TextOptions, Timings
+from vectord.server.grpc import tei_pb2 as pb
+from vectord.server.grpc.streams import TEXT_OVERHEAD_BYTES, RankStream, ReceiveSlots, in_order
 
 AT_ONCE = 8
 
@@ -161,3 +166,122 @@ async def test_a_stream_without_messages_ends():
     answers = Answers()
     await ordered(sent([]), answers.answer, answers.deliver, 100)
     assert answers.delivered == []
+
+
+# --- slots -----------------------------------------------------------------------------------------------------
+
+
+class Slow:
+    """A message that arrives on request."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def sent(self) -> AsyncIterator[bytes]:
+        self.asked.set()
+        await self.gate.wait()
+        yield b"it"
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_the_number_of_messages_being_read_is_bounded() -> None:
+    """The next read starts after one has finished."""
+    slots, sent = ReceiveSlots(2, grace_s=PATIENCE_S), [Slow() for _ in range(3)]
+    reading = [asyncio.create_task(slots.read(one.sent())) for one in sent]
+    await settle()
+    assert [one.asked.is_set() for one in sent] == [True, True, False]
+    sent[1].gate.set()
+    assert await reading[1] == b"it"
+    await settle()
+    assert sent[2].asked.is_set()
+    sent[0].gate.set()
+    sent[2].gate.set()
+    assert await asyncio.gather(*reading) == [b"it"] * 3
+
+
+async def test_a_slow_message_loses_its_slot_to_a_waiting_one() -> None:
+    """After its grace time; without others it may take longer."""
+    slots, slow, quick = ReceiveSlots(1, grace_s=0.0), Slow(), Slow()
+    dawdling = asyncio.create_task(slots.read(slow.sent()))
+    await slow.asked.wait()
+    await settle()
+    assert not dawdling.done()
+    quick.gate.set()
+    async with asyncio.timeout(PATIENCE_S):
+        assert await slots.read(quick.sent()) == b"it"
+        with pytest.raises(UploadTooSlow):
+            await dawdling
+
+
+async def test_a_message_has_a_timeout() -> None:
+    with pytest.raises(UploadTooSlow):
+        await ReceiveSlots(1, grace_s=PATIENCE_S, timeout_s=0.0).read(Slow().sent())
+
+
+# --- rankings --------------------------------------------------------------------------------------------------
+
+
+def message(text: str, **options) -> bytes:
+    return pb.RerankStreamRequest(**{"query": "q", "text": text, **options}).SerializeToString()
+
+
+def test_each_text_is_a_separate_request():
+    """With its own query and truncation; the first message decides on raw scores."""
+    stream = RankStream(10_000)
+    first = stream.read(message("a", raw_scores=True, truncate=True, truncation_direction=pb.TRUNCATION_DIRECTION_LEFT))
+    assert first == RerankRequest(
+        query="q", passages=["a"], text=TextOptions(truncate=True, truncate_side="left"), raw=True
+    )
+    second = stream.read(message("", query="r", raw_scores=False))
+    assert second == RerankRequest(query="r", passages=[""], text=TextOptions(truncate=False), raw=True)
+
+
+@pytest.mark.parametrize("return_text", [False, True])
+def test_the_response_is_one_ranking(return_text):
+    """Best first; tokens are summed, and times are means except for the total."""
+    stream = RankStream(10_000)
+    for text, score, seconds in (("a", 0.5, 1.0), ("bb", 0.5, 2.0), ("c", 1.0, 6.0)):
+        stream.read(message(text, return_text=return_text if text == "a" else not return_text))
+        timings = Timings(tokenize_s=seconds, queue_s=seconds / 2, inference_s=seconds / 4, total_s=99)
+        stream.add(rerank_result(score, usage=replace(usage([(9, 9)]), timings=timings)))
+    response = pb.RerankResponse.FromString(stream.response())
+    assert [(rank.index, rank.score) for rank in response.ranks] == [(2, 1), (1, 0.5), (0, 0.5)]
+    assert [rank.text for rank in response.ranks] == (["c", "bb", "a"] if return_text else [""] * 3)
+    cost = response.metadata
+    assert (cost.compute_chars, cost.compute_tokens) == (7, 27)
+    seconds = (cost.tokenization_time_ns / 1e9, cost.queue_time_ns / 1e9, cost.inference_time_ns / 1e9)
+    assert seconds == (3, 1.5, 0.75)
+    assert 0 < cost.total_time_ns < 60e9
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        pytest.param(message("", query=""), EmptyInput, id="an empty pair"),
+        pytest.param(b"\xff", MalformedBody, id="no message"),
+    ],
+)
+def test_an_invalid_text_is_refused(content, error):
+    """As in a single request."""
+    with pytest.raises(error):
+        RankStream(10_000).read(content)
+
+
+def test_the_bytes_of_a_stream_are_bounded():
+    """A stream may be endless."""
+    stream = RankStream(3 * (TEXT_OVERHEAD_BYTES + len(message("a"))))
+    for _ in range(3):
+        stream.read(message("a"))
+    with pytest.raises(PayloadTooLarge):
+        stream.read(message("a"))
+
+
+def test_a_stream_without_texts_is_an_error():
+    """As an empty list of texts."""
+    with pytest.raises(EmptyInput, match="`texts` cannot be empty"):
+        RankStream(10_000).response()

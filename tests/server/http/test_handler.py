@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.products.results import model_list
 from tests.server.asgi import call
 from tests.server.fakes import EMBED, FINGERPRINT, MODEL, FakeEngine, dialect, route
 from tests.server.live import Reply
@@ -20,8 +21,9 @@ from vectord.errors import InputTooLong, Overloaded
 from vectord.observability.exchange import Exchange
 from vectord.observability.metrics import Metrics
 from vectord.products.common.dialect import Call, Incoming
-from vectord.schema import EmbedRequest, Request, TextLength
+from vectord.schema import ANYONE, Caller, EmbedRequest, ModelList, Request, TextLength
 from vectord.server.http.app import create_app
+from vectord.server.http.handler import LazyModelList
 
 CAT = dialect("cat", route("cat", "/say", keys=("meow",)))
 DOG = dialect("dog", route("dog", "/say", keys=("woof",)), route("dog", "/dogs/{name}", "GET"))
@@ -334,3 +336,35 @@ async def test_a_public_route_needs_no_key() -> None:
     config = ServerConfig(api_key="k")
     assert (await ask(method="GET", path="/open", dialects=(both,), config=config)).status == 200
     assert (await ask(method="GET", path="/shut", dialects=(both,), config=config)).status == 401
+
+
+# --- models ----------------------------------------------------------------------------------------------------
+
+
+class AskedEngine(FakeEngine):
+    """Counts its calls, and serves one more model after each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def models(self, caller: Caller = ANYONE) -> ModelList:
+        self.asked += 1
+        return model_list(*(f"model-{number}" for number in range(self.asked)))
+
+
+def test_the_engine_is_called_at_first_use() -> None:
+    """Most parsers do not need the models."""
+    engine = AskedEngine()
+    LazyModelList(engine)
+    assert engine.asked == 0
+
+
+def test_the_engine_is_called_once() -> None:
+    """All reads return the first list."""
+    engine = AskedEngine()
+    served = LazyModelList(engine)
+    assert len(served) == 1
+    assert [info.name for info in served] == ["model-0"]
+    assert served[0] == served[:1][0]
+    assert engine.asked == 1
