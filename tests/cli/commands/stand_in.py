@@ -23,6 +23,7 @@ class StandIn:
     fault: str = ""  # swapped: vectors in reverse order; html: errors as HTML; nan, slow, unhealthy, chunked;
     # plain: errors as plain text
     most_texts: int = 100
+    model: str = "bag-of-words"  # as it lists it
     embeds_at: str = "/v1/embeddings"  # or embedding-server's /api/v1/embed
     reranks_at: str = "/rerank"
     turned: float = 0.0  # distance of the vectors from those of another stand-in
@@ -72,7 +73,7 @@ class _Answers(BaseHTTPRequestHandler):
         if self.path == "/health":
             self._send({"status": "ok"}, 500 if self.server.stand_in.fault == "unhealthy" else 200)
         elif self.path == "/v1/models":
-            self._send({"object": "list", "data": [{"id": "bag-of-words"}]})
+            self._send({"object": "list", "data": [{"id": self.server.stand_in.model}]})
         else:
             self._send({"error": "not found"}, 404)
 

@@ -6,13 +6,20 @@ A command imports the packages that it needs when it runs, so that `vectord --he
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from vectord.config.command_line import flag, value
 from vectord.config.sources import CommandLine, Loaded, load
+from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
+
+if TYPE_CHECKING:
+    from vectord.tools.probe import ProbedServer
 
 
 def profile_names() -> list[str]:
@@ -34,6 +41,29 @@ def server_options(least_timeout_s: float, token: str) -> list[click.Parameter]:
         value("--model", "NAME", "Model to request.  [default: the first that the server lists]"),
         value("--timeout", "S", f"Seconds for a request{limit}.", kind=seconds, default=60.0),
     ]
+
+
+@contextmanager
+def server_here(
+    line: CommandLine, url: str | None, token: str | None, timeout_s: float, *, further: Sequence[str] = ()
+) -> Iterator[ProbedServer]:
+    """The server at `url`, or one of this machine with the settings and models of the command line, until the end.
+
+    further: options of that server.
+    """
+    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415 - httpx
+
+    if url is not None:
+        if line.words:
+            raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
+        with ProbedServer(check_url(url, "--url"), token, timeout_s) as server:
+            yield server
+        return
+    from vectord.tools.doctor.against import own_server  # noqa: PLC0415
+
+    config = load_settings(line).config  # reports a bad setting before a process starts
+    with own_server([*line.words, *further], config.server.api_key, timeout_s) as server:
+        yield server
 
 
 JSON = flag("--json", "as_json", help="Print JSON.")

@@ -6,13 +6,12 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import JSON, load_settings, profile_names
+from vectord.cli.commands import JSON, load_settings, profile_names, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config.command_line import Command, flag, pass_command_line, value
 from vectord.config.sources import CommandLine, Loaded
@@ -21,7 +20,6 @@ from vectord.errors import ConfigError, ExitCode
 if TYPE_CHECKING:
     from vectord.tools.doctor.against import Comparison
     from vectord.tools.doctor.self_test import SelfTest
-    from vectord.tools.probe import ProbedServer
 
 HELP = """\
 Show what vectord finds on this machine: the CPU and its instructions, threads, memory, GPUs, libraries, the model
@@ -89,7 +87,7 @@ def command(
 
     with ProbedServer(check_url(against, "--against"), against_token, timeout) as there:
         there.check_reachable("--against")
-        with _server_here(line, url, token, timeout) as here:
+        with server_here(line, url, token, timeout) as here:
             here.check_reachable("--url")
             found = compare(here, there, model_there=against_model)
             here.check_reachable("--url")  # results of a server that stopped meanwhile mean nothing
@@ -201,23 +199,6 @@ def _model(one: SelfTest) -> str:
 
 
 # --- another server -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _server_here(line: CommandLine, url: str | None, token: str | None, timeout_s: float) -> Iterator[ProbedServer]:
-    from vectord.tools.probe import ProbedServer, check_url  # noqa: PLC0415
-
-    if url is not None:
-        if line.words:
-            raise ConfigError(f"--url: the server has its own settings; leave out {line.words[0]}")
-        with ProbedServer(check_url(url, "--url"), token, timeout_s) as server:
-            yield server
-        return
-    from vectord.tools.doctor.against import own_server  # noqa: PLC0415
-
-    config = load_settings(line).config  # reports a bad setting before a process starts
-    with own_server(line.words, config.server.api_key, timeout_s) as server:
-        yield server
 
 
 def _print_comparison(found: Comparison) -> None:

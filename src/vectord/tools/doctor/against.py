@@ -161,7 +161,7 @@ def _compare_vectors(own: ProbedRoute, other: ProbedRoute, lines: list[Line]) ->
     lines.append(_same_if_equal("dimensions", ours.shape[1], theirs.shape[1]))
     if ours.shape[1] != theirs.shape[1]:
         return None
-    cosines = _cosines(ours, theirs)
+    cosines = row_cosines(ours, theirs)
     least = f"least {cosines.min():.6f} ({TEXTS[int(cosines.argmin())][:24]!r})"
     mean = f"mean {cosines.mean():.6f} of {len(TEXTS)}"
     lines.append(_line("cosine, here and there", least, mean, same=cosines.min() >= SAME_COSINE))
@@ -172,12 +172,12 @@ def _compare_vectors(own: ProbedRoute, other: ProbedRoute, lines: list[Line]) ->
     if ours is None or theirs is None:
         lines.append(_same_if_equal("a text of 720 words", own_reply.status, other_reply.status))
     else:  # equal only if both truncate at the same place
-        cosine = float(_cosines(ours, theirs)[0])
+        cosine = float(row_cosines(ours, theirs)[0])
         lines.append(_line("cosine of a text of 720 words", f"{cosine:.6f}", "", same=cosine >= SAME_COSINE))
     return cosines
 
 
-def _cosines(ours: Vectors, theirs: Vectors) -> Vectors:
+def row_cosines(ours: Vectors, theirs: Vectors) -> Vectors:
     """Of each text's two vectors: (texts,)."""
     lengths = np.linalg.norm(ours, axis=1) * np.linalg.norm(theirs, axis=1)
     cosines: Vectors = np.einsum("td,td->t", ours, theirs) / np.maximum(lengths, 1e-12)
@@ -266,8 +266,8 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
     with socket.socket() as probe:
         probe.bind((host, 0))
         port = probe.getsockname()[1]
-    # A rate limit would distort the measured speed.
-    own = ("--host", host, "--port", str(port), "--rate-limit-requests-per-minute", "0")
+    # A rate limit would distort the measured speed. The last lines of the log are the reason of a failed start.
+    own = ("--host", host, "--port", str(port), "--rate-limit-requests-per-minute", "0", "--log-level", "warning")
     command = [sys.executable, "-m", "vectord", "serve", *words, *own]
     with TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:  # noqa: S603
         try:
@@ -275,7 +275,7 @@ def own_server(words: Sequence[str], token: str | None, timeout_s: float) -> Ite
                 if not _becomes_ready(server, process):
                     log.seek(0)
                     lines = log.read()[-4000:].decode(errors="replace").splitlines()
-                    reason = lines[-1] if lines else f"no answer within {START_TIMEOUT_S:g} s"
+                    reason = "; ".join(lines[-2:]) if lines else f"no answer within {START_TIMEOUT_S:g} s"
                     raise ConfigError(f"the models of this machine could not be served: {reason}")
                 yield server
         finally:
