@@ -16,6 +16,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from tests.models import batch_of, random_texts, read_minilm_spec, read_tiny_spec, write_bert
+from tokenizers import Tokenizer
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.compute.backends import openvino as backend_module
@@ -31,7 +32,9 @@ from vectord.compute.backends.openvino import (
     load,
 )
 from vectord.compute.backends.openvino_plans import Compiler, Plan, Precision
+from vectord.compute.calibration.texts import read_calibration_texts
 from vectord.compute.ops.openvino import OpenvinoOps, ov
+from vectord.compute.processor import multiplies_bfloat16
 from vectord.errors import ConfigError, ModelUnavailable
 
 BATCH = batch_of(*random_texts((9, 1, 30)))
@@ -481,3 +484,28 @@ def test_the_dtype_of_the_facts_is_used(minilm: ModelSpec) -> None:
     assert (distance > 1e-4) == (chosen.facts.dtype == "bfloat16")
     exact.close()
     chosen.close()
+
+
+@pytest.mark.skipif(not multiplies_bfloat16(), reason="bfloat16 is emulated on this processor")
+def test_a_text_has_one_vector_in_any_batch_in_bfloat16() -> None:
+    """Up to 1e-3 in each number, alone on either plan and next to any other texts; the documents promise this bound."""
+    spec = read_minilm_spec()
+    tokenizer = Tokenizer.from_file(str(spec.tokenizer))
+    tokenizer.no_padding()
+    texts = [tokenizer.encode(text).ids for text in read_calibration_texts(None).texts]
+    backend = load(spec, BackendOptions(device="cpu", dtype="bfloat16", threads=2))
+    backend.wait()
+
+    def vectors(some: list[list[int]], **options: Any) -> np.ndarray:
+        dense = backend.forward(batch_of(*some, outputs=("dense",), **options), 0)["dense"]
+        return dense / np.linalg.norm(dense, axis=1, keepdims=True)
+
+    wide = np.concatenate([vectors([text], alone=True) for text in texts])
+    narrow = np.concatenate([vectors([text]) for text in texts])
+    order = np.random.default_rng(0).permutation(len(texts))
+    batched = np.empty_like(wide)
+    for places in np.split(order, range(9, len(texts), 9)):
+        batched[places] = vectors([texts[i] for i in places])
+    backend.close()
+    np.testing.assert_allclose(narrow, wide, atol=1e-3)
+    np.testing.assert_allclose(batched, wide, atol=1e-3)

@@ -370,7 +370,10 @@ class OpenvinoOps:
         layout: GraphLayout = tokens.layout
         assert bias is None or spec.window is None
         scores = [_score(_rows(q, at.queries), _rows(k, at.keys), spec) for at in layout.places(spec.window)]
-        return _mix(scores if bias is None else self._biased(scores, bias, layout), v, layout, spec)
+        if bias is None:
+            return _mix(scores, v, layout, spec, factor=spec.factor)
+        scaled = [self.scale(score, spec.factor) for score in scores]
+        return _mix(self._biased(scaled, bias, layout), v, layout, spec)
 
     def _biased(self, scores: Sequence[ov.Node], bias: ov.Node, layout: GraphLayout) -> list[ov.Node]:
         """Each group's scores with the bias of their distances added.
@@ -459,17 +462,22 @@ def _slopes(bias: Float32) -> Float32 | None:
 
 
 def _score(q: ov.Node, k: ov.Node, spec: AttentionSpec) -> ov.Node:
-    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K).
+    """q (n, Q, heads * head_size), k (n, K, kv_heads * head_size) -> (n, heads, Q, K), not scaled.
 
     The scale is not applied to q: right after the product that makes q the runtime would fold it into the weights and
     keep a float32 copy of them, 96 MB with BGE-M3.
     """
-    score = op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
-    return op.multiply(score, op.constant(np.float32(spec.factor)))
+    return op.matmul(_heads(q, spec), _key_heads(k, spec), False, True)
 
 
-def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: AttentionSpec) -> ov.Node:
+def _mix(
+    scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: AttentionSpec, *, factor: float | None = None
+) -> ov.Node:
     """Each group's scores (n, heads, Q, K), v (T, kv_heads * head_size) -> (T, heads * head_size).
+
+    factor: of the scores, applied after their mask. Before it, the runtime would move the factor into the weights of k
+    in a graph of one length group, and apply it to k in any other. bfloat16 would then be rounded differently, and the
+    vector of a text would depend on the plan that runs it (MiniLM: by 1.8e-3).
 
     Written out, because the runtime decomposes `scaled_dot_product_attention` and then copies k to transpose it. From
     this form it makes one kernel, which transposes k while reading (measured: 4 % of the whole forward) and holds the
@@ -480,6 +488,8 @@ def _mix(scores: Sequence[ov.Node], v: ov.Node, layout: GraphLayout, spec: Atten
         seen = [op.select(hide, op.constant(MASKED), score) for hide, score in zip(hidden, scores, strict=True)]
     else:
         seen = [op.add(score, padding) for score, padding in zip(scores, layout.padding(), strict=True)]
+    if factor is not None:
+        seen = [op.multiply(score, op.constant(np.float32(factor))) for score in seen]
     answers = []
     for i, (score, at) in enumerate(zip(seen, layout.places(spec.window), strict=True)):
         values = _key_heads(_rows(v, at.keys), spec)
