@@ -179,7 +179,7 @@ async def _further_ports(
     """The ports for metrics and gRPC. The engine is drained before the block ends."""
     async with AsyncExitStack() as ports:
         if config.prometheus_port is not None and metrics is not None:
-            from vectord.server.http.metrics_port import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
+            from vectord.server.http.run import serve_metrics  # noqa: PLC0415 - uvicorn, as in `serve`
 
             await ports.enter_async_context(serve_metrics(engine, metrics, config, app.state.shutdown))
         if config.grpc_port is not None:

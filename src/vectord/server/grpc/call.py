@@ -1,7 +1,11 @@
-"""One call in progress: its metadata, which correspond to HTTP's headers, and its status. Created by services.py."""
+"""One call in progress: its metadata, which correspond to HTTP's headers, its status, and its unread responses.
+
+Created by services.py.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,12 +18,21 @@ from vectord import errors
 from vectord.errors import Overloaded, Unavailable, VectordError
 from vectord.observability.tracing import TRACEPARENT
 from vectord.products.common.errors import STATUSES, retry_after_s, row_of
-from vectord.schema import ANYONE, Caller
+from vectord.schema import ANYONE, Caller, Result, TokenizeResult
 from vectord.server.admission.gate import REQUEST_ID
+from vectord.server.grpc.requests import ParsedMessage
+from vectord.server.http.answer import SMALL_NUMBERS, THREADS, count_numbers
+from vectord.server.http.hardening.write_backpressure import RETRY_S, WriteBackpressure
 from vectord.server.pipeline import CLIENT_LEFT_STATUS, RequestRecord
 
 Context: TypeAlias = Any  # grpc.aio.ServicerContext; grpc has no types
 Metadata: TypeAlias = Iterable[tuple[str, str | bytes]]
+
+BYTES_PER_NUMBER = 4
+SMALL_BYTES = SMALL_NUMBERS * BYTES_PER_NUMBER
+TOKENS_ON_LOOP = 1024  # 1 ms
+BYTES_PER_TOKEN = 32
+NO_ROOM = "Too many large responses wait for gRPC clients that do not read them; try again."
 
 # Clients retry UNAVAILABLE, and RESOURCE_EXHAUSTED if their configuration says so.
 CODES: Mapping[type[VectordError], StatusCode] = {
@@ -87,3 +100,71 @@ class GrpcCall:
         if self.error is not None:
             return row_of(STATUSES, self.error)
         return 200 if self.code is StatusCode.OK else CLIENT_LEFT_STATUS
+
+
+# --- responses ------------------------------------------------------------------------------------------------
+
+
+class Writing:
+    """Serializes results: small ones on the event loop, large ones in a thread and only if there is room.
+
+    HTTP and gRPC share one bound per process (hardening/write_backpressure.py). gRPC gets at most half of it, since a
+    gRPC client cannot be aborted to make room.
+    """
+
+    def __init__(self, backpressure: WriteBackpressure) -> None:
+        self._backpressure = backpressure
+        self._unread_bytes = 0
+        self._threads = asyncio.Semaphore(THREADS)
+
+    async def write(self, message: ParsedMessage, result: Result) -> bytes:
+        """The response's bytes. Raises Overloaded if it is large and clients do not read earlier ones."""
+        n_bytes = _estimated_bytes(result)
+        if n_bytes <= SMALL_BYTES:
+            return message.write(result)
+        if self._unread_bytes and self._unread_bytes + n_bytes > self._backpressure.room_bytes // 2:
+            raise Overloaded(NO_ROOM, retry_after_s=RETRY_S)
+        async with self._backpressure.room(n_bytes), self._threads:
+            return await asyncio.to_thread(message.write, result)
+
+    def hold(self, n_bytes: int) -> None:
+        self._backpressure.hold(n_bytes)
+        self._unread_bytes += n_bytes
+
+    def give_back(self, n_bytes: int) -> None:
+        self._backpressure.give_back(n_bytes)
+        self._unread_bytes -= n_bytes
+
+
+class UnreadResponses:
+    """Counts the responses of one call that wait for its client.
+
+    grpc reports when it has sent a response of a stream. It does not report that of a single response, which counts
+    until its call ends.
+    """
+
+    def __init__(self, writing: Writing) -> None:
+        self._writing = writing
+        self._bytes = 0
+
+    def add(self, content: bytes) -> bytes:
+        self._writing.hold(len(content))
+        self._bytes += len(content)
+        return content
+
+    def remove(self, content: bytes) -> None:
+        self._writing.give_back(len(content))
+        self._bytes -= len(content)
+
+    def end(self, _context: object = None) -> None:
+        """The call has ended, and grpc holds none of its responses."""
+        if self._bytes:
+            self._writing.give_back(self._bytes)
+
+
+def _estimated_bytes(result: Result) -> int:
+    """0 for responses that are never large."""
+    if isinstance(result, TokenizeResult):
+        tokens = sum(map(len, result.tokens))
+        return max(tokens * BYTES_PER_TOKEN, SMALL_BYTES + 1) if tokens > TOKENS_ON_LOOP else 0
+    return count_numbers(result) * BYTES_PER_NUMBER

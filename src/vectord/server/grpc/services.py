@@ -27,10 +27,20 @@ from vectord.products.common.errors import retry_after_s
 from vectord.products.common.usage import compute_headers
 from vectord.products.tei.errors import sentence_of
 from vectord.schema import Request, Result, Usage
-from vectord.server.grpc.call import Context, GrpcCall, address_of, code_of, forwarded_of, headers_of, trailers_of
+from vectord.server.grpc.call import (
+    SMALL_BYTES,
+    Context,
+    GrpcCall,
+    UnreadResponses,
+    Writing,
+    address_of,
+    code_of,
+    forwarded_of,
+    headers_of,
+    trailers_of,
+)
 from vectord.server.grpc.requests import MAX_ACTIVE_SHORT, METHODS, RERANK_STREAM, Method, ParsedMessage
 from vectord.server.grpc.streams import RankStream, ReceiveSlots, in_order
-from vectord.server.grpc.writing import Writing
 from vectord.server.http.answer import result_headers
 from vectord.server.http.hardening.body import BodyRoom
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
@@ -130,24 +140,30 @@ class Services:
         answered_s = time.perf_counter()
         await call.context.send_initial_metadata(_initial_metadata(result, call))
         written = await self._writing.write(message, result)
-        call.context.add_done_callback(self._writing.hold(written))
+        if len(written) > SMALL_BYTES:
+            unread = UnreadResponses(self._writing)
+            unread.add(written)
+            call.context.add_done_callback(unread.end)
         call.record.steps = Steps(received_s, parsed_s, answered_s, time.perf_counter())
         return written
 
     async def _stream(self, method: Method, messages: Messages, call: GrpcCall) -> None:
-        with self._writing.stream() as held:
+        unread = UnreadResponses(self._writing)
 
-            async def answer(content: bytes) -> bytes:
-                message = await self._read(method, content)
-                result = await self._ask_until_room(message.request, message.names, len(content), call)
-                return held.add(await retry_overloaded(lambda: self._writing.write(message, result)))
+        async def answer(content: bytes) -> bytes:
+            message = await self._read(method, content)
+            result = await self._ask_until_room(message.request, message.names, len(content), call)
+            return unread.add(await retry_overloaded(lambda: self._writing.write(message, result)))
 
-            async def deliver(written: bytes) -> None:
-                await call.context.write(written)
-                held.remove(written)
+        async def deliver(written: bytes) -> None:
+            await call.context.write(written)
+            unread.remove(written)
 
-            received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
+        received, limit_bytes = self._streamed.each(messages), self._room.limit_bytes
+        try:
             await in_order(received, answer, deliver, max_active=method.max_active, limit_bytes=limit_bytes)
+        finally:
+            unread.end()
 
     async def _rank(self, messages: Messages, call: GrpcCall) -> bytes:
         stream = RankStream(self._room.limit_bytes)

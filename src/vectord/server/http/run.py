@@ -16,7 +16,7 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from typing import Any, Literal, cast
 
@@ -26,15 +26,21 @@ from starlette.types import ASGIApp
 
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
+from vectord.products.common.errors import render_any
+from vectord.server.admission.gate import Gate
+from vectord.server.http.app import MetricsSource, metrics_page
+from vectord.server.http.handler import HttpHandler
 from vectord.server.http.hardening.http_protocol import HttpProtocol
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
-from vectord.server.pipeline import Shutdown
+from vectord.server.http.routing import Table
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 BACKLOG = 2048  # connections that the kernel queues until they are accepted
 KEEP_ALIVE_S = 75  # longer than common clients, so that they close idle connections first and lose no request
 MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
 CANCELLED_S = 1.0  # time to send the responses of cancelled requests
+METRICS_SHUTDOWN_S = 1
 TICK_S = 0.02
 TICKS_PER_S = 10  # uvicorn's
 
@@ -169,6 +175,42 @@ class Server(WatchingServer):
         draining.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await draining
+
+
+@contextlib.asynccontextmanager
+async def serve_metrics(
+    engine: EngineClient, metrics: MetricsSource, config: ServerConfig, shutdown: Shutdown
+) -> AsyncIterator[int]:
+    """Serves /metrics alone at `config.host` and `config.prometheus_port` during the block; yields the port.
+
+    compose.py opens it in the app's lifespan, on the engine's event loop. It has the certificate and the checks of slow
+    clients of the main port, and needs no key. Port 0: any free one.
+    Raises ConfigError if the port cannot be bound.
+    """
+    assert config.prometheus_port is not None, "called only if the port is configured"
+    certificate = certificate_of(config)
+    listener = bind(config.host, config.prometheus_port, option="--prometheus-port")
+    backpressure = WriteBackpressure(config.payload_limit)
+    table = Table((), [metrics_page(metrics)], render_any)
+    handler = HttpHandler(engine, table, config, RequestPipeline(Gate(ServerConfig()), shutdown), backpressure)
+    settings = uvicorn_config(handler, config, certificate, "off")
+    settings.timeout_graceful_shutdown = METRICS_SHUTDOWN_S
+    server = MetricsServer(settings, backpressure)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    _log.info("listening", extra={"fields": {"url": url_of(listener, "https" if certificate else "http") + "/metrics"}})
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await serving
+
+
+class MetricsServer(WatchingServer):
+    """Leaves the process's signals to Server."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
 
 
 def uvicorn_config(
