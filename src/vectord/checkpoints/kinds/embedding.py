@@ -100,7 +100,7 @@ def _after_pooling(folder: ModelFolder, pooling: Pooling) -> tuple[DenseModule, 
 
 
 def _own_projection(folder: ModelFolder, spec: ModelSpec, pooling: Pooling) -> tuple[DenseModule, ...]:
-    """The layer over each token in voyage-4-nano's checkpoint, `linear.weight`, moved after the pooling.
+    """The layer over each token in the checkpoint of a bidirectional Qwen3, `linear.weight`, moved after the pooling.
 
     Raises ModelUnavailable: pooling by the largest numbers, which would change, or another shape.
     """

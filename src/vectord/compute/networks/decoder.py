@@ -160,7 +160,7 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         head_size=_head_size(config),
         activation=facts.activation(config, activation_key),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
-        # transformers reads the first; models trained from its decoders, such as voyage-4-nano, have the second.
+        # transformers reads the first; some classes of model repositories over its decoders read the second.
         causal=facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False),
     )
 
