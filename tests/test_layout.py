@@ -8,10 +8,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src/vectord"
 
-# Word boundaries exclude variables of other servers (INFINITY_MODEL_ID) and models (jina_bert_v2, jina-embeddings-v2).
+# Word boundaries exclude variables of other servers (INFINITY_MODEL_ID) and models (jina-embeddings-v2, voyage-4-nano).
 NAMES = re.compile(
     r"\b(tei|text.embeddings.inference|smart.?embedder|semantic.?explorer|simple.?inference.?server|embedding.?server"
-    r"|embedding.inference.api|infinity|vllm|llama\.?cpp|ollama|cohere|jina(?!-)|voyage|openai|weaviate|mixedbread)\b",
+    r"|embedding.inference.api|infinity|vllm|llama\.?cpp|ollama|cohere|jina(?!-)|voyage(?!-\d)|openai|weaviate|mixedbread)\b",
     re.IGNORECASE,
 )
 

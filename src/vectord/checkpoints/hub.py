@@ -88,7 +88,7 @@ def _has_any(folder: Path, graphs: Sequence[str]) -> bool:
 def cache_folder(hf_home: str | None, environ: Mapping[str, str]) -> Path:
     """Return huggingface_hub's cache folder by its own rules, without its import.
 
-    A home that holds models itself, and none in hub/, is the cache: Simple Inference Server's HF_HOME.
+    A home that holds models itself, and none in hub/, is the cache: some servers keep their models there.
     """
     for key in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if environ.get(key):
