@@ -287,7 +287,11 @@ class EngineConfig:
         "Tokens above which a request goes to the bulk lane, unless its header x-vectord-lane names a lane.",
         limits=(1, 2**40),
     )
-    model_loading: Literal["start", "first-use"] = setting("start", "When models load, pinned ones aside.")
+    model_loading: Literal["start", "first-use", "defaults"] = setting(
+        "start",
+        "When models load, pinned ones aside; defaults: the first embedding model and the first reranker at start, the "
+        "others on their first request.",
+    )
     required_models: Literal["any", "first", "all"] = setting(
         "any",
         "Models that must answer before the server is ready; all: a model that cannot be loaded stops the start.",

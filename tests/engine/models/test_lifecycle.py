@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from tests.engine.fakes import (
+    CROSS_ENCODER,
     ByteEncoder,
     Clock,
     FakeBackend,
     Recorder,
+    backend_for,
     close_gate,
     entered,
     sequence_of,
@@ -471,6 +473,19 @@ async def test_with_first_use_only_pinned_models_load_at_start():
     async with keeping(3, pinned=(1,)) as house:
         await start(house)
         assert house.states() == ["unloaded", "ready", "unloaded"]
+
+
+async def test_with_defaults_the_first_of_each_kind_loads_at_start():
+    """The first model that embeds and the first reranker. A request loads another one, as Semantic Explorer's list of
+    allowed models requires."""
+    sources = [source(FakeBackend(), "a"), source(FakeBackend(), "b")]
+    sources += [source(backend_for(CROSS_ENCODER), name, model=CROSS_ENCODER) for name in "cd"]
+    engine = Engine(sources, EngineConfig(model_loading="defaults"))
+    await engine.start()
+    await asyncio.wait_for(engine.loaded.wait(), WAIT_S)
+    assert engine.readiness() == {"a": "ready", "b": "unloaded", "c": "ready", "d": "unloaded"}
+    assert (await engine.answer(EmbedRequest(inputs=["x"], model="b"), ANYONE)).model == "b"
+    await engine.close()
 
 
 # --- unloading ------------------------------------------------------------------------------------------------

@@ -56,7 +56,13 @@ class Lifecycle:
 
     def start(self) -> None:
         """Returns immediately; models load in the background, one at a time: pinned ones first, then in order."""
-        models = [served for served in self._models if self._config.model_loading == "start" or served.source.pinned]
+        first = {served.spec.reranks: served for served in reversed(self._models)}
+        mode = self._config.model_loading
+        models = [
+            served
+            for served in self._models
+            if served.source.pinned or mode == "start" or (mode == "defaults" and first[served.spec.reranks] is served)
+        ]
         for served in models:
             served.state = "loading"  # requests fail immediately instead of waiting
         self._tasks.append(asyncio.create_task(self._load_at_start(models), name="vectord-load"))
