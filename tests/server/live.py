@@ -14,11 +14,11 @@ from tests.server.fakes import EMBED, FakeEngine
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.metrics import Metrics
+from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect
 from vectord.server.http.app import create_app
 from vectord.server.http.listener import certificate_of
 from vectord.server.http.run import Server, bind, url_of
-from vectord.server.pipeline import Tracer
 
 PATIENCE_S = 20.0
 
@@ -39,7 +39,7 @@ async def live(
     engine: EngineClient | None = None,
     dialects: Sequence[Dialect] = (EMBED,),
     metrics: Metrics | None = None,
-    tracer: Tracer | None = None,
+    tracer: Tracing | None = None,
     **settings: Any,
 ) -> AsyncIterator[Live]:
     """A server of `engine`, stopped at the end. settings: fields of ServerConfig.

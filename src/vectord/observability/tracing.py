@@ -73,7 +73,7 @@ def open_tracing(config: TelemetryConfig, version: str) -> Tracing | None:
 
 
 class RequestSpan:
-    """The open server span of a request. Implements the handler's Span."""
+    """The open server span of a request."""
 
     __slots__ = ("span", "unix_ns_at_zero")
 
@@ -97,7 +97,7 @@ class RequestSpan:
 
 
 class Tracing:
-    """Implements the handler's Tracer."""
+    """Creates the spans of requests (server/pipeline.py) and sends them."""
 
     def __init__(self, provider: TracerProvider, version: str) -> None:
         from opentelemetry import trace  # noqa: PLC0415

@@ -12,12 +12,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 from vectord.errors import UNFORESEEN, InferenceFailed, ShuttingDown, VectordError
 from vectord.observability.exchange import Exchange, Steps
 from vectord.observability.logs import log_answer, log_failure
-from vectord.observability.tracing import sampled_trace_id
+from vectord.observability.tracing import RequestSpan, Tracing, sampled_trace_id
 from vectord.schema import Caller, EmbedResult, Result, Timings, Usage
 from vectord.server.admission.gate import Gate, caller_of, request_id
 from vectord.server.admission.keys import Key
@@ -47,24 +47,6 @@ class Shutdown:
         self._listeners.append(listener)
 
 
-class TraceSpan(Protocol):
-    """One request's span in a trace."""
-
-    @property
-    def traceparent(self) -> str: ...
-    @property
-    def trace_id(self) -> str | None:
-        """None if the trace is not sampled."""
-        ...
-
-
-class Tracer(Protocol):
-    """Creates spans (observability/tracing.py), if the operator configured an exporter."""
-
-    def begin(self, method: str, route: str, headers: Mapping[str, str], began_s: float) -> TraceSpan: ...
-    def end(self, span: Any, exchange: Exchange) -> None: ...
-
-
 @dataclass(slots=True)
 class RequestRecord:
     """One HTTP request or gRPC call, from its headers to its log line."""
@@ -77,7 +59,7 @@ class RequestRecord:
     address: str = ""
     key: Key | None = None  # None: no key, or an unknown one
     began_s: float = field(default_factory=time.perf_counter)
-    span: TraceSpan | None = None
+    span: RequestSpan | None = None
     error: str | None = None  # the name of its class
     model: str | None = None
     texts: int | None = None
@@ -106,7 +88,7 @@ class RequestPipeline:
     """One per process."""
 
     def __init__(
-        self, gate: Gate, shutdown: Shutdown, observer: Observer | None = None, tracer: Tracer | None = None
+        self, gate: Gate, shutdown: Shutdown, observer: Observer | None = None, tracer: Tracing | None = None
     ) -> None:
         """observer: receives every exchange, also refused ones; must not block."""
         self.gate = gate

@@ -146,7 +146,8 @@ async def test_a_failure_before_admission_is_a_500_in_the_products_form(caplog: 
         def end(self, *details: object) -> None:
             raise AssertionError("no span was begun")
 
-    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), tracer=BrokenTracer())
+    tracer: Any = BrokenTracer()
+    app = create_app(FakeEngine(), (EMBED,), ServerConfig(), tracer=tracer)
     reply = await call(app, "POST", "/v1/embed", b'{"input": "x"}', headers={"x-request-id": "me-2"})
     assert (reply.status, reply.json["dialect"]) == (500, "first")
     assert reply.headers["x-request-id"] == "me-2"

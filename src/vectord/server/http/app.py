@@ -16,6 +16,7 @@ from vectord import __version__
 from vectord.config import ServerConfig
 from vectord.engine.client import EngineClient
 from vectord.observability.exchange import Exchange
+from vectord.observability.tracing import Tracing
 from vectord.products.common.dialect import Dialect, Rendered
 from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
@@ -27,7 +28,7 @@ from vectord.server.pages.console import console_pages
 from vectord.server.pages.docs import docs_pages
 from vectord.server.pages.examples import examples
 from vectord.server.pages.openapi import openapi_pages
-from vectord.server.pipeline import RequestPipeline, Shutdown, Tracer
+from vectord.server.pipeline import RequestPipeline, Shutdown
 
 # Response headers that pages of other origins may read.
 EXPOSED_HEADERS = (
@@ -87,7 +88,7 @@ def create_app(
     metrics: MetricsSource | None = None,
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     gate: Gate | None = None,
-    tracer: Tracer | None = None,
+    tracer: Tracing | None = None,
 ) -> Starlette:
     """The ASGI app over `engine`. `lifespan` starts and closes the engine; requests are answered from the beginning.
 
