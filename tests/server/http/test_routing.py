@@ -64,8 +64,14 @@ FOX = dialect("fox", route("fox", "/say", keys=("meow", "yip"), signs=("howl",))
     ids=str,
 )
 def test_a_sign_precedes_an_earlier_products_key(body: object, name: str) -> None:
-    """If the body also has one of that product's keys."""
-    assert speaker(body, CAT, FOX) == name
+    """If the body also has one of that product's keys, and none of the very first product's."""
+    assert speaker(body, DOG, CAT, FOX) == name
+
+
+def test_no_sign_precedes_the_first_products_key() -> None:
+    """One more key in the body never selects another product than the profile's."""
+    assert speaker({"meow": 1, "howl": 1}, CAT, FOX) == "cat"
+    assert speaker({"yip": 1, "howl": 1}, CAT, FOX) == "fox"
 
 
 @given(
