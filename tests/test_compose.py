@@ -278,20 +278,8 @@ def test_a_model_that_fails_to_load_stops_the_start_if_all_are_required(tmp_path
     before the second fails."""
     folder = model_folder(tmp_path / "cut")
     os.truncate(folder / "model.safetensors", 1_000_000)
-    profile = ["--profile", "simple-inference-server", "--backend", "openvino"]
-    command = [
-        "vectord",
-        "serve",
-        DEFAULT_MODEL,
-        str(folder),
-        "--port",
-        "0",
-        "--log-format",
-        "text",
-        *profile,
-        "--host",
-        "127.0.0.1",
-    ]
+    profile = ["--profile", "simple-inference-server", "--host", "127.0.0.1", "--backend", "openvino"]
+    command = ["vectord", "serve", DEFAULT_MODEL, str(folder), "--port", "0", "--log-format", "text", *profile]
     with process(command, tmp_path) as running:
         url = address(running)
         statuses = set()
