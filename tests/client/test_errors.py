@@ -91,6 +91,7 @@ COUNTERPARTS = {
     domain.ShuttingDown: errors.Unavailable,
     domain.InferenceFailed: errors.ServerFailed,
     domain.OutOfMemory: errors.ServerFailed,
+    domain.QueueTimedOut: errors.Overloaded,
     domain.RateLimited: errors.Overloaded,
     domain.TimedOut: errors.Timeout,
     domain.UploadTooSlow: errors.Timeout,
@@ -105,7 +106,7 @@ def made(kind: type[domain.VectordError]) -> domain.VectordError:
         return kind("x", allowed=("GET",))
     return (
         kind("x", retry_after_s=3.0)
-        if kind in (domain.Overloaded, domain.RateLimited, domain.Unavailable)
+        if kind in (domain.Overloaded, domain.QueueTimedOut, domain.RateLimited, domain.Unavailable)
         else kind("x")
     )
 

@@ -10,7 +10,7 @@ import pytest
 from tests.products.results import embed_result, incoming, model_info, model_list, rerank_result
 
 from vectord import errors
-from vectord.errors import WrongType
+from vectord.errors import MissingField, WrongType
 from vectord.products.common.dialect import Incoming, Route
 from vectord.products.weaviate import DIALECT
 from vectord.schema import EmbedRequest, ListModels, TextOptions
@@ -122,6 +122,12 @@ def test_scores_are_in_the_order_of_the_documents() -> None:
         "query": "q",
         "scores": [{"document": "a", "score": 0.25}, {"document": "b", "score": 0.5}],
     }
+
+
+def test_a_body_without_documents_is_refused() -> None:
+    with pytest.raises(MissingField) as refused:
+        route("/rerank").parse(incoming({"query": "q"}))
+    assert refused.value.message == "`documents` is required."
 
 
 def test_a_property_is_scored_alone() -> None:

@@ -19,7 +19,13 @@ SMART_EMBEDDER = {"sentences": ["a"], "return_dense": True, "return_sparse": Fal
     ("dialect", "path", "body", "status", "words"),
     [
         ("smart_embedder", "/embeddings", SMART_EMBEDDER, 503, "Server is overloaded. Please retry later."),
-        ("simple_inference_server", "/v1/embeddings", {"model": "m0", "input": "a"}, 429, "Request queue full"),
+        (
+            "simple_inference_server",
+            "/v1/embeddings",
+            {"model": "m0", "input": "a"},
+            429,
+            "Timed out waiting for worker",
+        ),
         ("embedding_server", "/api/v1/embed", {"inputs": "a"}, 429, "overloaded"),
     ],
 )

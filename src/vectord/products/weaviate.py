@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from vectord.errors import Unavailable, VectordError
+from vectord.errors import MissingField, Unavailable, VectordError
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, error_response
@@ -158,7 +158,9 @@ class ScoresAnswer(msgspec.Struct):
     names={"passages": "documents"},
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
-    passages = body.documents if body.documents is not None else [body.property or ""]
+    if body.documents is None and body.property is None:
+        raise MissingField("{field} is required.", field="passages")
+    passages = [body.property or ""] if body.documents is None else body.documents
     request = RerankRequest(query=body.query, passages=passages, text=TextOptions(truncate_by_default=True), raw=False)
     return Call(request, partial(render_scores, body))
 

@@ -55,7 +55,7 @@ def test_a_stalled_model_is_reported_as_stalled():
     """In its info, in the states, and in composites with it."""
     registry = Registry([served("a"), served("b")], [CompositeSource("c", {"dense": "a"})])
     stalled, other = registry.models
-    facts = SimpleNamespace(dtype="float32", device="cpu", name="fake")
+    facts = SimpleNamespace(dtype="float32", device="cpu", name="fake", gpu=None)
     for model, stalls in ((stalled, True), (other, False)):
         model.state = "ready"
         model.runner = SimpleNamespace(stalled=stalls, facts=facts, devices={"cpu": "stalled" if stalls else "ready"})

@@ -16,7 +16,7 @@ import msgspec
 import orjson
 
 from vectord.errors import VectordError
-from vectord.products.common.dialect import Incoming, Rendered, Route
+from vectord.products.common.dialect import EXAMPLE_MODEL, Incoming, Rendered, Route
 from vectord.products.common.inputs import FINGERPRINT_PATTERN
 from vectord.products.common.vectors import ARROW, OCTETS
 from vectord.server.admission.gate import EXPECT_FINGERPRINT, LANE, REQUEST_ID
@@ -128,7 +128,7 @@ def _operation(endpoint: Endpoint, schemas: Mapping[int, Json]) -> Json:
     operation: Json = {
         "summary": " / ".join(dict.fromkeys(route.summary for route in routes)),
         "tags": [_tag(endpoint)],
-        "parameters": [*_path_parameters(endpoint.path), *map(_parameter_reference, _PARAMETERS)],
+        "parameters": [*_path_parameters(endpoint), *map(_parameter_reference, _PARAMETERS)],
         "responses": {**_success(routes, schemas), **_failures(endpoint)},
     }
     if endpoint.admin:
@@ -220,9 +220,11 @@ def _any_of(kinds: Iterable[object], schemas: Mapping[int, Json]) -> Json:
     return found[0] if len(found) == 1 else {"anyOf": found}
 
 
-def _path_parameters(path: str) -> Iterator[Json]:
-    for name in re.findall(r"\{(\w+)", path):
-        yield _parameter(name, "path", {"type": "string"})
+def _path_parameters(endpoint: Endpoint) -> Iterator[Json]:
+    """With an example if the body has one, too: both make a request."""
+    example = {"example": EXAMPLE_MODEL} if any(choice.route.body for choice in endpoint.choices) else {}
+    for name in re.findall(r"\{(\w+)", endpoint.path):
+        yield _parameter(name, "path", {"type": "string"}) | example
 
 
 def _parameter(name: str, place: str, kind: Json) -> Json:

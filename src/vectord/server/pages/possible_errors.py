@@ -60,6 +60,7 @@ REQUEST_WITH_BODY: Sequence[VectordError] = (
         )
     ),
     Overloaded("", retry_after_s=1.0),
+    errors.QueueTimedOut("", retry_after_s=1.0),
 )
 
 
