@@ -17,7 +17,7 @@ from vectord.cluster.remote import frames
 from vectord.cluster.remote.client import RemoteBuckets, RemoteEngine, RemoteMetrics
 from vectord.cluster.remote.codec import encode_request
 from vectord.cluster.remote.frames import Kind, frame
-from vectord.errors import InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
+from vectord.errors import UNFORESEEN, InferenceFailed, InputTooLong, PayloadTooLarge, Unavailable, VectordError
 from vectord.observability.exchange import Exchange
 from vectord.products.common.dialect import Rate
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, LoadModel, Request, Result
@@ -70,6 +70,17 @@ async def test_results_arrive_out_of_order() -> None:
             answer = await asked[number]
             assert isinstance(answer, EmbedResult)
             assert answer.dense["float"].tolist() == [[number] * number]
+
+
+@pytest.mark.parametrize("value", ["half of a pair: \ud83d", 2**70, object()], ids=["surrogate", "integer", "object"])
+async def test_an_error_that_cannot_be_sent_is_still_answered(value: object) -> None:
+    """Its values cannot be encoded; the request must not wait for ever."""
+    fake = FakeEngine()
+    fake.error = VectordError("{value}", value=value)
+    async with remote(fake) as (engine, _):
+        with pytest.raises(VectordError) as raised:
+            await engine.answer(ONE, ANYONE)
+    assert raised.value.message == VectordError(UNFORESEEN).message
 
 
 async def test_an_error_arrives_unchanged() -> None:

@@ -214,18 +214,24 @@ class _FrontEndConnection:
         except VectordError as error:
             if isinstance(error, InferenceFailed):  # the front-end does not have its cause
                 log_failure(error, request_id=caller.request_id, method="", route=caller.route)
-            self._fail(number, error)
+            self._fail(number, error, caller)
         except BadFrame:
             too_large = PayloadTooLarge("The answer has more than {limit} bytes; request less.", limit=MAX_FRAME_BYTES)
-            self._fail(number, too_large)
+            self._fail(number, too_large, caller)
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
-            self._fail(number, VectordError(UNFORESEEN))
+            self._fail(number, VectordError(UNFORESEEN), caller)
 
     def _encoded_result(self, result: Result) -> list[Buffer]:
         if isinstance(result, ModelList):
             self._server.announce()  # before the result, so that the front-end has the changed state
         return encode_result(result)
 
-    def _fail(self, number: int, error: VectordError) -> None:
-        self.frames.send(Kind.ERROR, number, encode_error(error))
+    def _fail(self, number: int, error: VectordError, caller: Caller) -> None:
+        """Sends the error, or another one if its values cannot be sent: without a frame the front-end would wait."""
+        try:
+            content = encode_error(error)
+        except Exception as cause:
+            log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
+            content = encode_error(VectordError(UNFORESEEN))
+        self.frames.send(Kind.ERROR, number, content)
