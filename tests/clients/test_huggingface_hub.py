@@ -42,7 +42,7 @@ def test_sentence_similarity_known_answers(server, path):
         "That is a happy person",
         other_sentences=["That is a happy dog", "That is a very happy person", "Today is a sunny day"],
     )
-    np.testing.assert_allclose(scores, [0.695, 0.943, 0.257], atol=2e-3)
+    np.testing.assert_allclose(scores, [0.695, 0.943, 0.257], atol=4e-3)  # bfloat16
 
 
 def test_text_classification(server, own):

@@ -323,11 +323,12 @@ def test_numbers_too_large_for_the_type_are_rejected(dtype, largest):
 @pytest.mark.parametrize("path", ["/embeddings", "/pooling"])
 def test_bytes_are_described_by_a_header(path):
     """bytes_only leaves it out."""
-    body = {"input": ["a", "b"], "encoding_format": "bytes", "embed_dtype": "float16", "request_id": "mine"}
+    body = {"input": ["a", "b"], "encoding_format": "bytes", "embed_dtype": "float16", "request_id": "我"}
     rows = np.array([[0.5, -1.0, 0.25], [1.0, 0.0, 2.0]], np.float32)
     rendered = PARSE[path](incoming(body)).render(embed_result(rows))
     assert rendered.content_type == "application/octet-stream"
     assert rendered.body == rows.astype("<f2").tobytes()
+    assert rendered.headers["metadata"].isascii()
     metadata = json.loads(rendered.headers["metadata"])
     described = {"embed_dtype": "float16", "endianness": "native", "shape": [3]}
     assert metadata["data"] == [

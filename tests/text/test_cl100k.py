@@ -77,6 +77,7 @@ def test_without_the_extra_they_are_refused(monkeypatch: pytest.MonkeyPatch, tmp
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(cl100k, "distribution", missing)
+    assert cl100k.decode([100257]) is None
     with pytest.raises(ForeignIds) as refused:
         read(make_encoder(tmp_path, wordpiece()), [[11, 14]], PLAIN)
     assert "check_embedding_ctx_length=False" in refused.value.message

@@ -23,7 +23,7 @@ def decode(ids: Sequence[int]) -> str | None:
     Bytes that are not UTF-8 become U+FFFD: a client may cut a long text inside a character.
     """
     tokens = _tokens()
-    if not all(0 <= token < len(tokens) or token in SPECIALS for token in ids):
+    if not tokens or not all(0 <= token < len(tokens) or token in SPECIALS for token in ids):
         return None
     return b"".join(tokens[token] for token in ids if token < len(tokens)).decode("utf-8", errors="replace")
 

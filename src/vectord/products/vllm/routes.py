@@ -6,6 +6,7 @@ where clients may look for them. Over-long text is an error unless the body has 
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -348,7 +349,8 @@ def _shown(
     if len(metadata) > MAX_METADATA_BYTES:
         template = "{field}: the header with the places of {given} inputs is too long; use `bytes_only`."
         raise InvalidField(template, field="encoding_format", given=len(arrays))
-    return replace(content, headers={"metadata": metadata.decode()})
+    # Header values are ASCII; a request id or a model's name may not be.
+    return replace(content, headers={"metadata": json.dumps(json.loads(metadata), separators=(",", ":"))})
 
 
 # --- classes --------------------------------------------------------------------------------------------------
