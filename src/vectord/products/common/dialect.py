@@ -111,8 +111,8 @@ class Route:
     path: Starlette syntax, "/v1/models/{model:path}".
     keys, signs: top-level keys of the body. If several routes have a path, the first dialect's route answers if it
         finds one of its keys; of the others, the first route that finds one of its signs and one of its keys, else the
-        first that finds one of its keys, else the first. A sign is a key that no other product's body has
-        ("output_dtype").
+        first that finds one of its keys, else the first. A sign is a key that few products'
+        bodies have ("output_dtype").
     body, answer: the wire types, for OpenAPI. example: a body for docs/apis.md, whose examples the tests send.
     public: needs no key. admin: needs the operator's key; on a shared path this holds for every route.
     """
