@@ -11,7 +11,8 @@ SOURCE = Path(__file__).parent.parent / "src/vectord"
 # Word boundaries exclude variables of other servers (INFINITY_MODEL_ID) and models (jina-embeddings-v2, voyage-4-nano).
 NAMES = re.compile(
     r"\b(tei|text.embeddings.inference|smart.?embedder|semantic.?explorer|simple.?inference.?server|embedding.?server"
-    r"|embedding.inference.api|infinity|vllm|llama\.?cpp|ollama|cohere|jina(?!-)|voyage(?!-\d)|openai|weaviate|mixedbread|nvidia nim)\b",
+    r"|embedding.inference.api|infinity|vllm|llama\.?cpp|ollama|cohere|jina(?!-)|voyage(?!-\d)|openai|weaviate|mixedbread"
+    r"|nvidia nim)\b",
     re.IGNORECASE,
 )
 
