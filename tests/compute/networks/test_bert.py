@@ -13,7 +13,7 @@ from tests.models import pack_texts, random_texts, read_tiny_spec, write_bert
 from transformers import BertModel
 
 from vectord.checkpoints.checkpoint import Weight, open_checkpoint
-from vectord.compute.networks.network import Network, architectures
+from vectord.compute.networks.network import ALIASES, Network, architectures
 from vectord.compute.ops.numpy import NumpyOps, pack
 from vectord.errors import ModelUnavailable
 
@@ -148,12 +148,12 @@ def test_an_unknown_architecture_lists_the_known_ones(folder: Path, model_type: 
 
 
 def test_every_listed_architecture_can_load() -> None:
-    """The folder is the registry: each module is a known part, or has `load`."""
+    """The folder is the registry: each module is a known part, or has `load`; aliases name one."""
     from importlib import import_module
 
     assert "bert" in architectures()
     for name in architectures():
-        assert callable(import_module(f"vectord.compute.networks.{name}").load)
+        assert callable(import_module(f"vectord.compute.networks.{ALIASES.get(name, name)}").load)
 
 
 def test_the_specs_sizes_are_checked(folder: Path) -> None:

@@ -62,7 +62,7 @@ def forward(backend: Backend, texts: Texts) -> np.ndarray:
 
 
 def test_every_architecture_has_a_case() -> None:
-    """Every file of networks/ is compared with the class that it implements."""
+    """Every supported name is compared with the class that it implements."""
     assert set(architectures()) == set(CASES)
 
 

@@ -247,15 +247,15 @@ def test_a_bidirectional_yes_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_only_causal_bodies_are_marked(tmp_path: Path) -> None:
     """A bidirectional yes-or-no model is refused by this mark."""
-    from vectord.compute.networks import gemma3_text, qwen3
+    from vectord.compute.networks import gemma3_text, qwen2
     from vectord.compute.networks.weights import WeightReader
 
     def body(module: Any, folder: Path) -> Any:
         spec = read_tiny_spec(folder)
         return module.load(spec.config, WeightReader(open_checkpoint(spec.weights), NumpyOps()), NumpyOps())
 
-    assert body(qwen3, write("qwen3", tmp_path / "qwen3")).causal
-    assert not body(qwen3, write("qwen3", tmp_path / "both", is_causal=False)).causal
+    assert body(qwen2, write("qwen3", tmp_path / "qwen3")).causal
+    assert not body(qwen2, write("qwen3", tmp_path / "both", is_causal=False)).causal
     assert not body(gemma3_text, write("gemma3_text", tmp_path / "gemma")).causal
 
 

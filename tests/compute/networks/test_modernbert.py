@@ -80,9 +80,9 @@ def test_listed_layers_take_precedence(tmp_path: Path) -> None:
 
 
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "too few layer_types": ({"layer_types": ["full_attention"]}, "layer_types must be a list of 4 names out of"),
-    "unknown layer type": ({"layer_types": ["linear_attention"] * 4}, "layer_types must be a list of 4 names out of"),
-    "layer_types of lists": ({"layer_types": [["full_attention"]] * 4}, "layer_types must be a list of 4 names out of"),
+    "too few layer_types": ({"layer_types": ["full_attention"]}, "layer_types must be 4 times one of"),
+    "unknown layer type": ({"layer_types": ["linear_attention"] * 4}, "layer_types must be 4 times one of"),
+    "layer_types of lists": ({"layer_types": [["full_attention"]] * 4}, "layer_types must be 4 times one of"),
     "scaled positions": ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling must be None"),
     "unknown scaling": (
         {"rope_parameters": {"full_attention": {"rope_type": "longrope"}}},

@@ -1,1 +1,1 @@
-"""One module is one architecture of config.json's model_type: this folder is the registry. Read network.py first."""
+"""A module is one architecture, named after config.json's model_type (network.py has aliases). Read network.py first."""

@@ -19,7 +19,6 @@ import numpy as np
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
 from vectord.compute.networks.rotary import (
-    LAYER_KINDS,
     Rotary,
     RotaryTable,
     Turns,
@@ -184,16 +183,6 @@ def read_window(config: Mapping[str, Any], *, causal: bool) -> int:
     """
     size = facts.size(config, "sliding_window")
     return size - 1 if causal else size
-
-
-def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool, ...]:
-    """Return which layers attend to a window: by layer_types, else `usual`. Raises ModelUnavailable."""
-    kinds = config.get("layer_types")
-    if kinds is None:
-        return tuple(usual)
-    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in LAYER_KINDS for kind in kinds):
-        raise ModelUnavailable(f"config.json: layer_types must be {len(usual)} times one of {', '.join(LAYER_KINDS)}")
-    return tuple(kind == "sliding_attention" for kind in kinds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

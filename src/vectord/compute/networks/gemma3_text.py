@@ -12,7 +12,7 @@ from typing import Any
 
 from vectord.compute.networks import decoder, facts
 from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
-from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary
+from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary, read_sliding
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -57,7 +57,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderSpec:
 def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:
     """AttentionSpec.window of each layer: as for others if causal; else half of sliding_window on each side."""
     usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
-    sliding = decoder.read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
+    sliding = read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
     if not any(sliding):
         return (None,) * spec.layers
     window = decoder.read_window(config, causal=True) if spec.causal else facts.size(config, "sliding_window") // 2

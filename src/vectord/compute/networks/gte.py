@@ -1,6 +1,6 @@
 """`model_type: gte`, and `new`, its former name: GTE v1.5, multilingual GTE, Arctic Embed v2.
 
-Tensors under the models' own names, and under those of transformers/models/gte. new.py uses these functions.
+Tensors under the models' own names, and under those of transformers/models/gte.
 """
 
 from __future__ import annotations

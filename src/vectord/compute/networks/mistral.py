@@ -7,6 +7,7 @@ from typing import Any
 
 from vectord.compute.networks import decoder
 from vectord.compute.networks.decoder import DecoderBody, Family
+from vectord.compute.networks.rotary import read_sliding
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -21,7 +22,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> De
     sliding = {"sliding_window": 4096, **config}  # null: no layer slides; absent: transformers' default
     window = None if sliding["sliding_window"] is None else decoder.read_window(sliding, causal=spec.causal)
     usual = [window is not None] * spec.layers
-    if decoder.read_sliding(config, usual) != tuple(usual):  # transformers' class has no layers of several kinds
+    if read_sliding(config, usual) != tuple(usual):  # transformers' class has no layers of several kinds
         raise ModelUnavailable(
             "config.json: layer_types must agree with sliding_window: all layers of mistral attend to a window, or none"
         )

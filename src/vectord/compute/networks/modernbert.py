@@ -6,7 +6,7 @@ first, and the MLP is gated.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, cast
 
@@ -15,16 +15,13 @@ import numpy as np
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights, LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
-from vectord.compute.networks.rotary import RotaryTable, read_layer_rotary, rotary_table
+from vectord.compute.networks.rotary import LAYER_KINDS, RotaryTable, read_layer_rotary, read_sliding, rotary_table
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
-from vectord.errors import ModelUnavailable
 
 WORDS = "embeddings.tok_embeddings.weight"
 
-LayerKind = Literal["full_attention", "sliding_attention"]
-KINDS: tuple[LayerKind, ...] = ("full_attention", "sliding_attention")
-THETAS: Mapping[LayerKind, tuple[str, float]] = {  # the key before rope_parameters, and the default
+THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, and the default
     "full_attention": ("global_rope_theta", 160_000.0),
     "sliding_attention": ("local_rope_theta", 10_000.0),
 }
@@ -34,7 +31,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
     """Return the encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width, names = spec.hidden_size, _names(config)
-    kinds = _layer_kinds(config, spec.layers)
+    kinds = _kinds(config, spec.layers)
     tables = {kind: _rotary(config, spec, kind, weights) for kind in sorted(set(kinds))}
     # local_attention counts both sides; transformers' window is half of it, inclusive, and sliding_window replaces it.
     window = facts.size(config, "sliding_window", facts.size(config, "local_attention", 128) // 2)
@@ -91,18 +88,13 @@ def _spec(config: Mapping[str, Any]) -> EncoderSpec:
     return read_spec(config, keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"}, norm_first=True)
 
 
-def _layer_kinds(config: Mapping[str, Any], layers: int) -> Sequence[LayerKind]:
-    """The window of each layer: as listed, or by the older key, where every n-th layer attends to the whole text."""
-    kinds = config.get("layer_types")
-    if kinds is None:
-        whole_every = facts.size(config, "global_attn_every_n_layers", 3)
-        return [KINDS[i % whole_every != 0] for i in range(layers)]
-    if not isinstance(kinds, list) or len(kinds) != layers or any(kind not in KINDS for kind in kinds):
-        raise ModelUnavailable(f"config.json: layer_types must be a list of {layers} names out of {', '.join(KINDS)}")
-    return kinds
+def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
+    """The kind of each layer: as listed, or by the older key, where every n-th layer attends to the whole text."""
+    whole_every = facts.size(config, "global_attn_every_n_layers", 3)
+    return [LAYER_KINDS[slides] for slides in read_sliding(config, [i % whole_every != 0 for i in range(layers)])]
 
 
-def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: LayerKind, weights: WeightReader[T]) -> RotaryTable[T]:
+def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: str, weights: WeightReader[T]) -> RotaryTable[T]:
     facts.require(config, "rope_scaling", None)
     key, default = THETAS[kind]
     theta = facts.number(config, key, default)

@@ -20,6 +20,8 @@ from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
 
+# Architectures that the module of another one reads.
+ALIASES: Mapping[str, str] = {"camembert": "roberta", "new": "gte", "qwen3": "qwen2", "xlm_roberta": "roberta"}
 # Modules of this folder that are not architectures.
 _PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "weights"})
 
@@ -52,18 +54,18 @@ class Network(Generic[T]):
 
 
 def architectures() -> tuple[str, ...]:
-    """Return the names of this folder's architecture modules, sorted."""
-    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _PARTS))
+    """Return the supported architectures, sorted."""
+    return tuple(sorted({module.name for module in iter_modules(networks.__path__)} - _PARTS | ALIASES.keys()))
 
 
 def _architecture(spec: ModelSpec) -> ModuleType:
-    name = spec.architecture.replace("-", "_")  # xlm-roberta is xlm_roberta.py
+    name = spec.architecture.replace("-", "_")
     if name not in architectures():
         raise ModelUnavailable(
             f"model_type {spec.model_type[:80]!r} is not supported; supported are {', '.join(architectures())}. "
             "transformers may know it: pip install 'vectord[transformers]'"
         )
-    return import_module(f"{networks.__name__}.{name}")
+    return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
 
 
 def _check(body: NetworkBody[T], spec: ModelSpec) -> None:

@@ -1,7 +1,6 @@
-"""`model_type: roberta`, and XLM-R and CamemBERT with it: BGE-M3, multilingual E5, BGE rerankers.
+"""`model_type: roberta`, `xlm-roberta` and `camembert`: BGE-M3, multilingual E5, BGE rerankers.
 
-The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py; xlm_roberta.py and camembert.py
-use these functions.
+The layers are BERT's. Names as in transformers/models/roberta/modeling_roberta.py.
 """
 
 from __future__ import annotations

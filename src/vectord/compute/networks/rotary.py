@@ -83,6 +83,16 @@ def read_layer_rotary(config: Mapping[str, Any], kind: str, *, theta: float, pos
     return read_rotary(config, ("rope_parameters", kind), theta=theta, positions=positions)
 
 
+def read_sliding(config: Mapping[str, Any], usual: Sequence[bool]) -> tuple[bool, ...]:
+    """Return which layers attend to a window: by layer_types, else `usual`. Raises ModelUnavailable."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        return tuple(usual)
+    if not isinstance(kinds, list) or len(kinds) != len(usual) or any(kind not in LAYER_KINDS for kind in kinds):
+        raise ModelUnavailable(f"config.json: layer_types must be {len(usual)} times one of {', '.join(LAYER_KINDS)}")
+    return tuple(kind == "sliding_attention" for kind in kinds)
+
+
 def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: float, positions: int) -> Rotary:
     """Read the mapping that the keys `section` lead to, if there is one. Raises ModelUnavailable.
 

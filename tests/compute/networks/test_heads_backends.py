@@ -17,7 +17,7 @@ from tests.models import batch_of, pack_texts, read_tiny_spec, write_sentence_be
 from vectord.checkpoints.checkpoint import open_checkpoint
 from vectord.checkpoints.spec import Colbert, ModelSpec, Output, YesNo
 from vectord.compute.backends.base import BackendOptions
-from vectord.compute.networks import modernbert, qwen3
+from vectord.compute.networks import modernbert, qwen2
 from vectord.compute.networks.heads import Head, heads_of, pooled_head, yes_no_head
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.numpy import NumpyOps, pack
@@ -78,7 +78,7 @@ def yes_no(folder: Path) -> ModelSpec:
 
 def words_head(spec: ModelSpec) -> Head[np.ndarray]:
     weights = WeightReader(open_checkpoint(spec.weights), NumpyOps())
-    return yes_no_head(qwen3.head_rows(spec.config, weights, NumpyOps(), (21, 4)), NumpyOps())
+    return yes_no_head(qwen2.head_rows(spec.config, weights, NumpyOps(), (21, 4)), NumpyOps())
 
 
 @pytest.mark.parametrize("name", ["torch"])

@@ -1,6 +1,6 @@
 """Every head of an architecture is compared with its own class. Architectures are found by listing the folder.
 
-The comparisons are those of test_scores.py, test_splade.py, test_decoders.py and test_deberta.py.
+The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py and test_deberta.py.
 """
 
 from __future__ import annotations
@@ -9,20 +9,22 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from tests.compute.networks.heads import test_scores, test_splade
+from tests.compute.networks import test_heads_scores, test_heads_splade
 from tests.compute.networks.test_decoders import DECODERS
 
-from vectord.compute.networks.network import architectures
+from vectord.compute.networks.network import ALIASES, architectures
 
 COMPARED: dict[str, set[str]] = {  # architectures, by the function that makes the head
-    "classifier": {architecture for architecture, *_ in test_scores.FAMILIES.values()} | {*DECODERS, "deberta_v2"},
-    "masked_lm": {architecture for architecture, *_ in test_splade.FAMILIES.values()} | {"deberta_v2"},
+    "classifier": {architecture for architecture, *_ in test_heads_scores.FAMILIES.values()}
+    | {*DECODERS, "deberta_v2"},
+    "masked_lm": {architecture for architecture, *_ in test_heads_splade.FAMILIES.values()} | {"deberta_v2"},
     "head_rows": set(DECODERS),
 }
 
 
 def head_of(architecture: str, head: str) -> Any:
-    return getattr(import_module(f"vectord.compute.networks.{architecture}"), head, None)
+    module = import_module(f"vectord.compute.networks.{ALIASES.get(architecture, architecture)}")
+    return getattr(module, head, None)
 
 
 @pytest.mark.parametrize("head", COMPARED)
