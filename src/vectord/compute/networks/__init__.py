@@ -1,1 +1,1 @@
-"""A module is one architecture, named after config.json's model_type (network.py has aliases). Read network.py first."""
+"""A module is one architecture, named after config.json's model_type; network.py has aliases. Read network.py first."""
