@@ -6,9 +6,7 @@ Uses the transport of `vectord.client`. Order and retries belong to the pipeline
 from __future__ import annotations
 
 import asyncio
-from binascii import a2b_base64
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,38 +16,18 @@ import numpy as np
 
 from vectord.bulk.embedder import ModelFacts, facts_of, find_model, model_description, precision_of
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater
-from vectord.bulk.rows import Array, TextVectors
-from vectord.client.errors import ClientError, NotAcceptable, TryLater
-from vectord.client.reading import ARROW, matrices_of, matrix_of, read_batch, sparse_rows_of
+from vectord.bulk.rows import TextVectors
+from vectord.client.errors import ClientError, NotAcceptable, ServerFailed, TryLater
+from vectord.client.reading import ARROW, SparseRows, has_arrow, read_vectors
 from vectord.client.requests import JSON, HttpReply, Part, RequestTemplate, get, post
 from vectord.client.transport import AsyncSender, Settings
 from vectord.errors import ConfigError
-from vectord.schema import Sparse, VectorKind
+from vectord.schema import Sparse
 
 CONCURRENCY = 8  # concurrent requests
 TIMEOUT_S = 600.0
 MAX_ANSWER_BYTES = 256 * 2**20
-DTYPES = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
-
-
-class _SparseBody(msgspec.Struct):
-    indices: list[int]
-    values: list[float]
-
-
-class _FailureBody(msgspec.Struct):
-    message: str
-
-
-class _TextBody(msgspec.Struct):
-    dense: str | None = None
-    sparse: _SparseBody | None = None
-    colbert: list[str] | None = None
-    error: _FailureBody | None = None
-
-
-class _Body(msgspec.Struct):
-    data: list[_TextBody]
+LAYOUTS = {"float": "<f4", "int8": "i1", "uint8": "u1", "ubinary": "u1"}
 
 
 class RemoteEmbedder:
@@ -75,7 +53,7 @@ class RemoteEmbedder:
         self._precision = precision_of(job)
         self._http = httpx.AsyncClient()
         self._sender = AsyncSender(self._http, settings)
-        self._arrow = find_spec("pyarrow") is not None
+        self._arrow = has_arrow()
         self._model: str | None = job.model
         self._slots = asyncio.Semaphore(CONCURRENCY)
 
@@ -108,7 +86,7 @@ class RemoteEmbedder:
             return await self.embed(texts)
         try:
             return read_reply(reply, self._job, len(texts))
-        except (msgspec.DecodeError, ValueError, KeyError, TypeError) as cause:
+        except (ServerFailed, ValueError) as cause:
             raise BulkFailed("docs/api.md does not describe the server's response") from cause
 
     async def _request(self, texts: Sequence[str], accept: str) -> HttpReply:
@@ -144,69 +122,20 @@ class RemoteEmbedder:
 
 
 def read_reply(reply: HttpReply, job: BulkJob, texts: int) -> TextVectors:
-    """The vectors of a reply in Arrow or JSON. Raises ValueError, msgspec.DecodeError and the like if it is invalid."""
-    counts: dict[str, Any] = {
-        "space": reply.fingerprint,
-        "tokens": reply.tokens_read,
-        "cut": int(reply.headers.get("x-vectord-truncated", "0")),
-    }
-    if reply.headers.get("content-type") == ARROW:
-        return _read_arrow(reply.body, texts, job.kinds, counts)
-    data = msgspec.json.decode(reply.body, type=_Body).data
-    if len(data) != texts:
-        raise ValueError("the number of vectors differs from the number of texts")
+    """The vectors of a reply in Arrow or JSON. Raises ServerFailed if it is invalid."""
+    found = read_vectors(reply, job.kinds, texts, layout=LAYOUTS[precision_of(job)], partial=True)
     return TextVectors(
-        dense=_dense([one.dense for one in data], DTYPES[precision_of(job)]) if "dense" in job.outputs else None,
-        sparse=[_sparse(one.sparse) for one in data] if "sparse" in job.outputs else None,
-        colbert=[_colbert(one.colbert) for one in data] if "colbert" in job.outputs else None,
-        failures={i: _without_place(one.error.message, i) for i, one in enumerate(data) if one.error is not None},
-        **counts,
+        space=reply.fingerprint,
+        dense=found.dense if "dense" in job.outputs and len(found.failures) < texts else None,
+        sparse=_separate(found.sparse) if "sparse" in job.outputs and found.sparse is not None else None,
+        colbert=found.colbert if "colbert" in job.outputs else None,
+        tokens=reply.tokens_read,
+        cut=int(reply.headers.get("x-vectord-truncated", "0")),
+        # The job names the row: the message does not need the text's index in its request.
+        failures={i: message.replace(f"`inputs[{i}]`", "the input") for i, message in found.failures.items()},
     )
 
 
-def _without_place(message: str, index: int) -> str:
-    """The server's message without the text's index in its request: the job names the row."""
-    return message.replace(f"`inputs[{index}]`", "the input")
-
-
-def _dense(encoded: Sequence[str | None], dtype: str) -> Array | None:
-    rows = {i: np.frombuffer(a2b_base64(one), dtype) for i, one in enumerate(encoded) if one is not None}
-    if not rows:
-        return None
-    whole = np.zeros((len(encoded), len(next(iter(rows.values())))), dtype)
-    for i, row in rows.items():
-        whole[i] = row
-    return whole
-
-
-def _sparse(vector: _SparseBody | None) -> Sparse:
-    if vector is None:
-        return Sparse(np.zeros(0, np.int32), np.zeros(0, np.float32))
-    return Sparse(np.array(vector.indices, np.int32), np.array(vector.values, np.float32))
-
-
-def _colbert(rows: list[str] | None) -> Array:
-    if not rows:
-        return np.zeros((0, 0), np.float32)
-    return np.stack([np.frombuffer(a2b_base64(row), "<f4") for row in rows])
-
-
-def _read_arrow(body: bytes, texts: int, kinds: Sequence[VectorKind], counts: Mapping[str, Any]) -> TextVectors:
-    batch = read_batch(body)
-    if batch.num_rows != texts:
-        raise ValueError("the number of vectors differs from the number of texts")
-    columns = {name: batch.column(name) for name in batch.schema.names}
-    errors = enumerate(columns["error"].to_pylist())
-    return TextVectors(
-        dense=matrix_of(columns["dense"]) if "dense" in kinds else None,
-        sparse=_sparse_rows(columns["sparse"]) if "sparse" in kinds else None,
-        colbert=matrices_of(columns["colbert"]) if "colbert" in kinds else None,
-        failures={i: _without_place(message, i) for i, message in errors if message is not None},
-        **counts,
-    )
-
-
-def _sparse_rows(column: Any) -> list[Sparse]:
-    rows = sparse_rows_of(column)
+def _separate(rows: SparseRows) -> list[Sparse]:
     bounds = np.cumsum(rows.lengths)[:-1]
     return [Sparse(*pair) for pair in zip(np.split(rows.ids, bounds), np.split(rows.weights, bounds), strict=True)]

@@ -213,24 +213,37 @@ class SparseRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyVectors:
-    """All vectors of one reply. truncated: indices within the request."""
+    """All vectors of one reply. truncated: indices within the request. failures: why texts have zeros or no vectors."""
 
     model: str
-    dense: Float32 | None
+    dense: Array | None
     sparse: SparseRows | None
     colbert: Sequence[Float32] | None
     tokens: Sequence[Float32] | None
     truncated: Sequence[int]
+    failures: Mapping[int, str]
 
 
 def has_arrow() -> bool:
     return find_spec("pyarrow") is not None
 
 
-def read_vectors(reply: HttpReply, outputs: Collection[VectorKind], texts: int) -> ReplyVectors:
-    """From Arrow or JSON, as the reply's content type says; all of `outputs`, for each of the texts."""
+def read_vectors(
+    reply: HttpReply,
+    outputs: Collection[VectorKind],
+    texts: int,
+    *,
+    layout: str = LAYOUTS["float32"],
+    partial: bool = False,
+) -> ReplyVectors:
+    """From Arrow or JSON, as the reply's content type says; all of `outputs`, for each of the texts.
+
+    layout: of dense vectors in JSON. partial: the request accepts failures of single texts.
+    """
     with reading(reply):
-        found = _read_arrow(reply) if reply.headers.get("content-type") == ARROW else _read_json(reply)
+        found = _read_arrow(reply) if reply.headers.get("content-type") == ARROW else _read_json(reply, layout)
+        if found.failures and not partial:
+            raise ValueError("a text has no vectors")
         for kind in outputs:
             vectors: Any = getattr(found, kind)
             if (0 if vectors is None else len(vectors)) != texts:
@@ -256,12 +269,17 @@ class _Sparse(msgspec.Struct):
     values: list[float]
 
 
+class _Failure(msgspec.Struct):
+    message: str
+
+
 class _Embedded(msgspec.Struct):
     dense: str | None = None
     sparse: _Sparse | None = None
     colbert: list[str] | None = None
     tokens: list[str] | None = None
     truncated: list[Any] | None = None
+    error: _Failure | None = None
 
 
 class _EmbedBody(msgspec.Struct):
@@ -269,51 +287,62 @@ class _EmbedBody(msgspec.Struct):
     data: list[_Embedded]
 
 
-def _read_json(reply: HttpReply) -> ReplyVectors:
+def _read_json(reply: HttpReply, layout: str) -> ReplyVectors:
     answer = msgspec.json.decode(reply.body, type=_EmbedBody)
-    dense = [one.dense for one in answer.data if one.dense is not None]
-    sparse = [one.sparse for one in answer.data if one.sparse is not None]
+
+    def given(kind: str) -> list[Any]:
+        """The vectors of the texts that have some; None for a text that failed."""
+        return [value for one in answer.data if (value := getattr(one, kind)) is not None or one.error is not None]
+
+    dense, sparse = given("dense"), given("sparse")
     return ReplyVectors(
         model=answer.model,
-        dense=_decode_rows(dense) if dense else None,
+        dense=_decode_rows(dense, layout) if dense else None,
         sparse=_sparse(sparse) if sparse else None,
-        colbert=[_decode_rows(one.colbert) for one in answer.data if one.colbert is not None] or None,
-        tokens=[_decode_rows(one.tokens) for one in answer.data if one.tokens is not None] or None,
+        colbert=[_decode_rows(rows or ()) for rows in given("colbert")] or None,
+        tokens=[_decode_rows(rows or ()) for rows in given("tokens")] or None,
         truncated=[index for index, one in enumerate(answer.data) if one.truncated],
+        failures={index: one.error.message for index, one in enumerate(answer.data) if one.error is not None},
     )
 
 
-def _decode_rows(encoded: Sequence[str]) -> Float32:
-    """ReplyVectors in base64, all of one width: (n, D)."""
-    numbers = np.frombuffer(b"".join(map(a2b_base64, encoded)), "<f4").astype(np.float32)
+def _decode_rows(encoded: Sequence[str | None], layout: str = LAYOUTS["float32"]) -> Array:
+    """Vectors in base64, all of one width: (n, D); zeros for None."""
+    rows = [None if one is None else a2b_base64(one) for one in encoded]
+    zeros = bytes(len(next(filter(None, rows), b"")))
+    numbers = np.frombuffer(b"".join(zeros if row is None else row for row in rows), layout)
+    numbers = numbers.astype(numbers.dtype.newbyteorder("="))  # a writable copy
     return numbers.reshape(len(encoded), -1) if encoded else numbers.reshape(0, 0)
 
 
-def _sparse(vectors: Sequence[_Sparse]) -> SparseRows:
+def _sparse(vectors: Sequence[_Sparse | None]) -> SparseRows:
+    some = [vector for vector in vectors if vector is not None]
     return SparseRows(
-        np.array([len(vector.indices) for vector in vectors], np.int64),
-        np.fromiter(chain.from_iterable(vector.indices for vector in vectors), np.int32),
-        np.fromiter(chain.from_iterable(vector.values for vector in vectors), np.float32),
+        np.array([0 if vector is None else len(vector.indices) for vector in vectors], np.int64),
+        np.fromiter(chain.from_iterable(vector.indices for vector in some), np.int32),
+        np.fromiter(chain.from_iterable(vector.values for vector in some), np.float32),
     )
 
 
 def _read_arrow(reply: HttpReply) -> ReplyVectors:
-    batch = read_batch(reply.body)
+    batch = _read_batch(reply.body)
     columns = {name: batch.column(name) for name in batch.schema.names}
     truncated = _numbers(columns["tokens_kept"]) < _numbers(columns["tokens_seen"])
     # Only the header names texts that were cut before tokenization, and those that a second model truncated.
     header = reply.headers.get("x-vectord-truncated-inputs", "")
+    errors = columns["error"].to_pylist() if "error" in columns else ()
     return ReplyVectors(
         model=(batch.schema.metadata or {})[b"model"].decode(),
-        dense=matrix_of(columns["dense"]) if "dense" in columns else None,
-        sparse=sparse_rows_of(columns["sparse"]) if "sparse" in columns else None,
-        colbert=matrices_of(columns["colbert"]) if "colbert" in columns else None,
-        tokens=matrices_of(columns["tokens"]) if "tokens" in columns else None,
+        dense=_matrix(columns["dense"]) if "dense" in columns else None,
+        sparse=_sparse_rows(columns["sparse"]) if "sparse" in columns else None,
+        colbert=_matrices(columns["colbert"]) if "colbert" in columns else None,
+        tokens=_matrices(columns["tokens"]) if "tokens" in columns else None,
         truncated=sorted({*np.flatnonzero(truncated).tolist(), *map(int, filter(None, header.split(",")))}),
+        failures={index: str(message) for index, message in enumerate(errors) if message is not None},
     )
 
 
-def read_batch(stream: bytes) -> Any:
+def _read_batch(stream: bytes) -> Any:
     """The pyarrow.RecordBatch of an Arrow stream. Raises ValueError if it is invalid."""
     import pyarrow as pa  # noqa: PLC0415 - an extra
 
@@ -330,16 +359,16 @@ def _numbers(column: Any) -> Array:
     return np.array(column.to_numpy(zero_copy_only=False))
 
 
-def matrix_of(column: Any) -> Float32:
+def _matrix(column: Any) -> Array:
     """Lists of one length: (n, D)."""
     return _numbers(column.flatten()).reshape(len(column), column.type.list_size)
 
 
-def matrices_of(column: Any) -> list[Float32]:
+def _matrices(column: Any) -> list[Float32]:
     """Lists of lists of one length: (n_i, C) for each text."""
-    return np.split(matrix_of(column.values), _numbers(column.offsets)[1:-1])
+    return np.split(_matrix(column.values), _numbers(column.offsets)[1:-1])
 
 
-def sparse_rows_of(column: Any) -> SparseRows:
+def _sparse_rows(column: Any) -> SparseRows:
     indices, values = column.field("indices"), column.field("values")
     return SparseRows(np.diff(_numbers(indices.offsets)), _numbers(indices.values), _numbers(values.values))
