@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
@@ -21,7 +22,7 @@ from vectord.client.transport import (
     JITTER,
     LONGEST_WAIT_S,
     AsyncSender,
-    RetryPolicy,
+    Attempts,
     Sender,
     Settings,
 )
@@ -221,8 +222,23 @@ def test_an_abandoned_pause_ends_the_retries():
 ALL = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, ClientError)]
 
 
-def retries(chance: float = 0.0, max_retries: int = 20, within_s: float = 100.0) -> RetryPolicy:
-    return RetryPolicy(max_retries=max_retries, within_s=within_s, chance=lambda: chance)
+def wait_after(
+    error: ClientError,
+    attempts: int = 1,
+    elapsed_s: float = 0.0,
+    *,
+    chance: float = 0.0,
+    max_retries: int = 20,
+    within_s: float = 100.0,
+) -> float | None:
+    """The wait after this many failed attempts; chance: the random number, from 0 to 1."""
+    now_s = iter([0.0, *[elapsed_s] * attempts])
+    with (
+        patch("vectord.client.transport.random.random", lambda: chance),
+        patch("vectord.client.transport.time.monotonic", lambda: next(now_s)),
+    ):
+        counted = Attempts(max_retries, within_s)
+        return [counted.wait_s(error) for _ in range(attempts)][-1]
 
 
 def overloaded(retry_after_s: float | None = None) -> Overloaded:
@@ -234,12 +250,12 @@ def overloaded(retry_after_s: float | None = None) -> Overloaded:
 @pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
 def test_only_errors_that_may_pass_are_retried(kind):
     """Overload, and a server that is missing or not ready."""
-    assert (retries().wait_s(kind("x"), 1, 0.0) is not None) == issubclass(kind, TryLater)
+    assert (wait_after(kind("x")) is not None) == issubclass(kind, TryLater)
 
 
 def test_waits_double_up_to_the_longest():
     """Without Retry-After."""
-    waits = [retries().wait_s(overloaded(), attempts, 0.0) for attempts in range(1, 8)]
+    waits = [wait_after(overloaded(), attempts) for attempts in range(1, 8)]
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     assert (waits[0], waits[-1]) == (FIRST_WAIT_S, LONGEST_WAIT_S)
 
@@ -248,22 +264,22 @@ def test_waits_double_up_to_the_longest():
 @settings(deadline=None)
 def test_a_wait_is_never_shorter_than_retry_after(told_s, chance, attempts):
     """Jitter adds at most a quarter."""
-    wait_s = retries(chance).wait_s(overloaded(told_s), attempts, 0.0)
+    wait_s = wait_after(overloaded(told_s), attempts, chance=chance)
     assert told_s <= wait_s <= told_s * (1 + JITTER)
 
 
 def test_the_number_of_retries_is_limited():
     """max_retries 0 allows a single attempt."""
-    assert retries(max_retries=2).wait_s(overloaded(), 2, 0.0) is not None
-    assert retries(max_retries=2).wait_s(overloaded(), 3, 0.0) is None
-    assert retries(max_retries=0).wait_s(overloaded(), 1, 0.0) is None
+    assert wait_after(overloaded(), 2, max_retries=2) is not None
+    assert wait_after(overloaded(), 3, max_retries=2) is None
+    assert wait_after(overloaded(), 1, max_retries=0) is None
 
 
 def test_no_attempt_starts_after_the_time_limit():
     """The time counts from the first attempt, including waits."""
-    assert retries(within_s=10).wait_s(overloaded(4), 1, 6.0) == 4
-    assert retries(within_s=10).wait_s(overloaded(4), 1, 6.1) is None
-    assert retries(within_s=10).wait_s(overloaded(3600), 1, 0.0) is None
+    assert wait_after(overloaded(4), elapsed_s=6.0, within_s=10) == 4
+    assert wait_after(overloaded(4), elapsed_s=6.1, within_s=10) is None
+    assert wait_after(overloaded(3600), within_s=10) is None
 
 
 # --- settings -------------------------------------------------------------------------------------------------

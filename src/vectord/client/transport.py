@@ -69,9 +69,8 @@ class Settings:
     def part_limits(self) -> PartLimits:
         return PartLimits(texts=self.texts_per_request, characters=self.characters_per_request)
 
-    @property
-    def retries(self) -> RetryPolicy:
-        return RetryPolicy(max_retries=self.max_retries, within_s=RETRY_WITHIN_S)
+    def attempts(self, request: Request) -> Attempts:
+        return Attempts(self.max_retries if request.retries else 0)
 
     def arguments(self, request: Request) -> dict[str, Any]:
         """The arguments of httpx's `stream`."""
@@ -90,39 +89,24 @@ def _check_range(name: str, value: int, least: int, most: int | None) -> None:
         raise ValueError(f"{name} must be {least} {'or more' if most is None else f'to {most}'}, not {value!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """When a request is retried. chance: a random number from 0 to 1."""
+class Attempts:
+    """Counts the attempts to send one request, and decides about the next one."""
 
-    max_retries: int
-    within_s: float
-    chance: Callable[[], float] = random.random
-
-    def wait_s(self, error: ClientError, attempts: int, elapsed_s: float) -> float | None:
-        """The seconds until the next attempt, after `attempts` of them; None: the call fails with `error`."""
-        if not isinstance(error, TryLater) or attempts > self.max_retries:
-            return None
-        own_s = min(FIRST_WAIT_S * 2.0 ** (attempts - 1), LONGEST_WAIT_S)
-        least_s = own_s if error.retry_after_s is None else error.retry_after_s
-        wait_s = least_s * (1 + JITTER * self.chance())
-        return wait_s if elapsed_s + wait_s <= self.within_s else None
-
-
-class _Attempts:
-    """The attempts to send one request."""
-
-    def __init__(self, request: Request, retries: RetryPolicy) -> None:
-        self._request = request
-        self._retries = retries
+    def __init__(self, max_retries: int, within_s: float = RETRY_WITHIN_S) -> None:
+        self._max_retries = max_retries
+        self._within_s = within_s
         self._started_s = time.monotonic()
         self._count = 0
 
     def wait_s(self, error: ClientError) -> float | None:
-        """The seconds until the next attempt after `error`; None: there is none."""
+        """The seconds until the next attempt after `error`; None: the call fails with it."""
         self._count += 1
-        if not self._request.retries:
+        if not isinstance(error, TryLater) or self._count > self._max_retries:
             return None
-        return self._retries.wait_s(error, self._count, time.monotonic() - self._started_s)
+        own_s = min(FIRST_WAIT_S * 2.0 ** (self._count - 1), LONGEST_WAIT_S)
+        least_s = own_s if error.retry_after_s is None else error.retry_after_s
+        wait_s = least_s * (1 + JITTER * random.random())  # noqa: S311
+        return wait_s if time.monotonic() - self._started_s + wait_s <= self._within_s else None
 
 
 class Sender:
@@ -134,7 +118,7 @@ class Sender:
 
     def send(self, request: Request, pause: Pause = time.sleep) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
-        attempts = _Attempts(request, self._settings.retries)
+        attempts = self._settings.attempts(request)
         while True:
             try:
                 return self._once(request)
@@ -179,7 +163,7 @@ class AsyncSender:
 
     async def send(self, request: Request) -> HttpReply:
         """The reply, after retries if necessary. Raises ClientError."""
-        attempts = _Attempts(request, self._settings.retries)
+        attempts = self._settings.attempts(request)
         while True:
             try:
                 return await self._once(request)
