@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.bulk.makers import read_output, run_job, write_input
 
-from vectord.bulk import part_writer
+from vectord.bulk import journal
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.rows import RowLimits
 from vectord.errors import ConfigError
@@ -77,7 +77,7 @@ async def test_a_value_that_does_not_fit_the_table_fails_with_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: dict[str, Any], message: str
 ) -> None:
     """The row is counted over all parts."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 50)
+    monkeypatch.setattr(journal, "PART_ROWS", 50)
     rows = [*({"text": "a", "n": 1} for _ in range(100)), last]
     source = write_input(tmp_path / "in.jsonl", rows)
     monkeypatch.setattr("vectord.bulk.pipeline.REQUEST", RowLimits(rows=50, characters=1000))
@@ -123,6 +123,6 @@ async def test_a_broken_parquet_file_is_an_error(tmp_path: Path) -> None:
 
 async def test_a_row_group_contains_many_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers prefer large row groups."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
+    monkeypatch.setattr(journal, "PART_ROWS", 100)
     await run_job(write_input(tmp_path / "in.csv", [{"text": str(i)} for i in range(1000)]), tmp_path / "out.parquet")
     assert pq.read_metadata(tmp_path / "out.parquet").num_row_groups == 1

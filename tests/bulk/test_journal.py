@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.bulk.makers import FakeEmbedder, read_output, rows_of, run_job, write_input
 
-from vectord.bulk import part_writer
+from vectord.bulk import journal
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.journal import JobFolder, JobHeader, Journal, PartRecord, open_journal
 from vectord.errors import ConfigError
@@ -114,7 +114,7 @@ async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     """Making OUT of its parts can be repeated."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
+    monkeypatch.setattr(journal, "PART_ROWS", 100)
     source = write_input(tmp_path / "in.jsonl", rows_of(130))
 
     def kill(journal: Journal, whole: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_job_that_failed_at_the_end_finishes_at_the_next_start(
 
 async def test_finished_parts_must_match_the_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The texts are compared, because standard input has no size and time."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
+    monkeypatch.setattr(journal, "PART_ROWS", 100)
     monkeypatch.setattr("vectord.bulk.inputs._measure", lambda path: (1, "same"))
     rows = [*rows_of(200), {"id": "200", "text": "poison"}]
     source = write_input(tmp_path / "in.jsonl", rows)

@@ -26,7 +26,7 @@ from tests.bulk.makers import (
     write_input,
 )
 
-from vectord.bulk import part_writer
+from vectord.bulk import journal
 from vectord.bulk.embedder import ModelFacts
 from vectord.bulk.job import BulkFailed, Stopped
 from vectord.errors import ConfigError
@@ -56,7 +56,7 @@ async def test_out_has_every_row_in_order_with_its_columns_and_vector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, out: str
 ) -> None:
     """In every format of IN and OUT, over several parts."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 200)
+    monkeypatch.setattr(journal, "PART_ROWS", 200)
     rows = rows_of(700)
     summary = await run_job(write_input(tmp_path / name, rows), tmp_path / out)
     found = read_output(tmp_path / out)
@@ -74,7 +74,7 @@ async def test_a_stopped_job_resumes_after_its_last_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str
 ) -> None:
     """No finished row is embedded again, and OUT is the same as without the stop."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 300)
+    monkeypatch.setattr(journal, "PART_ROWS", 300)
     rows = rows_of(1500)
     source = write_input(tmp_path / "in.jsonl", rows)
 
@@ -169,7 +169,7 @@ async def test_a_row_that_cannot_be_embedded_fails_the_job_with_its_number(
 
 async def test_a_first_part_may_have_no_vectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its columns have the width that the model reports."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
+    monkeypatch.setattr(journal, "PART_ROWS", 100)
     rows = [{"text": None, "id": i} for i in range(300)] + [{"text": "one", "id": 300}]
     await run_job(write_input(tmp_path / "in.jsonl", rows), tmp_path / "out.parquet", column="text", on_error="null")
     found = read_output(tmp_path / "out.parquet")
@@ -207,7 +207,7 @@ async def test_a_job_fails_after_its_patience(tmp_path: Path) -> None:
 
 async def test_vectors_of_another_space_fail_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the server restarts with another model between two runs."""
-    monkeypatch.setattr(part_writer, "PART_ROWS", 100)
+    monkeypatch.setattr(journal, "PART_ROWS", 100)
     source = write_input(tmp_path / "in.jsonl", [*rows_of(300), {"text": "poison"}])
     with pytest.raises(BulkFailed, match="poison"):
         await run_job(source, tmp_path / "out.jsonl")

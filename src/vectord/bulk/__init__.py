@@ -6,7 +6,7 @@ arrow_input.py and arrow_output.py; httpx only in remote.py. Read pipeline.py fi
     inputs, arrow_input ── Rows ──▶ pipeline ── texts ──▶ embedder (this process), remote (a server)
                                        │ ▲                        │
                                        │ └────── TextVectors ─────┘
-                                       └─▶ part_writer ─▶ outputs, arrow_output ── bytes ──▶ journal ──▶ OUT
+                                       └─▶ journal: parts ─▶ outputs, arrow_output ── bytes ──▶ OUT
 
 The pipeline runs on an event loop. Reading, encoding and writing run in threads, one call at a time each.
 """

@@ -11,7 +11,7 @@ batches at a time, so that Parquet gets row groups of a size that readers prefer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,52 +116,37 @@ class ArrowOutput:
             drop = None if self._job.on_error == "null" else self._job.name_of(ERROR)
             names = [name for name in stream.schema.names if name != drop]
             schema = pa.schema([stream.schema.field(name) for name in names], stream.schema.metadata)
-            with self._writer(whole, schema) as write:
-                for batch in stream:
-                    write(batch.select(names).replace_schema_metadata(schema.metadata))
+            batches = (batch.select(names).replace_schema_metadata(schema.metadata) for batch in stream)
+            if self._job.output_format == "parquet":
+                with self._parquet_writer(whole, schema) as writer:
+                    for table in _row_groups(batches):
+                        writer.write_table(table, row_group_size=table.num_rows)
+            else:
+                new = pa.ipc.new_file if self._job.output_format == "arrow" else pa.ipc.new_stream
+                with new(str(whole), schema) as writer:
+                    for batch in batches:
+                        writer.write_batch(batch)
         return whole
 
-    def _writer(self, whole: Path, schema: Any) -> _TableWriter:
-        if self._job.output_format == "parquet":
-            added = {self._job.name_of(name) for name in self._job.kinds}
-            dictionaries = [
-                field.name for field in schema if field.name not in added and not pa.types.is_nested(field.type)
-            ]
-            writer = pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=dictionaries or False)
-            return _TableWriter(writer, grouped=True)
-        new = pa.ipc.new_file if self._job.output_format == "arrow" else pa.ipc.new_stream
-        return _TableWriter(new(str(whole), schema), grouped=False)
+    def _parquet_writer(self, whole: Path, schema: Any) -> pq.ParquetWriter:
+        added = {self._job.name_of(name) for name in self._job.kinds}
+        dictionaries = [
+            field.name for field in schema if field.name not in added and not pa.types.is_nested(field.type)
+        ]
+        return pq.ParquetWriter(whole, schema, compression="zstd", use_dictionary=dictionaries or False)
 
 
-class _TableWriter:
-    """Writes batches to a file. grouped: many batches become one row group."""
-
-    def __init__(self, writer: Any, *, grouped: bool) -> None:
-        self._writer = writer
-        self._grouped = grouped
-        self._held: list[Batch] = []
-
-    def __enter__(self) -> Callable[[Batch], None]:
-        return self._write
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        try:
-            if kind is None:
-                self._flush()
-        finally:
-            self._writer.close()
-
-    def _write(self, batch: Batch) -> None:
-        self._held.append(batch)
-        rows, size = sum(one.num_rows for one in self._held), sum(one.nbytes for one in self._held)
-        if not self._grouped or size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._held:
-            table = pa.Table.from_batches(self._held)
-            self._writer.write_table(table, **({"row_group_size": table.num_rows} if self._grouped else {}))
-        self._held = []
+def _row_groups(batches: Iterable[Batch]) -> Iterator[Any]:
+    """Tables of as many batches as one row group should have."""
+    held: list[Batch] = []
+    for batch in batches:
+        held.append(batch)
+        rows, size = sum(one.num_rows for one in held), sum(one.nbytes for one in held)
+        if size >= ROW_GROUP_BYTES or rows >= ROW_GROUP_ROWS:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 def _sparse_column(vectors: Sequence[Sparse | None], failed: Array) -> Any:

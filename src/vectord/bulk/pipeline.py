@@ -17,9 +17,8 @@ from typing import Any, TypeVar
 from vectord.bulk.embedder import Embedder, ModelFacts
 from vectord.bulk.inputs import TABLES, InputSource, read_rows
 from vectord.bulk.job import BulkFailed, BulkJob, RetryLater, Stopped
-from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, open_journal, remaining_rows
+from vectord.bulk.journal import VERSION, JobFolder, JobHeader, Journal, PartWriter, open_journal, remaining_rows
 from vectord.bulk.outputs import WHOLE, Output, output_of
-from vectord.bulk.part_writer import PartWriter
 from vectord.bulk.progress import JobProgress
 from vectord.bulk.rows import EmbeddedRows, InvalidText, RowLimits, Rows
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -15,11 +14,7 @@ log = logging.getLogger("vectord.bulk")
 LINE_EVERY_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class InputSize:
-    """The size of the whole input: in rows if their number is known, else in bytes of the files; None if unknown."""
-
-    total: int | None
+# Positions, and `total`, count rows if the number of all rows is known, else bytes of the files; total None: unknown.
 
 
 class JobProgress(Protocol):
@@ -28,7 +23,7 @@ class JobProgress(Protocol):
         ...
 
     def advance(self, position: int, rows: int, tokens: int) -> None:
-        """Show this progress. position: in the unit of InputSize; rows: of the whole job; tokens: of this run."""
+        """Show this progress. rows: of the whole job; tokens: of this run."""
         ...
 
     @contextmanager
@@ -40,8 +35,8 @@ class JobProgress(Protocol):
 class _Pace:
     """The speed of this run, and the remaining time."""
 
-    def __init__(self, size: InputSize) -> None:
-        self._size = size
+    def __init__(self, total: int | None) -> None:
+        self._total = total
         self.begin(0)
 
     def begin(self, position: int) -> None:
@@ -50,14 +45,16 @@ class _Pace:
 
     def shown(self, position: int, tokens: int) -> str:
         elapsed_s = max(time.monotonic() - self._began_s, 1e-3)
-        left_s = remaining_s(self._size, self._begin, position, elapsed_s)
-        end = "" if left_s is None else f", {_duration(left_s)} left"
-        return f"{tokens / elapsed_s:,.0f} tokens/s{end}"
+        rate = f"{tokens / elapsed_s:,.0f} tokens/s"
+        if self._total is None or position <= self._begin:
+            return rate
+        left_s = max(0.0, (self._total - position) * elapsed_s / (position - self._begin))
+        return f"{rate}, {_duration(left_s)} left"
 
 
 class LogProgress:
-    def __init__(self, size: InputSize) -> None:
-        self._pace = _Pace(size)
+    def __init__(self, total: int | None) -> None:
+        self._pace = _Pace(total)
         self._logged_s = time.monotonic()
         self._is_waiting = False
 
@@ -86,22 +83,22 @@ class LogProgress:
 class ProgressBar:
     """Drawn by rich on stderr, within a `with` block."""
 
-    def __init__(self, size: InputSize) -> None:
+    def __init__(self, total: int | None) -> None:
         from rich.console import Console  # noqa: PLC0415 - only on a terminal
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
-        self._pace = _Pace(size)
+        self._pace = _Pace(total)
         self._reasons: list[str] = []
         self._bar = Progress(
             SpinnerColumn(),
             BarColumn(bar_width=None),
-            TextColumn("{task.percentage:>3.0f}%" if size.total else ""),
+            TextColumn("{task.percentage:>3.0f}%" if total else ""),
             TextColumn("{task.description}"),
             console=Console(stderr=True),
             expand=True,
         )
         self._done = "starting"
-        self._task = self._bar.add_task(self._done, total=size.total)
+        self._task = self._bar.add_task(self._done, total=total)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -133,13 +130,6 @@ class ProgressBar:
     def _draw(self, position: int | None = None) -> None:
         words = f"{self._done} (waiting: {self._reasons[-1]})" if self._reasons else self._done
         self._bar.update(self._task, completed=position, description=words.replace("[", r"\["))
-
-
-def remaining_s(size: InputSize, begin: int, position: int, elapsed_s: float) -> float | None:
-    """The remaining seconds at the pace of this run; None if unknown."""
-    if size.total is None or position <= begin:
-        return None
-    return max(0.0, (size.total - position) * elapsed_s / (position - begin))
 
 
 def _duration(seconds: float) -> str:

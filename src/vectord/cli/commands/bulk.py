@@ -151,15 +151,15 @@ def _stop_on_signals(pipeline: Pipeline) -> None:
 
 
 def _progress(source: InputSource, options: SimpleNamespace) -> AbstractContextManager[ProgressBar | LogProgress]:
-    from vectord.bulk.progress import InputSize, LogProgress, ProgressBar  # noqa: PLC0415
+    from vectord.bulk.progress import LogProgress, ProgressBar  # noqa: PLC0415
 
     rows = None
     if source.format == "parquet":
         from vectord.bulk.arrow_input import count_rows  # noqa: PLC0415 - pyarrow, an extra
 
         rows = count_rows(source)
-    size = InputSize(rows if source.format in {"parquet", "arrow"} else source.size_bytes)
-    return ProgressBar(size) if has_bar(options) else nullcontext(LogProgress(size))
+    total = rows if source.format in {"parquet", "arrow"} else source.size_bytes
+    return ProgressBar(total) if has_bar(options) else nullcontext(LogProgress(total))
 
 
 def _print(summary: Summary) -> int:
