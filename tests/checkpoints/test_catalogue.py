@@ -13,13 +13,14 @@ import pytest
 from vectord.checkpoints.catalogue import CATALOGUE, Entry, Kind, Task, find, other_names
 from vectord.checkpoints.spec import Pooling
 
-# model_type of every architecture with a network
+# model_type of every architecture with a network, and of static models
 ARCHITECTURES = {
     "bert",
     "deberta-v2",
     "distilbert",
     "gemma3_text",
     "mistral",
+    "model2vec",
     "modernbert",
     "mpnet",
     "new",
@@ -27,6 +28,7 @@ ARCHITECTURES = {
     "qwen2",
     "qwen3",
     "roberta",
+    "static",
     "xlm-roberta",
 }
 

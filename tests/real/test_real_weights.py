@@ -15,9 +15,11 @@ import numpy.typing as npt
 import pytest
 from bench.corpus import make_corpus
 from bench.precision import overlap, similarities, top
+from safetensors.numpy import load_file
 from sentence_transformers import SentenceTransformer, SparseEncoder
 from tests.answers.serving import serving
 from tests.real import weights
+from tokenizers import Tokenizer
 
 from vectord.schema import EmbedRequest, TextOptions
 
@@ -69,6 +71,19 @@ async def test_default_dtype_preserves_what_is_found(model: Callable[[], Path]) 
     vectors = result.dense["float"]
     assert cosines(vectors, want).min() > 0.999
     assert overlap(vectors, want) > 0.98
+
+
+async def test_static_vectors_equal_model2vec() -> None:
+    """The version that saved this folder wrote no `max_length`, and counts unknown tokens, as sentence-transformers."""
+    folder = weights.static()
+    short = [text[:400] for text in texts()]
+    tensors = load_file(folder / "model.safetensors")
+    ids = [encoding.ids for encoding in Tokenizer.from_file(str(folder / "tokenizer.json")).encode_batch(short)]
+    rows = tensors["embeddings"].astype(np.float32)[tensors["mapping"]]
+    want = np.array([(rows[one] * tensors["weights"][one][:, None]).mean(axis=0) for one in ids])
+    async with serving(folder) as server:
+        result = await server.ask(EmbedRequest(inputs=short))
+    np.testing.assert_allclose(result.dense["float"], want / np.linalg.norm(want, axis=1, keepdims=True), atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "auto"])

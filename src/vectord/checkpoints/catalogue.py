@@ -90,6 +90,8 @@ _gte = partial(Entry, model_type="new", max_tokens=8192, pooling="cls")
 _gte_qwen2 = partial(Entry, model_type="qwen2", pooling="last", is_causal=False)
 _mistral = partial(Entry, model_type="mistral", dimensions=4096, pooling="last")
 _arctic = partial(Entry, model_type="bert", max_tokens=512, pooling="cls")
+_potion = partial(Entry, model_type="model2vec", max_tokens=512, pooling="mean")
+_static = partial(Entry, model_type="static", dimensions=1024, pooling="mean", matryoshka=(32, 64, 128, 256, 512, 1024))
 _mxbai_reranker = partial(_reranker, model_type="deberta-v2", max_tokens=512)
 
 
@@ -233,6 +235,15 @@ CATALOGUE: tuple[Entry, ...] = (
         max_tokens=8192,
         matryoshka=(256, 1024),
     ),
+    # Static tables: no network
+    _potion("minishlab/potion-base-2M", dimensions=64),
+    _potion("minishlab/potion-base-4M", dimensions=128),
+    _potion("minishlab/potion-base-8M", dimensions=256),
+    _potion("minishlab/potion-base-32M", dimensions=512),
+    _potion("minishlab/potion-retrieval-32M", dimensions=512),
+    _potion("minishlab/potion-multilingual-128M", dimensions=256),
+    _static("sentence-transformers/static-retrieval-mrl-en-v1"),
+    _static("sentence-transformers/static-similarity-mrl-multilingual-v1"),
     # mixedbread
     Entry(
         "mixedbread-ai/mxbai-embed-large-v1",

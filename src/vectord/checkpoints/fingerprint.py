@@ -20,6 +20,7 @@ SAMPLE_BYTES = 64 * 2**10
 
 # Left out: names and places, the catalogue's knowledge about the model, and keys of config.json without effect.
 _NAMES = frozenset({"model_id", "revision", "folder", "fingerprint", "default_prompt_name"})
+_LATER = frozenset({"static"})  # facts added later: left out while empty, so that older fingerprints stay
 _CATALOGUE = frozenset({"matryoshka", "known_cosines"})
 _IDLE_CONFIG = frozenset({"_name_or_path", "architectures", "auto_map", "dtype", "torch_dtype", "transformers_version"})
 
@@ -42,6 +43,7 @@ def fingerprint(spec: ModelSpec) -> str:
 def _facts(spec: ModelSpec) -> bytes:
     try:
         facts = {name: value for name, value in asdict(spec).items() if name not in _NAMES | _CATALOGUE}
+        facts = {name: value for name, value in facts.items() if name not in _LATER or value is not None}
         facts["config"] = {key: value for key, value in spec.config.items() if key not in _IDLE_CONFIG}
         return json.dumps(facts, sort_keys=True, default=_plain).encode()
     except RecursionError:  # a depth that could be parsed cannot always be written

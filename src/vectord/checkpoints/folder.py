@@ -14,12 +14,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vectord.checkpoints import catalogue
-from vectord.checkpoints.checkpoint import find_weights
+from vectord.checkpoints.checkpoint import find_weights, open_table
 from vectord.checkpoints.files.read import Settings, read_json, read_settings
 from vectord.checkpoints.spec import DenseActivation, DenseModule, Located
 from vectord.errors import ModelUnavailable
 
 MODULES_LIMIT = 32
+STATIC = "static"  # the model_type and architecture of static models
 WIDTH_LIMIT = 2**20
 
 _MODEL_TYPE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -35,6 +36,7 @@ _KINDS = (
     "SpladePooling",
     "MultiVectorMask",
     "LogitScore",
+    "StaticEmbedding",
 )
 _TRAINING_ONLY = frozenset({"Dropout"})
 _ROUTERS = frozenset({"Router", "Asym"})
@@ -64,7 +66,7 @@ class ModelFolder:
     entry: catalogue.Entry | None  # the catalogue's entry of that id
     modules: tuple[Module, ...]  # of modules.json; () without one
     transformer: Path  # the folder of config.json, tokenizer and weights; usually `root`
-    model_type: str
+    model_type: str  # config.json's; "static" for a table of token vectors
     architectures: tuple[str, ...]  # transformers classes that the model was saved as, the main one first
     config: Settings  # config.json, with the catalogue's is_causal if the file has none
     sentence: Settings  # config_sentence_transformers.json; empty without one, as for the next two
@@ -81,8 +83,11 @@ def open_folder(located: Located) -> ModelFolder:
     modules = read_modules(located.folder)
     transformer = modules[0].folder if modules else located.folder
     entry = catalogue.find(located.model_id)
-    config = read_settings(transformer / "config.json")
+    is_module = bool(modules) and modules[0].kind == "StaticEmbedding"
+    config = read_settings(transformer / "config.json", optional=is_module)
     model_type, architectures = config.get("model_type"), config.get("architectures")
+    if is_module or has_table(transformer, model_type):
+        model_type = STATIC
     if not isinstance(model_type, str) or not _MODEL_TYPE.fullmatch(model_type):
         raise ModelUnavailable(f"{config.path}: model_type is missing or not a name")
     if entry is not None and entry.is_causal is not None:  # their own code, which is never run, decides the direction
@@ -106,13 +111,19 @@ def open_folder(located: Located) -> ModelFolder:
     )
 
 
+def has_table(folder: Path, model_type: object) -> bool:
+    """Return whether the folder is model2vec's: it says so, or has no model_type and a tensor of token vectors."""
+    file = folder / "model.safetensors"
+    return model_type == "model2vec" or (model_type is None and file.is_file() and "embeddings" in open_table((file,)))
+
+
 # --- modules.json ---------------------------------------------------------------------------------------------
 
 
 def read_modules(folder: Path) -> tuple[Module, ...]:
-    """Return the modules of the folder's modules.json, a Transformer first; () if there is no such file.
+    """Return the modules of the folder's modules.json, Transformer or StaticEmbedding first; () without such a file.
 
-    Raises ModelUnavailable: a module of unknown kind or outside the folder, or no Transformer first.
+    Raises ModelUnavailable: a module of unknown kind or outside the folder, or another one first.
     """
     path = folder / "modules.json"
     if not path.is_file():
@@ -121,8 +132,8 @@ def read_modules(folder: Path) -> tuple[Module, ...]:
     if not isinstance(listed, list) or not 0 < len(listed) <= MODULES_LIMIT:
         raise ModelUnavailable(f"{path}: expected a list of 1 to {MODULES_LIMIT} modules")
     modules = tuple(module for fields in listed if (module := _module(path, fields)) is not None)
-    if not modules or modules[0].kind != "Transformer":
-        raise wrong_order(folder, modules, supported="Transformer first")
+    if not modules or modules[0].kind not in ("Transformer", "StaticEmbedding"):
+        raise wrong_order(folder, modules, supported="Transformer or StaticEmbedding first")
     return modules
 
 

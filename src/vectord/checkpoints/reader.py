@@ -18,21 +18,22 @@ from typing import Any, Literal, TypeAlias
 
 from vectord.checkpoints.checkpoint import find_weight_files
 from vectord.checkpoints.fingerprint import fingerprint
-from vectord.checkpoints.folder import ModelFolder, open_folder, wrong_order
+from vectord.checkpoints.folder import STATIC, ModelFolder, open_folder, wrong_order
 from vectord.checkpoints.kinds.colbert import add_colbert, keeps_own_lengths
 from vectord.checkpoints.kinds.embedding import add_embedding, add_splade, is_splade
 from vectord.checkpoints.kinds.scores import add_classifier, add_yes_no, is_yes_no
+from vectord.checkpoints.kinds.static import add_static
 from vectord.checkpoints.spec import PROMPT_LIMIT_CHARACTERS, Located, ModelSpec, Pooling
 from vectord.errors import ConfigError, ModelUnavailable
 
 log = logging.getLogger("vectord.checkpoints")
 
 Task: TypeAlias = Literal["auto", "embed", "rerank", "classify"]  # the operator's choice
-Kind: TypeAlias = Literal["embed", "colbert", "splade", "classify", "yes-no"]
+Kind: TypeAlias = Literal["embed", "static", "colbert", "splade", "classify", "yes-no"]
 
 _KINDS: Mapping[Task, tuple[Kind, ...]] = {
-    "auto": ("embed", "colbert", "splade", "classify", "yes-no"),
-    "embed": ("embed", "colbert", "splade"),
+    "auto": ("embed", "static", "colbert", "splade", "classify", "yes-no"),
+    "embed": ("embed", "static", "colbert", "splade"),
     "rerank": ("classify", "yes-no", "colbert"),
     "classify": ("classify",),
 }
@@ -59,6 +60,7 @@ def find_kind(folder: ModelFolder, task: Task) -> Kind:
     """Return the kind of model in the folder:
 
         embed     one vector a text, and the further outputs of BGE-M3
+        static    one vector a text: the mean of a table's rows
         colbert   one vector a token
         splade    one weight a word of the vocabulary
         classify  one number a label, from a classifier's head; with one label, a cross-encoder
@@ -69,7 +71,10 @@ def find_kind(folder: ModelFolder, task: Task) -> Kind:
     """
     if not folder.modules and folder.is_saved_as("ForCausalLM") and task in ("embed", "rerank"):
         return "embed" if task == "embed" else "yes-no"  # a language model can do either; the operator chooses
-    kind = _kind_by_modules(folder) if folder.modules else _kind_by_config(folder)
+    if folder.model_type == STATIC:
+        kind: Kind = "static"
+    else:
+        kind = _kind_by_modules(folder) if folder.modules else _kind_by_config(folder)
     if kind not in _KINDS[task]:
         raise ConfigError(f"task {task}: {folder.root} holds a model of another kind ({kind})")
     return kind
@@ -106,6 +111,8 @@ def _add_kind(folder: ModelFolder, spec: ModelSpec, kind: Kind, pooling: Pooling
     match kind:
         case "embed":
             return add_embedding(folder, spec, pooling)
+        case "static":
+            return add_static(folder, spec, pooling)
         case "colbert":
             return add_colbert(folder, spec)
         case "splade":
@@ -141,8 +148,8 @@ def _common_facts(folder: ModelFolder, located: Located, default_prompt_name: st
         tokenizer=_tokenizer(folder),
         lowercase=folder.transformer_module.get("do_lower_case") is True,
         outputs=frozenset(),
-        hidden_size=_hidden_size(folder),
-        max_tokens=_max_tokens(folder),
+        hidden_size=0 if folder.model_type == STATIC else _hidden_size(folder),
+        max_tokens=0 if folder.model_type == STATIC else _max_tokens(folder),
         prompts=prompts,
         default_prompt_name=_default_prompt(folder, prompts, default_prompt_name),
         known_cosines=() if known is None else known.known_cosines,

@@ -79,6 +79,16 @@ class YesNo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StaticTable:
+    """A table with a row for each token. A text's vector is the mean of its tokens' rows."""
+
+    tensor: str  # the name of the table (rows, D)
+    unknown_id: int | None = None  # the token that does not count; None: every token counts
+    truncates_known: bool = False  # whether unknown tokens are left out before a long text is truncated
+    max_characters: int | None = None  # of a text, where the library truncates before it tokenizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     model_id: str  # as the operator named it
     revision: str | None  # the commit, if the source knows one
@@ -98,6 +108,7 @@ class ModelSpec:
     dense_modules: tuple[DenseModule, ...] = ()
     dimensions: int = 0  # of the dense vector, after dense_modules
     matryoshka: tuple[int, ...] | None = None  # dimensions that it was trained to be cut to; (): none; None: unknown
+    static: StaticTable | None = None  # None: a network computes the vectors
     # sparse and ColBERT
     lexical: Path | None = None  # BGE-M3's sparse_linear.pt
     colbert: Colbert | None = None

@@ -5,8 +5,9 @@ The readers of ColBERT models and of yes-or-no rerankers call `find_ids` at star
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from vectord.checkpoints.files.read import read_bytes, read_json_object, read_settings
 from vectord.errors import ModelUnavailable
@@ -19,6 +20,19 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
     """Return the ids of those `tokens` that the tokenizer.json at `path` has in exactly this form, added tokens first.
 
     Reads JSON, so that this layer needs no tokenizer. Raises ModelUnavailable: not there, or an unknown form.
+    """
+    known, _ = read_vocabulary(path)
+    found = {token: known[token] for token in tokens if token in known}
+    for token, i in found.items():
+        if type(i) is not int or not 0 <= i < 2**31:
+            raise ModelUnavailable(f"{path}: the id of {token[:40]!r} is not a whole number from 0")
+    return found
+
+
+def read_vocabulary(path: Path) -> tuple[dict[str, int], Mapping[str, Any]]:
+    """Return the id of each token of the tokenizer.json at `path`, and the whole file.
+
+    The ids are not checked. Raises ModelUnavailable: not there, or an unknown form.
     """
     fields = read_json_object(path, limit_bytes=TOKENIZER_LIMIT_BYTES)
     match fields.get("model"):
@@ -35,11 +49,7 @@ def find_ids(path: Path, tokens: Iterable[str]) -> dict[str, int]:
                 known[content] = i
             case _:
                 raise ModelUnavailable(f"{path}: added_tokens must be objects with an id and a content")
-    found = {token: known[token] for token in tokens if token in known}
-    for token, i in found.items():
-        if type(i) is not int or not 0 <= i < 2**31:
-            raise ModelUnavailable(f"{path}: the id of {token[:40]!r} is not a whole number from 0")
-    return found
+    return known, fields
 
 
 def wordpiece_json(path: Path) -> str:

@@ -46,6 +46,8 @@ class PlainTokenizer:
     def __init__(self, spec: ModelSpec) -> None:
         """Reads tokenizer.json. Raises ModelUnavailable if it is invalid."""
         self.tokenizer = load_tokenizer(spec.tokenizer, lowercase=spec.lowercase)
+        if spec.static is not None:  # its libraries put no special tokens around a text
+            self.tokenizer.post_processor = None
         self.frame = probe_frame(self.tokenizer, spec.tokenizer)
         ids = count_ids(self.tokenizer, spec.tokenizer)
         rows = spec.config.get("vocab_size")

@@ -39,7 +39,7 @@ class TextEncoder:
     def __init__(self, spec: ModelSpec) -> None:
         """Raises ModelUnavailable if the file is invalid, or its special tokens leave no room for a text."""
         path, self.max_tokens = spec.tokenizer, spec.max_tokens
-        self._spec = spec
+        self._spec, self._static = spec, spec.static
         self._drops_first = spec.colbert is not None and spec.colbert.drops_first
         self._colbert: ColbertEncoder | None = None
         self._yes_no: YesNoEncoder | None = None
@@ -102,6 +102,8 @@ class TextEncoder:
         specials = self._frame.specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)
         limit = limit_of(request, self.max_tokens, sum(specials) + 1)
+        if self._static is not None:
+            limit = replace(limit, model_characters=self._static.max_characters)
         given: dict[int, TokenSequence] = {}
         sources: list[Source] = []
         for i in indexes:
@@ -137,6 +139,9 @@ class TextEncoder:
         ids, index = np.array(encoding.ids, np.int32), source.index
         if not len(ids):
             raise Untokenizable("{field} has no tokens", index=index)
+        if self._static is not None and self._static.truncates_known and len(ids) > limit.max_tokens:
+            known = ids[ids != self._static.unknown_id]
+            ids = known if len(known) else ids[: limit.max_tokens]
         kept = fit_tokens(ids, specials, limit, index)
         self._plain.check_known(kept, index)
         type_ids = self._plain.no_types(kept)

@@ -36,13 +36,15 @@ class Limit:
     truncate: bool
     side: Side = "right"
     model_tokens: int = 0  # the model's limit, if the request sets a lower one; else 0
+    model_characters: int | None = None  # the model's own limit, which few have
 
     @property
     def max_characters(self) -> int:
         """From the model's token limit, not a lower one of the request, so that an ordinary text's length is exact."""
         tokens = max(self.max_tokens, self.model_tokens)
         short = min(tokens, SHORT_TEXT_TOKENS)
-        return CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
+        most = CHARACTERS_PER_TOKEN * short + CHARACTERS_PER_FURTHER_TOKEN * (tokens - short)
+        return most if self.model_characters is None else min(most, self.model_characters)
 
     def too_long(self, index: int | None, tokens: int) -> InputTooLong:
         return InputTooLong(

@@ -32,7 +32,12 @@ from vectord.compute.ops.base import PackedTexts
 from vectord.compute.ops.numpy import NumpyOps, pack
 
 NOT_BACKENDS = {"base", "onnx_graph", "openvino_int8", "openvino_plans"}
-OTHER_FILES = {"handler", "onnx", "onnxruntime"}  # these need files of other formats, which their own tests write
+OTHER_FILES = {
+    "handler",
+    "onnx",
+    "onnxruntime",
+    "static",
+}  # these need files of other formats, which their own tests write
 BACKENDS = sorted({module.name for module in iter_modules(backends.__path__)} - NOT_BACKENDS - OTHER_FILES)
 MODELS: dict[str, Callable[[Path], ModelSpec]] = {
     "plain": write_plain,

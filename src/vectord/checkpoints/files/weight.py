@@ -11,9 +11,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-Dtype = Literal["F32", "F16", "BF16", "I32"]  # I32: tables that networks compute; none is read from a file
+Dtype = Literal["F32", "F16", "BF16", "F64", "I8", "I32", "I64"]  # the last four: of static tables only
 
 KEPT: Mapping[str, type[np.generic]] = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+KEPT_OF_TABLES: Mapping[str, type[np.generic]] = {
+    **KEPT,
+    "F64": np.float64,
+    "I8": np.int8,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +48,10 @@ def is_shape(sizes: Sequence[Any]) -> bool:
 
 
 def array_over(mapped: mmap.mmap, dtype: str, shape: Sequence[int], start: int) -> npt.NDArray[np.generic]:
-    """Return the array of a KEPT dtype at byte `start` of the map. The caller has checked that it lies inside."""
-    array = np.frombuffer(mapped, KEPT[dtype], count=prod(shape), offset=start).reshape(shape)
+    """Return the array at byte `start` of the map. The caller has checked its dtype, and that it lies inside."""
+    array: npt.NDArray[np.generic] = np.frombuffer(
+        mapped, KEPT_OF_TABLES[dtype], count=prod(shape), offset=start
+    ).reshape(shape)
     if not array.flags.aligned:  # safetensors before 0.3 did not pad the header, and runtimes require alignment
         array = array.copy()
     return array

@@ -44,7 +44,7 @@ def add_embedding(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None)
         include_prompt=include_prompt,
         dense_modules=modules,
         dimensions=dimensions,
-        matryoshka=_matryoshka(folder, dimensions),
+        matryoshka=matryoshka_of(folder, dimensions),
     )
     return _add_bge_m3_heads(folder, spec)
 
@@ -138,7 +138,7 @@ def _moved_after_pooling(modules: Sequence[Module], pooling: Pooling) -> tuple[D
     return dense
 
 
-def _matryoshka(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:
+def matryoshka_of(folder: ModelFolder, dimensions: int) -> tuple[int, ...] | None:
     """The dimensions that the model was trained to be cut to, ascending: config.json's, else the catalogue's."""
     listed = folder.config.get("matryoshka_dimensions")
     if listed is None:

@@ -30,7 +30,7 @@ log = logging.getLogger("vectord")
 
 NO_BACKENDS = frozenset({"base", "onnx_graph", "openvino_int8", "openvino_plans"})  # other files of the folder
 INT8_BACKENDS = ("onnxruntime", "openvino", "torch")
-SEVERAL_DEVICES = ("fake", "torch", "transformers")  # backends that can run one model on several devices
+SEVERAL_DEVICES = ("fake", "static", "torch", "transformers")  # backends that can run one model on several devices
 MAX_BACKENDS = 64  # per model; each holds the weights once more
 GRAPH_BACKENDS = frozenset({"onnx", "onnxruntime"})
 
@@ -57,6 +57,8 @@ def check_dtype(backend: str, dtype: str) -> str:
 
 def backend_of(spec: ModelSpec, device: DeviceConfig) -> str:
     """The configured backend; for auto, the one that fits the model: its handler, its graph, its network."""
+    if spec.static is not None and device.backend != "fake":  # no other backend serves a table
+        return "static"
     if device.backend != "auto":
         return device.backend
     if spec.handler is not None:

@@ -1,0 +1,119 @@
+"""Static models: a table of token vectors without a network (model2vec, sentence-transformers' StaticEmbedding).
+
+A folder with a config.json is model2vec's. The libraries differ, and the one that saved the folder decides:
+
+    sentence-transformers   counts every token; truncates as tokenizer.json says
+    model2vec 0.10          leaves out unknown tokens; truncates to `max_length`, first by characters
+    model2vec up to 0.9     writes no `max_length`: 512; counts the unknown token of a Unigram tokenizer, and leaves out
+                            those of others before it truncates
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from vectord.checkpoints.checkpoint import open_table
+from vectord.checkpoints.folder import ModelFolder, wrong_order
+from vectord.checkpoints.kinds.embedding import matryoshka_of
+from vectord.checkpoints.spec import ModelSpec, Pooling, StaticTable
+from vectord.checkpoints.vocabulary import read_vocabulary
+from vectord.errors import ConfigError, ModelUnavailable
+
+MAX_TOKENS = 512  # model2vec's default
+UNLIMITED_TOKENS = 32_768  # where the library truncates nothing
+
+# model2vec's keys of config.json. Most describe how the table was made, and the tensors show the rest; `normalize` is
+# the request's choice here.
+_KEYS = frozenset(
+    {
+        "apply_pca",
+        "apply_zipf",
+        "architectures",
+        "embedding_dtype",
+        "hidden_dim",
+        "max_length",
+        "model_type",
+        "normalize",
+        "pooling",
+        "seq_length",
+        "sif_coefficient",
+        "tokenizer_name",
+        "vocabulary_quantization",
+    }
+)
+
+
+def add_static(folder: ModelFolder, spec: ModelSpec, pooling: Pooling | None) -> ModelSpec:
+    """Add the table's name and shape, and the library's rules. pooling: the operator's choice.
+
+    Raises ModelUnavailable for an unknown module, key or tensor; ConfigError for a pooling other than mean.
+    """
+    if pooling not in (None, "mean"):
+        raise ConfigError(f"pooling {pooling}: {folder.root} is a static model, whose vectors are means")
+    if [module.kind for module in folder.modules[1:]] not in ([], ["Normalize"]):
+        raise wrong_order(folder.root, folder.modules, supported="StaticEmbedding, Normalize")
+    if unknown := sorted(folder.config.fields.keys() - _KEYS):
+        raise ModelUnavailable(f"{folder.config.path}: {unknown[0][:60]} is not a key of model2vec that is supported")
+    tensor, ids, dimensions = _shapes(spec)
+    table, max_tokens = _rules(folder, StaticTable(tensor=tensor), spec)
+    return replace(
+        spec,
+        config={**folder.config.fields, "vocab_size": ids},
+        outputs=frozenset({"dense"}),
+        pooling="mean",
+        static=table,
+        hidden_size=dimensions,
+        dimensions=dimensions,
+        max_tokens=max_tokens,
+        matryoshka=matryoshka_of(folder, dimensions),
+    )
+
+
+def _shapes(spec: ModelSpec) -> tuple[str, int, int]:
+    """The table's name, how many token ids have a row, and its columns."""
+    tensors = open_table(spec.weights)
+    shapes = {name: weight.array.shape for name, weight in tensors.items()}
+    tensors.close()
+    name = next((name for name in ("embedding.weight", "embeddings") if name in shapes), "")
+    path = spec.weights[0]
+    if len(shapes.get(name, ())) != 2 or not all(shapes[name]):
+        raise ModelUnavailable(f"{path}: no table named embeddings or embedding.weight with rows and columns")
+    if others := sorted(shapes.keys() - {name, "weights", "mapping"}):
+        raise ModelUnavailable(f"{path}: a static model has no tensor {others[0][:60]!r}")
+    rows, dimensions = shapes[name]
+    ids = shapes.get("mapping", (rows,))
+    if len(ids) != 1 or shapes.get("weights", ids) != ids:
+        raise ModelUnavailable(f"{path}: mapping and weights must have one number for each token")
+    return name, ids[0], dimensions
+
+
+def _rules(folder: ModelFolder, table: StaticTable, spec: ModelSpec) -> tuple[StaticTable, int]:
+    """The rules of the library and version that saved the folder, and the limit in tokens."""
+    tokens, tokenizer = read_vocabulary(spec.tokenizer)
+    own = tokenizer.get("truncation")  # of the tokenizer itself; model2vec 0.10 replaces it
+    if not tokens or not isinstance(own, dict | None):
+        raise ModelUnavailable(f"{spec.tokenizer}: no tokens, or truncation is not an object")
+    own_limit = UNLIMITED_TOKENS if own is None else _limit(own.get("max_length"), spec.tokenizer)
+    if own is not None and own.get("direction", "Right") != "Right":
+        raise ModelUnavailable(f"{spec.tokenizer}: truncation on the left is not supported")
+    if not folder.config.path.is_file():
+        return table, own_limit
+    is_new = "max_length" in folder.config.fields
+    name, place = tokenizer["model"].get("unk_token"), tokenizer["model"].get("unk_id")
+    unknown = tokens.get(name) if isinstance(name, str) else place if is_new and isinstance(place, int) else None
+    limit = folder.config.get("max_length", MAX_TOKENS)
+    if limit is None:
+        return replace(table, unknown_id=unknown), UNLIMITED_TOKENS
+    limit = _limit(limit, folder.config.path)
+    characters = limit * int(median(map(len, tokens)))
+    if is_new or own_limit <= limit:
+        return replace(table, unknown_id=unknown, max_characters=characters), limit if is_new else own_limit
+    return replace(table, unknown_id=unknown, max_characters=characters, truncates_known=True), limit
+
+
+def _limit(value: object, path: Path) -> int:
+    if type(value) is not int or not 0 < value <= UNLIMITED_TOKENS:
+        raise ModelUnavailable(f"{path}: max_length must be a whole number from 1 to {UNLIMITED_TOKENS:,}")
+    return value

@@ -1,0 +1,90 @@
+"""Dense vectors of static models: the mean of a table's rows, one row a token. Serves nothing else.
+
+The table stays in the file's dtype, memory-mapped, so that only rows that occur are read. Sums are computed in float32.
+Source: model2vec's `StaticModel.encode`, sentence-transformers' `StaticEmbedding`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.checkpoint import open_table
+from vectord.checkpoints.files.weight import Weight
+from vectord.checkpoints.spec import ModelSpec
+from vectord.compute.backends.base import Answers, BackendFacts, BackendOptions, TokenBatch
+from vectord.compute.processor import thread_budget
+from vectord.errors import ModelUnavailable
+
+MAX_BATCH_TOKENS = 16_384
+
+
+def load(spec: ModelSpec, options: BackendOptions) -> StaticBackend:
+    """Map the table. Raises ModelUnavailable: another kind of model, or a mapping to rows that do not exist."""
+    if spec.static is None or spec.dense_modules:
+        raise ModelUnavailable("backend static: it serves static models only, without Dense modules")
+    return StaticBackend(spec, options)
+
+
+class StaticBackend:
+    """Any number of threads may call `forward` at once; numpy releases the GIL for large texts."""
+
+    def __init__(self, spec: ModelSpec, options: BackendOptions) -> None:
+        assert spec.static is not None
+        self._tensors = open_table(spec.weights)
+        table = self._tensors[spec.static.tensor]
+        # numpy has no bfloat16.
+        self._table: npt.NDArray[np.generic] = table.as_float32() if table.dtype == "BF16" else table.array
+        self._rows = _numbers(self._tensors.get("mapping"), np.int64)
+        self._weights = _numbers(self._tensors.get("weights"), np.float32)
+        self._unknown_id = spec.static.unknown_id
+        if self._rows is not None and not (0 <= self._rows.min() <= self._rows.max() < len(self._table)):
+            raise ModelUnavailable(f"{spec.weights[0]}: mapping names rows outside the table of {len(self._table):,}")
+        self.facts = BackendFacts(
+            name="static",
+            device="cpu",
+            dtype=self._table.dtype.name,
+            streams=options.streams or options.threads or thread_budget(),
+            cost="packed",
+            max_batch_tokens=options.max_batch_tokens or MAX_BATCH_TOKENS,
+        )
+
+    def forward(self, batch: TokenBatch, stream: int) -> Answers:
+        """See Backend.forward. A span without a known token gives zeros, as the libraries do."""
+        return self.forward_exact(batch)
+
+    def forward_exact(self, batch: TokenBatch) -> Answers:
+        """See Backend.forward_exact."""
+        ids = batch.texts.ids
+        rows = ids if self._rows is None else self._rows[ids]
+        known = None if self._unknown_id is None else ids != self._unknown_id  # (T,)
+        if known is not None and known.all():
+            known = None
+        weights = None if self._weights is None else self._weights[ids]  # (T,)
+        if known is not None:
+            weights = known.astype(np.float32) if weights is None else weights * known
+        spans = list(pairwise(batch.texts.cu_seqlens.tolist()) if batch.texts.spans is None else batch.texts.spans)
+        vectors = np.zeros((len(spans), self._table.shape[1]), np.float32)
+        for i, (start, stop) in enumerate(spans):
+            part = self._table[rows[start:stop]]  # (n, D): a copy
+            count = stop - start if known is None else int(known[start:stop].sum())
+            if weights is None:
+                np.add.reduce(part, axis=0, dtype=np.float32, out=vectors[i])
+            else:
+                np.dot(weights[start:stop], part.astype(np.float32, copy=False), out=vectors[i])
+            vectors[i] /= max(count, 1)
+        return {"dense": vectors}
+
+    def renew(self, stream: int) -> None:
+        """The backend has no state of a stream."""
+
+    def close(self) -> None:
+        """See Backend.close."""
+        self._table = self._table[:0].copy()
+        self._tensors.close()
+
+
+def _numbers(weight: Weight | None, dtype: type[np.generic]) -> npt.NDArray[np.generic] | None:
+    return None if weight is None else weight.array.astype(dtype)
