@@ -168,6 +168,7 @@ def test_smart_embedders_profile_has_its_queue_times_guards_and_batch_sizes(tmp_
     """From its documentation: 32 rerank requests, 90 s and 60 s timeouts, 128 items, and tables of batch sizes."""
     config = started("smart-embedder", tmp_path).config
     engine, server = config.engine, config.server
+    assert (engine.max_concurrent_requests, engine.count_running_requests) == (200, False)
     assert engine.max_concurrent_reranks == 32
     assert (engine.request_timeout_s, engine.rerank_timeout_s, engine.forward_timeout_s) == (90, 60, 30)
     assert engine.gpu_forward_timeout_s == 15

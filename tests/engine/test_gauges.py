@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from tests.engine.fakes import (
     CROSS_ENCODER,
     M3,
@@ -18,6 +19,7 @@ from tests.engine.fakes import (
 
 from vectord.compute.backends.base import OwnMemory
 from vectord.engine.models.registry import CompositeSource
+from vectord.errors import Overloaded
 from vectord.schema import Caller, DeviceMemory, EmbedRequest, RerankRequest
 
 BULK = Caller(client="indexer", lane="bulk")
@@ -70,6 +72,23 @@ async def test_queued_requests_for_vectors_are_counted() -> None:
             backend.gate.set()
         await asyncio.gather(*work)
         assert engine.gauges().queued_embeds == 0
+
+
+@pytest.mark.parametrize("counts", [True, False])
+async def test_running_requests_take_a_place_of_the_queue_only_where_they_count(counts: bool) -> None:
+    """With one place and `count_running_requests` off, one request runs, one is queued, and the next is refused."""
+    async with serving_one(M3, max_concurrent_requests=1, count_running_requests=counts) as (engine, backend):
+        close_gate(backend)
+        work = [asyncio.create_task(engine.answer(EmbedRequest(inputs=["first"]), Caller()))]
+        await entered(backend)
+        if not counts:
+            work.append(asyncio.create_task(engine.answer(EmbedRequest(inputs=["second", "third"]), Caller())))
+            await settle()
+        with pytest.raises(Overloaded):
+            await engine.answer(EmbedRequest(inputs=["one too many"]), Caller())
+        assert engine.gauges().queued_embeds == len(work) - 1
+        backend.gate.set()
+        await asyncio.gather(*work)
 
 
 class OnItsOwnDevice(FakeBackend):

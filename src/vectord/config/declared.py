@@ -233,6 +233,9 @@ class EngineConfig:
         "max_concurrent_requests.",
         limits=(1, 1_000_000),
     )
+    count_running_requests: bool = setting(
+        True, "Whether max_concurrent_requests counts requests for vectors that no longer wait for a batch."
+    )
     max_concurrent_reranks: int | None = setting(
         None,
         "Most rerank requests at once, counted apart from all others. Default: they count among "
@@ -448,7 +451,7 @@ class ServerConfig:
     health_of: str | None = setting(
         None,
         "API whose version and figures /health reports, for clients that compare them. Default: those of this server.",
-        choices=DIALECTS,
+        choices=("smart_embedder", "llamacpp"),
     )
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 

@@ -113,6 +113,7 @@ class Engine:
             self._config.queue_timeout_s,
             self._config.max_queue_wait_s,
             self._config.max_running_requests,
+            None if self._config.count_running_requests else lambda: len(self._embeds()[1]),
         )
         reranks = self._config.max_concurrent_reranks
         self._rerank_admission = (
@@ -202,7 +203,7 @@ class Engine:
             queued_tokens=queued,
             wait_s=max((runner.wait_s() for runner in runners), default=0.0),
             max_wait_s=self._config.max_queue_wait_s,
-            queued_embeds=len(set().union(*(runner.queued_embeds() for runner in runners))),
+            queued_embeds=len(self._embeds()[0]),
             under_way=sum(admission.under_way for admission in admissions),
             places=sum(admission.max_concurrent_requests for admission in admissions),
             cached_texts=len(self._cache),
@@ -213,6 +214,15 @@ class Engine:
             },
             devices={device: memory for device, memory in measured.items() if memory is not None},
         )
+
+    def _embeds(self) -> tuple[set[int], set[int]]:
+        """The requests for vectors with queued texts, and those whose texts all run."""
+        queued, running = set[int](), set[int]()
+        for runner in self._runners():
+            own_queued, own_running = runner.embeds()
+            queued |= own_queued
+            running |= own_running
+        return queued, running - queued
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -386,6 +396,7 @@ class Engine:
         raise busy
 
     def _report_queue(self) -> None:
+        self._admission.admit_waiting()
         queued = [runner.queued() for runner in self._runners()]
         self._observe(QueueChanged(sum(texts for texts, _ in queued), sum(tokens for _, tokens in queued)))
 

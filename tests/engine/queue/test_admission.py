@@ -397,3 +397,24 @@ async def test_a_request_that_waits_too_long_for_a_place_is_refused() -> None:
     with pytest.raises(QueueTimedOut) as late:
         await admission.enter()
     assert (late.value.limit, late.value.retry_after_s) == (0.01, 1.0)
+
+
+async def test_requests_that_need_no_place_any_more_are_not_counted() -> None:
+    """Smart Embedder's MAX_QUEUE_SIZE counts queued requests. A request that waits is admitted when one starts to run,
+    at the latest at the end of its wait."""
+    running = 0
+    admission = Admission(1, queue_timeout_s=0.01, running=lambda: running)
+    await admission.enter()
+    with pytest.raises(QueueTimedOut):
+        await admission.enter()
+    waiter = await wait_for_place(admission)
+    running = 1
+    await waiter  # nobody called admit_waiting
+    waiter = await wait_for_place(admission)
+    running = 2
+    admission.admit_waiting()
+    await waiter
+    assert admission.under_way == 3
+    for _ in range(3):
+        admission.leave()
+    await asyncio.wait_for(admission.drain(), 5)

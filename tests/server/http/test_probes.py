@@ -10,6 +10,7 @@ from tests.server.fakes import EMBED, FakeEngine
 
 from vectord.config import ServerConfig
 from vectord.config.declared import DIALECTS
+from vectord.config.settings import SETTINGS
 from vectord.products.common.dialect import load_dialects
 from vectord.server.http.app import create_app
 
@@ -93,6 +94,12 @@ async def test_ping_has_no_body() -> None:
     """As in TEI and SageMaker."""
     reply = await call(app(a="ready"), "GET", "/ping")
     assert (reply.body, reply.headers["content-length"]) == (b"", "0")
+
+
+def test_every_choice_of_health_of_has_values_of_its_own() -> None:
+    """A setting without effect is refused."""
+    (choices,) = [setting.choices for setting in SETTINGS if setting.name == "health_of"]
+    assert set(choices) == {one.name for one in load_dialects(DIALECTS) if one.original_health is not None}
 
 
 @pytest.mark.parametrize("health_of", [None, "smart_embedder"])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from vectord.errors import InferenceTimedOut, Overloaded, QueueTimedOut, ShuttingDown, TimedOut, VectordError
@@ -33,14 +33,17 @@ class Admission:
         queue_timeout_s: float = 0.0,
         patience_s: float = 0.0,
         max_running_requests: int | None = None,
+        running: Callable[[], int] | None = None,
     ) -> None:
         """queue_timeout_s: how long a request waits for a place; 0: not at all. No more wait than there are places:
         each holds its body. patience_s: how long a patient request waits; at most MAX_PATIENT do.
-        max_running_requests: the places; further requests wait, and max_concurrent_requests bounds all of them."""
+        max_running_requests: the places; further requests wait, and max_concurrent_requests bounds all of them.
+        running: returns how many active requests need no place any more; None: each needs one until it ends."""
         places = min(max_running_requests or max_concurrent_requests, max_concurrent_requests)
         self.max_concurrent_requests = places
         self._room = places if max_running_requests is None else max_concurrent_requests - places
         self.under_way = 0
+        self._running = running
         self._queue_timeout_s = queue_timeout_s
         self._patience_s = patience_s
         self._waiting: dict[asyncio.Future[None], None] = {}  # in order; done when the request has a place
@@ -54,7 +57,7 @@ class Admission:
         room = max(self._room, MAX_PATIENT) if patient else self._room
         if self._draining:
             raise ShuttingDown()
-        if self.under_way < self.max_concurrent_requests:
+        if self._has_place():
             self.under_way += 1
             self._empty.clear()
         elif timeout_s and len(self._waiting) < room:
@@ -64,12 +67,16 @@ class Admission:
 
     def leave(self) -> None:
         """Returns a place: to the request that has waited longest, if any."""
-        if (place := self._next_waiting()) is not None:
-            place.set_result(None)
-            return
         self.under_way -= 1
+        self.admit_waiting()
         if not self.under_way:
             self._empty.set()
+
+    def admit_waiting(self) -> None:
+        """Gives free places to waiting requests. Called when `running` may have changed."""
+        while self._waiting and self._has_place() and (place := self._next_waiting()) is not None:
+            self.under_way += 1
+            place.set_result(None)
 
     def refuse(self) -> None:
         """Refuse new and waiting requests from now on."""
@@ -100,6 +107,7 @@ class Admission:
             timer.cancel()
 
     def _give_up(self, place: asyncio.Future[None], waited_s: float) -> None:
+        self.admit_waiting()
         self._waiting.pop(place, None)
         if not place.done():
             place.set_exception(
@@ -110,6 +118,11 @@ class Admission:
                     retry_after_s=max(MIN_RETRY_AFTER_S, self._queue_timeout_s),
                 )
             )
+
+    def _has_place(self) -> bool:
+        if self.under_way < self.max_concurrent_requests:
+            return True
+        return self._running is not None and self.under_way - self._running() < self.max_concurrent_requests
 
     def _next_waiting(self) -> asyncio.Future[None] | None:
         while self._waiting:

@@ -73,6 +73,7 @@ class Job:
         self.caller = caller
         self.failures: dict[int, VectordError] = {}
         self.items: list[Item] = []  # what this job waits for: its own items and shared ones
+        self.is_queued_whole = False  # whether `items` is complete
         self.queue_s = 0.0  # sum over the texts since the start of the job, as inference_s
         self.inference_s = 0.0
         self.began_s = now_s

@@ -141,12 +141,14 @@ class ModelRunner:
         """The number of queued texts and tokens."""
         return self._worker.queued()
 
-    def queued_embeds(self) -> set[int]:
-        """The requests for vectors with queued texts. A composite's request has the same number in each runner."""
+    def embeds(self) -> tuple[set[int], set[int]]:
+        """The requests for vectors with queued texts, and those whose texts all run. A composite's request has the same
+        number in each runner."""
         # A request's texts are taken in order, so its last one shows whether any is left.
         jobs = [job for job in self._jobs if job.items and "scores" not in job.items[-1].kinds]
         are_queued = self._worker.are_queued([job.items[-1] for job in jobs])
-        return {id(job.caller) for job, is_queued in zip(jobs, are_queued, strict=True) if is_queued}
+        queued = {id(job.caller) for job, is_queued in zip(jobs, are_queued, strict=True) if is_queued}
+        return queued, {id(job.caller) for job in jobs if job.is_queued_whole} - queued
 
     def queued_by_lane(self) -> dict[Lane, int]:
         """Queued tokens, by lane."""
@@ -293,6 +295,7 @@ class ModelRunner:
                 self._worker.put(items)
             elif items and device is not None:
                 self._worker.put_on(device, items)
+        job.is_queued_whole = True
         self._queue_changed()
 
     def _abandon(self, job: Job) -> None:

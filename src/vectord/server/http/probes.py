@@ -27,7 +27,7 @@ from vectord.server.pipeline import Shutdown
 
 
 def probe_pages(engine: EngineClient, shutdown: Shutdown, version: str, health_of: str | None = None) -> Sequence[Page]:
-    """health_of: the dialect whose version and figures /health reports."""
+    """health_of: a dialect with `original_health`, whose values /health reports; None: this server's own."""
     probes = Probes(engine, shutdown, version, health_of)
     return (
         Page(path="/health", show=probes.health, summary="Show whether the server accepts requests, and the models"),
