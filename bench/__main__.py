@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import bulk, console, fairness, large, overload, peers, precision, run, wire
+from bench import bulk, console, fairness, large, overload, peers, precision, run, static, wire
 from bench.child import REPOSITORY
 from bench.corpus import make_corpus
 from bench.machine import conditions
@@ -91,6 +91,9 @@ def _measure(options: argparse.Namespace, subject: Subject) -> tuple[Sequence[Ro
     if options.measure == "peers":
         compared = peers.measure(subject, options.rounds, options.texts)
         return peers.rows(compared), compared.rounds
+    if options.measure == "static":
+        tables = static.measure(subject, options.models[0], options.rounds, options.texts)
+        return static.rows(tables), tables
     if options.measure == "bulk":
         jobs = bulk.measure(subject, options.rounds, options.texts)
         return bulk.rows(jobs), jobs
@@ -104,13 +107,25 @@ def _options() -> argparse.Namespace:
         "measure",
         nargs="?",
         default="bench",
-        choices=("bench", "peers", "soak", "overload", "fairness", "large", "wire", "bulk", "console", "precision"),
+        choices=(
+            "bench",
+            "peers",
+            "soak",
+            "overload",
+            "fairness",
+            "large",
+            "wire",
+            "bulk",
+            "console",
+            "precision",
+            "static",
+        ),
         help="bench: vectord; peers: also sentence-transformers and infinity; "
         "soak: memory and answers over minutes; overload: five times the load it can bear; "
         "fairness: single requests during a bulk job; "
         "large: BGE-M3, its reranker and Qwen3-0.6B with random weights; wire: CPU time of each API; "
         "bulk: a file to a file; console: cost of the page; "
-        "precision: vectors and search results of each dtype",
+        "precision: vectors and search results of each dtype; static: a static model next to MiniLM and model2vec",
     )
     parser.add_argument("--json", action="store_true", help="print JSON with every round instead of the table")
     parser.add_argument("--rounds", type=int, default=3, help="the best round counts (default: %(default)s)")
@@ -126,7 +141,7 @@ def _options() -> argparse.Namespace:
         type=Path,
         nargs="+",
         default=[resolve(DEFAULT_MODEL, offline=True).folder],
-        help="folders that precision compares (default: the default model)",
+        help="folders that precision compares (default: the default model), and the table of static",
     )
     parser.add_argument("--job-texts", type=int, default=100_000, help="of fairness's job (default: %(default)s)")
     parser.add_argument("--minutes", type=float, help="of soak and overload (default: 20 and 1)")
