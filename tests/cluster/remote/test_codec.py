@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from functools import partial
 from typing import Any, get_args
 
 import msgspec
@@ -21,14 +22,14 @@ from vectord.cluster.remote.codec import (
     RESULTS,
     BadFrame,
     Buffer,
-    decode_error,
     decode_request,
     decode_result,
-    encode_error,
+    decode_value,
     encode_request,
     encode_result,
+    encode_value,
 )
-from vectord.errors import InvalidField, Untokenizable
+from vectord.errors import InvalidField, Untokenizable, VectordError
 from vectord.schema import ANYONE, Caller, EmbedRequest, EmbedResult, Request, Result, Usage
 
 USED = Usage(lengths=[], characters=0)
@@ -73,7 +74,7 @@ def test_every_result_arrives_unchanged(kind: type, data: st.DataObject) -> None
 def test_every_error_arrives_unchanged(kind: Any, data: st.DataObject) -> None:
     """Of the same class, with the same template and attributes."""
     error = data.draw(failures(kind))
-    assert same(error, decode_error(*received(encode_error(error))))
+    assert same(error, decode_value(VectordError, *received(encode_value(error))))
 
 
 def test_the_unions_contain_every_request_and_result() -> None:
@@ -153,7 +154,7 @@ def test_an_invalid_array_is_refused(wrong: object) -> None:
 @given(packed=st.binary(max_size=200), arrays=st.binary(max_size=64))
 def test_any_bytes_are_a_value_or_a_bad_frame(packed: bytes, arrays: bytes) -> None:
     """Never another exception."""
-    for decode in (decode_request, decode_result, decode_error):
+    for decode in (decode_request, decode_result, partial(decode_value, VectordError)):
         with pytest.raises(BadFrame):
             decode(packed, arrays)
 
@@ -174,7 +175,7 @@ def test_a_frame_with_a_wrong_byte_is_a_value_or_a_bad_frame(data: st.DataObject
 def test_depth_is_bounded(depth: int) -> None:
     """Deeply nested arrays are refused."""
     with pytest.raises(BadFrame):
-        decode_error(b"\x91" * depth + b"\x00", b"")
+        decode_value(VectordError, b"\x91" * depth + b"\x00", b"")
 
 
 def test_an_unknown_class_is_refused() -> None:
@@ -184,7 +185,7 @@ def test_an_unknown_class_is_refused() -> None:
         with pytest.raises(BadFrame):
             decode_request(msgspec.msgpack.encode((ANYONE, name, value)), b"")
     with pytest.raises(BadFrame):
-        decode_error(msgspec.msgpack.encode(("SystemExit", "words", {})), b"")
+        decode_value(VectordError, msgspec.msgpack.encode(("SystemExit", "words", {})), b"")
 
 
 def test_a_request_that_cannot_be_encoded_is_a_client_error() -> None:

@@ -56,16 +56,8 @@ def decode_result(packed: Buffer, arrays: Buffer) -> Result:
     return cast(Result, _untagged(RESULTS, name, raw, arrays))
 
 
-def encode_error(error: VectordError) -> list[Buffer]:
-    return encode_value(_error_fields(error))
-
-
-def decode_error(packed: Buffer, arrays: Buffer) -> VectordError:
-    return cast(VectordError, decode_value(VectordError, packed, arrays))
-
-
 def encode_value(value: object) -> list[Buffer]:
-    """Any value of the types that msgspec and this module support."""
+    """Any value of the types that msgspec and this module support, such as a VectordError."""
     writer = _ArrayWriter()
     try:
         packed = msgspec.msgpack.encode(value, enc_hook=writer.hook)

@@ -14,10 +14,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from vectord.cluster.remote.codec import BadFrame, Buffer, decode_error, decode_value, encode_value
+from vectord.cluster.remote.codec import BadFrame, Buffer, decode_value, encode_value
 from vectord.cluster.remote.frames import HEAD, MAX_FRAME_BYTES, FrameConnection, Kind, read_head
 from vectord.cluster.remote.messages import EngineState, Report
-from vectord.errors import PayloadTooLarge, Unavailable
+from vectord.errors import PayloadTooLarge, Unavailable, VectordError
 
 FIRST_RETRY_S = 0.02  # after a refused connection; doubles each time
 LONGEST_RETRY_S = 1.0
@@ -153,7 +153,7 @@ class Link:
                     return
                 try:
                     if kind is Kind.ERROR:
-                        reply.set_exception(decode_error(packed, arrays))
+                        reply.set_exception(decode_value(VectordError, packed, arrays))
                     else:
                         reply.set_result(decode(packed, arrays))
                 except BadFrame:  # ends the connection; this request is no longer among the pending ones

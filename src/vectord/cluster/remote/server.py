@@ -22,7 +22,6 @@ from vectord.cluster.remote.codec import (
     Buffer,
     decode_request,
     decode_value,
-    encode_error,
     encode_result,
     encode_value,
 )
@@ -230,8 +229,8 @@ class _FrontEndConnection:
     def _fail(self, number: int, error: VectordError, caller: Caller) -> None:
         """Sends the error, or another one if its values cannot be sent: without a frame the front-end would wait."""
         try:
-            content = encode_error(error)
+            content = encode_value(error)
         except Exception as cause:
             log_failure(cause, request_id=caller.request_id, method="", route=caller.route)
-            content = encode_error(VectordError(UNFORESEEN))
+            content = encode_value(VectordError(UNFORESEEN))
         self.frames.send(Kind.ERROR, number, content)
