@@ -20,10 +20,10 @@ import click
 
 from vectord.bulk.job import BulkFailed
 from vectord.bulk.options import config_of, job_of, parameters, read_options
-from vectord.cluster.ray.cluster import QUIET, check_ray, cluster_parameters, join, prepare, read_words
+from vectord.cluster.ray.cluster import QUIET, check_ray, cluster_parameters, exit_code_of, join, prepare, read_words
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine, load
-from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
@@ -49,51 +49,29 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterJob:
-    """actors: the number of concurrent ones. cpus, gpus: of each actor."""
+    """options: the values of COMMAND. In `job`, source and out are not used: they may be URIs."""
 
     job: BulkJob
     config: Config
-    source: str
-    out: str
-    address: str | None = None
-    part_rows: int = PART_ROWS
-    actors: int = 1
-    cpus: int = 1
-    gpus: float = 0.0
-    patience_s: float = 3600.0
-    restart: bool = False
-
-
-def main(words: Sequence[str]) -> int:
-    """The exit code."""
-    try:
-        return run(words)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except StartError as problem:
-        sys.stderr.write(f"vectord: {problem.message}\n")
-        return ExitCode.BAD_START
-    except BulkFailed as failed:
-        sys.stderr.write(f"vectord: {failed}\n")
-        return ExitCode.FAILED
+    options: SimpleNamespace
 
 
 def run(words: Sequence[str]) -> int:
     job = cluster_job(*read_words(COMMAND, words))
     check_ray()
     prepare(QUIET)
-    join(job.address)
+    join(job.options.address)
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
 
     try:
-        summary = embed(job, _print_line)
+        summary = embed(job, lambda line: sys.stderr.write(line + "\n"))
     finally:
         ray.shutdown()
     sys.stdout.write(json.dumps(summary) + "\n")
     return 0
 
 
-def embed(job: ClusterJob, report: Callable[[str], None]) -> dict[str, Any]:
+def embed(job: ClusterJob, report: Callable[[str], object]) -> dict[str, Any]:
     """Make OUT on the cluster that this process has joined. Returns the summary.
 
     report: called with a line for each part. Raises ConfigError, BulkFailed.
@@ -106,16 +84,16 @@ def embed(job: ClusterJob, report: Callable[[str], None]) -> dict[str, Any]:
         parts_of,
     )
 
-    started_s = time.monotonic()
-    source, out = SharedStorage(job.source), SharedStorage(job.out)
+    started_s, options = time.monotonic(), job.options
+    source, out = SharedStorage(options.source), SharedStorage(options.out)
     files = source.parquet_files()
-    parts = list(parts_of(files, job.part_rows))
-    begin(out, job.job, files, job.part_rows, restart=job.restart)
+    parts = list(parts_of(files, options.part_rows))
+    begin(out, job.job, files, options.part_rows, restart=options.restart)
     done = finished_parts(out, parts)
     missing = [part for part in parts if part.name not in done]
     made = _make(job, missing, _facts_of(done), out, report)
     summary = {
-        "out": job.out,
+        "out": options.out,
         "rows": sum(file.rows for file in files),
         "parts": len(parts),
         "parts_before": len(done),
@@ -133,7 +111,7 @@ def _make(
     missing: Sequence[InputPart],
     made_with: Mapping[str, Any],
     out: SharedStorage,
-    report: Callable[[str], None],
+    report: Callable[[str], object],
 ) -> list[dict[str, Any]]:
     """The reports of the parts, in any order. made_with: the facts of the finished parts. Raises BulkFailed."""
     if not missing:
@@ -149,14 +127,14 @@ def _make(
         fn_constructor_args=[
             job.config,
             job.job,
-            job.source,
-            job.out,
+            job.options.source,
+            job.options.out,
             made_with.get("fingerprint"),
-            job.patience_s,
+            job.options.patience_s,
         ],
-        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(job.actors, len(missing))),
-        num_cpus=job.cpus,
-        num_gpus=job.gpus,
+        compute=ray.data.ActorPoolStrategy(min_size=1, max_size=min(job.options.actors, len(missing))),
+        num_cpus=job.options.cpus,
+        num_gpus=job.options.gpus,
     )
     made: list[dict[str, Any]] = []
     space = made_with.get("space", "")
@@ -185,10 +163,6 @@ def _facts_of(done: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
     return next((facts for facts in done.values() if facts.get("space")), {})
 
 
-def _print_line(line: str) -> None:
-    sys.stderr.write(line + "\n")
-
-
 def cluster_job(options: SimpleNamespace, line: CommandLine) -> ClusterJob:
     """Raises ConfigError."""
     options = read_options({**vars(options), "output_format": "parquet"})
@@ -196,19 +170,8 @@ def cluster_job(options: SimpleNamespace, line: CommandLine) -> ClusterJob:
         raise ConfigError("--url: the nodes open the model themselves; use vectord bulk --url for a server")
     config = config_of(load(line, os.environ, Path.cwd(), profiles()), options)
     threads = config.device.num_threads or options.cpus
-    return ClusterJob(
-        job=job_of(options),
-        config=replace(config, device=replace(config.device, num_threads=threads)),
-        source=options.source,
-        out=options.out,
-        address=options.address,
-        part_rows=options.part_rows,
-        actors=options.actors,
-        cpus=options.cpus,
-        gpus=options.gpus,
-        patience_s=options.patience_s,
-        restart=options.restart,
-    )
+    config = replace(config, device=replace(config.device, num_threads=threads))
+    return ClusterJob(job=job_of(options), config=config, options=options)
 
 
 COMMAND = Command(
@@ -232,4 +195,4 @@ COMMAND = Command(
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_code_of(run, sys.argv[1:]))

@@ -23,13 +23,14 @@ from vectord.cluster.ray.cluster import (
     ReplicaOptions,
     check_ray,
     cluster_parameters,
+    exit_code_of,
     join,
     prepare,
     read_words,
 )
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine, Loaded, load
-from vectord.errors import ConfigError, ExitCode, StartError
+from vectord.errors import ConfigError, StartError
 from vectord.products.common.profiles import profiles
 
 if TYPE_CHECKING:
@@ -48,17 +49,6 @@ Examples:
   serve run vectord.cluster.serve:app num_replicas=2 models=BAAI/bge-m3"""
 
 
-def main(words: Sequence[str]) -> int:
-    """The exit code."""
-    try:
-        return run(words)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except StartError as problem:
-        sys.stderr.write(f"vectord: {problem.message}\n")
-        return ExitCode.BAD_START
-
-
 def run(words: Sequence[str]) -> int:
     """Serve until a signal. Raises StartError."""
     options, line = read_words(COMMAND, words)
@@ -69,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     import ray  # noqa: PLC0415 - after `prepare`, as all of Ray
     from ray import serve  # noqa: PLC0415
 
-    from vectord.cluster.ray.application import NAME, application  # noqa: PLC0415
+    from vectord.cluster.ray.replica import NAME, application  # noqa: PLC0415
 
     ended = _ended()
     try:
@@ -104,7 +94,7 @@ def app(arguments: Mapping[str, str]) -> Any:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items() if name != "models"]
     words += arguments.get("models", "").replace(",", " ").split()
     options, line = read_words(COMMAND, words)
-    from vectord.cluster.ray.application import application  # noqa: PLC0415 - after `prepare`
+    from vectord.cluster.ray.replica import application  # noqa: PLC0415 - after `prepare`
 
     return application(_load(line).config, replica_options(options))
 
@@ -174,4 +164,4 @@ def _ended() -> threading.Event:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(exit_code_of(run, sys.argv[1:]))

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,9 +134,9 @@ def test_another_job_is_refused(tmp_path: Path, source: Path) -> None:
     first = order(source, tmp_path / "out")
     from vectord.cluster.ray.parts import SharedStorage, begin
 
-    files = SharedStorage(first.source).parquet_files()
-    begin(SharedStorage(first.out), first.job, files, PART_ROWS, restart=False)
+    files = SharedStorage(str(source)).parquet_files()
+    begin(SharedStorage(str(tmp_path / "out")), first.job, files, PART_ROWS, restart=False)
     with pytest.raises(ConfigError, match="part_rows"):
-        embed(replace(first, part_rows=7), lambda line: None)
+        embed(order(source, tmp_path / "out", "--part-rows", "7"), lambda line: None)
     with pytest.raises(ConfigError, match="dimensions"):
         embed(order(source, tmp_path / "out", "--dimensions", "8"), lambda line: None)

@@ -37,7 +37,7 @@ def served(port: int, config: Config, shape: ReplicaOptions) -> Iterator[str]:
     """The URL of an application with these options."""
     from ray import serve
 
-    from vectord.cluster.ray.application import NAME, application
+    from vectord.cluster.ray.replica import NAME, application
 
     config = replace(config, server=replace(ServerConfig(), port=port))
     serve.run(application(config, shape), name=NAME, route_prefix="/")
@@ -50,7 +50,7 @@ def served(port: int, config: Config, shape: ReplicaOptions) -> Iterator[str]:
 def running_replicas() -> int:
     from ray import serve
 
-    from vectord.cluster.ray.application import NAME
+    from vectord.cluster.ray.replica import NAME
 
     (deployment,) = serve.status().applications[NAME].deployments.values()
     return deployment.replica_states.get("RUNNING", 0)

@@ -55,4 +55,4 @@ def test_invalid_bulk_options_are_refused(words: str) -> None:
 def test_a_uri_stays_unchanged() -> None:
     """s3://bucket is not treated as a path."""
     order = bulk.cluster_job(*read_words(bulk.COMMAND, ["s3://b/in", "s3://b/out", "--cpus", "3"]))
-    assert (order.source, order.out, order.config.device.num_threads) == ("s3://b/in", "s3://b/out", 3)
+    assert (order.options.source, order.options.out, order.config.device.num_threads) == ("s3://b/in", "s3://b/out", 3)

@@ -31,7 +31,7 @@ def served() -> Iterator[tuple[str, Any, list[Any]]]:
     ):
         from ray import serve
 
-        from vectord.cluster.ray.application import NAME, application
+        from vectord.cluster.ray.replica import NAME, application
         from vectord.cluster.serve import start
 
         config = replace(

@@ -6,7 +6,8 @@ Ray reads the environment when it is imported, so both call `prepare` first.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import MappingProxyType, SimpleNamespace
@@ -14,9 +15,10 @@ from typing import Any
 
 import click
 
+from vectord.bulk.job import BulkFailed
 from vectord.config.command_line import Command, value
 from vectord.config.sources import CommandLine
-from vectord.errors import ConfigError
+from vectord.errors import ConfigError, ExitCode, StartError
 
 QUIET: Mapping[str, str] = MappingProxyType(
     {
@@ -88,3 +90,17 @@ def read_words(command: Command, words: Sequence[str]) -> tuple[SimpleNamespace,
     if not options.gpus >= 0:  # nan fails too
         raise ConfigError(f"--gpus: expected 0 or more, got {options.gpus:g}")
     return options, context.ensure_object(CommandLine)
+
+
+def exit_code_of(run: Callable[[Sequence[str]], int], words: Sequence[str]) -> int:
+    """The exit code of a command. Prints the error that ends it."""
+    try:
+        return run(words)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except StartError as problem:
+        sys.stderr.write(f"vectord: {problem.message}\n")
+        return ExitCode.BAD_START
+    except BulkFailed as failed:
+        sys.stderr.write(f"vectord: {failed}\n")
+        return ExitCode.FAILED
