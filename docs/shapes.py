@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from msgspec import inspect
 
+OBJECT = inspect.StructType | inspect.DataclassType
 WIDTH = 116
 DEFAULT_BOUNDS = (None, 2**31 - 1, -(2**31))  # bounds of every integer field, omitted from the page
 
@@ -99,7 +100,7 @@ def _lines(kind: inspect.Type, indent: str, column: int) -> str:
         return f"\n{indent}or ".join(_lines(each, indent, column) for each in kind.types)
     if isinstance(kind, inspect.ListType):
         return f"[{_lines(kind.item_type, indent, column + 1)}]"
-    if isinstance(kind, inspect.StructType):
+    if isinstance(kind, OBJECT):
         deeper = indent + "  "
         members = [f"{deeper}{name}{_lines(each, deeper, len(deeper + name))},\n" for name, each in _members(kind)]
         return "{\n" + "".join(members) + indent + "}"
@@ -120,14 +121,14 @@ def _line(kind: inspect.Type, *, briefly: bool = False) -> str:
             return f"[{', '.join(_line(each, briefly=briefly) for each in kind.item_types)}]"
         case inspect.DictType():
             return f"{{{_line(kind.key_type)}: {_line(kind.value_type, briefly=briefly)}}}"
-        case inspect.StructType():
+        case inspect.StructType() | inspect.DataclassType():
             return "object" if briefly else f"{{{', '.join(name + _line(each) for name, each in _members(kind))}}}"
     return _word(kind)
 
 
-def _members(struct: inspect.StructType) -> Iterator[tuple[str, inspect.Type]]:
+def _members(struct: inspect.StructType | inspect.DataclassType) -> Iterator[tuple[str, inspect.Type]]:
     """The fields of a response as "index: " or "text?: ", each with its type."""
-    if struct.tag is not None:
+    if isinstance(struct, inspect.StructType) and struct.tag is not None:
         yield f"{struct.tag_field}: ", inspect.LiteralType((struct.tag,))
     for field in struct.fields:
         yield f"{field.encode_name}{'' if field.required else '?'}: ", field.type

@@ -346,10 +346,12 @@ class SimilarityResult:
 
 @dataclass(frozen=True, slots=True)
 class Token:
+    """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
+
     id: int
     text: str
     special: bool
-    start: int | None  # BYTE offsets into the prompted text; None for special tokens
+    start: int | None
     stop: int | None
 
 

@@ -55,7 +55,6 @@ from vectord.products.tei.routes import (
     Rank,
     RootAnswer,
     SparseEntry,
-    TokenAnswer,
     VertexAnswer,
 )
 from vectord.schema import (
@@ -601,7 +600,7 @@ def test_tokenize_answers_tokens_with_byte_offsets():
             {"id": 7, "text": "é", "special": False, "start": 0, "stop": 2},
         ]
     ]
-    assert msgspec.json.decode(rendered.body, type=list[list[TokenAnswer]])[0][1].text == "é"
+    assert msgspec.json.decode(rendered.body, type=list[list[Token]])[0][1].text == "é"
 
 
 def test_decode_answers_texts():

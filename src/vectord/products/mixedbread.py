@@ -15,7 +15,7 @@ from vectord.errors import VectordError
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import UNPROCESSABLE, error_response
 from vectord.products.common.inputs import Switch, TopN, read_switch
-from vectord.products.common.ranking import best_first
+from vectord.products.common.ranking import EXAMPLE, best_first
 from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.products.common.vectors import json_answer
 from vectord.schema import RerankRequest, RerankResult, TextOptions
@@ -55,8 +55,8 @@ class Reranking(msgspec.Struct):
     summary="Rank texts by how well they answer a query",
     example={
         "model": EXAMPLE_MODEL,
-        "query": "What is the capital of France?",
-        "input": ["Paris is the capital of France.", "Cats sleep most of the day."],
+        "query": EXAMPLE["query"],
+        "input": EXAMPLE["documents"],
         "return_input": True,
     },
     keys=["input"],

@@ -26,7 +26,7 @@ from vectord.errors import (
 from vectord.products.common.body import Count, PositiveCount, TokenId
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Route, Routes
 from vectord.products.common.errors import FASTAPI, error_response, faults, row_of
-from vectord.products.common.inputs import Switch, read_inputs, read_switch
+from vectord.products.common.inputs import Force, Switch, Width, read_inputs, read_switch
 from vectord.products.common.models import ListedModels, listed_models
 from vectord.products.common.ranking import best_first, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -92,11 +92,9 @@ class EmbeddingsBody(msgspec.Struct):
     model: Model = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
     user: str | None = None
-    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    dimensions: Width = None
     output_dimension: Annotated[Count | None, msgspec.Meta(description="LiteLLM's word for `dimensions`")] = None
-    force_dimensions: Annotated[
-        Switch, msgspec.Meta(description="ours: cut vectors that were not trained to be cut, too")
-    ] = None
+    force_dimensions: Force = None
     modality: Annotated[str | None, msgspec.Meta(description='"text"; images and audio are not served')] = None
 
 

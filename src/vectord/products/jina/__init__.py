@@ -124,18 +124,18 @@ class MultiVectorItem(msgspec.Struct, tag_field="object", tag="embeddings"):
     embeddings: list[list[float] | str] | MultiVectorByType
 
 
-class Embeddings(msgspec.Struct):
+class Answer(msgspec.Struct):
     object: Literal["list"]
+    model: str
+    usage: TokenUsage
+
+
+class Embeddings(Answer):
     data: list[EmbeddingItem | MultiVectorItem]
-    model: str
-    usage: TokenUsage
 
 
-class MultiVectors(msgspec.Struct):
-    object: Literal["list"]
+class MultiVectors(Answer):
     data: list[MultiVectorItem]
-    model: str
-    usage: TokenUsage
 
 
 # --- embeddings -----------------------------------------------------------------------------------------------
@@ -358,11 +358,8 @@ class RankingMeta(msgspec.Struct):
     tokens: RankingTokens
 
 
-class Ranking(msgspec.Struct):
-    object: Literal["list"]
+class Ranking(Answer):
     results: list[RankedDocument]
-    model: str
-    usage: TokenUsage
     id: str
     meta: RankingMeta
 

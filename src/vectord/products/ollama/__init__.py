@@ -18,7 +18,8 @@ from vectord.errors import InputTooLong, MissingField, ModelNotFound, VectordErr
 from vectord.products.common.body import Count
 from vectord.products.common.dialect import EXAMPLE_MODEL, Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response
-from vectord.products.common.vectors import dump_json
+from vectord.products.common.inputs import Width
+from vectord.products.common.vectors import json_answer
 from vectord.schema import EmbedRequest, EmbedResult, ListModels, ModelInfo, ModelList, TextOptions
 
 ROUTES = Routes()
@@ -43,7 +44,7 @@ class EmbedBody(msgspec.Struct):
     input: str | list[str] | None
     model: str | None = None
     truncate: bool | None = None
-    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    dimensions: Width = None
     force_dimensions: Annotated[
         bool | None, msgspec.Meta(description="cut vectors that were not trained to be cut, too")
     ] = None
@@ -73,24 +74,23 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
     model = _model(body.model, incoming.models)
     if not body.input:
         return Call(ListModels(model=model), render_no_embeddings)
+    served = next(
+        (info for info in incoming.models if (info.name == model if model else "dense" in info.outputs)), None
+    )
+    # As in Ollama, a number above the width of the model's vectors is ignored.
+    exceeds = body.dimensions is not None and served is not None and body.dimensions > served.dimensions
     request = EmbedRequest(
         inputs=[body.input] if isinstance(body.input, str) else body.input,
         model=model,
         text=_text_options(body.options, body.truncate),
-        dimensions=_width(body.dimensions, model, incoming.models),
+        dimensions=None if exceeds else body.dimensions or None,
         force_dimensions=body.force_dimensions is True,
     )
     return Call(request, render_embeddings)
 
 
-def _width(dimensions: int | None, name: str | None, models: Sequence[ModelInfo]) -> int | None:
-    """As many numbers as the client wants; None, which is all, for more than the model has, as in Ollama."""
-    served = next((info for info in models if (info.name == name if name else "dense" in info.outputs)), None)
-    return dimensions if dimensions and not (served and dimensions > served.dimensions) else None
-
-
 def render_embeddings(result: EmbedResult) -> Rendered:
-    return _answer(
+    return json_answer(
         model=result.model,
         embeddings=result.dense["float"],
         total_duration=round(result.usage.timings.total_s * 10**9),
@@ -101,7 +101,7 @@ def render_embeddings(result: EmbedResult) -> Rendered:
 
 def render_no_embeddings(result: ModelList) -> Rendered:
     """The answer to no input, with the requested or the first model."""
-    return _answer(model=result.models[0].name, embeddings=[])
+    return json_answer(model=result.models[0].name, embeddings=[])
 
 
 class PromptBody(msgspec.Struct):
@@ -127,9 +127,9 @@ def parse_prompt(body: PromptBody, incoming: Incoming) -> Call:
     """The predecessor of /api/embed. Its vectors are not normalized."""
     model = _model(body.model, incoming.models)
     if not body.prompt:
-        return Call(ListModels(model=model), lambda result: _answer(embedding=[]))
+        return Call(ListModels(model=model), lambda result: json_answer(embedding=[]))
     request = EmbedRequest(inputs=[body.prompt], model=model, text=_text_options(body.options), normalize=False)
-    return Call(request, lambda result: _answer(embedding=result.dense["float"][0]))
+    return Call(request, lambda result: json_answer(embedding=result.dense["float"][0]))
 
 
 def _text_options(options: Options | None, truncate: bool | None = None) -> TextOptions:
@@ -242,7 +242,7 @@ def render_shown(result: ModelList) -> Rendered:
         f"{info.architecture}.context_length": info.max_input_tokens,
         f"{info.architecture}.embedding_length": info.dimensions,
     }
-    return _answer(details=_details(info), model_info=facts, **_facts(info))
+    return json_answer(details=_details(info), model_info=facts, **_facts(info))
 
 
 class Model(msgspec.Struct):
@@ -263,7 +263,7 @@ class Models(msgspec.Struct):
 
 @ROUTES.get("/api/tags", summary="List served models", answer=Models)
 def render_tags(result: ModelList) -> Rendered:
-    return _answer(models=[_named(info) | _facts(info) for info in result.models])
+    return json_answer(models=[_named(info) | _facts(info) for info in result.models])
 
 
 class Running(msgspec.Struct):
@@ -285,7 +285,9 @@ class RunningModels(msgspec.Struct):
 @ROUTES.get("/api/ps", summary="List the models in memory", answer=RunningModels)
 def render_running(result: ModelList) -> Rendered:
     loaded = [info for info in result.models if info.state == "ready"]
-    return _answer(models=[_named(info) | {"size_vram": 0, "context_length": info.max_input_tokens} for info in loaded])
+    return json_answer(
+        models=[_named(info) | {"size_vram": 0, "context_length": info.max_input_tokens} for info in loaded]
+    )
 
 
 # --- the server -----------------------------------------------------------------------------------------------
@@ -297,17 +299,13 @@ class Version(msgspec.Struct):
 
 @ROUTES.get("/api/version", summary="Show the server's version", answer=Version, public=True)
 def render_version(result: ModelList) -> Rendered:
-    return _answer(version=__version__)
+    return json_answer(version=__version__)
 
 
 @ROUTES.get("/", summary="Show that the server is running", public=True)
 def render_front(result: ModelList) -> Rendered:
     """Ollama's clients look for this sentence."""
     return Rendered(body=b"Ollama is running", content_type="text/plain; charset=utf-8")
-
-
-def _answer(**shown: object) -> Rendered:
-    return Rendered(body=dump_json(shown))
 
 
 # --- errors ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from vectord.products.common.inputs import (
     Switch,
     TextsIdsOrItems,
     Truncate,
+    Width,
     check_characters,
     read_fingerprint,
     read_inputs,
@@ -52,7 +53,7 @@ class EmbeddingsBody(msgspec.Struct):
     input: TextsIdsOrItems
     model: str | None = None
     encoding_format: Annotated[str | None, msgspec.Meta(description='"float" (also for null) or "base64"')] = None
-    dimensions: Annotated[Count | None, msgspec.Meta(description="leading numbers to keep; 0 and null: all")] = None
+    dimensions: Width = None
     output_dimension: Annotated[Count | None, msgspec.Meta(description="Voyage's word for `dimensions`")] = None
     force_dimensions: Switch = None
     output_dtype: Annotated[Precision | None, msgspec.Meta(description="of Voyage: the type of the numbers")] = None

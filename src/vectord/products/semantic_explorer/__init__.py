@@ -10,16 +10,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from vectord import errors
 from vectord.errors import InferenceFailed, VectordError
-from vectord.products.common.body import Count
 from vectord.products.common.dialect import Call, Dialect, Incoming, Rendered, Routes
 from vectord.products.common.errors import STATUSES, Statuses, error_response, row_of
-from vectord.products.common.inputs import Switch, read_switch
+from vectord.products.common.inputs import Switch, TopN, read_switch
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import (
     Documents,
@@ -208,8 +207,6 @@ def render_counted(result: EmbedResult) -> Rendered:
 
 # --- scores ---------------------------------------------------------------------------------------------------
 
-Best = Annotated[Count | None, msgspec.Meta(description="how many results; 0 and null: all")]
-
 
 class RerankBody(msgspec.Struct):
     """return_documents: a key of other products on this path; it adds a `document` to each result."""
@@ -217,7 +214,7 @@ class RerankBody(msgspec.Struct):
     query: str
     documents: Documents
     model: str | None = None
-    top_n: Best = None
+    top_n: TopN = None
     return_documents: Switch = None
 
 
@@ -297,7 +294,7 @@ class RerankNamedBody(msgspec.Struct):
     query: str
     documents: list[str | NamedDocument]
     model: str | None = None
-    top_k: Best = None
+    top_k: TopN = None
     return_scores: bool | None = None
 
 

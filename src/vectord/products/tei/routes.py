@@ -38,6 +38,7 @@ from vectord.schema import (
     SimilarityRequest,
     SimilarityResult,
     TextOptions,
+    Token,
     TokenizeRequest,
     TokenizeResult,
     VectorKind,
@@ -387,20 +388,10 @@ class TokenizeBody(msgspec.Struct):
     prompt_name: str | None = None
 
 
-class TokenAnswer(msgspec.Struct):
-    """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
 @ROUTES.post(
     "/tokenize",
     body=TokenizeBody,
-    answer=list[list[TokenAnswer]],
+    answer=list[list[Token]],
     summary="Tokenize texts",
     example={"inputs": ["hello world"]},
     keys=["inputs"],

@@ -48,8 +48,10 @@ from vectord.schema import (
     Side,
     SimilarityRequest,
     SimilarityResult,
+    Span,
     TextLength,
     TextOptions,
+    Token,
     TokenizeRequest,
     TokenizeResult,
     UnloadModel,
@@ -143,6 +145,13 @@ class TimingsAnswer(msgspec.Struct):
     queue_ms: float
     inference_ms: float
     total_ms: float
+
+
+class ResultAnswer(msgspec.Struct):
+    model: str
+    fingerprint: str
+    usage: UsageAnswer
+    timings: TimingsAnswer
 
 
 class TruncationAnswer(msgspec.Struct):
@@ -242,13 +251,9 @@ class EmbeddedInput(msgspec.Struct):
     error: ErrorAnswer | UnsetType = UNSET  # instead of vectors; only with partial_results
 
 
-class EmbedAnswer(msgspec.Struct):
-    model: str
-    fingerprint: str
+class EmbedAnswer(ResultAnswer):
     data: list[EmbeddedInput]
     sources: dict[VectorKind, str]  # the model that made each kind
-    usage: UsageAnswer
-    timings: TimingsAnswer
 
 
 @ROUTES.post(
@@ -340,12 +345,8 @@ class DocumentAnswer(msgspec.Struct):
     mean: Numbers | UnsetType = UNSET
 
 
-class DocumentsAnswer(msgspec.Struct):
-    model: str
-    fingerprint: str
+class DocumentsAnswer(ResultAnswer):
     data: list[DocumentAnswer]
-    usage: UsageAnswer
-    timings: TimingsAnswer
 
 
 @ROUTES.post(
@@ -418,15 +419,10 @@ class RerankBody(TextFields, kw_only=True):
     return_passages: bool | None = False
 
 
-class SpanAnswer(msgspec.Struct):
-    start: int
-    stop: int
-
-
 class RankedPassage(msgspec.Struct):
     index: int
     score: float
-    span: SpanAnswer | UnsetType = UNSET  # the chunk with this score, in characters
+    span: Span | UnsetType = UNSET  # the chunk with this score, in characters
     passage: str | UnsetType = UNSET
 
 
@@ -438,16 +434,12 @@ class WarningAnswer(msgspec.Struct):
     index: int | UnsetType = UNSET  # of the passage
 
 
-class RerankAnswer(msgspec.Struct):
+class RerankAnswer(ResultAnswer):
     """Best first; equal scores in the order of the passages."""
 
-    model: str
-    fingerprint: str
     score_kind: ScoreKind
     results: list[RankedPassage]
     warnings: list[WarningAnswer]
-    usage: UsageAnswer
-    timings: TimingsAnswer
 
 
 @ROUTES.post(
@@ -489,7 +481,7 @@ def render_rerank(top_n: int | None, passages: Sequence[str] | None, result: Rer
     for index in best_first(result.scores)[: top_n or None]:
         item: dict[str, Any] = {"index": index, "score": result.scores[index]}
         if result.spans is not None:
-            item["span"] = {"start": result.spans[index].start, "stop": result.spans[index].stop}
+            item["span"] = result.spans[index]
         if passages is not None:
             item["passage"] = passages[index]
         results.append(item)
@@ -525,13 +517,9 @@ class ClassifiedInput(msgspec.Struct):
     truncated: list[TruncationAnswer] | UnsetType = UNSET
 
 
-class ClassifyAnswer(msgspec.Struct):
-    model: str
-    fingerprint: str
+class ClassifyAnswer(ResultAnswer):
     score_kind: ScoreKind
     data: list[ClassifiedInput]
-    usage: UsageAnswer
-    timings: TimingsAnswer
 
 
 @ROUTES.post(
@@ -562,13 +550,9 @@ class SimilarityBody(PromptFields, kw_only=True):
     sentences: list[str]
 
 
-class SimilarityAnswer(msgspec.Struct):
-    model: str
-    fingerprint: str
+class SimilarityAnswer(ResultAnswer):
     score_kind: ScoreKind
     scores: list[float]
-    usage: UsageAnswer
-    timings: TimingsAnswer
 
 
 @ROUTES.post(
@@ -600,19 +584,9 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
     prompt_name: str | None = None
 
 
-class TokenAnswer(msgspec.Struct):
-    """`start` and `stop` are byte offsets into the text with its prompt; null for special tokens."""
-
-    id: int
-    text: str
-    special: bool
-    start: int | None
-    stop: int | None
-
-
 class TokenizedInput(msgspec.Struct):
     index: int
-    tokens: list[TokenAnswer]
+    tokens: list[Token]
 
 
 class TokenizeAnswer(msgspec.Struct):

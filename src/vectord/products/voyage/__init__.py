@@ -84,11 +84,14 @@ class VoyageUsage(msgspec.Struct):
     truncated_inputs: list[int] | UnsetType = UNSET  # only if an input was truncated
 
 
-class Embeddings(msgspec.Struct):
+class Answer(msgspec.Struct):
     object: Literal["list"]
-    data: list[EmbeddingItem]
     model: str
     usage: VoyageUsage
+
+
+class Embeddings(Answer):
+    data: list[EmbeddingItem]
 
 
 @ROUTES.post(
@@ -146,11 +149,8 @@ class DocumentItem(msgspec.Struct):
     data: list[ChunkItem]
 
 
-class ContextualizedEmbeddings(msgspec.Struct):
-    object: Literal["list"]
+class ContextualizedEmbeddings(Answer):
     data: list[DocumentItem]
-    model: str
-    usage: VoyageUsage
 
 
 @ROUTES.post(
@@ -285,11 +285,8 @@ class RankedItem(msgspec.Struct):
     document: str | UnsetType = UNSET  # only with return_documents
 
 
-class Ranking(msgspec.Struct):
-    object: Literal["list"]
+class Ranking(Answer):
     data: list[RankedItem]
-    model: str
-    usage: VoyageUsage
 
 
 @ROUTES.post(
