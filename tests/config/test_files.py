@@ -74,7 +74,7 @@ def test_every_profile_of_the_folder_loads(tmp_path: Path, name: str) -> None:
     """The folder is the registry; a profile holds only known keys and good values, and no secret."""
     loaded = started(name, tmp_path)
     assert loaded.profile == name
-    assert loaded.config.server.accepted_keys == ()
+    assert loaded.config.server.accepted_keys == {}
 
 
 # Profiles whose first dialects have other names.

@@ -235,7 +235,7 @@ def test_every_form_of_true_is_accepted(tmp_path: Path, text: str) -> None:
 def test_both_keys_count(tmp_path: Path) -> None:
     """API_KEY and API_TOKEN are names of two servers, and clients of each have a key."""
     environ = {"API_KEY": "one", "API_TOKEN": "other"}
-    assert load((), environ, tmp_path).config.server.accepted_keys == ("one", "other")
+    assert load((), environ, tmp_path).config.server.accepted_keys == {"api_key": "one", "api_token": "other"}
 
 
 @pytest.mark.parametrize(

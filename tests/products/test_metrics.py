@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from vectord.errors import VectordError
+from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Gauge, Histogram, Snapshot, error_names
 from vectord.products.semantic_explorer.metrics import SemanticExplorerMetrics
 from vectord.products.simple_inference_server.metrics import SimpleInferenceServerMetrics
@@ -89,6 +90,30 @@ def test_semantic_explorers_gauge_is_all_memory_in_use() -> None:
     assert (families.gpu_used.values[()], families.gpu_percent.values[()]) == (10_200, 25)
     families.look(snapshot({}))
     assert (families.gpu_used.values[()], families.gpu_percent.values[()]) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "dialect", "error", "embeds", "reranks"),
+    [
+        ("/embed", "semantic_explorer", "MissingField", 1, 0),
+        ("/api/embed/batch", "semantic_explorer", "MalformedBody", 1, 0),
+        ("/api/rerank", "semantic_explorer", "WrongType", 0, 1),
+        ("/api/rerank", "semantic_explorer", "ModelNotFound", 0, 0),
+        ("/embed", "tei", "MissingField", 0, 0),
+    ],
+)
+def test_semantic_explorer_counts_malformed_bodies_as_failures(
+    path: str, dialect: str, error: str, embeds: int, reranks: int
+) -> None:
+    """Other errors reach the engine, which reports them."""
+    families = SemanticExplorerMetrics()
+    families.handlers()[Exchange](
+        Exchange(
+            method="POST", dialect=dialect, route=path, status=400, request_id="r", began_s=0, ended_s=1, error=error
+        )
+    )
+    found = (families.embeds.values.get(("", "failure"), 0), families.reranks.values.get(("", "failure"), 0))
+    assert found == (embeds, reranks)
 
 
 def snapshot(devices: dict[str, DeviceMemory]) -> Snapshot:

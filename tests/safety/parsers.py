@@ -174,8 +174,8 @@ def _feed_headers(said: Mapping[str, str], folder: Path) -> None:
         check_media_type,
         partial(negotiated, call),
         partial(caller_of, address="192.0.2.1"),
-        partial(_check_key, Keys(["key"], "admin"), admin=False),
-        partial(_check_key, Keys(["key"], "admin"), admin=True),
+        partial(_check_key, Keys({"api_key": "key"}, "admin"), admin=False),
+        partial(_check_key, Keys({"api_key": "key"}, "admin"), admin=True),
     ):
         try:
             read(said)

@@ -372,7 +372,11 @@ class ServerConfig:
     api_key: str | None = setting(
         None, "Key that every request needs, except for health, metrics and docs.", secret=True
     )
-    api_token: str | None = setting(None, "A second key with the rights of api_key.", secret=True)
+    api_token: str | None = setting(
+        None,
+        "A second key with the rights of api_key. With both, each is one client: in the log, limits and fair shares.",
+        secret=True,
+    )
     admin_key: str | None = setting(
         None,
         "Key for loading and unloading models. Without it, or a key with admin = true in api_keys_file, those routes "
@@ -456,9 +460,10 @@ class ServerConfig:
     dialects: tuple[str, ...] = setting(DIALECTS, "APIs to serve; the first one answers on a path that several have.")
 
     @property
-    def accepted_keys(self) -> tuple[str, ...]:
-        """The keys that give access to the server. Without any, it is open to everyone."""
-        return tuple(key for key in (self.api_key, self.api_token) if key is not None)
+    def accepted_keys(self) -> dict[str, str]:
+        """The keys that give access to the server, by name. Without any, it is open to everyone."""
+        named = {"api_key": self.api_key, "api_token": self.api_token if self.api_token != self.api_key else None}
+        return {name: key for name, key in named.items() if key is not None}
 
     @property
     def demands_key(self) -> bool:

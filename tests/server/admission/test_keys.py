@@ -38,7 +38,7 @@ from vectord.server.http.app import create_app
 )
 def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
     """Bearer in any case, llama-index's bare value, x-api-key or Azure's api-key; headers are latin-1, keys UTF-8."""
-    check(Keys(("s\xe9cret",)), headers)
+    check(Keys({"api_key": "s\xe9cret"}), headers)
 
 
 @pytest.mark.parametrize(
@@ -61,31 +61,31 @@ def test_a_key_is_accepted_in_every_form(headers: dict[str, str]) -> None:
 def test_other_values_are_refused(headers: dict[str, str]) -> None:
     """No prefix, other case, other scheme or other header."""
     with pytest.raises(Unauthorized):
-        check(Keys(("secret",)), headers)
+        check(Keys({"api_key": "secret"}), headers)
 
 
 def test_the_admin_key_opens_ordinary_routes() -> None:
     """Without an ordinary key the server stays open, with or without an admin key."""
-    known = Keys(("secret",), "admin")
+    known = Keys({"api_key": "secret"}, "admin")
     check(known, {"x-api-key": "secret"})
     check(known, {"x-api-key": "admin"})
     with pytest.raises(Unauthorized):
         check(known, {"x-api-key": ""})
-    check(Keys((), "admin"), {})
+    check(Keys({}, "admin"), {})
 
 
 @pytest.mark.parametrize("admin_key", [None, ""])
 def test_an_empty_admin_key_counts_as_unset(admin_key: str | None) -> None:
     """An empty key in a request opens nothing."""
     with pytest.raises(NoSuchRoute):
-        check_admin(Keys((), admin_key), {"x-api-key": ""})
+        check_admin(Keys({}, admin_key), {"x-api-key": ""})
 
 
 @pytest.mark.parametrize("key", [None, ""])
 def test_without_configured_keys_the_server_is_open(key: str | None) -> None:
     """A key in a request has no effect."""
-    check(Keys([key] if key else []), {})
-    check(Keys([key] if key else []), {"authorization": "Bearer whatever"})
+    check(Keys({"api_key": key} if key else {}), {})
+    check(Keys({"api_key": key} if key else {}), {"authorization": "Bearer whatever"})
 
 
 def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +97,7 @@ def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPat
         return one == other
 
     monkeypatch.setattr(keys.hmac, "compare_digest", compare_digest)
-    one, other = Keys(["secret"]), Keys(["secret"])
+    one, other = Keys({"api_key": "secret"}), Keys({"api_key": "secret"})
     assert not set(one._index) & set(other._index)
     assert one.lookup({"x-api-key": "secret"}) is not None
     assert compared == [(sha256(b"secret").digest(),) * 2]
@@ -105,7 +105,7 @@ def test_response_time_reveals_nothing_about_a_key(monkeypatch: pytest.MonkeyPat
 
 def test_keys_are_stored_as_digests() -> None:
     """The object's attributes contain no key."""
-    shown = repr(vars(Keys(("secret",), "admin-key")))
+    shown = repr(vars(Keys({"api_key": "secret"}, "admin-key")))
     assert "secret" not in shown and "admin-key" not in shown
 
 
@@ -230,7 +230,7 @@ def opens(known: Keys, key: str) -> bool:
 def test_a_change_takes_effect_within_a_second(path: Path) -> None:
     """Added keys are accepted, removed keys are not."""
     clock = Clock()
-    known = Keys((), None, KeysFile(str(written(path, stanza("a"), stanza("b"))), clock))
+    known = Keys({}, None, KeysFile(str(written(path, stanza("a"), stanza("b"))), clock))
     assert [opens(known, key) for key in "abc"] == [True, True, False]
     written(path, stanza("b"), stanza("c"))
     clock.passes()
@@ -255,7 +255,7 @@ def test_the_file_is_checked_at_most_once_a_second(path: Path, monkeypatch: pyte
 def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, caplog: pytest.LogCaptureFixture) -> None:
     """The log reports it once, without a digest, and a correction takes effect."""
     clock = Clock()
-    known = Keys((), None, KeysFile(str(written(path, stanza("a"))), clock))
+    known = Keys({}, None, KeysFile(str(written(path, stanza("a"))), clock))
     if change == "gone":
         path.unlink()
     else:
@@ -273,19 +273,19 @@ def test_an_invalid_change_keeps_the_previous_keys(path: Path, change: str, capl
 
 def test_an_empty_file_refuses_everyone(path: Path) -> None:
     """A configured file closes the server, also without entries."""
-    known = Keys((), None, KeysFile(str(written(path))))
+    known = Keys({}, None, KeysFile(str(written(path))))
     assert not opens(known, "")
     with pytest.raises(Unauthorized):
         check(known, {})
 
 
 def test_keys_of_the_file_and_of_the_settings_are_both_accepted(path: Path) -> None:
-    """Only keys of the file have names."""
-    known = Keys(("one", "two"), "admin", KeysFile(str(written(path, stanza("named")))))
+    """Of two keys in the settings, each is one client."""
+    known = Keys({"api_key": "one", "api_token": "two"}, "admin", KeysFile(str(written(path, stanza("named")))))
     found = {key: check(known, {"authorization": f"Bearer {key}"}) for key in ("one", "two", "admin", "named")}
     assert {key: found and found.shared for key, found in found.items()} == {
-        "one": True,
-        "two": True,
+        "one": False,
+        "two": False,
         "admin": True,
         "named": False,
     }
@@ -294,7 +294,7 @@ def test_keys_of_the_file_and_of_the_settings_are_both_accepted(path: Path) -> N
 def test_the_admin_right_follows_the_file(path: Path) -> None:
     """Without a key that has it, the admin routes do not exist."""
     clock = Clock()
-    known = Keys((), None, KeysFile(str(written(path, stanza("a", admin="true"))), clock))
+    known = Keys({}, None, KeysFile(str(written(path, stanza("a", admin="true"))), clock))
     assert check_admin(known, {"x-api-key": "a"}) is not None
     written(path, stanza("a"))
     clock.passes()
@@ -305,7 +305,7 @@ def test_the_admin_right_follows_the_file(path: Path) -> None:
 def test_the_index_cannot_be_computed_from_the_file(path: Path) -> None:
     """Each process has a secret of its own."""
     file = KeysFile(str(written(path, stanza("a"))))
-    one, other = Keys(("b",), None, file), Keys(("b",), None, file)
+    one, other = Keys({"api_key": "b"}, None, file), Keys({"api_key": "b"}, None, file)
     one.lookup({}), other.lookup({})
     assert opens(one, "a") and opens(other, "a")
     assert not set(one._index) & set(other._index)
@@ -357,6 +357,21 @@ async def test_a_keys_lane_overrides_the_header(
     assert [caller.lane for caller in engine.callers] == [lane]
 
 
+async def test_two_keys_of_the_settings_are_two_clients(caplog: pytest.LogCaptureFixture) -> None:
+    """API_KEY and API_TOKEN: in fair shares and in the log. A single key is shared by all clients."""
+    engine = FakeEngine()
+    app = create_app(engine, [EMBED], ServerConfig(api_key="one", api_token="two"))
+    with caplog.at_level(logging.INFO):
+        for key in ("one", "two"):
+            await call(app, "POST", "/v1/embed", b'{"input": "hello"}', headers={"x-api-key": key})
+    assert [caller.client for caller in engine.callers] == ["api_key", "api_token"]
+    lines = [record for record in caplog.records if record.name == "vectord.requests"]
+    assert [record.fields.get("key") for record in lines] == ["api_key", "api_token"]  # type: ignore[attr-defined]
+    app = create_app(engine, [EMBED], ServerConfig(api_token="two"))
+    await call(app, "POST", "/v1/embed", b'{"input": "hello"}', headers={"x-api-key": "two"})
+    assert engine.callers[-1].client == "10.0.0.1"
+
+
 async def test_the_log_has_the_name_and_never_the_key(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also for a failed request."""
     written(path, stanza("search-team", "zqsecret"))
@@ -397,7 +412,7 @@ async def test_a_product_sees_only_the_models_of_the_key(path: Path) -> None:
 def test_a_new_key_is_accepted_with_its_entry(path: Path) -> None:
     """Keys are random, and the entry does not contain the key."""
     key, text = new_key("search")
-    known = Keys((), None, KeysFile(str(written(path, text))))
+    known = Keys({}, None, KeysFile(str(written(path, text))))
     found = check(known, {"x-api-key": key})
     assert found is not None and found.name == "search"
     assert key not in text

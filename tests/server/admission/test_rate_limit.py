@@ -165,12 +165,15 @@ async def test_limits_come_before_keys() -> None:
 
 
 async def test_a_rate_per_key_falls_back_to_addresses() -> None:
-    """One key from two addresses is one client."""
+    """One key from two addresses is one client, and two keys are two."""
     server = Server(limited(60, 2, per_key=True), api_key="k")
     found = [
         await server.statuses(1, "/slow", x_api_key="k", peer=peer) for peer in ("10.0.0.1", "10.0.0.2", "10.0.0.3")
     ]
     assert found == [[200], [200], [429]]
+    two_keys = Server(limited(60, 2, per_key=True), api_key="k", api_token="t")
+    for key in "kt":
+        assert await two_keys.statuses(3, "/slow", x_api_key=key) == [200, 200, 429]
     open_server = Server(limited(60, 2, per_key=True))
     for peer in ("10.0.0.1", "10.0.0.2"):
         assert await open_server.statuses(3, "/slow", peer=peer, x_api_key="made up") == [200, 200, 429]

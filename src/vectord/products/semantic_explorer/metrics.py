@@ -11,11 +11,16 @@ from typing import Any
 
 from vectord.compute.processor import thread_budget
 from vectord.engine.events import ModelStateChanged, RequestEnded
+from vectord.errors import MalformedBody, MissingField, WrongType
+from vectord.observability.exchange import Exchange
 from vectord.observability.instruments import Counter, Gauge, Histogram, MetricFamilies, Snapshot
 from vectord.products.common.operations import CANCELLED, EMBEDS, SECONDS
 from vectord.schema import ModelInfo
 
 LOADED = frozenset({"ready", "stalled"})
+MALFORMED = frozenset(
+    one.__name__ for one in (MalformedBody, WrongType, MissingField)
+)  # raised before the engine sees the request
 
 
 class SemanticExplorerMetrics(MetricFamilies):
@@ -40,6 +45,8 @@ class SemanticExplorerMetrics(MetricFamilies):
             "gpu_utilization_percent", "Share of time in which batches ran on a GPU; 0 without a GPU"
         )
         self.cpu_percent = Gauge("cpu_usage_percent", "Processor use of this process since the last scrape")
+        self.embeds.expect("", "failure")
+        self.reranks.expect("", "failure")
         self._states: dict[str, str] = {}
         self._threads = thread_budget()
         self._clocks_s = (time.monotonic(), time.process_time())
@@ -60,7 +67,16 @@ class SemanticExplorerMetrics(MetricFamilies):
             counter.expect(model.name, "failure")
 
     def handlers(self) -> Mapping[type, Callable[[Any], None]]:
-        return {ModelStateChanged: self.model_changed, RequestEnded: self.request_ended}
+        return {
+            ModelStateChanged: self.model_changed,
+            RequestEnded: self.request_ended,
+            Exchange: self.http_answered,
+        }
+
+    def http_answered(self, exchange: Exchange) -> None:
+        """Counts a malformed body on the product's routes as a failure, with no model."""
+        if exchange.dialect == "semantic_explorer" and exchange.error in MALFORMED:
+            (self.reranks if "rerank" in exchange.route else self.embeds).add(1, "", "failure")
 
     def model_changed(self, event: ModelStateChanged) -> None:
         self._states[event.model] = event.state

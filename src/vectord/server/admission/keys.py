@@ -64,10 +64,12 @@ class Keys:
     The admin routes exist only if some key has that right: `admin_key`, or a key of the file.
     """
 
-    def __init__(self, accepted: Sequence[str], admin_key: str | None = None, file: KeysFile | None = None) -> None:
+    def __init__(self, accepted: Mapping[str, str], admin_key: str | None = None, file: KeysFile | None = None) -> None:
+        """accepted: keys of the settings by name. A single one is shared by all clients; of two, each is one client."""
         self._is_open = not accepted and file is None
         self._file = file
-        self._configured = [Key(name="api_key", digest=_digest(key), shared=True) for key in accepted]
+        shared = len(accepted) == 1
+        self._configured = [Key(name=name, digest=_digest(key), shared=shared) for name, key in accepted.items()]
         if admin_key:
             self._configured.append(Key(name="admin_key", digest=_digest(admin_key), admin=True, shared=True))
         self._salt = os.urandom(32)
