@@ -257,7 +257,10 @@ class Engine:
             return await self._answer_one(request, task)
 
     def _admissions(self, request: ModelRequest | MultiRequest) -> Sequence[Admission]:
-        """Where it needs a place: requests to rerank may have places of their own, and a MultiRequest may need both."""
+        """The admissions that limit this request, each once.
+
+        Rerank requests may have an admission of their own, so a MultiRequest can need both.
+        """
         parts = request.requests if isinstance(request, MultiRequest) else (request,)
         reranks = [isinstance(part, RerankRequest) for part in parts]
         needed = (self._admission, not all(reranks)), (self._rerank_admission, any(reranks))

@@ -111,12 +111,12 @@ class PlainTokenizer:
         return ids.astype(np.int32)
 
     def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> Input:
-        """A text as it is; token ids as they are if they can be this tokenizer's, else the text that they stand for.
+        """Return texts and this tokenizer's own ids unchanged, and the text of cl100k_base's ids.
 
-        Ids of another vocabulary would give a meaningless vector. This tokenizer puts special tokens around every text,
-        so its own ids have them; without special tokens, its ids are those that it makes again of the decoded text.
-        Other ids are read as cl100k_base's, if the extra is installed. own_ids: all ids are known to be this
-        tokenizer's. Raises ForeignIds and InputTooLong.
+        Ids of another vocabulary would give a meaningless vector. If this tokenizer adds special tokens, ids between
+        them are its own. Otherwise ids are its own if it makes the same ids of the text that they decode to. All other
+        ids are decoded with cl100k_base, if that extra is installed. own_ids: treat all ids as this tokenizer's.
+        Raises ForeignIds and InputTooLong.
         """
         if isinstance(value, str) or own_ids or not len(value) or self._are_own(value, limit, index):
             return value

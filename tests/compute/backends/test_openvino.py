@@ -487,8 +487,8 @@ def test_the_dtype_of_the_facts_is_used(minilm: ModelSpec) -> None:
 
 
 @pytest.mark.skipif(not multiplies_bfloat16(), reason="bfloat16 is emulated on this processor")
-def test_a_text_has_one_vector_in_any_batch_in_bfloat16() -> None:
-    """Up to 1e-3 in each number, alone on either plan and next to any other texts; the documents promise this bound."""
+def test_vectors_in_bfloat16_differ_by_at_most_a_thousandth_between_batches() -> None:
+    """In each number: alone on either plan, and next to any other texts. docs/tuning.md promises this bound."""
     spec = read_minilm_spec()
     tokenizer = Tokenizer.from_file(str(spec.tokenizer))
     tokenizer.no_padding()

@@ -42,18 +42,18 @@ class BackendOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFacts:
-    """Facts of a loaded model for the scheduler and `/info`."""
+    """The properties of a loaded model that the scheduler and `/info` need."""
 
     name: str
     device: str
     dtype: str
     streams: int  # forwards that may run at once
-    cost: Literal["packed", "padded"]  # packed: a batch costs its tokens; padded: longest text x texts
-    max_batch_tokens: int  # in that unit
-    max_batch_texts: int | None = None  # None: any number; see max_batch_texts below
+    cost: Literal["packed", "padded"]  # of a batch: packed: its tokens; padded: its longest text times its texts
+    max_batch_tokens: int  # the limit of that cost
+    max_batch_texts: int | None = None  # None: no limit
     pipelined: bool = False  # streams prepare batches concurrently, and the device runs them one by one
-    gpu: Gpu | None = None  # behind the device; None: none, or unknown
-    int8_cosine: float | None = None  # mean, of int8 outputs to those of the same model without int8; None: not in int8
+    gpu: Gpu | None = None  # None: the device is no GPU, or an unknown one
+    int8_cosine: float | None = None  # mean cosine of the outputs with and without int8; None: the model has no int8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
-"""A model as a function of packed tokens: body and heads, over any op set.
+"""A model as a function of packed tokens: a body and heads, over any op set.
 
-A backend makes one per loaded model and calls it per batch (eager op sets) or per plan (a graph). config.json's
-model_type decides the body, a module of this folder; the outputs of the spec decide the heads.
+A backend makes one Network for each loaded model. It calls an eager one for each batch, and a symbolic one once for
+each graph. config.json's model_type selects the module of this folder that makes the body; the outputs of the spec
+select the heads.
 """
 
 from __future__ import annotations
@@ -75,9 +76,8 @@ def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
         raise ModelUnavailable(
             f"the network has {body.max_tokens} positions, fewer than the model's maximum of {spec.max_tokens} tokens"
         )
-    if (
-        spec.yes_no is not None and not body.causal
-    ):  # the engine computes the shared beginning of several pairs only once
+    # The engine computes the shared beginning of several pairs only once.
+    if spec.yes_no is not None and not body.causal:
         raise ModelUnavailable(
             "a model that judges pairs by yes or no must be causal; by config.json this one reads both ways"
         )
@@ -86,7 +86,10 @@ def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
 def _own_heads(
     module: ModuleType, spec: ModelSpec, weights: Mapping[str, Weight], ops: Ops[T]
 ) -> dict[Output, Head[T]]:
-    """The heads whose weights have other names in each architecture. A product with all words is no small head."""
+    """The heads whose weights have other names in each architecture.
+
+    The SPLADE head multiplies with the whole vocabulary, so it uses the body's op set, not the one of `ops.heads`.
+    """
     heads: dict[Output, Head[T]] = {}
     if "splade" in spec.outputs:
         masked_lm = _part(module, "masked_lm", spec)(spec.config, WeightReader(weights, ops), ops)

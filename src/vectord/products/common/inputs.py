@@ -145,7 +145,7 @@ _TRUNCATIONS: Mapping[str, tuple[bool, Side]] = {
 
 
 def read_truncate(value: Switch, field: str = "truncate") -> tuple[bool | None, Side]:
-    """Whether longer texts are cut (None: not said), and at which end. Raises InvalidField for an unknown word."""
+    """Whether to truncate texts, None if unset, and the end to cut off. Raises InvalidField for an unknown word."""
     known = _TRUNCATIONS.get(value.lower()) if isinstance(value, str) else None
     return known or (read_switch(value, field), "right")
 
