@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Possible mounts of the processor controller: cgroup version 2 alone or next to version 1, and version 1.
+# Possible mounts of a cgroup's controllers: version 2 alone or next to version 1, and version 1.
 _MOUNTS_V2 = ("sys/fs/cgroup", "sys/fs/cgroup/unified")
-_MOUNTS_V1 = ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct")
+_MOUNTS_V1 = {"cpu": ("sys/fs/cgroup/cpu", "sys/fs/cgroup/cpu,cpuacct"), "memory": ("sys/fs/cgroup/memory",)}
 # Instructions that multiply bfloat16. Without them it is emulated, a hundred times slower than float32.
 _BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16"}
 # Instructions that multiply int8 and sum in 32 bits. Without them int8 is no faster than float32, and sums of two
@@ -40,8 +40,28 @@ def multiplies_int8(root: Path = Path("/")) -> bool | None:
     return None if flags is None else not _INT8_FLAGS.isdisjoint(flags)
 
 
+def cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """The possible folders of this process's cgroup and each enclosing one. controller: cpu or memory."""
+    lines = read_small(root / "proc/self/cgroup").splitlines()  # "hierarchy:controllers:path"
+    for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
+        if controllers and controller not in controllers.split(","):
+            continue
+        group = Path(path.lstrip("/"))
+        for mount in _MOUNTS_V1[controller] if controllers else _MOUNTS_V2:
+            # In a container the named path may be missing there: the mount itself is then the container's own group.
+            yield from (root / mount / folder for folder in (group, *group.parents))
+
+
+def read_small(path: Path) -> str:
+    """The text of a file of the system; empty if it cannot be read."""
+    try:
+        return path.read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
 def _flags(root: Path) -> list[str] | None:
-    for line in _read(root / "proc/cpuinfo").splitlines():
+    for line in read_small(root / "proc/cpuinfo").splitlines():
         name, _, flags = line.partition(":")
         if name.strip() in {"flags", "Features"}:  # x86, Arm; every processor repeats them
             return flags.split()
@@ -56,27 +76,9 @@ def _affinity() -> int:
 
 def _quotas(root: Path) -> Iterator[float]:
     """The processors of this process's cgroup and each enclosing one, for those with a limit."""
-    lines = _read(root / "proc/self/cgroup").splitlines()  # "hierarchy:controllers:path"
-    for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") >= 2):
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        group = Path(path.lstrip("/"))
-        for mount in _MOUNTS_V1 if controllers else _MOUNTS_V2:
-            # In a container the named path may be missing there: the mount itself is then the container's own group.
-            for folder in (group, *group.parents):
-                yield from _quota(root / mount / folder)
-
-
-def _quota(folder: Path) -> Iterator[float]:
-    quota, _, period = _read(folder / "cpu.max").partition(" ")  # version 2: "150000 100000" or "max 100000"
-    if not period:
-        quota, period = _read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")  # version 1, or -1
-    if quota.isdigit() and period.isdigit() and int(period):
-        yield int(quota) / int(period)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("ascii", "replace").strip()
-    except OSError:
-        return ""
+    for folder in cgroup_folders(root, "cpu"):
+        quota, _, period = read_small(folder / "cpu.max").partition(" ")  # version 2: "150000 100000" or "max 100000"
+        if not period:  # version 1, or -1
+            quota, period = read_small(folder / "cpu.cfs_quota_us"), read_small(folder / "cpu.cfs_period_us")
+        if quota.isdigit() and period.isdigit() and int(period):
+            yield int(quota) / int(period)

@@ -1,6 +1,6 @@
 """Every head of an architecture is compared with its own class. Architectures are found by listing the folder.
 
-The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py and test_deberta.py.
+The comparisons are those of test_heads_scores.py, test_heads_splade.py, test_decoders.py and test_deberta_v2.py.
 """
 
 from __future__ import annotations

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from vectord.config.command_line import flag, value
+from vectord.config.command_line import Command, flag, value
 from vectord.config.sources import CommandLine, Loaded, load
 from vectord.errors import ConfigError
 from vectord.products.common.profiles import profiles
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 def profile_names() -> list[str]:
     return list(profiles())
+
+
+command_with_settings = partial(click.command, cls=Command, settings=True, profiles=profile_names)
 
 
 def load_settings(line: CommandLine) -> Loaded:

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import click
 
 from vectord.bulk.options import config_of, has_bar, job_of, parameters, read_options
-from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.commands import command_with_settings, load_settings
 from vectord.cli.printing import print_table, print_text
 from vectord.config import Config, TelemetryConfig
-from vectord.config.command_line import Command, pass_command_line
+from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine
 from vectord.errors import ConfigError, ExitCode
 
@@ -64,8 +64,9 @@ Examples:
   vectord bulk docs.parquet out.parquet --url http://gpu-box:8000 --json"""
 
 
+@command_with_settings(help=HELP, short_help="Embed a file of texts.", params=parameters())
 @pass_command_line
-def _run(line: CommandLine, /, **given: object) -> int:
+def command(line: CommandLine, /, **given: object) -> int:
     options = read_options(given)
     job = job_of(options)
     from vectord.bulk.inputs import TABLES, find_source  # noqa: PLC0415
@@ -89,17 +90,6 @@ def _run(line: CommandLine, /, **given: object) -> int:
     if options.as_json:
         return print_text(json.dumps(dataclasses.asdict(summary)))
     return _print(summary)
-
-
-command = Command(
-    "bulk",
-    callback=_run,
-    params=parameters(),
-    settings=True,
-    profiles=profile_names,
-    help=HELP,
-    short_help="Embed a file of texts.",
-)
 
 
 def _config(line: CommandLine, options: SimpleNamespace) -> Config | None:

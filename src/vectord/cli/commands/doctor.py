@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vectord.cli.commands import JSON, load_settings, profile_names, server_here
+from vectord.cli.commands import JSON, command_with_settings, load_settings, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
-from vectord.config.command_line import Command, flag, pass_command_line, value
+from vectord.config.command_line import flag, pass_command_line, value
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError, ExitCode
 
@@ -47,10 +47,7 @@ Examples:
   vectord doctor --against http://old:8000 --url http://new:8000"""
 
 
-@click.command(
-    cls=Command,
-    settings=True,
-    profiles=profile_names,
+@command_with_settings(
     help=HELP,
     short_help="Examine this machine, or compare two servers.",
     params=[

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import click
-
-from vectord.cli.commands import JSON, load_settings, profile_names
+from vectord.cli.commands import JSON, command_with_settings, load_settings
 from vectord.cli.printing import print_json, print_table
 from vectord.config import ModelConfig
-from vectord.config.command_line import Command, pass_command_line
+from vectord.config.command_line import pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ModelUnavailable
 
@@ -31,10 +29,7 @@ Examples:
   vectord models --profile smart-embedder"""
 
 
-@click.command(
-    cls=Command,
-    settings=True,
-    profiles=profile_names,
+@command_with_settings(
     help=HELP,
     short_help="List models and their files.",
     params=[JSON],

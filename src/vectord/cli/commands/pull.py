@@ -10,12 +10,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.commands import command_with_settings, load_settings
 from vectord.cli.printing import console, print_json, print_table
 from vectord.config import ModelConfig
-from vectord.config.command_line import Command, flag, pass_command_line
+from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError
 
@@ -46,10 +44,7 @@ Examples:
   HF_ENDPOINT=https://mirror.example vectord pull intfloat/multilingual-e5-small --json"""
 
 
-@click.command(
-    cls=Command,
-    settings=True,
-    profiles=profile_names,
+@command_with_settings(
     help=HELP,
     short_help="Fetch models from the hub and lock them.",
     params=[

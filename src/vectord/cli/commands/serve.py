@@ -5,11 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import click
-
-from vectord.cli.commands import load_settings, profile_names
+from vectord.cli.commands import command_with_settings, load_settings
 from vectord.cli.printing import print_json, print_table
-from vectord.config.command_line import Command, flag, pass_command_line
+from vectord.config.command_line import flag, pass_command_line
 from vectord.config.sources import CommandLine, Loaded
 from vectord.errors import ConfigError
 
@@ -24,10 +22,7 @@ The command line wins over the environment, then .env, then the config file, the
 , or ;. A switch may stand alone or take true or false; --no-NAME turns it off."""
 
 
-@click.command(
-    cls=Command,
-    settings=True,
-    profiles=profile_names,
+@command_with_settings(
     list_settings=True,
     help=HELP,
     short_help="Serve models over HTTP.",

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from vectord.cli.commands import JSON, load_settings, profile_names, server_here
+from vectord.cli.commands import JSON, command_with_settings, load_settings, server_here
 from vectord.cli.printing import print_json, print_table, print_text, printable
 from vectord.config import ModelConfig
-from vectord.config.command_line import Command, pass_command_line, value
+from vectord.config.command_line import pass_command_line, value
 from vectord.config.sources import CommandLine, export_hub
 from vectord.errors import ConfigError, ExitCode, ModelUnavailable
 
@@ -43,10 +43,7 @@ Examples:
   vectord verify --url http://gpu-box:8000 --json"""
 
 
-@click.command(
-    cls=Command,
-    settings=True,
-    profiles=profile_names,
+@command_with_settings(
     help=HELP,
     short_help="Compare a model's vectors with references.",
     params=[

@@ -16,7 +16,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from vectord import __version__
-from vectord.compute.processor import multiplies_bfloat16, multiplies_int8, thread_budget
+from vectord.compute.processor import (
+    cgroup_folders,
+    multiplies_bfloat16,
+    multiplies_int8,
+    read_small,
+    thread_budget,
+)
 from vectord.config import ServerConfig
 from vectord.config.sources import Loaded
 
@@ -83,7 +89,7 @@ def read_machine(root: Path = Path("/")) -> Machine:
 def _pairs(path: Path) -> dict[str, str]:
     """Lines `name: value`; the first value of each name."""
     found: dict[str, str] = {}
-    for line in _text(path).splitlines():
+    for line in read_small(path).splitlines():
         name, _, value = line.partition(":")
         found.setdefault(name.strip(), value.strip())
     return found
@@ -96,17 +102,9 @@ def _kib(text: str | None) -> int | None:
 
 def _memory_limit(root: Path) -> int | None:
     """The least limit of this cgroup and its parents."""
-    limits = []
-    for line in _text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        group = Path(path.lstrip("/"))
-        mount = "sys/fs/cgroup/memory" if controllers else "sys/fs/cgroup"
-        for folder in (group, *group.parents):
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                text = _text(root / mount / folder / name).strip()
-                if text.isdigit() and int(text) < _UNLIMITED_BYTES:
-                    limits.append(int(text))
-    return min(limits, default=None)
+    names = ("memory.max", "memory.limit_in_bytes")  # of cgroup version 2, and of version 1
+    texts = [read_small(folder / name) for folder in cgroup_folders(root, "memory") for name in names]
+    return min((int(text) for text in texts if text.isdigit() and int(text) < _UNLIMITED_BYTES), default=None)
 
 
 def _gpus() -> tuple[Gpu, ...]:
@@ -125,13 +123,6 @@ def _gpus() -> tuple[Gpu, ...]:
         for row in rows
         if len(row) == 3
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
 
 
 # --- the installation -----------------------------------------------------------------------------------------
