@@ -30,14 +30,13 @@ from vectord.products.common.errors import render_any
 from vectord.server.admission.gate import Gate
 from vectord.server.http.app import MetricsSource, metrics_page
 from vectord.server.http.handler import HttpHandler
-from vectord.server.http.hardening.http_protocol import HttpProtocol
+from vectord.server.http.hardening.http_protocol import HeadRoom, HttpProtocol
 from vectord.server.http.hardening.write_backpressure import WriteBackpressure
 from vectord.server.http.listener import Certificate, bind, certificate_of, url_of
 from vectord.server.http.routing import Table
 from vectord.server.pipeline import RequestPipeline, Shutdown
 
 BACKLOG = 2048  # connections that the kernel queues until they are accepted
-KEEP_ALIVE_S = 75  # longer than common clients, so that they close idle connections first and lose no request
 MIN_DRAIN_S = 0.25  # idle connections stay open this long during shutdown, so that a request in flight gets its 503
 CANCELLED_S = 1.0  # time to send the responses of cancelled requests
 METRICS_SHUTDOWN_S = 1
@@ -217,9 +216,10 @@ def uvicorn_config(
     app: ASGIApp, config: ServerConfig, certificate: Certificate | None, lifespan: Literal["on", "off"] = "on"
 ) -> uvicorn.Config:
     """uvicorn's settings, including those that it would read from the environment."""
+    protocol = partial(HttpProtocol, header_limit_bytes=config.header_limit_bytes, head_room=HeadRoom())
     return uvicorn.Config(
         app,
-        http=cast("type[asyncio.Protocol]", partial(HttpProtocol, header_limit_bytes=config.header_limit_bytes)),
+        http=cast("type[asyncio.Protocol]", protocol),
         ws="none",
         lifespan=lifespan,
         log_config=None,
@@ -229,7 +229,6 @@ def uvicorn_config(
         forwarded_allow_ips="",
         workers=1,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_S,
         ssl_certfile=None if certificate is None else certificate.chain_file,
         ssl_keyfile=None if certificate is None else certificate.key_file,
     )

@@ -10,7 +10,7 @@ from tests.server.fakes import FakeEngine
 from tests.server.live import ask, connected, get, live, post, until
 
 from vectord.server.http.hardening import http_protocol
-from vectord.server.http.hardening.http_protocol import MAX_HEADERS, MAX_PIPELINED
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS
 
 HELLO = {"input": "hello"}
 
@@ -51,11 +51,15 @@ async def test_trailers_are_not_headers() -> None:
         assert (reply.status, reply.headers["x-request-id"] == "evil") == (200, False)
 
 
-async def test_endless_trailers_close_the_connection() -> None:
+@pytest.mark.parametrize(
+    "endless", [b"a: b\r\n" * 1000, b"a: " + b"b" * 6000], ids=["many trailers", "one trailer that never ends"]
+)
+async def test_endless_trailers_are_431(endless: bytes) -> None:
     """They are bounded like headers."""
     async with live(header_limit_bytes=2048) as running, connected(running) as client:
         client.send(CHUNKED + CHUNKS)
-        client.send(b"a: b\r\n" * 1000)
+        client.send(endless)
+        assert (await client.reply()).status == 431
         assert await client.closed()
 
 
@@ -65,6 +69,29 @@ async def test_too_many_headers_are_431() -> None:
         few = {f"h{index}": "v" for index in range(MAX_HEADERS - 1)}
         assert (await ask(running, get("/health", few))).status == 200
         assert (await ask(running, get("/health", {**few, "one": "more"}))).status == 431
+
+
+async def test_an_unfinished_head_with_too_many_headers_is_431() -> None:
+    """Before its end, at the first header too many."""
+    async with live() as running, connected(running) as client:
+        client.send(b"GET / HTTP/1.1\r\n" + b"ab:\r\n" * (MAX_HEADERS + 1) + b"a")
+        assert (await client.reply()).status == 431
+        assert await client.closed()
+
+
+async def test_unfinished_heads_are_bounded_together() -> None:
+    """Connections that hold little are unaffected; the room is free again after a disconnect."""
+    async with live() as running, connected(running) as small, connected(running) as large:
+        small.send(get("/health/live")[:-2])
+        await until(lambda: any(each._counted_bytes for each in running.server._connections()))
+        room = running.server._connections()[0]._head_room
+        room._limit_bytes = 0
+        large.send(b"GET / HTTP/1.1\r\n" + b"ab:\r\n" * 30)
+        assert (await large.reply()).status == 503
+        assert await large.closed()
+        small.send(b"\r\n")
+        assert (await small.reply()).status == 200
+        await until(lambda: room.held_bytes == 0)
 
 
 async def test_an_endless_head_is_431() -> None:
@@ -115,7 +142,7 @@ async def test_invalid_http_is_400(garbage: bytes) -> None:
 
 
 async def test_invalid_bytes_after_a_request_do_not_affect_its_response() -> None:
-    """The response to the declared body is complete, then the connection closes."""
+    """The response to the declared body is complete; then they are answered, and the connection closes."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
@@ -124,6 +151,7 @@ async def test_invalid_bytes_after_a_request_do_not_affect_its_response() -> Non
         engine.gate.set()
         reply = await client.reply()
         assert reply.json["inputs"] == ["hello"]
+        assert (await client.reply()).status == 400
         assert await client.closed()
 
 
@@ -163,18 +191,19 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert answers == [[f"text {index}"] for index in range(5)]
 
 
-async def test_pipelined_requests_are_bounded() -> None:
-    """Beyond the bound nothing is read; the current request is answered, and the connection closes."""
+async def test_pipelined_requests_are_not_read_ahead() -> None:
+    """While one is answered nothing more is read, so that the client's kernel holds the rest; all are answered."""
     engine = FakeEngine()
     engine.gate.clear()
     async with live(engine) as running, connected(running) as client:
-        client.send(post(HELLO) * (MAX_PIPELINED + 10))
+        client.send(post(HELLO) * 5000)
         await engine.entered.acquire()
         (protocol,) = running.server._connections()
-        assert len(protocol.pipeline) <= MAX_PIPELINED
+        await until(lambda: not protocol.transport.is_reading())
+        assert len(engine.callers) == 1
         engine.gate.set()
-        assert (await client.reply()).status == 200
-        assert await client.closed()
+        for _ in range(5000):
+            assert (await client.reply()).status == 200
 
 
 async def test_an_offered_upgrade_is_ignored(caplog: pytest.LogCaptureFixture) -> None:
@@ -250,3 +279,26 @@ async def test_keep_alive_connections_are_reused() -> None:
         for body, status in [(HELLO, 200), (b"{", 400), (HELLO, 200)]:
             client.send(post(body))
             assert (await client.reply()).status == status
+
+
+@pytest.mark.usefixtures("hour")
+@pytest.mark.parametrize("sent", [b"\r", get("/health/live")[:-2]], ids=["a blank line", "a head"])
+async def test_an_idle_connection_is_closed_after_more_input(sent: bytes) -> None:
+    """Input after a response does not stop the clock."""
+    async with live() as running, connected(running) as client:
+        client.send(get("/health/live"))
+        await client.reply()
+        client.send(sent)
+        assert await client.closed()
+
+
+async def test_a_slow_head_has_no_more_time_than_a_stalled_one() -> None:
+    """The time for a head begins with its first byte."""
+    async with live() as running, connected(running) as client:
+        client.send(b"G")
+        await until(lambda: any(each._head_bytes == 1 for each in running.server._connections()))
+        (protocol,) = running.server._connections()
+        began_s = protocol._last_read_s
+        client.send(b"ET / HTTP/1.1\r\n")
+        await until(lambda: protocol._head_bytes > 1)
+        assert protocol._last_read_s == began_s

@@ -1,41 +1,78 @@
 """uvicorn's HTTP/1.1 protocol with the bounds that it lacks. One object per connection, on the event loop.
 
-Bounded: the bytes of request line and headers, the number of headers, pipelined requests, and the time to send a
-request or to read a response; write_backpressure.py bounds the bytes of all responses together. Corrected: a request
-that a half-closed connection cuts off is answered, invalid bytes after a request cannot corrupt its response, and a
-request that offers an upgrade keeps its body.
+Bounded while they arrive: the bytes and the number of headers, per request and of all connections together, the framing
+of a chunked body, and the time to send a request or to read a response; write_backpressure.py bounds the bytes of all
+responses together.
 
-Depends on attributes that uvicorn does not document (cycle, pipeline, flow); tests/server/http/hardening drives each of
+Requests of a connection are parsed one after the other: input after a request is held, unparsed, until the request is
+answered. The answers therefore do not depend on how the input was divided into TCP segments. A request that a
+half-closed connection cuts off is answered, and a request that offers an upgrade keeps its body (upgrade.py).
+
+Depends on attributes that uvicorn does not document (cycle, flow, parser); tests/server/http/hardening drives each of
 them over a real socket.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 import struct
+from enum import Enum, auto
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from vectord.server.http.hardening.upgrade import UPGRADE, head_without_upgrade
 from vectord.server.http.hardening.write_backpressure import WRITE_STALL_S, ReadPace
 
 MAX_HEADERS = 256
-MAX_PIPELINED = 16  # requests waiting on a connection; common clients send none
+HEADER_COST_BYTES = 200  # of the objects of one header, in addition to its bytes
+HEADS_BYTES = 32 * 2**20  # of all unfinished heads and unparsed input, beyond FREE_HEAD_BYTES a connection
+FREE_HEAD_BYTES = 4096  # less than the other state of a connection
 READ_STALL_S = 30.0  # for a complete head, and between two parts of a body
 FIRST_REQUEST_S = 75.0  # before the first byte of the first request
+KEEP_ALIVE_S = 75.0  # between requests; longer than common clients, so that they close first and lose no request
 
-_upgrade = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+BLANK_LINE = b"\r\n\r\n"
+TOO_LARGE = b"Request line and headers are too large."
+TOO_MANY_BYTES = b"The unfinished requests of all connections are too large; try again."
+INVALID = b"Invalid HTTP request received."
+
+
+class Phase(Enum):
+    """What the next byte of a connection belongs to."""
+
+    HEAD = auto()  # a head, or the pause before it
+    BODY = auto()  # a body with Content-Length
+    CHUNKS = auto()  # a chunked body and its trailers
+
+
+class HeadRoom:
+    """Bounds the memory of the unfinished heads and the unparsed input of all connections together."""
+
+    def __init__(self, limit_bytes: int = HEADS_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self.held_bytes = 0
+
+    def change(self, before_bytes: int, now_bytes: int) -> bool:
+        """Count one connection's bytes. False if it has to give them back because all connections hold too much."""
+        self.held_bytes += now_bytes - before_bytes
+        return now_bytes <= FREE_HEAD_BYTES or self.held_bytes <= self._limit_bytes
 
 
 class HttpProtocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, header_limit_bytes: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, header_limit_bytes: int, head_room: HeadRoom, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._header_limit_bytes = header_limit_bytes
-        self._in_head = False
-        self._head_bytes = 0  # of the head being read, a lower bound
-        self._trailer_bytes = 0  # after a chunked body
-        self._last_read_s = self.loop.time()  # when the head began, or the last part of a body arrived
+        self._head_room = head_room
+        self._counted_bytes = 0  # in head_room
+        self._phase = Phase.HEAD
+        self._head_bytes = 0  # since the last request
+        self._body_left = 0  # bytes of Phase.BODY
+        self._framing_bytes = 0  # of Phase.CHUNKS, since the last byte of the body
+        self._last_bytes = b""  # up to 3, in which a blank line may have begun
+        self._unparsed = b""  # input after a request that is not answered
+        self._last_read_s = self.loop.time()  # when a head began, a part of a body arrived, or a response ended
         self.pace = ReadPace(self._last_read_s)
         self._ends = False  # ignores input; closes when the current response is complete
 
@@ -44,85 +81,174 @@ class HttpProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ends:
             return
-        began_in_head = self._in_head
-        if not began_in_head:
+        if not self._head_bytes if self._phase is Phase.HEAD else not self._is_answered():
             self._last_read_s = self.loop.time()
-        if not self._is_reading_body():
-            data = _without_upgrade(data)
-        super().data_received(data)
-        # The chunk in which a head begins is not counted, since it may also contain the end of the previous request.
-        # on_headers_complete measures complete heads exactly.
-        if self._in_head and began_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > self._header_limit_bytes:
-                self._refuse(431, b"Request Header Fields Too Large")
+        self._parse(self._unparsed + data if self._unparsed else data)
+
+    def _parse(self, data: bytes) -> None:
+        """Parse up to the end of the current request, or of the next one if there is none. Hold the rest."""
+        start = 0
+        while start < len(data) and not self._ends and (self._phase is not Phase.HEAD or self._is_answered()):
+            end = self._end_of_piece(data, start)
+            if end == start:
+                self._refuse(431, TOO_LARGE)
+                break
+            self._feed(data if end - start == len(data) else memoryview(data)[start:end])
+            start = end
+        held = b"" if self._ends else data[start:]
+        if held:
+            self.transport.pause_reading()  # and not flow: a request that waits for a disconnect would resume it
+        elif self._unparsed and not self.transport.is_closing() and not self.flow.read_paused:
+            self.transport.resume_reading()
+        self._unparsed = held
+        self._count_input()
+
+    def _end_of_piece(self, data: bytes, start: int) -> int:
+        """Where the piece at `start` ends that belongs to one message; `start` if a head or trailers are too large."""
+        if self._phase is Phase.BODY:
+            end = min(len(data), start + self._body_left)
+            self._body_left -= end - start
+            return end
+        limit_bytes = self._header_limit_bytes - (
+            self._head_bytes if self._phase is Phase.HEAD else self._framing_bytes
+        )
+        end = self._end_of_blank_line(data, start, min(len(data), start + limit_bytes))
+        if self._phase is Phase.HEAD:
+            self._head_bytes += end - start
+        else:
+            self._framing_bytes += end - start  # on_body sets it to 0
+        return end
+
+    def _end_of_blank_line(self, data: bytes, start: int, stop: int) -> int:
+        """Each head and each chunked body ends with a blank line. `stop` if there is none before."""
+        last = self._last_bytes
+        self._last_bytes = b""
+        if last and (found := (last + data[start : min(start + 3, stop)]).find(BLANK_LINE)) >= 0:
+            return start + found + len(BLANK_LINE) - len(last)
+        found = data.find(BLANK_LINE, start, stop)
+        if found >= 0:
+            return found + len(BLANK_LINE)
+        self._last_bytes = (last + data[max(start, stop - 3) : stop])[-3:]
+        return stop
+
+    def _feed(self, piece: bytes | memoryview) -> None:
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            self._feed_without_upgrade()
+        except httptools.HttpParserError:
+            if len(self.headers or ()) > MAX_HEADERS:
+                self._refuse(431, TOO_LARGE)
+            else:
+                self._refuse(400, INVALID)
+
+    def _feed_without_upgrade(self) -> None:
+        """The parser has read a head that offers another protocol, and stopped after it."""
+        method = self.parser.get_method()
+        if method == b"CONNECT" or not any(name == UPGRADE for name, _ in self.headers):
+            self._refuse(400, INVALID)
+            return
+        self._feed(head_without_upgrade(method, self.url, self.parser.get_http_version(), self.headers))
 
     def on_message_begin(self) -> None:
-        self._in_head = True
-        self._head_bytes = self._trailer_bytes = 0
+        if not self._is_answered():  # the parser and _end_of_piece disagree about the end of the last request
+            raise httptools.HttpParserError("a request inside another")
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:
+        # Trailers are dropped, as servers may (RFC 9110, 6.5.1); uvicorn would add them to the request's headers.
+        if self._phase is Phase.HEAD:
             super().on_header(name, value)
-            return
-        # A trailer. Servers may ignore it (RFC 9110, 6.5.1), and uvicorn would add it to the request's headers.
-        self._trailer_bytes += len(name) + len(value) + 4
-        if self._trailer_bytes > self._header_limit_bytes:
-            self._ends = True
-            self.transport.close()
+            if len(self.headers) > MAX_HEADERS:
+                raise httptools.HttpParserError("too many headers")
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        if len(self.pipeline) >= MAX_PIPELINED:
-            self._end_after_answer()
+        if self.parser.should_upgrade():
             return
-        app = self.app
-        if self._head_is_too_large():
-            self.app = _head_too_large
+        self._head_bytes = 0
+        self._framing_bytes = 0
+        self._body_left = 0
+        self._phase = Phase.BODY
+        for name, value in self.headers:
+            if name == b"content-length":
+                self._body_left = int(value)
+            elif name == b"transfer-encoding":
+                self._phase = Phase.CHUNKS
         super().on_headers_complete()
-        self.app = app
 
-    def _head_is_too_large(self) -> bool:
-        head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        return head_bytes > self._header_limit_bytes or len(self.headers) > MAX_HEADERS
+    def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
+        self._phase = Phase.HEAD
+        self._last_bytes = b""
+        super().on_message_complete()
+        if not self.cycle.keep_alive:
+            self._ends = True
 
     def eof_received(self) -> bool:  # type: ignore[override]  # asyncio's meaning: True keeps our side open
         """The client closed its side. If a body of known length is incomplete, the request is still answered."""
-        cycle = self.cycle
-        if self._ends or not self._is_reading_body() or any(name == b"transfer-encoding" for name, _ in self.headers):
+        if self._ends or self._phase is not Phase.BODY or self._is_answered():
             return False
         self._ends = True
+        cycle = self.cycle
         cycle.keep_alive = False
         cycle.more_body = False  # body.py compares the received bytes with Content-Length
         cycle.message_event.set()
         return True
 
-    # --- refusing ---------------------------------------------------------------------------------------------
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ends = True
+        self._unparsed = b""
+        self._head_room.change(self._counted_bytes, 0)
+        self._counted_bytes = 0
+        super().connection_lost(exc)
 
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(400, msg.encode("ascii"))
+    # --- answering --------------------------------------------------------------------------------------------
 
     def _refuse(self, status: int, message: bytes) -> None:
-        """Answer invalid input, unless that would corrupt another response."""
-        if self._is_answering():
-            self._end_after_answer()
-        elif self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.close()
-        else:
+        """Answer invalid input, unless a part of another answer was sent, and close."""
+        self._ends = True
+        if self._phase is Phase.HEAD or not self.cycle.response_started:
             head = f"HTTP/1.1 {status} \r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n"
             self.transport.write(head.encode() + b"content-length: %d\r\n\r\n%b" % (len(message), message))
-            self._ends = True
-            self.transport.close()
-
-    def _end_after_answer(self) -> None:
-        self._ends = True
-        self.flow.pause_reading()
+        self.transport.close()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self._ends and not self.transport.is_closing():
+        # Replaces uvicorn's, which starts a timer for each response; drop_if_stalled closes idle connections.
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self._ends:
             self.transport.close()
+            return
+        self._last_read_s = self.loop.time()
+        self.flow.resume_reading()
+        if self._unparsed:
+            self._parse(self._unparsed)
+
+    def _is_answered(self) -> bool:
+        """Whether no request waits for its response, or for the rest of it."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _count_input(self) -> None:
+        n_bytes = len(self._unparsed)
+        if self._phase is Phase.HEAD and self._head_bytes and not self._ends:
+            n_bytes += self._head_bytes + HEADER_COST_BYTES * len(self.headers or ())
+        if n_bytes == self._counted_bytes:
+            return
+        has_room = self._head_room.change(self._counted_bytes, n_bytes)
+        self._counted_bytes = n_bytes
+        if has_room:
+            return
+        self._unparsed = b""
+        if self._is_answered():
+            self._refuse(503, TOO_MANY_BYTES)
+        self._ends = True
+        self._count_input()
 
     # --- stalled clients --------------------------------------------------------------------------------------
 
@@ -149,41 +275,11 @@ class HttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def _read_timeout_s(self) -> float:
-        if self._in_head or self._is_reading_body():
-            return READ_STALL_S
-        return FIRST_REQUEST_S if self.cycle is None else float("inf")  # then uvicorn's keep-alive timer applies
-
-    def _is_reading_body(self) -> bool:
-        return self.cycle is not None and self.cycle.more_body and not self.cycle.response_complete
-
-    def _is_answering(self) -> bool:
-        """Whether a complete request has no response yet, or part of one."""
-        if self.pipeline:
-            return True
-        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
-
-
-def _without_upgrade(data: bytes) -> bytes:
-    """`data` with a header that offers an upgrade renamed.
-
-    Java's HTTP client offers h2c with its first request and works without it. httptools 0.9 assumes that such a request
-    has no body, and would read its body as the next request.
-    """
-    head, end, rest = data.partition(b"\r\n\r\n")
-    if b"pgrade:" not in head.lower():
-        return data
-    return _upgrade.sub(b"\r\nignored:", head) + end + rest
-
-
-async def _head_too_large(scope: Any, receive: Any, send: Any) -> None:
-    message = b"Request line and headers are too large."
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", b"%d" % len(message)),
-        (b"connection", b"close"),
-    ]
-    await send({"type": "http.response.start", "status": 431, "headers": headers})
-    await send({"type": "http.response.body", "body": message})
+        if self._phase is not Phase.HEAD or self._head_bytes:
+            return READ_STALL_S  # of an answered request: for all of its body
+        if self.cycle is None:
+            return FIRST_REQUEST_S
+        return KEEP_ALIVE_S if self._is_answered() else float("inf")
 
 
 def kernel_bytes(transport: asyncio.BaseTransport) -> int:

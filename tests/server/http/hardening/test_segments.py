@@ -1,0 +1,244 @@
+"""The division of a client's bytes into TCP segments does not change the answers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import pytest
+import uvicorn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.server.live import connected, get, live, post
+from uvicorn.server import ServerState
+
+from vectord.server.http.hardening.http_protocol import MAX_HEADERS, HeadRoom, HttpProtocol
+
+HEADER_LIMIT_BYTES = 2048
+MAX_STEPS = 50  # of the event loop, for one request
+
+GET = b"GET /a?b=%20c HTTP/1.1\r\nhost: x\r\naccept:\r\nx-y: z z\r\n\r\n"
+POST = b'POST /p HTTP/1.1\r\nhost: x\r\ncontent-length: 14\r\n\r\n{\r\n\r\n"a": [1]}'
+CHUNKED = (
+    b"POST /c HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    b"5\r\nhello\r\n8;name=value\r\n\r\n\r\n\r\n\r\n\r\n0\r\n\r\n"
+)
+TRAILERS = CHUNKED[:-2] + b"x-trailer: y\r\nupgrade: h2c\r\n\r\n"
+EXPECT = b"POST /e HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nab"
+OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: y\r\n\r\n"
+
+
+def with_offer(request: bytes) -> bytes:
+    """As Java's HTTP client sends its first request."""
+    return request.replace(b"host: x\r\n", OFFER + b"host: x\r\n", 1)
+
+
+VALID = {
+    "GET": GET,
+    "POST": POST,
+    "chunked": CHUNKED,
+    "trailers": TRAILERS,
+    "expect": EXPECT,
+    "blank lines first": b"\r\n\r\n\r\n" + GET,
+    "pipelined": GET + POST + CHUNKED + TRAILERS + EXPECT + b"\r\n" + GET + GET,
+    "offered upgrade": with_offer(GET) + GET,
+    "offered upgrade with a body": with_offer(POST) + with_offer(CHUNKED) + with_offer(EXPECT) + GET,
+    "a request as the body of an offered upgrade": with_offer(
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%b" % (len(SMUGGLED), SMUGGLED)
+    )
+    + GET,
+    "an offer between headers of the same name": GET
+    + b"POST / HTTP/1.1\r\nUpgrade: a\r\nhost: x\r\nconnection: upgrade"
+    b"\r\nupgrade: b\r\ncontent-length: 3\r\n\r\nabc" + GET,
+    "close": b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n" + GET,
+    "HTTP/1.0": b"GET / HTTP/1.0\r\n\r\n" + GET,
+    "HEAD": GET.replace(b"GET", b"HEAD") + GET,
+    "headers up to the limit": b"GET / HTTP/1.1\r\n" + b"a:\r\n" * MAX_HEADERS + b"\r\n",
+    "bytes up to the limit": b"GET / HTTP/1.1\r\na:" + b" " * (HEADER_LIMIT_BYTES - 23) + b"b\r\n\r\n",
+}
+INVALID = {
+    "no HTTP": b"HELLO\r\n\r\n",
+    "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a tunnel": b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n",
+    "lines without CR": b"GET / HTTP/1.1\nhost: x\n\nGET / HTTP/1.1\nhost: x\n\n",
+    "two lengths": b"POST / HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+    "two framings": b"POST / HTTP/1.1\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "an offer with two framings": b"POST / HTTP/1.1\r\n"
+    + OFFER
+    + b"content-length: 5\r\ntransfer-encoding: chunked\r\n"
+    b"\r\n0\r\n\r\n",
+    "unknown coding": b"POST / HTTP/1.1\r\ntransfer-encoding: x\r\n\r\n0\r\n\r\n",
+    "chunk size": CHUNKED.replace(b"5\r\nhello", b"zz\r\nhello"),
+    "chunk end": CHUNKED.replace(b"hello", b"hello!"),
+    "bytes after a request": POST + b"\x00garbage\r\n\r\n",
+    "a header too many": b"GET / HTTP/1.1\r\n" + b"a:\r\n" * (MAX_HEADERS + 1) + b"\r\n" + GET,
+    "a byte too many": b"GET / HTTP/1.1\r\na:" + b" " * (HEADER_LIMIT_BYTES - 22) + b"b\r\n\r\n" + GET,
+    "a line that never ends": b"GET /" + b"a" * HEADER_LIMIT_BYTES * 2,
+    "endless blank lines": GET + b"\r\n" * HEADER_LIMIT_BYTES,
+    "endless trailers": CHUNKED[:-2] + b"ab:\r\n" * HEADER_LIMIT_BYTES,
+    "endless chunk extension": CHUNKED[:-5] + b"1;" + b"a" * 3 * HEADER_LIMIT_BYTES,
+}
+CORPUS = VALID | INVALID
+
+
+class FakeTransport:
+    """Keeps the bytes written, and the segments that arrive while reading is paused, as a kernel does."""
+
+    def __init__(self) -> None:
+        self.written = bytearray()
+        self.closed = False
+        self.paused = False
+
+    def write(self, data: bytes) -> None:
+        if not self.closed:
+            self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return default
+
+
+async def echo(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Answers with everything that the protocol has understood."""
+    body, more_body = b"", True
+    while more_body:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        body, more_body = body + message["body"], message["more_body"]
+    seen = repr((scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(seen))]})
+    await send({"type": "http.response.body", "body": seen})
+
+
+CONFIG = uvicorn.Config(cast(Any, echo), lifespan="off", log_config=None, ws="none")
+
+
+async def answers(segments: Iterable[bytes]) -> tuple[bytes, bool]:
+    """All bytes that the protocol sends, and whether it closes the connection. Each segment arrives when the server has
+    nothing to do."""
+    room = HeadRoom()
+    state, transport = ServerState(), FakeTransport()
+    protocol = HttpProtocol(CONFIG, state, {}, header_limit_bytes=HEADER_LIMIT_BYTES, head_room=room)
+    protocol.connection_made(cast(asyncio.Transport, transport))
+    for segment in segments:
+        await _settled(state, transport)
+        if transport.closed:
+            break
+        protocol.data_received(segment)
+    await _settled(state, transport)
+    closed = transport.closed
+    protocol.connection_lost(None)
+    await asyncio.gather(*state.tasks)
+    assert room.held_bytes == 0
+    return bytes(transport.written), closed
+
+
+async def _settled(state: ServerState, transport: FakeTransport) -> None:
+    """Runs the app until it waits for input. A transport that is paused then would never be read again."""
+    for _ in range(MAX_STEPS):
+        await asyncio.sleep(0)
+        if not state.tasks:
+            break
+        if not transport.paused and not any(task._fut_waiter is None for task in state.tasks):  # type: ignore[attr-defined]
+            break
+    assert transport.closed or not transport.paused
+
+
+@functools.cache
+def whole(name: str) -> tuple[bytes, bool]:
+    return asyncio.run(answers([CORPUS[name]]))
+
+
+def cut(data: bytes, places: Iterable[int]) -> Sequence[bytes]:
+    bounds = [0, *sorted(places), len(data)]
+    return [data[start:end] for start, end in itertools.pairwise(bounds) if end > start]
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_valid_requests_are_answered(name: str) -> None:
+    """One answer to each request, and the connection stays open unless the client asked for its end."""
+    sent, closed = whole(name)
+    assert sent.count(b"HTTP/1.1 200 OK") == VALID[name].count(b" HTTP/1.") - (
+        VALID[name].count(SMUGGLED) + (name in ("close", "HTTP/1.0"))
+    )
+    assert closed == (name in ("close", "HTTP/1.0"))
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_invalid_requests_are_refused(name: str) -> None:
+    """Once, with 400 or 431; then the connection closes."""
+    sent, closed = whole(name)
+    assert sent.count(b"HTTP/1.1 400") + sent.count(b"HTTP/1.1 431") == 1
+    assert closed
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_two_segments(name: str) -> None:
+    """At every place; at every 61st in long and repetitive input."""
+    data, expected = CORPUS[name], whole(name)
+
+    async def compare() -> None:
+        for place in range(1, len(data), 1 if len(data) <= 1500 else 61):
+            assert await answers([data[:place], data[place:]]) == expected, place
+
+    asyncio.run(compare())
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_byte_by_byte(name: str) -> None:
+    assert asyncio.run(answers(bytes([byte]) for byte in CORPUS[name])) == whole(name)
+
+
+@given(st.data())
+@settings(max_examples=400, deadline=None)
+def test_any_segments(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(list(CORPUS)))
+    request = CORPUS[name]
+    places = data.draw(st.sets(st.integers(1, len(request) - 1), max_size=12))
+    assert asyncio.run(answers(cut(request, places))) == whole(name)
+
+
+# --- over a socket -------------------------------------------------------------------------------------------------
+
+HELLO = post({"input": "hello"})
+OFFERED = post({"input": "hello"}, headers={"connection": "Upgrade", "upgrade": "h2c"})
+HEALTH = get("/health/live")
+LAST = get("/health/live", {"connection": "close"})
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "expected"),
+    [
+        (HELLO + OFFERED + HEALTH + HELLO + LAST, [200, 200, 200, 200, 200]),
+        (post(HEALTH, headers={"connection": "Upgrade", "upgrade": "h2c"}) + LAST, [400, 200]),
+        (HELLO + b"\x00", [200, 400]),
+    ],
+    ids=["pipelined", "a request as the body of an offered upgrade", "invalid"],
+)
+async def test_segments_over_a_socket(request_bytes: bytes, expected: Sequence[int]) -> None:
+    """With the app, whose answers then do not depend on the segments either."""
+    async with live() as running:
+        for size in (len(request_bytes), 1, 7, 50):
+            async with connected(running) as client:
+                for segment in cut(request_bytes, range(size, len(request_bytes), size)):
+                    client.send(segment)
+                    await asyncio.sleep(0)
+                assert [(await client.reply()).status for _ in expected] == list(expected)
+                assert await client.closed()
