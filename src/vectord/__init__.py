@@ -1,15 +1,20 @@
-"""vectord: a self-hosted server for retrieval models, and a client for it."""
+"""vectord: a self-hosted server for retrieval models, a client for it, and its engine for Python programs."""
 
 TYPE_CHECKING = False  # as type checkers understand it, without importing typing
 if TYPE_CHECKING:
     from vectord.client import AsyncClient, Client
+    from vectord.engine.embedder import Embedder
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "Embedder", "__version__"]
 
 
 def __getattr__(name: str) -> object:
-    """The clients, imported when they are first asked for: the server must start without httpx, and at once."""
+    """The classes, imported when they are first asked for: the server must start without httpx, and at once."""
+    if name == "Embedder":
+        from vectord.engine.embedder import Embedder  # noqa: PLC0415
+
+        return Embedder
     if name not in ("AsyncClient", "Client"):
         raise AttributeError(f"module 'vectord' has no attribute {name!r}")
     try:

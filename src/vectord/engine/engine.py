@@ -169,6 +169,10 @@ class Engine:
     def readiness(self) -> dict[str, str]:
         return self._registry.readiness()
 
+    def failure(self, name: str) -> Exception | None:
+        """Why the model could not be loaded; None if it could."""
+        return next(served.failure for served in self._registry.models if served.name == name)
+
     @property
     def start_failed(self) -> bool:
         """Whether no model could be loaded, or one that could not is required."""

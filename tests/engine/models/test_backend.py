@@ -199,7 +199,9 @@ def test_copies_share_the_processors_threads(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("facts", [{"device": "cpu,cpu"}, {"device_replicas": 2}], ids=["devices", "replicas"])
 def test_several_devices_are_refused_by_backends_with_one(facts: dict[str, Any]) -> None:
     """OpenVINO already uses all threads: a second copy would only use memory."""
-    with pytest.raises(ConfigError, match=r"the openvino backend runs a model once, .*fake, torch, transformers"):
+    with pytest.raises(
+        ConfigError, match=r"the openvino backend runs a model once, .*fake, static, torch, transformers"
+    ):
         open_models(Config(device=DeviceConfig(backend="openvino", **facts)))
 
 

@@ -149,7 +149,7 @@ async def _failed(served: ServedModel, cause: Exception) -> None:
         runner.stop()
         await asyncio.to_thread(runner.close, CLOSE_TIMEOUT_S)
     served.state = "failed"  # after the close: a request that sees it may load the model again
-    served.failure = type(cause).__name__
+    served.failure = cause
     # A VectordError explains itself in one line; anything else is a bug and needs its traceback.
     logger.error(
         "%s failed to load: %s", served.name, cause, exc_info=None if isinstance(cause, VectordError) else cause

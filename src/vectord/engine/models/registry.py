@@ -52,7 +52,7 @@ class ServedModel:
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self.state: State = "unloaded"
-        self.failure = ""  # the class of the error; the log has the rest
+        self.failure: Exception | None = None  # of the last load
         self.runner: ModelRunner | None = None
         self.users = 0  # requests that use it now
         self.used_s = 0.0  # when the last of them ended, by the clock of lifecycle.py
@@ -82,7 +82,9 @@ class ServedModel:
             return self.runner
         if self.state == "failed":
             raise Unavailable(
-                "The model {model} could not be loaded ({failure}).", model=self.name, failure=self.failure
+                "The model {model} could not be loaded ({failure}).",
+                model=self.name,
+                failure=type(self.failure).__name__,
             )
         raise Unavailable("The model {model} is still loading.", model=self.name)
 

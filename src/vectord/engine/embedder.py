@@ -1,0 +1,388 @@
+"""`vectord.Embedder`: the engine without a server, for Python programs. The engine is imported when one is made.
+
+The engine belongs to an event loop in a thread of its own. Any number of threads and event loops may call an Embedder
+at once; their texts share batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, Unpack, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from vectord.checkpoints.folder import read_modules
+from vectord.engine.operations.postprocess import finish, in_precision
+from vectord.errors import ModelUnavailable, ShuttingDown, VectordError
+from vectord.schema import (
+    Caller,
+    EmbedRequest,
+    EmbedResult,
+    Float32,
+    InputKind,
+    Precision,
+    RerankRequest,
+    RerankResult,
+    Sparse,
+    TextOptions,
+    VectorKind,
+)
+
+if TYPE_CHECKING:
+    from vectord.engine.engine import Engine
+
+T = TypeVar("T")
+Array = npt.NDArray[Any]
+Advance = Callable[[int], None]
+
+CALLER = Caller(client="embedder", route="embedder")
+TEXTS_PER_REQUEST = 256
+CONCURRENT_REQUESTS = 4
+LARGE_TEXTS = 2048  # a call of more texts shows a progress bar on a terminal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Embeddings:
+    """Vectors of several kinds. Row i belongs to text i; a kind that was not requested is None."""
+
+    model: str
+    fingerprint: str  # of the vector space
+    dense: Array | None = None  # (N, D)
+    sparse: Sequence[Sparse] | None = field(default=None, repr=False)  # token ids and weights
+    colbert: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, C) each, one vector a token
+    tokens: Sequence[Float32] | None = field(default=None, repr=False)  # (n_i, H) each, the last hidden states
+    truncated: Sequence[int] = ()  # indices of the texts that were not read to the end
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A document and its score for the query."""
+
+    index: int  # in the list of documents
+    score: float
+    document: str
+
+
+class EmbedOptions(TypedDict, total=False):
+    """Options of `embed`, named as in docs/api.md."""
+
+    outputs: Sequence[VectorKind]  # dense, sparse, colbert, tokens; default: dense
+    model: str  # default: the first model with those outputs
+    kind: InputKind | None  # "query" or "document": selects the model's own prompt
+    prompt_name: str | None  # one of the model's prompts; outranks kind
+    prompt: str | None  # the text of the prompt; outranks both
+    truncate: bool  # cut texts that are too long (default), or refuse them
+    normalize: bool  # scale dense vectors to length 1 (default)
+    dimensions: int | None  # keep this many leading numbers
+    force_dimensions: bool  # even if the model was not trained for it
+    precision: Precision  # of dense vectors: float (default), int8, uint8, binary, ubinary
+
+
+class RerankOptions(TypedDict, total=False):
+    model: str  # default: the first reranker, else the first model that embeds
+    truncate: bool  # cut documents that are too long (default), or refuse them
+
+
+class Embedder:
+    """Models in this process. Threads may share it; use it in a `with` block, or close it.
+
+    Calls raise VectordError (errors.py) for texts and options that the model does not take, with the text's index.
+    """
+
+    def __init__(
+        self,
+        models: str | Sequence[str] = (),
+        *,
+        device: str = "auto",
+        dtype: str = "auto",
+        backend: str = "auto",
+        threads: int | None = None,
+        pooling: Literal["cls", "mean", "last", "max"] | None = None,
+        revision: str | None = None,
+        offline: bool = False,
+        cache_bytes: int = 0,
+    ) -> None:
+        """Loads the models, and blocks until they are ready. The first model with a capability is its default.
+
+        models: hub ids, folders or packages; none: all-MiniLM-L6-v2. cache_bytes: for the vectors of repeated texts.
+        The others are options of `vectord serve`. Raises StartError: a model that is not found or cannot be loaded.
+        """
+        from vectord.config import Config, DeviceConfig, EngineConfig, ModelConfig  # noqa: PLC0415 - imported on use
+        from vectord.engine.engine import Engine  # noqa: PLC0415
+        from vectord.engine.models import open_models  # noqa: PLC0415
+
+        names = (models,) if isinstance(models, str) else tuple(models)
+        config = Config(
+            model=ModelConfig(models=names, revision=revision, offline=offline, pooling=pooling),
+            device=DeviceConfig(device=device, dtype=dtype, backend=backend, num_threads=threads),
+            engine=EngineConfig(cache_bytes=cache_bytes),
+        )
+        sources = open_models(config)
+        self._loop = asyncio.new_event_loop()
+        self._engine = Engine(sources, config.engine)
+        self._normalizes = {source.name: _normalizes(source.spec.folder) for source in sources}
+        thread = threading.Thread(target=self._loop.run_forever, name="vectord-embedder", daemon=True)
+        thread.start()
+        self._close = weakref.finalize(self, _close, self._loop, thread, self._engine)
+        try:
+            self._run(_start(self._engine))
+        except BaseException:
+            self.close()
+            raise
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def embed(
+        self, texts: str | Sequence[str], *, show_progress: bool | None = None, **options: Unpack[EmbedOptions]
+    ) -> Any:
+        """The vectors of texts: if only dense ones, a matrix (N, D), or (D,) for a single string; else Embeddings.
+
+        show_progress: None: for long lists on a terminal.
+        """
+        several = [texts] if isinstance(texts, str) else texts
+        with _progress(len(several), show_progress) as advance:
+            found = self._run(self._embed(several, _request(**options), advance))
+        return _without_wrapping(found, options, is_single=isinstance(texts, str))
+
+    async def aembed(self, texts: str | Sequence[str], **options: Unpack[EmbedOptions]) -> Any:
+        """`embed` for asyncio, on any event loop. Cancelling it drops the texts that have not run yet."""
+        several = [texts] if isinstance(texts, str) else texts
+        found = await self._arun(self._embed(several, _request(**options), _nothing))
+        return _without_wrapping(found, options, is_single=isinstance(texts, str))
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+    ) -> list[Ranked]:
+        """The documents, best first, at most top_k. Needs no reranker: without one, vectors are compared."""
+        return self._run(self._rerank(query, documents, top_k, **options))
+
+    async def arerank(
+        self, query: str, documents: Sequence[str], *, top_k: int | None = None, **options: Unpack[RerankOptions]
+    ) -> list[Ranked]:
+        """`rerank` for asyncio, on any event loop."""
+        return await self._arun(self._rerank(query, documents, top_k, **options))
+
+    # --- as sentence-transformers -----------------------------------------------------------------------------
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        output_value: Literal["sentence_embedding"] = "sentence_embedding",
+        precision: Literal["float32", "binary", "ubinary"] = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        device: str | None = None,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+    ) -> Any:
+        """The arguments and the array of `SentenceTransformer.encode`: long texts are truncated without an error.
+
+        batch_size and device have no effect: the engine decides. Raises ValueError for int8 and uint8, whose scale
+        the library takes from the texts, and for an output_value other than sentence_embedding.
+        """
+        if precision not in ("float32", "binary", "ubinary") or output_value != "sentence_embedding":
+            raise ValueError("encode supports sentence_embedding in float32, binary and ubinary")
+        name = next(iter(self._normalizes))
+        vectors = self.embed(
+            sentences,
+            model=name,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            show_progress=show_progress_bar,
+            normalize=normalize_embeddings or self._normalizes[name],
+        )
+        if truncate_dim is not None:  # after the model's own Normalize
+            vectors = finish(np.atleast_2d(vectors), truncate_dim, normalize_embeddings).reshape(
+                *vectors.shape[:-1], -1
+            )
+        if precision != "float32":
+            vectors = in_precision(np.atleast_2d(vectors), precision).reshape(*vectors.shape[:-1], -1)
+        if convert_to_numpy and not convert_to_tensor:
+            return vectors
+        import torch  # noqa: PLC0415 - an extra
+
+        return torch.from_numpy(vectors) if convert_to_tensor else list(torch.from_numpy(vectors))
+
+    # --- end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Unload the models. Calls that run in other threads fail."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- on the engine's loop ---------------------------------------------------------------------------------
+
+    async def _embed(self, texts: Sequence[str], request: EmbedRequest, advance: Advance) -> Embeddings:
+        from vectord.engine.operations.task import together  # noqa: PLC0415 - imported on use
+
+        if not texts:
+            return Embeddings(model="", fingerprint="", dense=np.zeros((0, 0), np.float32))
+        running = asyncio.Semaphore(CONCURRENT_REQUESTS)
+
+        async def part(start: int) -> EmbedResult:
+            inputs = texts[start : start + TEXTS_PER_REQUEST]
+            async with running:
+                try:
+                    result = await self._engine.answer(replace(request, inputs=inputs), CALLER)
+                except VectordError as error:
+                    if error.field != "inputs":
+                        raise
+                    index = None if len(texts) == 1 else start + (error.index or 0)
+                    raise error.at(field="texts", index=index) from error.__cause__
+            advance(len(inputs))
+            return cast("EmbedResult", result)
+
+        results = await together([part(start) for start in range(0, len(texts), TEXTS_PER_REQUEST)])
+        return _joined(results, request)
+
+    async def _rerank(
+        self, query: str, documents: Sequence[str], top_k: int | None, truncate: bool = True, model: str | None = None
+    ) -> list[Ranked]:
+        text = TextOptions(truncate=truncate)
+        request = RerankRequest(query=query, passages=documents, model=model, text=text)
+        result = cast("RerankResult", await self._engine.answer(request, CALLER))
+        best = np.argsort(-result.scores, kind="stable")[:top_k].tolist()
+        return [Ranked(i, float(result.scores[i]), documents[i]) for i in best]
+
+    # --- between threads --------------------------------------------------------------------------------------
+
+    def _submit(self, call: Coroutine[Any, Any, T]) -> Future[T]:
+        if not self._close.alive:
+            call.close()
+            raise ShuttingDown("This Embedder is closed.")
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        future = self._submit(call)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    async def _arun(self, call: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(self._submit(call))
+
+
+# --- start and end --------------------------------------------------------------------------------------------
+
+
+async def _start(engine: Engine) -> None:
+    await engine.start()
+    await engine.loaded.wait()
+    for name, state in engine.readiness().items():
+        if state == "failed":
+            raise ModelUnavailable("{model} could not be loaded: {cause}", model=name, cause=str(engine.failure(name)))
+
+
+def _close(loop: asyncio.AbstractEventLoop, thread: threading.Thread, engine: Engine) -> None:
+    """Also called when the program ends."""
+    asyncio.run_coroutine_threadsafe(engine.close(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+def _normalizes(folder: Path) -> bool:
+    """Whether the model's own modules end with Normalize, which vectord leaves to the request."""
+    modules = read_modules(folder)
+    return bool(modules) and modules[-1].kind == "Normalize"
+
+
+# --- requests and results -------------------------------------------------------------------------------------
+
+
+def _request(
+    outputs: Sequence[VectorKind] = ("dense",),
+    model: str | None = None,
+    kind: InputKind | None = None,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    truncate: bool = True,
+    normalize: bool = True,
+    dimensions: int | None = None,
+    force_dimensions: bool = False,
+    precision: Precision = "float",
+) -> EmbedRequest:
+    return EmbedRequest(
+        inputs=(),
+        model=model,
+        text=TextOptions(truncate=truncate, kind=kind, prompt_name=prompt_name, prompt=prompt),
+        outputs=frozenset(outputs),
+        normalize=normalize,
+        dimensions=dimensions,
+        force_dimensions=force_dimensions,
+        precisions=(precision,),
+        waits=True,
+    )
+
+
+def _joined(parts: Sequence[EmbedResult], request: EmbedRequest) -> Embeddings:
+    def chained(name: str) -> Any:
+        lists = [getattr(part, name) for part in parts]
+        return None if None in lists else list(chain.from_iterable(lists))
+
+    (precision,) = request.precisions
+    truncated = [
+        start + i
+        for start, part in zip(range(0, len(parts) * TEXTS_PER_REQUEST, TEXTS_PER_REQUEST), parts, strict=True)
+        for i in sorted({i for lengths in part.lengths.values() for i, one in enumerate(lengths) if one.truncated})
+    ]
+    return Embeddings(
+        model=parts[0].model,
+        fingerprint=parts[0].fingerprint,
+        dense=np.concatenate([part.dense[precision] for part in parts]) if "dense" in request.outputs else None,
+        sparse=chained("sparse"),
+        colbert=chained("colbert"),
+        tokens=chained("tokens"),
+        truncated=truncated,
+    )
+
+
+def _without_wrapping(found: Embeddings, options: EmbedOptions, *, is_single: bool) -> Any:
+    if tuple(options.get("outputs", ("dense",))) != ("dense",):
+        return found
+    assert found.dense is not None
+    return found.dense[0] if is_single else found.dense
+
+
+# --- progress -------------------------------------------------------------------------------------------------
+
+
+def _nothing(texts: int) -> None:
+    """No progress bar."""
+
+
+@contextmanager
+def _progress(texts: int, shown: bool | None) -> Iterator[Advance]:
+    if not (texts > LARGE_TEXTS and sys.stderr.isatty() if shown is None else shown):
+        yield _nothing
+        return
+    from rich.console import Console  # noqa: PLC0415 - most calls show none
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("texts", total=texts)
+        yield lambda done: progress.update(task, advance=done)
