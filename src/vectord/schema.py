@@ -17,7 +17,7 @@ from vectord.errors import VectordError
 
 Float32: TypeAlias = npt.NDArray[np.float32]
 Int32: TypeAlias = npt.NDArray[np.int32]
-Input: TypeAlias = str | Sequence[int]  # a text, or token ids of the model's own vocabulary
+Input: TypeAlias = str | Sequence[int | str]  # a text, token ids of the model's own vocabulary, or both, joined
 Side: TypeAlias = Literal["right", "left"]  # the end that is cut off
 Lane: TypeAlias = Literal["interactive", "bulk"]
 DeviceState: TypeAlias = Literal["ready", "stalled", "lost"]  # stalled: in part; lost: until the model loads again

@@ -55,7 +55,7 @@ from vectord.schema import (
 PARSE = parsers(DIALECT)
 parse_native, parse_openai, parse_rerank = PARSE["/embedding"], PARSE["/v1/embeddings"], PARSE["/rerank"]
 parse_tokenize, parse_detokenize = PARSE["/tokenize"], PARSE["/detokenize"]
-MIXED = "a list of integers is one input and holds nothing else; give ids a list of their own."
+ONE_TEXT = "a list with a token id is one text and holds only ids and texts."
 ROWS = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
 
 
@@ -90,6 +90,9 @@ def models(*names: str):
         pytest.param(["a", "b"], ["a", "b"], id="texts"),
         pytest.param(["a", [12, 34]], ["a", [12, 34]], id="text and ids"),
         pytest.param([[12], [34]], [[12], [34]], id="lists of ids"),
+        pytest.param([12, "a", 34], [[12, "a", 34]], id="ids and text are one input"),
+        pytest.param(["a", 12], [["a", 12]], id="text first"),
+        pytest.param([[12], [12, "a"]], [[12], [12, "a"]], id="mixed inside"),
         pytest.param({"prompt_string": "a"}, ["a"], id="object"),
         pytest.param({"prompt_string": "a", "multimodal_data": []}, ["a"], id="object without images"),
         pytest.param({"content": [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]}, ["a b"], id="parts"),
@@ -107,10 +110,10 @@ def test_content_is_texts_or_ids(parse, key, value, inputs):
     ("value", "error", "message"),
     [
         pytest.param([], EmptyInput, "`content` cannot be empty", id="nothing"),
-        pytest.param([[]], EmptyInput, "`content` cannot be empty", id="no ids"),
-        pytest.param([12, "a"], InvalidField, f"`content[1]`: {MIXED}", id="ids and text"),
-        pytest.param(["a", 12], InvalidField, f"`content[1]`: {MIXED}", id="text and id"),
-        pytest.param([[12, "a"]], WrongType, "`content[0][1]` must be an integer, not a string.", id="mixed inside"),
+        pytest.param([[]], EmptyInput, "`content[0]` has no token ids", id="no ids"),
+        pytest.param([12, [13]], InvalidField, f"`content[1]`: {ONE_TEXT}", id="ids and a list"),
+        pytest.param(["a", 12, {}], InvalidField, f"`content[2]`: {ONE_TEXT}", id="id and an object"),
+        pytest.param(["a", ["b"]], EmptyInput, "`content[1]` has no token ids", id="texts in a list of their own"),
         pytest.param({}, WrongType, "`content`: an object must have `prompt_string` or `content`.", id="empty object"),
         pytest.param(
             ["a", {}], WrongType, "`content[1]`: an object must have `prompt_string` or `content`.", id="in a list"
@@ -144,6 +147,12 @@ def test_content_or_input_is_required(body):
     with pytest.raises(WrongType) as raised:
         parse_native(incoming(body))
     assert raised.value.message == '"input" or "content" must be provided'
+
+
+def test_a_server_with_a_reranker_alone_embeds_nothing():
+    """The error says what the model can do, as llama.cpp's does."""
+    with pytest.raises(ModelCannot, match="can rerank"):
+        parse_native(incoming({"content": "a"}, models=[model_info("r", outputs=frozenset(), reranks=True)]))
 
 
 def test_input_takes_precedence_over_content():

@@ -61,6 +61,24 @@ def encode(encoder: TextEncoder, *inputs: Input, truncate: bool = True, side: Si
     return read(encoder, inputs, TextOptions(truncate_side=side, own_ids=True), truncate=truncate)
 
 
+def test_ids_and_texts_are_joined(encoder: TextEncoder) -> None:
+    """Special tokens surround only a text that comes first. The result is read like the ids alone."""
+    happy, person = ids_of(encoder, "happy", "person")
+    mixed = encode(encoder, ["happy", 5, "person"], [7, "person", 8], [5])
+    expected = [[*happy, 5, *person[1:-1]], [7, *person[1:-1], 8], [5]]
+    assert [one.ids.tolist() for one in mixed] == expected
+    assert [one.length.seen for one in mixed] == [len(ids) for ids in expected]
+
+
+def test_joined_texts_are_bounded(encoder: TextEncoder) -> None:
+    """Many short texts cost no more than one long text, and the error names the input."""
+    with pytest.raises(InputTooLong, match="token ids and characters") as refused:
+        encode(encoder, "a", [1, *["b"] * 100_000])
+    assert (refused.value.index, encoder.max_tokens) == (1, 256)
+    with pytest.raises(Untokenizable, match="half of a surrogate pair"):
+        encode(encoder, [1, "\ud800"])
+
+
 def ids_of(encoder: TextEncoder, *inputs: Input, **options: Any) -> list[list[int]]:
     return [encoded.ids.tolist() for encoded in encode(encoder, *inputs, **options)]
 

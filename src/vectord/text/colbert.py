@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
 from vectord.checkpoints.spec import Colbert
 from vectord.errors import ModelUnavailable, Untokenizable
-from vectord.schema import Input, InputKind, Int32, TextLength
+from vectord.schema import InputKind, Int32, TextLength
 from vectord.text.options import limit_of, require_specials
 from vectord.text.plain import PlainTokenizer, Source, cut_source
 from vectord.text.sequence import ReadRequest, TokenSequence
@@ -60,7 +59,7 @@ class ColbertEncoder:
         The limit is the model's for that kind. Texts are cut at their end, as pylate does. prompt: may begin with the
         marker, which sentence-transformers writes into it.
         """
-        options, inputs = request.options, cast("Sequence[Input]", request.inputs)
+        options, inputs = request.options, request.inputs
         require_specials(options, "ColBERT vectors")
         kind = options.kind or "document"
         form = self._forms[kind]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from tokenizers import Encoding
@@ -110,15 +111,21 @@ class PlainTokenizer:
             raise self._outside(index)
         return ids.astype(np.int32)
 
-    def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> Input:
-        """Return texts and this tokenizer's own ids unchanged, and the text of cl100k_base's ids.
+    def own_or_text(self, value: Input, limit: Limit, index: int, *, own_ids: bool) -> str | Sequence[int]:
+        """Return texts and this tokenizer's own ids unchanged, the text of cl100k_base's ids, and the ids of an input
+        of texts and ids.
 
         Ids of another vocabulary would give a meaningless vector. If this tokenizer adds special tokens, ids between
         them are its own. Otherwise ids are its own if it makes the same ids of the text that they decode to. All other
         ids are decoded with cl100k_base, if that extra is installed. own_ids: treat all ids as this tokenizer's.
         Raises ForeignIds and InputTooLong.
         """
-        if isinstance(value, str) or own_ids or not len(value) or self._are_own(value, limit, index):
+        if isinstance(value, str):
+            return value
+        if any(isinstance(piece, str) for piece in value):
+            return self._joined(value, limit, index)
+        value = cast("Sequence[int]", value)
+        if own_ids or not len(value) or self._are_own(value, limit, index):
             return value
         _check_count(value, limit, index)
         text = cl100k.decode(value)
@@ -131,7 +138,26 @@ class PlainTokenizer:
             )
         return text
 
-    def text_of(self, value: Input, limit: Limit, index: int) -> str:
+    def _joined(self, pieces: Sequence[int | str], limit: Limit, index: int) -> Sequence[int]:
+        """Return the ids of texts and ids in order, with special tokens only around a text that comes first.
+
+        Raises InputTooLong and Untokenizable.
+        """
+        size = len(pieces) + sum(len(text) for text in pieces if isinstance(text, str))
+        if size > limit.max_characters:
+            template = "{field} must have at most {most} token ids and characters; got {size}"
+            raise InputTooLong(template, index=index, most=limit.max_characters, size=size)
+        sources = {at: Source(index, text) for at, text in enumerate(pieces) if isinstance(text, str)}
+        tokens = dict(zip(sources, self.contents(list(sources.values())), strict=True))
+        if 0 in sources:
+            (first,) = self.encodings([sources[0]], specials=True)
+            tokens[0] = np.array(first.ids, np.int32)
+        ids: list[int] = []
+        for at, piece in enumerate(pieces):
+            ids += [piece] if isinstance(piece, int) else tokens[at].tolist()
+        return ids
+
+    def text_of(self, value: str | Sequence[int], limit: Limit, index: int) -> str:
         """The text of an input; its token ids are this tokenizer's. Raises EmptyInput, InputTooLong, Untokenizable."""
         if isinstance(value, str):
             return value

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import cast
 
 import numpy as np
 from tokenizers import Encoding
 
 from vectord.checkpoints.spec import ModelSpec
 from vectord.errors import InputTooLong, ModelUnavailable, Untokenizable
-from vectord.schema import ChunkOptions, Input, Int32, Span, TextLength, TextOptions, Token
+from vectord.schema import ChunkOptions, Int32, Span, TextLength, TextOptions, Token
 from vectord.text.chunks import chunk_document
 from vectord.text.colbert import ColbertEncoder
 from vectord.text.options import find_prompt, limit_of
@@ -97,7 +96,7 @@ class TextEncoder:
         return sequences
 
     def _read_texts(self, request: ReadRequest, indexes: Sequence[int]) -> Iterator[TokenSequence]:
-        options, inputs = request.options, cast("Sequence[Input]", request.inputs)
+        options, inputs = request.options, request.inputs
         prompt = self._prompt(options)
         specials = self._frame.specials if options.add_special_tokens else (0, 0)
         prompt_tokens = 0 if self._spec.include_prompt or not prompt else self._count_prompt(prompt, specials)

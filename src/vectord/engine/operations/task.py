@@ -34,6 +34,7 @@ INLINE_NUMBERS = 262_144  # an array operation on more numbers runs on a thread:
 INLINE_CHARACTERS = 2_000
 INPUT_CHARACTERS = 32  # the cost of an input besides its length
 ID_CHARACTERS = 4  # the cost of a token id
+MAX_PIECES = 4096  # of a list of ids, searched for texts: a scan of millions would block the event loop
 PART_CHARACTERS = 65_536  # a part of a request; a few ms of one thread
 PART_INPUTS = 256
 LONG_AT_ONCE = 8  # requests with more parts than threads; each holds all its tokens in memory until it ends
@@ -291,9 +292,8 @@ def characters(inputs: Sequence[TextOrPair]) -> int:
 def _cost(one: TextOrPair) -> int:
     if isinstance(one, str):
         return INPUT_CHARACTERS + len(one)
-    if isinstance(one, tuple) and len(one) == 2 and isinstance(one[0], str):
-        return INPUT_CHARACTERS + sum(map(len, one))
-    return INPUT_CHARACTERS + ID_CHARACTERS * len(one)
+    texts = sum(len(piece) for piece in one[:MAX_PIECES] if isinstance(piece, str))
+    return INPUT_CHARACTERS + ID_CHARACTERS * len(one) + texts
 
 
 def _parts(inputs: Sequence[TextOrPair], each: int = 0) -> Iterator[tuple[range, int]]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
 import orjson
 
 from vectord import __version__
-from vectord.errors import EmptyInput, InvalidField, MissingField, Unavailable, WrongType
+from vectord.errors import EmptyInput, InvalidField, MissingField, ModelCannot, Unavailable, WrongType
 from vectord.products.common.body import Count, TokenId
 from vectord.products.common.dialect import Call, Incoming, Render, Rendered, Routes
-from vectord.products.common.inputs import read_inputs
 from vectord.products.common.models import ListedModels, ready_models, render_listed_models
 from vectord.products.common.ranking import best_first
 from vectord.products.common.usage import TokenUsage, token_usage
@@ -68,8 +67,8 @@ class PromptObject(msgspec.Struct):
     multimodal_data: Annotated[list[Any] | None, msgspec.Meta(description="refused: texts only")] = None
 
 
-# One text, one list of token ids, or a list of either; a text may be in an object.
-Prompts: TypeAlias = str | list[str | TokenId | list[TokenId] | PromptObject] | PromptObject
+# One text, or a list of texts; each may be token ids, a list of both, or an object. A list with an id is one text.
+Prompts: TypeAlias = str | list[str | TokenId | list[TokenId | str] | PromptObject] | PromptObject
 
 
 class EmbeddingBody(msgspec.Struct):
@@ -136,6 +135,8 @@ def _embed_call(body: EmbeddingBody, incoming: Incoming, render: Render) -> Call
     prompts = body.content if body.input is None else body.input
     if prompts is None:
         raise MissingField('"input" or "content" must be provided', field="input")
+    if not any(model.outputs for model in incoming.models) and any(model.reranks for model in incoming.models):
+        raise ModelCannot("The model served here can rerank and makes no vectors.")
     request = EmbedRequest(
         inputs=_inputs(prompts, field),
         model=_model(body.model, incoming),
@@ -150,11 +151,23 @@ def _inputs(prompts: Prompts, field: str) -> Sequence[Input]:
         return [_text(prompts, field)]
     if isinstance(prompts, str):
         return [prompts]
-    plain = [
-        _text(prompt, field, index) if isinstance(prompt, PromptObject) else prompt
-        for index, prompt in enumerate(prompts)
-    ]
-    return read_inputs(plain, field)
+    if not prompts:
+        raise EmptyInput("{field} cannot be empty", field=field)
+    if any(isinstance(prompt, int) for prompt in prompts):
+        for index, prompt in enumerate(prompts):
+            if not isinstance(prompt, int | str):
+                template = "{field}: a list with a token id is one text and holds only ids and texts."
+                raise InvalidField(template, field=field, index=index)
+        return [cast("Sequence[int | str]", prompts)]
+    return [_input(prompt, field, index) for index, prompt in enumerate(prompts)]
+
+
+def _input(prompt: str | TokenId | list[TokenId | str] | PromptObject, field: str, index: int) -> Input:
+    if isinstance(prompt, PromptObject):
+        return _text(prompt, field, index)
+    if isinstance(prompt, list) and not any(isinstance(piece, int) for piece in prompt):
+        raise EmptyInput("{field} has no token ids", field=field, index=index)
+    return cast("Input", prompt)
 
 
 def _text(prompt: PromptObject, field: str, index: int | None = None) -> str:
