@@ -11,7 +11,6 @@ from typing import Any
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import (
     WORDS,
-    EncoderBody,
     HeadNames,
     LayerNames,
     read_encoder,
@@ -19,6 +18,7 @@ from vectord.compute.networks.encoder import (
     read_spec,
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -39,7 +39,7 @@ HEAD = HeadNames(
 )
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     spec = read_spec(config, types=facts.size(config, "type_vocab_size"))

@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import WORDS, EncoderBody, EncoderLayer, EncoderSpec, EncoderWeights
+from vectord.compute.networks.encoder import WORDS
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
+from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import Linear, WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -27,7 +28,7 @@ MAX_POSITIONS = 2**20  # no table of the checkpoint bounds the distances
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DebertaSpec(EncoderSpec):
+class DebertaSpec(TransformerSpec):
     """Further values of the config."""
 
     word_size: int
@@ -39,10 +40,10 @@ class DebertaSpec(EncoderSpec):
     far: int  # the distance at which the last bucket begins
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("deberta."). Raises ModelUnavailable."""
     spec = _spec(config)
-    return EncoderBody(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
+    return Transformer(spec, _weights(config, spec, weights.after_prefix(PREFIXES, WORDS), ops), ops)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:
@@ -72,6 +73,7 @@ def _spec(config: Mapping[str, Any]) -> DebertaSpec:
         intermediate_size=facts.size(config, "intermediate_size"),
         layers=facts.size(config, "num_hidden_layers", at_most=1024),
         heads=heads,
+        head_size=hidden_size // heads,
         activation=facts.activation(config, "hidden_act"),
         norm_eps=facts.epsilon(config, "layer_norm_eps"),
         types=_positive(config, "type_vocab_size") or 0,
@@ -102,11 +104,13 @@ def _place_kinds(config: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(kind.strip() for kind in kinds)
 
 
-def _weights(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]) -> EncoderWeights[T]:
+def _weights(
+    config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T]
+) -> TransformerWeights[T]:
     width, wide = spec.word_size, spec.hidden_size
     biased, types = facts.flag(config, "position_biased_input", True), spec.types
     places = _places(config, spec, weights, ops)
-    return EncoderWeights(
+    return TransformerWeights(
         words=weights.tensor(WORDS, spec.vocab_size, width),
         positions=weights.tensor("embeddings.position_embeddings.weight", spec.max_tokens, width) if biased else None,
         types=weights.tensor("embeddings.token_type_embeddings.weight", types, width) if types else None,
@@ -126,7 +130,7 @@ def _places(config: Mapping[str, Any], spec: DebertaSpec, weights: WeightReader[
     return ops.layer_norm(places, norm.weight, norm.bias, spec.norm_eps)
 
 
-def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> EncoderLayer[T]:
+def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, places: T) -> TransformerLayer[T]:
     width, inner = spec.hidden_size, spec.intermediate_size
     attention = f"{name}.attention.self"
     query = weights.linear(f"{attention}.query_proj", width, width)
@@ -136,7 +140,7 @@ def _layer(spec: DebertaSpec, weights: WeightReader[T], ops: Ops[T], name: str, 
         linear = shared if spec.share_projections else weights.linear(f"{attention}.{own}", width, width)
         return ops.linear(places, linear.weight, linear.bias)
 
-    return EncoderLayer(
+    return TransformerLayer(
         query=query,
         key=key,
         value=weights.linear(f"{attention}.value_proj", width, width),

@@ -1,10 +1,6 @@
-"""The only body of a decoder (Qwen, Mistral, Gemma), written over ops on packed rows.
+"""Readers of a decoder's config and tensors in the form of Llama, the first of the family (Qwen, Mistral, Gemma).
 
-An architecture file fills in a DecoderSpec and DecoderWeights and returns a DecoderBody; a backend calls it on its
-worker threads or, for a graph, once. Every activation is (T, H). RMS norms come before each half of a layer, positions
-are rotary, and the MLP is gated. Nothing is generated, so there is no cache of keys.
-
-The second part reads configs and tensors in the form of Llama, the first of the family.
+RMS norms come before each half of a layer, positions are rotary, and the MLP is gated.
 """
 
 from __future__ import annotations
@@ -12,135 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Generic
+from typing import Any
 
 import numpy as np
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
-from vectord.compute.networks.rotary import (
-    Rotary,
-    RotaryTable,
-    Turns,
-    read_plain_rotary,
-    rotary_table,
-    turns,
-)
-from vectord.compute.networks.weights import Linear, WeightReader
-from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
+from vectord.compute.networks.rotary import Rotary, RotaryTable, read_plain_rotary, rotary_table
+from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
+from vectord.compute.networks.weights import Linear, Norm, WeightReader
+from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
 
 WORDS = "embed_tokens.weight"
 PREFIXES = ("", "model.")  # of a bare model, and of one under a head
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
-    """Values of the config. H: hidden_size, F: intermediate_size, Q: heads * head_size, K: kv_heads * head_size."""
-
-    vocab_size: int
-    max_tokens: int  # number of positions
-    hidden_size: int
-    intermediate_size: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    activation: Activation
-    norm_eps: float
-    causal: bool = True
-    attention_scale: float | None = None  # None: head_size ** -0.5
-    word_scale: float = 1.0  # factor of the word vectors
-
-    @property
-    def query_width(self) -> int:
-        return self.heads * self.head_size
-
-    @property
-    def key_width(self) -> int:
-        return self.kv_heads * self.head_size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderLayer(Generic[T]):
-    attention_norm: T  # (H,)
-    query: Linear[T]  # (Q, H)
-    key: Linear[T]  # (K, H)
-    value: Linear[T]  # (K, H)
-    query_norm: T | None = None  # (head_size,)
-    key_norm: T | None = None  # (head_size,)
-    attention_out: Linear[T]  # (H, Q)
-    attention_out_norm: T | None = None  # (H,) of what attention adds
-    between_norm: T  # (H,)
-    gate: Linear[T]  # (F, H)
-    up: Linear[T]  # (F, H)
-    down: Linear[T]  # (H, F)
-    between_out_norm: T | None = None  # (H,) of what the layer in between adds
-    rotary: RotaryTable[T]
-    window: int | None = None  # AttentionSpec.window
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderWeights(Generic[T]):
-    words: T  # (vocab_size, H)
-    layers: tuple[DecoderLayer[T], ...]
-    final_norm: T  # (H,)
-
-
-class DecoderBody(Generic[T]):
-    """Tokens to last hidden states."""
-
-    def __init__(self, spec: DecoderSpec, weights: DecoderWeights[T], ops: Ops[T]) -> None:
-        self.hidden_size = spec.hidden_size
-        self.max_tokens = spec.max_tokens
-        self.causal = spec.causal
-        self._spec = spec
-        self._weights = weights
-        self._ops = ops
-
-    def __call__(self, tokens: Tokens[T]) -> T:
-        """Returns (T, H)."""
-        ops, weights = self._ops, self._weights
-        x = ops.embed(weights.words, tokens.ids)
-        x = x if self._spec.word_scale == 1.0 else ops.scale(x, self._spec.word_scale)
-        tables = {id(layer.rotary): layer.rotary for layer in weights.layers}
-        turned = {key: turns(ops, table, tokens) for key, table in tables.items()}
-        for layer in weights.layers:
-            x = ops.add(x, self._attend(layer, self._norm(x, layer.attention_norm), tokens, turned[id(layer.rotary)]))
-            x = ops.add(x, self._between(layer, self._norm(x, layer.between_norm)))
-        return self._norm(x, weights.final_norm)
-
-    def _attend(self, layer: DecoderLayer[T], x: T, tokens: Tokens[T], turned: Turns[T]) -> T:
-        ops, spec = self._ops, self._spec
-        q, k, v = (self._linear(x, part) for part in (layer.query, layer.key, layer.value))
-        q = q if layer.query_norm is None else self._norm(q, layer.query_norm)
-        k = k if layer.key_norm is None else self._norm(k, layer.key_norm)
-        q, k = (ops.rotate(x, turned.cos, turned.sin, spec.head_size) for x in (q, k))
-        attention = AttentionSpec(
-            heads=spec.heads,
-            head_size=spec.head_size,
-            kv_heads=spec.kv_heads,
-            scale=spec.attention_scale,
-            causal=spec.causal,
-            window=layer.window,
-        )
-        a = self._linear(ops.attention(q, k, v, tokens, attention), layer.attention_out)
-        return a if layer.attention_out_norm is None else self._norm(a, layer.attention_out_norm)
-
-    def _between(self, layer: DecoderLayer[T], x: T) -> T:
-        ops = self._ops
-        gate = ops.activation(self._linear(x, layer.gate), self._spec.activation)
-        h = self._linear(ops.multiply(gate, self._linear(x, layer.up)), layer.down)
-        return h if layer.between_out_norm is None else self._norm(h, layer.between_out_norm)
-
-    def _linear(self, x: T, linear: Linear[T]) -> T:
-        return self._ops.linear(x, linear.weight, linear.bias)
-
-    def _norm(self, x: T, weight: T) -> T:
-        return self._ops.rms_norm(x, weight, self._spec.norm_eps)
-
-
-def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> DecoderSpec:
+def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") -> TransformerSpec:
     """Raises ModelUnavailable."""
     heads = facts.size(config, "num_attention_heads")
     kv_heads = facts.size(config, "num_key_value_heads", heads)
@@ -148,7 +32,7 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         raise ModelUnavailable(
             f"config.json: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    return DecoderSpec(
+    return TransformerSpec(
         vocab_size=facts.size(config, "vocab_size"),
         max_tokens=facts.size(config, "max_position_embeddings"),
         hidden_size=facts.size(config, "hidden_size"),
@@ -160,6 +44,8 @@ def read_spec(config: Mapping[str, Any], *, activation_key: str = "hidden_act") 
         activation=facts.activation(config, activation_key),
         norm_eps=facts.epsilon(config, "rms_norm_eps"),
         # transformers reads the first; some classes of model repositories over its decoders read the second.
+        rms=True,
+        norm_first=True,
         causal=facts.flag(config, "is_causal", True) and not facts.flag(config, "use_bidirectional_attention", False),
     )
 
@@ -170,7 +56,7 @@ def _head_size(config: Mapping[str, Any]) -> int:
     return facts.size(config, "hidden_size") // facts.heads(config, "num_attention_heads", "hidden_size")
 
 
-def read_decoder_rotary(config: Mapping[str, Any], spec: DecoderSpec) -> Rotary:
+def read_decoder_rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
     """The rotation of Qwen's and Mistral's layers. Raises ModelUnavailable."""
     return read_plain_rotary(config, theta=10_000.0, positions=spec.max_tokens)
 
@@ -199,15 +85,15 @@ class Family:
     norm_offset: float = 0.0  # added to the stored weights of norms
 
 
-def load_decoder(spec: DecoderSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
+def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return a decoder with Llama's names. Raises ModelUnavailable."""
     weights = weights.after_prefix(PREFIXES, WORDS)
     full = sliding = rotary_table(weights, family.rotary, spec.head_size, spec.max_tokens)
     if family.sliding_rotary is not None:
         sliding = rotary_table(weights, family.sliding_rotary, spec.head_size, spec.max_tokens)
-    return DecoderBody(
+    return Transformer(
         spec,
-        DecoderWeights(
+        TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, spec.hidden_size),
             layers=tuple(
                 _layer(spec, family, weights.under(f"layers.{i}."), full if window is None else sliding, window)
@@ -220,14 +106,14 @@ def load_decoder(spec: DecoderSpec, family: Family, weights: WeightReader[T], op
 
 
 def _layer(
-    spec: DecoderSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], window: int | None
-) -> DecoderLayer[T]:
+    spec: TransformerSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], window: int | None
+) -> TransformerLayer[T]:
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 
-    def norm(name: str, size: int = width) -> T:
+    def norm(name: str, size: int = width) -> Norm[T]:
         return _norm(family, weights, name, size)
 
-    return DecoderLayer(
+    return TransformerLayer(
         attention_norm=norm("input_layernorm"),
         query=weights.linear("self_attn.q_proj", width, spec.query_width, bias=bias),
         key=weights.linear("self_attn.k_proj", width, spec.key_width, bias=bias),
@@ -236,21 +122,21 @@ def _layer(
         key_norm=norm("self_attn.k_norm", spec.head_size) if family.head_norms else None,
         attention_out=weights.linear("self_attn.o_proj", spec.query_width, width, bias=family.out_bias),
         attention_out_norm=norm("post_attention_layernorm") if family.outer_norms else None,
-        between_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
+        output_norm=norm("pre_feedforward_layernorm" if family.outer_norms else "post_attention_layernorm"),
         gate=weights.linear("mlp.gate_proj", width, inner, bias=False),
         up=weights.linear("mlp.up_proj", width, inner, bias=False),
         down=weights.linear("mlp.down_proj", inner, width, bias=False),
-        between_out_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
+        down_norm=norm("post_feedforward_layernorm") if family.outer_norms else None,
         rotary=rotary,
         window=window,
     )
 
 
-def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> T:
-    name = f"{name}.weight"
+def _norm(family: Family, weights: WeightReader[T], name: str, width: int) -> Norm[T]:
     if not family.norm_offset:
-        return weights.tensor(name, width)
-    return weights.constant(name, family.norm_offset + weights.array(name, width))
+        return weights.norm(name, width, bias=False)
+    name = f"{name}.weight"
+    return Norm(weights.constant(name, family.norm_offset + weights.array(name, width)), None)
 
 
 def classifier(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], labels: int) -> Classifier[T]:

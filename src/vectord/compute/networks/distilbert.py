@@ -8,8 +8,6 @@ from typing import Any
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import (
     WORDS,
-    EncoderBody,
-    EncoderSpec,
     HeadNames,
     LayerNames,
     read_encoder,
@@ -17,6 +15,7 @@ from vectord.compute.networks.encoder import (
     read_spec,
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -39,7 +38,7 @@ NAMES = LayerNames(
 HEAD = HeadNames(dense="vocab_transform", norm="vocab_layer_norm", decoder="vocab_projector")
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("distilbert."). Raises ModelUnavailable."""
     return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=0)
 
@@ -60,5 +59,5 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "distilbert."), WORDS)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     return read_spec(config, keys=KEYS, norm_eps=1e-12)  # the norm's is not in any config

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
+from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import LAYER_KINDS, Rotary, read_layer_rotary, read_sliding
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -20,7 +21,7 @@ from vectord.errors import ModelUnavailable
 classifier = decoder.classifier
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
     spec, bias = _spec(config), facts.flag(config, "attention_bias", False)
     rotary, sliding_rotary = _rotary(config, spec)
@@ -43,7 +44,7 @@ def head_rows(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T], 
     return decoder.head_rows({"tie_word_embeddings": True, **config}, weights, ops, ids)
 
 
-def _spec(config: Mapping[str, Any]) -> DecoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "attn_logit_softcapping", None)
     facts.require(config, "is_causal", True)  # use_bidirectional_attention decides instead
     spec = decoder.read_spec(config, activation_key="hidden_activation")
@@ -54,7 +55,7 @@ def _spec(config: Mapping[str, Any]) -> DecoderSpec:
     )
 
 
-def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:
+def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
     """AttentionSpec.window of each layer: as for others if causal; else half of sliding_window on each side."""
     usual = facts.size(config, "sliding_window_pattern", 6)  # each 6th layer attends to all
     sliding = read_sliding(config, [(i + 1) % usual != 0 for i in range(spec.layers)])
@@ -64,7 +65,7 @@ def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, 
     return tuple(window if slides else None for slides in sliding)
 
 
-def _rotary(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[Rotary, Rotary]:
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[Rotary, Rotary]:
     """Of layers that attend to all, and to a window. rope_scaling, from before transformers 5, changes the former."""
     full, sliding = LAYER_KINDS
     scaling = facts.section(config, "rope_scaling")

@@ -12,8 +12,6 @@ from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import (
     TRANSFORMERS_NAMES,
     WORDS,
-    EncoderBody,
-    EncoderSpec,
     HeadNames,
     LayerNames,
     read_encoder,
@@ -22,6 +20,7 @@ from vectord.compute.networks.encoder import (
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -43,7 +42,7 @@ NAMES = LayerNames(
 )
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     rotary = rotary_table(weights, _rotary(config, spec), spec.head_size, spec.max_tokens)
@@ -67,13 +66,13 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "gte.", "new."), WORDS)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
     return read_spec(config, types=facts.size(config, "type_vocab_size", at_least=0))
 
 
-def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
     theta = facts.number(config, "rope_theta", 160_000.0)
     scaling = facts.section(config, "rope_scaling")
     if scaling.get("type") == "ntk":

@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.bert import NAMES, body, classifier, masked_lm
-from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, LayerNames, read_encoder, read_spec
+from vectord.compute.networks.encoder import LayerNames, read_encoder, read_spec
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -28,7 +29,7 @@ GATED: Mapping[str, Activation] = {"geglu": "gelu", "reglu": "relu"}  # feed_for
 MAX_BIASES = 2**21  # heads times positions: 16 MB, 20 times the size of jina-embeddings-v2-base
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("bert."). Raises ModelUnavailable."""
     spec, weights = _spec(config), body(weights)
     names = _names(weights, gated=_feed_forward(config) in GATED)
@@ -47,7 +48,7 @@ def slopes(heads: int) -> npt.NDArray[np.float64]:
     return np.concatenate([first, between])[:heads]
 
 
-def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
+def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:
     if spec.heads * spec.max_tokens > MAX_BIASES:
         raise ModelUnavailable(
             f"config.json: {spec.heads} heads of {spec.max_tokens} positions; together at most {MAX_BIASES} are served"
@@ -56,7 +57,7 @@ def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
     return weights.constant("attention_bias", -slopes(spec.heads)[:, None] * distances)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     facts.require(config, "position_embedding_type", "alibi")
     spec, kind = read_spec(config, types=facts.size(config, "type_vocab_size")), _feed_forward(config)
     return replace(spec, activation=GATED[kind]) if kind in GATED else spec

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import decoder
-from vectord.compute.networks.decoder import DecoderBody, Family
+from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import read_sliding
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -16,7 +17,7 @@ classifier = decoder.classifier
 head_rows = decoder.head_rows
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
     spec = decoder.read_spec(config)
     sliding = {"sliding_window": 4096, **config}  # null: no layer slides; absent: transformers' default

@@ -13,9 +13,10 @@ from typing import Any, Literal, cast
 import numpy as np
 
 from vectord.compute.networks import facts
-from vectord.compute.networks.encoder import EncoderBody, EncoderSpec, EncoderWeights, LayerNames, read_layer, read_spec
+from vectord.compute.networks.encoder import LayerNames, read_layer, read_spec
 from vectord.compute.networks.heads import Classifier, MaskedLM, Projection, output_words
 from vectord.compute.networks.rotary import LAYER_KINDS, RotaryTable, read_layer_rotary, read_sliding, rotary_table
+from vectord.compute.networks.transformer import Transformer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -27,7 +28,7 @@ THETAS: Mapping[str, tuple[str, float]] = {  # the key before rope_parameters, a
 }
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("model."). Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     width, names = spec.hidden_size, _names(config)
@@ -36,9 +37,9 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> En
     # local_attention counts both sides; transformers' window is half of it, inclusive, and sliding_window replaces it.
     window = facts.size(config, "sliding_window", facts.size(config, "local_attention", 128) // 2)
     windows = {"full_attention": None, "sliding_attention": window}
-    return EncoderBody(
+    return Transformer(
         spec,
-        EncoderWeights(
+        TransformerWeights(
             words=weights.tensor(WORDS, spec.vocab_size, width),
             norm=weights.norm("embeddings.norm", width, bias=names.norm_bias),
             layers=tuple(
@@ -84,7 +85,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "model."), WORDS)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     return read_spec(config, keys={"hidden_act": "hidden_activation", "layer_norm_eps": "norm_eps"}, norm_first=True)
 
 
@@ -94,7 +95,7 @@ def _kinds(config: Mapping[str, Any], layers: int) -> list[str]:
     return [LAYER_KINDS[slides] for slides in read_sliding(config, [i % whole_every != 0 for i in range(layers)])]
 
 
-def _rotary(config: Mapping[str, Any], spec: EncoderSpec, kind: str, weights: WeightReader[T]) -> RotaryTable[T]:
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec, kind: str, weights: WeightReader[T]) -> RotaryTable[T]:
     facts.require(config, "rope_scaling", None)
     key, default = THETAS[kind]
     theta = facts.number(config, key, default)

@@ -16,8 +16,6 @@ import numpy.typing as npt
 from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import (
     WORDS,
-    EncoderBody,
-    EncoderSpec,
     LayerNames,
     read_encoder,
     read_masked_lm,
@@ -25,6 +23,7 @@ from vectord.compute.networks.encoder import (
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
 from vectord.compute.networks.roberta import HEAD
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -44,7 +43,7 @@ NAMES = LayerNames(
 )
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("mpnet."). Raises ModelUnavailable."""
     facts.require(config, "relative_attention_num_buckets", BUCKETS)
     spec, weights = _spec(config), _body(weights)
@@ -75,7 +74,7 @@ def buckets(distances: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.where(distances > 0, half, 0) + np.where(apart < exact, apart, np.minimum(wide, half - 1))
 
 
-def _attention_bias(spec: EncoderSpec, weights: WeightReader[T]) -> T:
+def _attention_bias(spec: TransformerSpec, weights: WeightReader[T]) -> T:
     table = weights.array("encoder.relative_attention_bias.weight", BUCKETS, spec.heads)
     distances = np.arange(1 - spec.max_tokens, spec.max_tokens)
     return weights.constant("attention_bias", table[buckets(distances)].T)  # (heads, 2 * max_tokens - 1)
@@ -85,7 +84,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "mpnet."), WORDS)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     spec = read_spec(config)
     if spec.max_tokens <= FIRST_POSITION:
         raise ModelUnavailable(f"config.json: max_position_embeddings must be above {FIRST_POSITION}")

@@ -11,12 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
-from typing import Any, Generic, Protocol
+from typing import Any, Generic
 
 from vectord.checkpoints.checkpoint import Weight
 from vectord.checkpoints.spec import ModelSpec, Output
 from vectord.compute import networks
 from vectord.compute.networks.heads import Classifier, Head, heads_of, pooled_head, splade_head, yes_no_head
+from vectord.compute.networks.transformer import Transformer
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T, Tokens
 from vectord.errors import ModelUnavailable
@@ -24,17 +25,7 @@ from vectord.errors import ModelUnavailable
 # Architectures that the module of another one reads.
 ALIASES: Mapping[str, str] = {"camembert": "roberta", "new": "gte", "qwen3": "qwen2", "xlm_roberta": "roberta"}
 # Modules of this folder that are not architectures.
-_PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "weights"})
-
-
-class NetworkBody(Protocol[T]):
-    """The result of an architecture module's `load(config, weights, ops)`: tokens to last hidden states (T, H)."""
-
-    hidden_size: int
-    max_tokens: int  # maximum tokens of one text
-    causal: bool  # no token attends to later ones
-
-    def __call__(self, tokens: Tokens[T]) -> T: ...
+_PARTS = frozenset({"decoder", "encoder", "facts", "heads", "network", "rotary", "transformer", "weights"})
 
 
 class Network(Generic[T]):
@@ -44,7 +35,7 @@ class Network(Generic[T]):
         """Raises ModelUnavailable: an unknown architecture, an unsupported config, a tensor that does not fit."""
         module = _architecture(spec)
         reader = WeightReader(weights, ops)
-        self._body: NetworkBody[T] = module.load(spec.config, reader, ops)
+        self._body: Transformer[T] = module.load(spec.config, reader, ops)
         _check(self._body, spec)
         self._heads = heads_of(spec, ops.heads) | _own_heads(module, spec, weights, ops)
 
@@ -69,7 +60,7 @@ def _architecture(spec: ModelSpec) -> ModuleType:
     return import_module(f"{networks.__name__}.{ALIASES.get(name, name)}")
 
 
-def _check(body: NetworkBody[T], spec: ModelSpec) -> None:
+def _check(body: Transformer[T], spec: ModelSpec) -> None:
     if body.hidden_size != spec.hidden_size:
         raise ModelUnavailable(f"the network is {body.hidden_size} wide, the model's modules expect {spec.hidden_size}")
     if body.max_tokens < spec.max_tokens:

@@ -14,8 +14,6 @@ from vectord.compute.networks import facts
 from vectord.compute.networks.encoder import (
     TRANSFORMERS_NAMES,
     WORDS,
-    EncoderBody,
-    EncoderSpec,
     HeadNames,
     LayerNames,
     read_encoder,
@@ -24,6 +22,7 @@ from vectord.compute.networks.encoder import (
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_pooled
 from vectord.compute.networks.rotary import Rotary, read_plain_rotary, rotary_table
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
 from vectord.errors import ModelUnavailable
@@ -69,7 +68,7 @@ HEAD = HeadNames(
 )
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head. Raises ModelUnavailable."""
     spec, weights = _spec(config), _body(weights)
     rotary = _rotary(config, spec)
@@ -102,7 +101,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "nomic_bert.", "bert."), WORDS)
 
 
-def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
+def _rotary(config: Mapping[str, Any], spec: TransformerSpec) -> Rotary:
     """By the models' own rotary_emb_base, or transformers' keys; if a config has both, they must agree."""
     own = Rotary(facts.number(config, "rotary_emb_base", 1000.0))
     rotary = read_plain_rotary(config, theta=own.theta, positions=spec.max_tokens)
@@ -113,7 +112,7 @@ def _rotary(config: Mapping[str, Any], spec: EncoderSpec) -> Rotary:
     return rotary
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     for key, only in ONLY.items():
         facts.require(config, key, only)
     gated = "activation_function" in config

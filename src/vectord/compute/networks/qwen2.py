@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from vectord.compute.networks import decoder, facts
-from vectord.compute.networks.decoder import DecoderBody, DecoderSpec, Family
+from vectord.compute.networks.decoder import Family
 from vectord.compute.networks.rotary import read_sliding
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 
@@ -19,7 +20,7 @@ classifier = decoder.classifier
 head_rows = decoder.head_rows
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> DecoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Raises ModelUnavailable."""
     spec, is_qwen3 = decoder.read_spec(config), config["model_type"] == "qwen3"
     bias = facts.flag(config, "attention_bias", False) if is_qwen3 else False
@@ -33,7 +34,7 @@ def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> De
     return decoder.load_decoder(spec, family, weights, ops)
 
 
-def _windows(config: Mapping[str, Any], spec: DecoderSpec) -> tuple[int | None, ...]:
+def _windows(config: Mapping[str, Any], spec: TransformerSpec) -> tuple[int | None, ...]:
     """AttentionSpec.window of each layer: if any slides, those from max_window_layers on do."""
     usual = [False] * spec.layers
     if facts.flag(config, "use_sliding_window", False):

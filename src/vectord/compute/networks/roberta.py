@@ -13,14 +13,13 @@ from vectord.compute.networks import facts
 from vectord.compute.networks.bert import NAMES
 from vectord.compute.networks.encoder import (
     WORDS,
-    EncoderBody,
-    EncoderSpec,
     HeadNames,
     read_encoder,
     read_masked_lm,
     read_spec,
 )
 from vectord.compute.networks.heads import Classifier, MaskedLM, classify_first
+from vectord.compute.networks.transformer import Transformer, TransformerSpec
 from vectord.compute.networks.weights import WeightReader
 from vectord.compute.ops.base import Ops, T
 from vectord.errors import ModelUnavailable
@@ -29,7 +28,7 @@ from vectord.errors import ModelUnavailable
 HEAD = HeadNames(dense="lm_head.dense", norm="lm_head.layer_norm", decoder="lm_head.decoder", bias="lm_head.bias")
 
 
-def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> EncoderBody[T]:
+def load(config: Mapping[str, Any], weights: WeightReader[T], ops: Ops[T]) -> Transformer[T]:
     """Return the encoder of a bare model ("") or of one under a head ("roberta."). Raises ModelUnavailable."""
     facts.require(config, "position_embedding_type", "absolute")
     return read_encoder(_spec(config), _body(weights), ops, NAMES, first_position=_first_position(config))
@@ -49,7 +48,7 @@ def _body(weights: WeightReader[T]) -> WeightReader[T]:
     return weights.after_prefix(("", "roberta."), WORDS)
 
 
-def _spec(config: Mapping[str, Any]) -> EncoderSpec:
+def _spec(config: Mapping[str, Any]) -> TransformerSpec:
     spec, first = read_spec(config, types=facts.size(config, "type_vocab_size")), _first_position(config)
     if spec.max_tokens <= first:
         raise ModelUnavailable(
