@@ -46,11 +46,10 @@ from vectord.errors import (
 from vectord.products import tei
 from vectord.products.common.dialect import Call, Incoming
 from vectord.products.common.models import Info
-from vectord.products.common.vectors import to_base64
+from vectord.products.common.vectors import EmbeddingList, to_base64
 from vectord.products.tei.errors import ERRORS, render_error, render_openai_error
 from vectord.products.tei.routes import (
     MAX_INSTANCES,
-    OpenAIAnswer,
     Prediction,
     Rank,
     RootAnswer,
@@ -628,7 +627,7 @@ def test_the_openai_routes_answer_teis_object(encoding, embedding):
         "model": "served",
         "usage": {"prompt_tokens": 4, "total_tokens": 4, "truncated_inputs": [0]},
     }
-    assert msgspec.json.decode(rendered.body, type=OpenAIAnswer).model == "served"
+    assert msgspec.json.decode(rendered.body, type=EmbeddingList).model == "served"
     assert rendered.headers == HEADERS | {"x-compute-tokens": "4"}
 
 

@@ -6,6 +6,7 @@ from binascii import b2a_base64
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ import orjson
 
 from vectord.errors import InvalidField, NotAcceptable
 from vectord.products.common.dialect import Rendered
+from vectord.products.common.usage import TokenUsage, token_usage
 from vectord.schema import DocumentsRequest, DocumentsResult, EmbedRequest, EmbedResult, Float32, Precision, Sparse
 
 if TYPE_CHECKING:
@@ -45,6 +47,18 @@ def dump_json(answer: object) -> bytes:
 def json_answer(**fields: object) -> Rendered:
     """A response with these fields as one JSON object, in this order."""
     return Rendered(body=dump_json(fields))
+
+
+def list_answer(
+    result: EmbedResult | DocumentsResult,
+    data: Sequence[Any],
+    *,
+    headers: Mapping[str, str] = MappingProxyType({}),
+    **further: object,
+) -> Rendered:
+    """OpenAI's list of `data`, with the model, its usage, and the `further` fields."""
+    shown = {"object": "list", "data": data, "model": result.model, "usage": token_usage(result.usage), **further}
+    return Rendered(body=dump_json(shown), headers=headers)
 
 
 def render_row_by_row(render: Callable[[], T]) -> T:
@@ -82,6 +96,15 @@ class EmbeddingItem(msgspec.Struct):
     object: Literal["embedding"]
     index: int
     embedding: list[float] | str
+
+
+class EmbeddingList(msgspec.Struct):
+    """`list_answer` of `embedding_items`."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: TokenUsage
 
 
 def embedding_items(vectors: Vector | Sequence[Vector], encoding: Encoding) -> list[dict[str, object]]:

@@ -18,8 +18,8 @@ from vectord.products.common.dialect import Call, Dialect, Incoming, Rate, Rende
 from vectord.products.common.errors import TEI_ERROR_TYPES, UNPROCESSABLE, Statuses, error_response, row_of
 from vectord.products.common.inputs import Direction, TextsOrIds, read_inputs, read_side
 from vectord.products.common.models import Info, render_info
-from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
-from vectord.products.common.vectors import dump_json, embedding_items
+from vectord.products.common.usage import TokenUsage, compute_headers
+from vectord.products.common.vectors import embedding_items, list_answer
 from vectord.products.tei.errors import sentence_of
 from vectord.schema import EmbedRequest, EmbedResult, TextOptions
 
@@ -97,18 +97,13 @@ def parse_embed(body: EmbedBody, incoming: Incoming) -> Call:
 
 def render_embed(result: EmbedResult) -> Rendered:
     timings = result.usage.timings
-    shown = {
-        "object": "list",
-        "data": embedding_items(result.dense["float"], "float"),
-        "model": result.model,
-        "usage": token_usage(result.usage),
-        "timings": {
-            "tokenization": rust_duration(timings.tokenize_s),
-            "queue": rust_duration(timings.queue_s),
-            "inference": rust_duration(timings.inference_s),
-        },
+    durations = {
+        "tokenization": rust_duration(timings.tokenize_s),
+        "queue": rust_duration(timings.queue_s),
+        "inference": rust_duration(timings.inference_s),
     }
-    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+    items = embedding_items(result.dense["float"], "float")
+    return list_answer(result, items, headers=compute_headers(result.usage), timings=durations)
 
 
 def rust_duration(seconds: float) -> str:

@@ -31,7 +31,7 @@ from vectord.products.common.inputs import (
 )
 from vectord.products.common.ranking import EXAMPLE, RankedItem, TextDocument, as_object, ranked
 from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import json_answer, precisions_of, rows_of_type
+from vectord.products.common.vectors import json_answer, list_answer, precisions_of, rows_of_type
 from vectord.schema import (
     DocumentsRequest,
     DocumentsResult,
@@ -321,7 +321,7 @@ def _in_types(types: EmbeddingTypes, rows: Callable[[EmbeddingType], list[Any]])
 def _list(key: str, vectors: Sequence[Any], result: EmbedResult | DocumentsResult) -> Rendered:
     """key: the vector's key, which is also the item's `object`."""
     data = [{"object": key, "index": index, key: vector} for index, vector in enumerate(vectors)]
-    return json_answer(object="list", data=data, model=result.model, usage=token_usage(result.usage))
+    return list_answer(result, data)
 
 
 # --- rerank ---------------------------------------------------------------------------------------------------

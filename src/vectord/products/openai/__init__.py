@@ -32,8 +32,8 @@ from vectord.products.common.inputs import (
     read_truncate,
 )
 from vectord.products.common.models import ListedModels, ModelItem, listed_models, model_item
-from vectord.products.common.usage import TokenUsage, token_usage
-from vectord.products.common.vectors import Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.usage import TokenUsage
+from vectord.products.common.vectors import Encoding, dump_json, embedding_items, list_answer, read_encoding
 from vectord.schema import EmbedRequest, EmbedResult, ModelList, Precision, TextOptions
 
 ROUTES = Routes()
@@ -214,15 +214,7 @@ def render_embeddings(precision: Precision, encoding: Encoding, result: EmbedRes
     items = embedding_items(result.dense[precision], encoding)
     for index, error in result.failures.items():
         items[index] = {"object": "error", "index": index, "error": error_object(error)}
-    shown = {
-        "object": "list",
-        "data": items,
-        "model": result.model,
-        "usage": token_usage(result.usage),
-        "id": f"embd-{uuid.uuid4().hex}",
-        "created": int(time.time()),
-    }
-    return Rendered(body=dump_json(shown))
+    return list_answer(result, items, id=f"embd-{uuid.uuid4().hex}", created=int(time.time()))
 
 
 # --- models ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -18,8 +18,15 @@ from vectord.products.common.body import Count, TokenId, decode
 from vectord.products.common.dialect import Call, Incoming, Rendered, Route, Routes
 from vectord.products.common.inputs import Direction, TextsOrIds, check_count, read_inputs, read_side
 from vectord.products.common.models import Info, render_info
-from vectord.products.common.usage import TokenUsage, compute_headers, token_usage
-from vectord.products.common.vectors import EmbeddingItem, Encoding, dump_json, embedding_items, read_encoding
+from vectord.products.common.usage import compute_headers
+from vectord.products.common.vectors import (
+    EmbeddingList,
+    Encoding,
+    dump_json,
+    embedding_items,
+    list_answer,
+    read_encoding,
+)
 from vectord.products.tei.errors import render_openai_error
 from vectord.schema import (
     ClassifyRequest,
@@ -510,18 +517,11 @@ class OpenAIBody(msgspec.Struct):
     force_dimensions: Force = False
 
 
-class OpenAIAnswer(msgspec.Struct):
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
-    usage: TokenUsage
-
-
 @ROUTES.post(
     "/v1/embeddings",
     "/embeddings",
     body=OpenAIBody,
-    answer=OpenAIAnswer,
+    answer=EmbeddingList,
     summary="Embed texts or token ids, in OpenAI's shape",
     example={"input": ["hello", "world"]},
     keys=["input"],
@@ -539,13 +539,8 @@ def parse_openai(body: OpenAIBody, incoming: Incoming) -> Call:
 
 
 def render_openai(encoding: Encoding, result: EmbedResult) -> Rendered:
-    shown = {
-        "object": "list",
-        "data": embedding_items(result.dense["float"], encoding),
-        "model": result.model,
-        "usage": token_usage(result.usage),
-    }
-    return Rendered(body=dump_json(shown), headers=compute_headers(result.usage))
+    items = embedding_items(result.dense["float"], encoding)
+    return list_answer(result, items, headers=compute_headers(result.usage))
 
 
 ROUTES.get("/info", summary="Show the first served model and the limits in force", answer=Info)(
