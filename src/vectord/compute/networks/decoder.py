@@ -14,7 +14,7 @@ import numpy as np
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import Classifier, Projection
-from vectord.compute.networks.rotary import Rotary, RotaryTable, read_plain_rotary, rotary_table
+from vectord.compute.networks.rotary import Rotary, Turns, read_plain_rotary, rotary_table
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import Linear, Norm, WeightReader
 from vectord.compute.ops.base import Ops, T
@@ -106,7 +106,7 @@ def load_decoder(spec: TransformerSpec, family: Family, weights: WeightReader[T]
 
 
 def _layer(
-    spec: TransformerSpec, family: Family, weights: WeightReader[T], rotary: RotaryTable[T], window: int | None
+    spec: TransformerSpec, family: Family, weights: WeightReader[T], rotary: Turns[T], window: int | None
 ) -> TransformerLayer[T]:
     width, inner, bias = spec.hidden_size, spec.intermediate_size, family.qkv_bias
 

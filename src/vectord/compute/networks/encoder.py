@@ -8,7 +8,7 @@ from typing import Any
 
 from vectord.compute.networks import facts
 from vectord.compute.networks.heads import MaskedLM, Projection, output_words
-from vectord.compute.networks.rotary import RotaryTable
+from vectord.compute.networks.rotary import Turns
 from vectord.compute.networks.transformer import Transformer, TransformerLayer, TransformerSpec, TransformerWeights
 from vectord.compute.networks.weights import Norm, WeightReader
 from vectord.compute.ops.base import Activation, Ops, T
@@ -91,7 +91,7 @@ def read_layer(
     names: LayerNames,
     i: int,
     *,
-    rotary: RotaryTable[T] | None = None,
+    rotary: Turns[T] | None = None,
     window: int | None = None,
 ) -> TransformerLayer[T]:
     """Return the i-th layer. Raises ModelUnavailable."""
@@ -131,7 +131,7 @@ def read_encoder(
     *,
     first_position: int | None = None,
     norm: str = "embeddings.LayerNorm",
-    rotary: RotaryTable[T] | None = None,
+    rotary: Turns[T] | None = None,
     attention_bias: T | None = None,
 ) -> Transformer[T]:
     """Return an encoder with BERT's names of the embeddings. Raises ModelUnavailable.

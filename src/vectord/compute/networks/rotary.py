@@ -54,16 +54,10 @@ class Rotary:
 
 
 @dataclass(frozen=True, slots=True)
-class RotaryTable(Generic[T]):
-    cos: T  # (positions, head_size / 2)
-    sin: T
-
-
-@dataclass(frozen=True, slots=True)
 class Turns(Generic[T]):
-    """One batch's rows of a table."""
+    """Of all positions (P = positions), or of one batch's rows (P = T)."""
 
-    cos: T  # (T, head_size / 2)
+    cos: T  # (P, head_size / 2)
     sin: T
 
 
@@ -115,7 +109,7 @@ def read_rotary(config: Mapping[str, Any], section: Sequence[str], *, theta: flo
             return Rotary(theta)
 
 
-def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, positions: int) -> RotaryTable[T]:
+def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, positions: int) -> Turns[T]:
     """Return the table of all positions. Angles are computed in float64. Raises ModelUnavailable: odd, or too large."""
     if head_size % 2:
         raise ModelUnavailable(f"config.json: rotary positions turn pairs, and heads are {head_size} wide")
@@ -126,7 +120,7 @@ def rotary_table(weights: WeightReader[T], rotary: Rotary, head_size: int, posit
     frequencies, amplitude = _frequencies(rotary, head_size)
     angles = np.arange(positions)[:, None] * frequencies  # (positions, head_size / 2)
     cos, sin = (_scaled(turn(angles), amplitude) for turn in (np.cos, np.sin))
-    return RotaryTable(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
+    return Turns(weights.constant("rotary.cos", cos), weights.constant("rotary.sin", sin))
 
 
 def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[np.float32]:
@@ -135,7 +129,7 @@ def _scaled(numbers: npt.NDArray[np.float64], amplitude: float) -> npt.NDArray[n
     return numbers.astype(np.float32)
 
 
-def turns(ops: Ops[T], table: RotaryTable[T], tokens: Tokens[T]) -> Turns[T]:
+def turns_of(ops: Ops[T], table: Turns[T], tokens: Tokens[T]) -> Turns[T]:
     """Return the rows of this batch's positions."""
     return Turns(ops.embed(table.cos, tokens.positions), ops.embed(table.sin, tokens.positions))
 

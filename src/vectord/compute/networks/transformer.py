@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic
 
-from vectord.compute.networks.rotary import RotaryTable, Turns, turns
+from vectord.compute.networks.rotary import Turns, turns_of
 from vectord.compute.networks.weights import Linear, Norm
 from vectord.compute.ops.base import Activation, AttentionSpec, Ops, T, Tokens
 
@@ -65,7 +65,7 @@ class TransformerLayer(Generic[T]):
     output_norm: Norm[T]  # after the MLP's sum, or before the MLP with norm_first
     place_k: T | None = None  # (B, H) relative places, as Ops.disentangled_attention takes them
     place_q: T | None = None  # (B, H)
-    rotary: RotaryTable[T] | None = None
+    rotary: Turns[T] | None = None
     window: int | None = None  # AttentionSpec.window
 
 
@@ -97,7 +97,7 @@ class Transformer(Generic[T]):
         """Returns (T, H)."""
         x = self._embed(tokens)
         tables = {id(layer.rotary): layer.rotary for layer in self._weights.layers if layer.rotary is not None}
-        turned = {key: turns(self._ops, table, tokens) for key, table in tables.items()}
+        turned = {key: turns_of(self._ops, table, tokens) for key, table in tables.items()}
         for layer in self._weights.layers:
             x = self._layer(layer, x, tokens, turned.get(id(layer.rotary)))
         return self._norm(x, self._weights.final_norm)
