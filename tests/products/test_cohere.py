@@ -151,6 +151,14 @@ def test_an_input_type_selects_the_prompt(input_type, kind):
     assert embed_request("/v2/embed", texts=["a"], input_type=input_type).text.kind == kind
 
 
+@pytest.mark.parametrize("path", ["/v1/embed", "/v2/embed"])
+def test_an_unknown_input_type_is_refused(path):
+    """A word that is misspelled would embed a query as a document."""
+    with pytest.raises(InvalidField, match="Unsupported input_type: `input_type` must be") as raised:
+        embed_request(path, texts=["a"], input_type="serch_query")
+    assert raised.value.field_name == "input_type"
+
+
 def test_the_parts_of_an_input_are_joined_by_newlines():
     """v2's `inputs`: several text parts are one text."""
     parts = [{"type": "text", "text": "title"}, {"type": "text", "text": "body"}]

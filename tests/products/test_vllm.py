@@ -175,6 +175,22 @@ def test_invalid_options_are_rejected(parse, body, options, message):
     assert raised.value.field_name == next(iter(options))
 
 
+@pytest.mark.parametrize(("parse", "body"), ASKED)
+def test_truncation_above_the_models_length_is_rejected(parse, body):
+    """Of the named model, or of the only one. Without a name the engine chooses among several."""
+    short, long = (
+        model_info(name, max_input_tokens=length, labels=("yes", "no"), outputs=frozenset({"dense", "tokens"}))
+        for name, length in (("short", 512), ("long", 8192))
+    )
+    asked = {**body, "truncate_prompt_tokens": 513}
+    for models, name in (([short], None), ([short, long], "short")):
+        with pytest.raises(InvalidField, match=r"at most 512 here; got 513\. Please request a smaller") as raised:
+            parse(incoming({**asked, "model": name}, models=models))
+        assert raised.value.field_name == "truncate_prompt_tokens"
+    for models, name in (([short, long], None), ([short, long], "long"), ([long], None)):
+        assert parse(incoming({**asked, "model": name}, models=models))
+
+
 @pytest.mark.parametrize(("parse", "body"), [*READING_INPUT, pytest.param(PARSE["/tokenize"], {}, id="tokenize")])
 def test_messages_are_rejected(parse, body):
     """With and without `input`: no chat template runs here."""
@@ -350,7 +366,7 @@ def test_a_header_that_clients_would_refuse_is_not_sent():
 def test_a_document_may_be_limited_to_some_tokens():
     body = {"query": "q", "documents": ["a"], "max_tokens_per_doc": 7}
     assert PARSE["/rerank"](incoming(body)).request.max_passage_tokens == 7
-    assert PARSE["/rerank"](incoming(body | {"max_tokens_per_doc": 0})).request.max_passage_tokens is None
+    assert PARSE["/rerank"](incoming(body | {"max_tokens_per_doc": None})).request.max_passage_tokens is None
 
 
 @pytest.mark.parametrize(
@@ -420,15 +436,36 @@ def test_the_task_of_a_pooling_request(models, asked, kind):
         assert request == EmbedRequest(inputs=("a",), model=asked.get("model"), text=PLAIN, outputs=frozenset(kind))
 
 
-@pytest.mark.parametrize("task", ["token_classify", "plugin", "score", ""])
-def test_unknown_tasks_are_rejected(task):
-    """With the field's name; an empty name counts as none."""
+@pytest.mark.parametrize("task", ["embed", "token_embed", "classify"])
+def test_tasks_that_the_named_model_was_not_trained_for_are_rejected(task):
+    """With vLLM's sentence. Without a name, the engine looks for a model that can."""
+    able = {"embed": {"outputs": frozenset({"dense"})}, "token_embed": {"outputs": frozenset({"colbert"})}}
+    none = model_info("none", outputs=frozenset(), labels=())
+    some = model_info("some", **{"outputs": frozenset(), **able.get(task, {"labels": ("yes",)})})
+    for name in (None, "some"):
+        assert PARSE["/pooling"](incoming({"input": "a", "task": task, "model": name}, models=[none, some]))
+    with pytest.raises(InvalidField, match=f"^Unsupported task: '{task}'"):
+        PARSE["/pooling"](incoming({"input": "a", "task": task, "model": "none"}, models=[none, some]))
+
+
+@pytest.mark.parametrize("tokens", [0, -5, 2**31])
+def test_max_tokens_per_doc_is_positive(tokens):
+    """In vLLM's words."""
+    with pytest.raises(InvalidField, match=r"^max_tokens_per_doc must be a positive integer"):
+        PARSE["/rerank"](incoming({**QUERY, "max_tokens_per_doc": tokens}))
+
+
+@pytest.mark.parametrize(
+    ("task", "shown"), [("token_classify", ": 'token_classify'"), ("plugin", ": 'plugin'"), ("other", ""), ("", "")]
+)
+def test_unknown_tasks_are_rejected(task, shown):
+    """With vLLM's sentence for vLLM's tasks; an empty name counts as none."""
     if not task:
         assert isinstance(PARSE["/pooling"](incoming({"input": "a", "task": task})).request, EmbedRequest)
         return
     with pytest.raises(InvalidField) as raised:
         PARSE["/pooling"](incoming({"input": "a", "task": task}))
-    assert raised.value.message == "`task` must be 'embed', 'classify' or 'token_embed'."
+    assert raised.value.message == f"Unsupported task{shown}. `task` must be 'embed', 'classify' or 'token_embed'."
 
 
 def test_the_pooled_answer_in_full():
@@ -766,7 +803,7 @@ def test_over_long_text_in_full():
     error = InputTooLong("`input[3]` must be less", field="input", index=3, limit=512, given=600)
     assert json.loads(render_error(error).body)["error"] == {
         "message": "This model's maximum context length is 512 tokens. However, you requested 600 tokens in the input. "
-        "Please reduce the length of the input, or set `truncate_prompt_tokens`. `input[3]` must be less",
+        "Please reduce the length of the input prompt, or set `truncate_prompt_tokens`. `input[3]` must be less",
         "type": "BadRequestError",
         "param": "input",
         "code": 400,

@@ -91,7 +91,10 @@ class EmbedBody(msgspec.Struct):
     images: Annotated[list[str] | None, msgspec.Meta(description="refused: this server embeds no images")] = None
     model: str | None = None
     input_type: Annotated[
-        str | None, msgspec.Meta(description='"search_query" or "search_document"; others have no meaning here')
+        str | None,
+        msgspec.Meta(
+            description='"search_query" or "search_document"; "classification", "clustering" and "image" have no effect'
+        ),
     ] = None
     embedding_types: Annotated[
         list[EmbeddingType] | None,
@@ -123,6 +126,7 @@ class EmbedAnswer(msgspec.Struct):
     meta: Meta
 
 
+PLAIN_TYPES = (None, "", "classification", "clustering", "image")  # input types without a prompt
 _TEXTS = {"texts": ["a happy person", "a rainy day"], "input_type": "search_document"}
 _embed_v1 = partial(
     ROUTES.post,
@@ -157,6 +161,12 @@ def parse_embed_v2(body: EmbedBody, incoming: Incoming) -> Call:
 
 def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) -> Call:
     texts, field = _texts(body)
+    kind = read_kind(body.input_type)
+    if kind is None and body.input_type not in PLAIN_TYPES:
+        template = (
+            "Unsupported input_type: {field} must be search_query, search_document, classification or clustering."
+        )
+        raise InvalidField(template, field="input_type")
     request = EmbedRequest(
         inputs=texts,
         model=body.model or None,
@@ -164,7 +174,7 @@ def _embed(body: EmbedBody, version: Version, types: Sequence[EmbeddingType]) ->
             truncate=None if body.truncate is None else body.truncate != "NONE",
             truncate_by_default=True,
             truncate_side="left" if body.truncate == "START" else "right",
-            kind=read_kind(body.input_type),
+            kind=kind,
             max_tokens=body.max_tokens,
         ),
         dimensions=body.output_dimension or None,

@@ -26,7 +26,7 @@ def render_error(error: VectordError) -> Rendered:
         # LiteLLM and others look for vLLM's sentence. Ours follows, because it names the place.
         message = (
             f"This model's maximum context length is {error.limit} tokens. However, you requested {error.given} tokens "
-            f"in the input. Please reduce the length of the input, or set `truncate_prompt_tokens`. {message}"
+            f"in the input. Please reduce the length of the input prompt, or set `truncate_prompt_tokens`. {message}"
         )
     kind = _TYPES.get(status, HTTPStatus(status).phrase)
     shown = {"message": message, "type": kind, "param": error.field_name, "code": status}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -63,6 +63,7 @@ SIGNS = frozenset(
     }
 )
 
+OTHER_TASKS = ("token_classify", "plugin", "score", "embed&token_classify")  # of vLLM, and not supported here
 MAX_METADATA_BYTES = 60_000  # common clients accept header lines of 64 KiB
 
 RequestId = Annotated[str, msgspec.Meta(max_length=256, description="becomes part of the answer's id")]
@@ -109,13 +110,18 @@ def _refuse_messages(messages: object) -> None:
         raise InvalidField(template, field="messages")
 
 
-def _text_options(body: Options, *, add_special_tokens: bool = True) -> TextOptions:
+def _text_options(body: Options, incoming: Incoming, *, add_special_tokens: bool = True) -> TextOptions:
     if body.normalize is not None:
         template = "Parameter {field} was removed; use `use_activation` instead."
         raise InvalidField(template, field="normalize")
     most = body.truncate_prompt_tokens
     if most == 0:
         raise InvalidField("{field} must be -1, for the model's limit, or at least 1.", field="max_tokens")
+    # Of the named model, or of the only one; otherwise the engine chooses the model.
+    models = [model for model in incoming.models if body.model in (None, "", model.name)]
+    if most is not None and len(models) == 1 and most > models[0].max_input_tokens:
+        template = "{field} may be at most {limit} here; got {given}. Please request a smaller truncation size."
+        raise InvalidField(template, field="max_tokens", limit=models[0].max_input_tokens, given=most)
     return TextOptions(
         truncate=None if most is None else True,
         truncate_side=body.truncation_side or "right",
@@ -198,7 +204,7 @@ class Embeddings(Answer):
 )
 def parse_embeddings(body: EmbeddingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
-    request = _embed_request(body, "dense")
+    request = _embed_request(body, incoming, "dense")
     request = replace(request, text=replace(request.text, own_ids=False))  # OpenAI's clients send their models' ids
     return Call(request, partial(render_embeddings, body, numbers), binary=not numbers.as_bytes)
 
@@ -240,41 +246,57 @@ def parse_pooling(body: PoolingBody, incoming: Incoming) -> Call:
     numbers = _numbers(body)
     # None for a name that is not listed: the engine knows whether it is an alias.
     model = next((model for model in incoming.models if not body.model or model.name == body.model), None)
-    match body.task or _usual_task(model):
+    task = body.task or _usual_task(model)
+    if body.model and model is not None and task in NEEDED and NEEDED[task].isdisjoint(_abilities(model)):
+        raise InvalidField("Unsupported task: '{task}'. The model was trained for another.", field="task", task=task)
+    match task:
         case "embed":
             render = partial(render_pooled, body, numbers)
-            return Call(_embed_request(body, "dense"), render, binary=not numbers.as_bytes)
+            return Call(_embed_request(body, incoming, "dense"), render, binary=not numbers.as_bytes)
         case "token_embed":
-            return _token_call(body, numbers, model)
+            return _token_call(body, incoming, numbers, model)
         case "classify":
-            return Call(_classify_request(body), partial(render_pooled_scores, body, numbers))
-    raise InvalidField("{field} must be 'embed', 'classify' or 'token_embed'.", field="task")
+            return Call(_classify_request(body, incoming), partial(render_pooled_scores, body, numbers))
+    known = f": '{body.task}'" if body.task in OTHER_TASKS else ""
+    template = "Unsupported task{known}. {field} must be 'embed', 'classify' or 'token_embed'."
+    raise InvalidField(template, field="task", known=known)
 
 
 def _numbers(body: EmbeddingBody) -> Numbers:
     return read_numbers(body.encoding_format, body.embed_dtype, body.endianness)
 
 
-def _embed_request(body: EmbeddingBody, output: VectorKind) -> EmbedRequest:
+def _embed_request(body: EmbeddingBody, incoming: Incoming, output: VectorKind) -> EmbedRequest:
     return EmbedRequest(
         inputs=_inputs(body),
         model=body.model or None,
-        text=_text_options(body, add_special_tokens=body.add_special_tokens is not False),
+        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
         outputs=frozenset({output}),
         normalize=body.use_activation is not False,
         dimensions=body.dimensions,
     )
 
 
-def _token_call(body: PoolingBody, numbers: Numbers, model: ModelInfo | None) -> Call:
+def _token_call(body: PoolingBody, incoming: Incoming, numbers: Numbers, model: ModelInfo | None) -> Call:
     """ColBERT vectors of a model that makes them, else the last layer's vector of each token."""
     colbert = model is not None and "colbert" in model.outputs
     if colbert and body.use_activation is False:
         template = "{field} cannot be false for ColBERT's vectors: they have a length of 1."
         raise InvalidField(template, field="use_activation")
-    request = _embed_request(body, "colbert" if colbert else "tokens")
+    request = _embed_request(body, incoming, "colbert" if colbert else "tokens")
     unit = not colbert and body.use_activation is not False
     return Call(request, partial(render_pooled_tokens, body, numbers, unit), binary=not (unit or numbers.as_bytes))
+
+
+NEEDED: Mapping[str, frozenset[str]] = {
+    "embed": frozenset({"dense"}),
+    "token_embed": frozenset({"tokens", "colbert"}),
+    "classify": frozenset({"labels"}),
+}
+
+
+def _abilities(model: ModelInfo) -> Set[str]:
+    return model.outputs | ({"labels"} if model.labels else set())
 
 
 def _usual_task(model: ModelInfo | None) -> str:
@@ -382,10 +404,10 @@ class Classification(Answer):
     names=NAMES,
 )
 def parse_classify(body: ClassifyBody, incoming: Incoming) -> Call:
-    return Call(_classify_request(body), partial(render_classes, body))
+    return Call(_classify_request(body, incoming), partial(render_classes, body))
 
 
-def _classify_request(body: InputBody) -> ClassifyRequest:
+def _classify_request(body: InputBody, incoming: Incoming) -> ClassifyRequest:
     if isinstance(body, EmbeddingBody) and body.dimensions is not None:
         raise InvalidField("{field} applies to vectors alone.", field="dimensions")
     inputs = _inputs(body)
@@ -395,7 +417,7 @@ def _classify_request(body: InputBody) -> ClassifyRequest:
     return ClassifyRequest(
         inputs=texts,
         model=body.model or None,
-        text=_text_options(body, add_special_tokens=body.add_special_tokens is not False),
+        text=_text_options(body, incoming, add_special_tokens=body.add_special_tokens is not False),
         raw=body.use_activation is False,
     )
 
@@ -468,8 +490,8 @@ def parse_score(body: ScoreBody, incoming: Incoming) -> Call:
     check_count(len(second), incoming.guards.max_inputs, names[1], "input" if len(first) == 1 else "request")
     render = partial(render_scores, body)
     if len(first) == 1:
-        return Call(_score_request(body, first[0], second), render, {"query": names[0], "passages": names[1]})
-    requests = [_score_request(body, query, [passage]) for query, passage in zip(first, second, strict=True)]
+        return Call(_score_request(body, incoming, first[0], second), render, {"query": names[0], "passages": names[1]})
+    requests = [_score_request(body, incoming, query, [passage]) for query, passage in zip(first, second, strict=True)]
     return Call(MultiRequest(requests=requests), render, {"requests": names[1]}, partial(_pair_names, names))
 
 
@@ -481,12 +503,12 @@ def _as_list(texts: Texts) -> list[str]:
     return [texts] if isinstance(texts, str) else texts
 
 
-def _score_request(body: Options, query: str, passages: Sequence[str]) -> RerankRequest:
+def _score_request(body: Options, incoming: Incoming, query: str, passages: Sequence[str]) -> RerankRequest:
     return RerankRequest(
         query=query,
         passages=passages,
         model=body.model or None,
-        text=_text_options(body),
+        text=_text_options(body, incoming),
         raw=body.use_activation is False,
     )
 
@@ -507,7 +529,7 @@ class RerankBody(Options, kw_only=True):
     documents: str | Documents
     top_n: Annotated[Count | None, msgspec.Meta(description="null and 0: all")] = None
     max_tokens_per_doc: Annotated[
-        Count | None, msgspec.Meta(description="tokens to read of a document; null and 0: those that the model reads")
+        int | None, msgspec.Meta(description="tokens to read of a document; null: those that the model reads")
     ] = None
 
 
@@ -544,7 +566,9 @@ class Reranked(msgspec.Struct):
 )
 def parse_rerank(body: RerankBody, incoming: Incoming) -> Call:
     documents = [body.documents] if isinstance(body.documents, str) else read_documents(body.documents)
-    request = replace(_score_request(body, body.query, documents), max_passage_tokens=body.max_tokens_per_doc or None)
+    if body.max_tokens_per_doc is not None and not 0 < body.max_tokens_per_doc < 2**31:
+        raise InvalidField("max_tokens_per_doc must be a positive integer below 2**31.", field="max_passage_tokens")
+    request = replace(_score_request(body, incoming, body.query, documents), max_passage_tokens=body.max_tokens_per_doc)
     return Call(request, partial(render_reranked, body, documents))
 
 
